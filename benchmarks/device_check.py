@@ -1,18 +1,18 @@
-"""The first run on a GPU, in one command of less than ten minutes: what is true there, and how fast it is.
+"""Checks correctness and measures speed on a GPU in its first run, with one command that takes less than ten minutes.
 
     python benchmarks/device_check.py --out FOLDER [--data FOLDER] [--only STAGE ...] [--checks WORD ...]
 
 Stages: `truth` (sensitivity, noise, backends, resume), `speed` (gradients and rounds), `memory` (noise, peak memory, a
-million parameters) and `runs` (MNIST and FEMNIST end to end). Each stage runs in a process of its own under a time
-limit, and each check has a limit, too. Meanwhile another process counts the rounds of `speed` on a pretend device.
+million parameters) and `runs` (MNIST and FEMNIST end to end). Each stage runs in a separate process with a time limit,
+and each check also has a limit. Meanwhile another process counts the rounds of `speed` on a simulated device.
 
-The result of a check is a line of JSON, which is in FOLDER/device_check.jsonl as soon as the check ends: a run that is
-cut off keeps what it has. A check that raises is recorded, and so is one that ends its process; the stage then
-continues with the next check. FOLDER/device_check.md has a table of all results after each stage.
+The result of a check is a line of JSON, which is written to FOLDER/device_check.jsonl as soon as the check ends, so a
+run that is cut off keeps its results. A check that raises an error is recorded, as is one that ends its process; the
+stage then continues with the next check. FOLDER/device_check.md has a table of all results after each stage.
 
-`--data` names a folder like $FEDPRIV_DATA. If MNIST or FEMNIST is not in it, the script makes up images of the same
-shape and about the same number. Without a GPU all stages run at their smallest sizes on the processor, and their
-numbers mean nothing.
+`--data` names a folder like $FEDPRIV_DATA. If MNIST or FEMNIST is missing in it, the script generates images of the
+same shape and approximate number. Without a GPU all stages run at their smallest sizes on the CPU, and their numbers
+are meaningless.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 STAGES = {"truth": 170, "speed": 180, "memory": 60, "runs": 130}
 """Seconds that each stage may take on a GPU: together with their starts less than ten minutes."""
-GRACE = 3.0  # seconds in which a stage whose time is over may record its last check
-POISONED = 3  # a child's exit code: the GPU takes no more work of this process
+GRACE = 3.0  # seconds in which a stage may record its last check after its time limit
+POISONED = 3  # exit code of a child if the GPU accepts no more work from this process
 
 
 def main() -> int:
@@ -111,7 +111,7 @@ class Results:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Returns what was found as Markdown, the failures in whole."""
+    """Returns the results as Markdown, with complete failures."""
     shown = ["| stage | check | state | s | found |", "| --- | --- | --- | --- | --- |"]
     for line in lines:
         if line["state"] == "started":
@@ -124,18 +124,18 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join(shown) + "\n"
 
 
-# --- the process that waits
+# --- the waiting process
 
 
 def supervise(stage: str, end: float, results: Results) -> None:
-    """Runs a stage in processes of its own: a check that ends its process, or hangs, is passed over by the next one."""
+    """Runs a stage in separate processes: a check that ends its process, or hangs, is skipped by the next one."""
     print(f"== {stage}: {max(end - monotonic(), 0):.0f} s", flush=True)
     while monotonic() < end:
         before = results.states(stage)
         code = finish(start(stage, end), stage, end, results)
         if code == 0:
             return
-        if results.states(stage) == before:  # it does not even begin
+        if results.states(stage) == before:  # the process does not even start
             results.add(stage=stage, check="start", state="crashed", code=code)
             return
 
@@ -147,7 +147,7 @@ def start(stage: str, end: float, *changes: str) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes], stage: str, end: float, results: Results) -> int:
-    """Waits for a stage, ends it when its time is over, and records the check that it was at."""
+    """Waits for a stage, ends it at its time limit, and records the check that was running."""
     try:
         code = process.wait(max(end - monotonic(), 0.0) + GRACE)
         why = "crashed"
@@ -162,11 +162,11 @@ def finish(process: subprocess.Popen[bytes], stage: str, end: float, results: Re
     return code
 
 
-# --- the process that checks
+# --- the checking process
 
 
 def child(options: argparse.Namespace) -> int:
-    """Runs the checks of one stage that are not done."""
+    """Runs the unfinished checks of one stage."""
     end = monotonic() + options.stage_limit
     (stage,) = options.only
     results = Results(options.out / "device_check.jsonl")
@@ -200,7 +200,7 @@ def child(options: argparse.Namespace) -> int:
 
 
 def one(check: Any, bench: Any, left: float, stage: str, results: Results) -> dict[str, Any]:
-    """Runs a check and records what it finds."""
+    """Runs a check and records its result."""
     results.add(stage=stage, check=check.name, state="started")
     start = monotonic()
     facts: dict[str, Any]
@@ -223,7 +223,7 @@ def one(check: Any, bench: Any, left: float, stage: str, results: Results) -> di
 
 @contextmanager
 def alarm(seconds: float) -> Iterator[None]:
-    """Raises `TimeoutError` after some seconds, in what Python does next."""
+    """Raises `TimeoutError` after some seconds, at the next Python instruction."""
 
     def ring(*_: object) -> None:
         raise TimeoutError(f"not done after {seconds:.0f} s")
@@ -239,7 +239,7 @@ def alarm(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def computing_on(name: str) -> Iterator[Any]:
-    """Yields the device of a name."""
+    """Yields the device with this name."""
     import torch
 
     if name == "pretend":
@@ -261,7 +261,7 @@ def computing_on(name: str) -> Iterator[Any]:
 
 
 def machine(device: Any) -> dict[str, Any]:
-    """Returns what the results are of."""
+    """Returns a description of the machine that the results belong to."""
     import torch
 
     facts: dict[str, Any] = {

@@ -1,20 +1,25 @@
-"""Errors and warnings. They name the setting, its value and what to do."""
+"""Errors and warnings. Each error names the setting, its value and the fix."""
 
 from __future__ import annotations
 
 
 class FedprivError(Exception):
-    """Base class of all errors that fedpriv raises on purpose.
+    """Base class of all errors that fedpriv raises intentionally.
 
     Attributes:
-        reported_elsewhere: Whether another process of the run reports the error to the user.
+        reported_elsewhere: True if another process of the run reports the error to the user.
+
+    Examples:
+        >>> import fedpriv
+        >>> issubclass(fedpriv.ConfigError, fedpriv.FedprivError)
+        True
     """
 
     reported_elsewhere = False
 
 
 class PromiseWarning(UserWarning):
-    """Something weakens the privacy of a run, or ended the run early; it is no error."""
+    """Warns of settings that weaken the privacy of a run, or of a run that ended early."""
 
 
 class ConfigError(FedprivError, ValueError):
@@ -23,7 +28,15 @@ class ConfigError(FedprivError, ValueError):
     Args:
         field: Dotted name of the setting, e.g. `"privacy.epsilon"`.
         value: The value that was given.
-        fix: What to do about it, as a sentence fragment.
+        fix: The fix, as a sentence fragment.
+
+    Examples:
+        >>> import fedpriv
+        >>> try:
+        ...     fedpriv.Clip(-1.0)
+        ... except fedpriv.ConfigError as error:
+        ...     print(error.field, error.value)
+        privacy.clip.bound -1.0
     """
 
     def __init__(self, field: str, value: object, fix: str) -> None:
@@ -34,39 +47,72 @@ class ConfigError(FedprivError, ValueError):
 
 
 def check_choice(field: str, value: object, *choices: str) -> None:
-    """Refuses a value that is none of the choices.
+    """Raises if a value is none of the choices.
 
     Raises:
-        ConfigError: the value is none of them.
+        ConfigError: If the value is not one of them.
     """
     if value not in choices:
         raise ConfigError(field, value, f"choose {' or '.join(map(repr, choices))}")
 
 
 def check_count(field: str, value: object, fix: str) -> None:
-    """Refuses a value that is not a whole number of at least 1.
+    """Raises if a value is not a whole number of at least 1.
 
     Raises:
-        ConfigError: the value is something else.
+        ConfigError: If the value is something else.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(field, value, fix)
 
 
 class DataError(FedprivError, ValueError):
-    """Data are missing, broken or out of range; also a `ValueError`."""
+    """Data are missing, broken or out of range; also a `ValueError`.
+
+    Examples:
+        >>> import fedpriv
+        >>> try:
+        ...     fedpriv.count_examples(lambda i: [], n_clients=1)
+        ... except fedpriv.DataError as error:
+        ...     print(type(error).__name__)
+        DataError
+    """
 
 
 class PrivacyError(FedprivError):
-    """Going on would break the privacy guarantee, so it is refused."""
+    """The operation would break the privacy guarantee and was not performed.
+
+    Examples:
+        >>> import fedpriv
+        >>> try:
+        ...     fedpriv.from_opacus([(1.5, 0.01, 100)], "shuffled batches", poisson_sampling=False)
+        ... except fedpriv.PrivacyError as error:
+        ...     print(type(error).__name__)
+        PrivacyError
+    """
 
 
 class BudgetExhausted(PrivacyError):
-    """The next release would pass the target epsilon; it was not made."""
+    """The next release would exceed the target epsilon or the lifetime budget; it was not made.
+
+    Examples:
+        >>> import fedpriv
+        >>> issubclass(fedpriv.BudgetExhausted, fedpriv.PrivacyError)
+        True
+    """
 
 
 class LedgerError(PrivacyError):
-    """The ledger could not be written or does not fit the run."""
+    """The ledger or the budget file cannot be read or written, or does not fit the run.
+
+    Examples:
+        >>> import fedpriv
+        >>> try:
+        ...     fedpriv.Budget("missing.budget")
+        ... except fedpriv.LedgerError as error:
+        ...     print(type(error).__name__)
+        LedgerError
+    """
 
 
 class ProcessError(FedprivError):
@@ -77,7 +123,7 @@ def shown(value: object) -> str:
     """Returns the `repr` of a value for an error message: on one line, cut if long."""
     try:
         return cut(repr(value))
-    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end
+    except (ValueError, RecursionError):  # an integer with thousands of digits, lists in lists without end
         return f"a {type(value).__name__} too large to show"
 
 
@@ -90,7 +136,7 @@ def cut(text: str, longest: int = 120) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number and its noun, which has an s unless the number is 1.
+    """Returns a number and its noun, with an s unless the number is 1.
 
     >>> counted(1, "client"), counted(3, "client")
     ('1 client', '3 clients')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
@@ -46,6 +47,18 @@ def test_the_page_of_the_site_links_to_every_notebook():
     named = re.findall(r"\]\(notebooks/(\w+\.ipynb)\)", page.read_text())
     assert sorted(named) == [path.name for path in NOTEBOOKS]
     assert (page.parent / "notebooks").resolve() == ROOT / "examples" / "notebooks"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_site_page_of_notebook_has_pictures(path: Path):
+    spec = importlib.util.spec_from_file_location("notebook_pages", ROOT / "tools" / "notebook_pages.py")
+    assert spec is not None and spec.loader is not None
+    notebook_pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(notebook_pages)
+    page = notebook_pages.markdown(path)
+    pictures = re.findall(r"\]\(\.\./assets/notebooks/([\w-]+\.png)\)", page)
+    stored = sorted(picture.name for picture in notebook_pages.PICTURES.glob(f"{path.stem}-*.png"))
+    assert len(stored) >= 2 and sorted(pictures) == stored, f"run python tools/notebook_pages.py {path.stem}"
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)

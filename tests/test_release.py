@@ -69,3 +69,17 @@ def test_links_of_the_security_page_lead_somewhere() -> None:
     assert links
     for link in links:
         assert (ROOT / link).exists(), link
+
+
+def test_changelog_entries_at_most_two_lines() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    entries = re.findall(r"^- .*(?:\n  .*)*", text, flags=re.MULTILINE)
+    assert len(entries) > 50
+    assert not [entry for entry in entries if entry.count("\n") > 1 or max(map(len, entry.split("\n"))) > 120]
+
+
+def test_changelog_groups_in_order() -> None:
+    order = ["Privacy", "Breaking", "Added", "Changed", "Fixed"]
+    for release in re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]:
+        groups = re.findall(r"^### (.*)", release, flags=re.MULTILINE)
+        assert groups == [group for group in order if group in groups]

@@ -1,21 +1,24 @@
-"""How much of the claimed epsilon attacks prove, for each trust and mechanism.
+"""Measures the share of the claimed epsilon that attacks prove, for each trust and mechanism.
 
-A toy run of canaries goes through the real strategy, oracle, clip, noise and ledger (`fedpriv.audit.canaries`). The
-attacker sees all that the trust lets an observer see, knows the algorithm and all other data, and scores each canary by
+A toy run of canaries uses the real strategy, oracle, clip, noise and ledger (`fedpriv.audit.canaries`). The attacker
+observes everything that the trust setting allows an observer to see, has full knowledge of the algorithm and all other
+data, and scores each canary by its likelihood ratio. Two attacks: few runs with many canaries each (Steinke, Nasr and
+Jagielski 2023), and many runs
 its likelihood ratio. Two attacks: few runs with many canaries each (Steinke, Nasr and Jagielski 2023), and many runs
 with one canary at each client (Nasr and others 2023). Three estimators of a lower bound on epsilon at delta 1e-5, each
 at 95 % confidence, over the epsilon that the ledger claims:
 
-* rates: Clopper and Pearson's intervals of the attacker's error rates, whatever the mechanism is;
-* guesses: theorem 5.2 of Steinke, Nasr and Jagielski (2023), whatever the mechanism is;
-* law: the release's law is known but for its scale (Nasr and others 2023). For Gaussian noise without secret draws
-  scores are normal, and their distance has an exact noncentral t interval, which gives mu of Gaussian differential
-  privacy (Dong, Roth and Su 2022) and so epsilon. Else the smallest noise multiplier is found at which the pair of
-  error rates is still possible by the privacy curve that fedpriv computes, at the threshold that separates best in a
-  quarter of the canaries, by Clopper and Pearson's intervals in the others.
+* rates: Clopper and Pearson's intervals of the attacker's error rates, for any mechanism;
+* guesses: theorem 5.2 of Steinke, Nasr and Jagielski (2023), for any mechanism;
+* law: the distribution of the release is known up to its scale (Nasr and others 2023). For Gaussian noise without
+  secret draws, scores are normal, and their distance has an exact noncentral t interval, which gives mu of Gaussian
+  differential privacy (Dong, Roth and Su 2022) and thus epsilon. Otherwise it is the smallest noise multiplier for
+  which the pair of error rates is still possible under fedpriv's privacy curve, at the best threshold in a quarter of
+  the canaries, by Clopper and Pearson's intervals in the others.
 
-The likelihood ratio adds up all releases, so that rounds lose nothing; what limits normal scores is the number of
-canaries. By simulation, n of them prove at least 80 % of the claim with probability 0.69 (n = 1200) or 0.99 (4000).
+The likelihood ratio combines all releases, so no information of a round is lost; normal scores are limited by the
+number of canaries. In simulations, n canaries prove at least 80 % of the claim with probability 0.69 (n = 1200) or 0.99
+(4000).
 
     python benchmarks/audit/lower_bounds.py --markdown lower_bounds.md      (most of an hour on one busy core)
 """
@@ -60,7 +63,7 @@ DELTAS = (
     0.4,
     0.5,
     0.6,
-)  # where the privacy curve is compared with error rates
+)  # noise levels at which the privacy curve is compared with error rates
 LAPLACE = {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}
 SUMS = {"trust": fp.SecureAggregation(min_honest=CLIENTS)}
 CENTRAL = {"unit": "client", "at": "message", "relation": "add_remove"}
@@ -103,7 +106,7 @@ def scaled(records: Sequence[Record], factor: float) -> list[Record]:
 
 
 def rates_of(game: Game) -> tuple[float, float]:
-    """The least hit rate and the largest false alarm rate of the attacker, with the confidence for both together."""
+    """Returns a lower bound on the hit rate and an upper bound on the false alarm rate, with joint confidence."""
     first = len(game.scores) // 4
     scores, took_part = game.scores[:first], game.took_part[:first]
     cuts = np.quantile(scores, np.linspace(0.02, 0.98, 49))
@@ -118,7 +121,7 @@ def rates_of(game: Game) -> tuple[float, float]:
 
 
 def is_possible(hits: float, alarms: float, epsilons: Sequence[float]) -> bool:
-    """Whether a mechanism with these epsilons at `DELTAS` can have these error rates, in both directions."""
+    """True if a mechanism with these epsilons at `DELTAS` can have these error rates, in both directions."""
     for epsilon, delta in zip(epsilons, DELTAS, strict=True):
         if hits > np.exp(epsilon) * alarms + delta or 1 - alarms > np.exp(epsilon) * (1 - hits) + delta:
             return False
@@ -126,11 +129,11 @@ def is_possible(hits: float, alarms: float, epsilons: Sequence[float]) -> bool:
 
 
 def epsilon_by_curve(game: Game, price: Callable[[float, float], float]) -> float:
-    """The epsilon of the largest noise with which the attacker's error rates are possible.
+    """Returns the epsilon of the largest noise for which the attacker's error rates are possible.
 
     Args:
         game: Scores of canaries.
-        price: Epsilon of the run with so many times the noise, at a delta; it falls with the noise.
+        price: Epsilon of the run with a multiple of the noise, at a delta; it falls with the noise.
     """
     hits, alarms = rates_of(game)
     low, high = 0.5, 50.0  # times the noise: possible, impossible
@@ -157,7 +160,7 @@ def shares(subject: AuditTarget, game: Game) -> list[str]:
 
 
 def games_of(subject: AuditTarget, rounds: int, canaries: int, per_client: int) -> Game:
-    """So many canaries altogether, in runs with `per_client` at each client."""
+    """Plays the game with `canaries` canaries in total, in runs with `per_client` canaries per client."""
     reached = reach(subject, per_client, rounds)
     count = -(-canaries // (CLIENTS * per_client))
     return merge_games([play(subject, per_client, rounds, reached) for _ in range(count)])

@@ -1,10 +1,11 @@
-"""Which deficit of noise an audit finds, how probably, with how many canaries, toy runs and draws.
+"""Measures which noise deficits an audit detects, with which probability, by numbers of canaries, toy runs and draws.
 
-A strategy promises epsilon 3 at delta 1e-5 for each example of three clients, and draws only a part of the noise that
-its ledger says. Three ways look for it: guesses in one run of many canaries, guesses in many runs of one canary at each
-client, and the test of the noise itself under a few rounds of releases. Each cell says in how many of the repetitions
-the 95 % lower bound on epsilon exceeds the promise, and, after the stroke, in how many the audit calls it a finding (at
-99.99 %, or six standard deviations of the noise). At a part of 1 the first may be 5 %, up to chance, and the second 0.
+A strategy promises epsilon 3 at delta 1e-5 for each example of three clients, but draws only a part of the noise in its
+ledger. Three methods search for the deficit: guesses in one run of many canaries, guesses in many runs of one canary
+per client, and the test of the noise itself in a few rounds of releases. Each cell shows the fraction of repetitions in
+which the 95 % lower bound on epsilon exceeds the promise and, after the slash, the fraction in which the audit reports
+a finding (at 99.99 %, or six standard deviations of the noise). At a part of 1 the first may be 5 %, up to chance, and
+the second 0.
 
     python benchmarks/audit/power.py --markdown power.md      (half an hour on one core)
 """
@@ -35,7 +36,7 @@ USUAL, SURE = 0.95, 1 - 1e-4
 
 @dataclass(frozen=True)
 class Less(fp.Gaussian):
-    """Says that it is Gaussian noise of unit scale, and draws a part of it."""
+    """A mechanism that claims Gaussian noise of unit scale, but draws only a part of it."""
 
     part: float = 1.0
 
@@ -59,7 +60,7 @@ def share(hits: Sequence[bool]) -> float:
 
 
 def proved(games: Iterable[Game]) -> list[str]:
-    """Of guesses, and of normal scores: how often the bounds pass the promise."""
+    """Returns, for guesses and for normal scores, the frequency with which the bounds exceed the promise."""
     bounds = [(game.promised, game.bounds(USUAL), game.bounds(SURE)) for game in games]
     guesses = [[max(one.clopper_pearson, one.one_run) > most for one in both] for most, *both in bounds]
     normal = [[one.of_mu > most for one in both] for most, *both in bounds]
@@ -67,7 +68,7 @@ def proved(games: Iterable[Game]) -> list[str]:
 
 
 def row(part: float, given: argparse.Namespace) -> list[str]:
-    """One level of noise, looked for in every way."""
+    """Returns the table row of one noise level, with all methods."""
     toy, cells = subject(part, ROUNDS), [f"{part:g}"]
     for canaries in given.canaries:
         each = canaries // CLIENTS
@@ -85,7 +86,7 @@ def row(part: float, given: argparse.Namespace) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], given: argparse.Namespace) -> str:
-    """In Markdown."""
+    """Returns the table in Markdown."""
     head = ["noise over the claim"]
     ways: list[tuple[Sequence[int], Callable[[int], str]]] = [
         (given.canaries, lambda n: f"one run of {n} canaries"),

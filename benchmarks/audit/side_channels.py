@@ -1,13 +1,13 @@
-"""What time, sizes and memory tell of secret batches and cohorts.
+"""Measures the information about secret batches and cohorts in times, sizes and memory.
 
-Each line is a run of many rounds whose batch size, or number of drawn clients, is secret and other in every round. An
-observer measures one thing a round: the time until its result, the
-processor time that it took (who shares the machine), the bytes of its ledger line, of its line of metrics,
-of its checkpoint, of a site's reply and of a site's state, and the memory of the process. The table has the mutual
-information of the measurement and the secret number, in bits: Kraskov's estimate (scikit-learn, 3 neighbours) for times
-and memory, Ross's for numbers of bytes. The baseline is the 95 % quantile of the same estimate over random
-permutations of the rounds, which have none: what exceeds it is a leak, and what does not, is not seen with as many
-rounds. What never changes has no information.
+Each line is a run of many rounds; its batch size, or number of drawn clients, is secret and differs in every round. An
+observer measures one quantity in each round: the time until its result, its processor time (visible to other users of
+the machine), the bytes of its ledger line, of its line of metrics, of its checkpoint, of a site's reply and of a site's
+state, and the memory of the process. The table shows the mutual information of the measurement and the secret number,
+in bits: Kraskov's estimate (scikit-learn, 3 neighbours) for times and memory, Ross's for numbers of bytes. The baseline
+is the 95 % quantile of the same estimate over random permutations of the rounds, which contain no information. A value
+above the baseline is a leak; a value below it is not detectable with this number of rounds. A constant measurement has
+no information.
 
     python benchmarks/audit/side_channels.py --markdown side_channels.md      (five minutes on one core)
 """
@@ -50,7 +50,7 @@ NAMES = {
 
 @dataclass
 class Trace:
-    """What an observer sees in each round, and the number that is secret."""
+    """The measurements of an observer in each round, and the secret number."""
 
     secret: list[int] = field(default_factory=list)
     seen: dict[str, list[float]] = field(default_factory=dict)
@@ -61,12 +61,12 @@ class Trace:
 
 
 def resident() -> int:
-    """Bytes of memory that the process holds."""
+    """Returns the bytes of memory that the process uses."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Cnn(nn.Module):
-    """Two convolutions, so that examples and not bookkeeping take the time."""
+    """Two convolutions, so that computing examples dominates the time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def training_of(case: str, folder: Path, rounds: int, pace: float | None, *, pad
 
 
 def run(case: str, folder: Path, rounds: int, pace: float | None, *, pad: bool) -> Trace:
-    """A run in one process, each round seen from outside."""
+    """A run in one process, with each round observed from outside."""
     training = training_of(case, folder, rounds, pace, pad=pad)
     trace, writer = Trace(), Jsonl(folder / "metrics.jsonl")
     iterator = iter(training)
@@ -126,7 +126,7 @@ def run(case: str, folder: Path, rounds: int, pace: float | None, *, pad: bool) 
 
 
 def secret_size(training: fp.Training, index: int, case: str) -> int:
-    """How many examples or clients a round had, from its secret seed."""
+    """Returns the number of examples or clients in a round, from its secret seed."""
     randomness = training._identity.randomness  # noqa: SLF001 - what an observer does not have
     if case == "cohorts":
         return int(randomness.stream("secret_cohort", index).below(0.5, 40).sum())
@@ -134,7 +134,7 @@ def secret_size(training: fp.Training, index: int, case: str) -> int:
 
 
 def run_site(folder: Path, rounds: int, pace: float | None) -> Trace:
-    """A site that answers a server, which sees when it answers and how much."""
+    """A site that replies to a server, which observes the time and size of its replies."""
     settings = {"name": "north", "data": {"name": "digits", "flat": True}, "budget": {"epsilon": 1000}}
     if pace is not None:
         settings["policy"] = {"pace": pace}
@@ -181,7 +181,7 @@ def information(seen: np.ndarray, secret: np.ndarray) -> float:
 
 def lines(case: str, trace: Trace, permutations: int) -> Iterator[str]:
     secret, draw = np.asarray(trace.secret, float), np.random.default_rng(0)
-    skip = len(secret) // 20  # the first rounds also load what all later ones use
+    skip = len(secret) // 20  # the first rounds also load libraries and data for later ones
     _, counts = np.unique(secret[skip:], return_counts=True)
     entropy = float(-(counts / counts.sum() * np.log2(counts / counts.sum())).sum())
     for name, values in trace.seen.items():

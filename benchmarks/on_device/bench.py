@@ -1,4 +1,4 @@
-"""What every check of `device_check.py` gets, and how it measures: in milliseconds, kernels, waits and bytes."""
+"""Shared setup and measurements of the checks in `device_check.py`: milliseconds, kernels, waits and bytes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ HELPERS = ("tests/helpers", "tests/oracle", "tests/privacy", "tests/theory", "be
 sys.path += [str(ROOT / folder) for folder in HELPERS if str(ROOT / folder) not in sys.path]
 
 Facts = dict[str, Any]
-"""What a check found, as JSON holds it. `passed` is there if the check can fail."""
+"""The result of a check as JSON values. `passed` is present if the check can fail."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a check computes, and how much of it.
+    """The device, size and folders of a check.
 
     Attributes:
         device: The device.
-        small: Whether sizes are the smallest: then numbers mean nothing.
+        small: True if sizes are the smallest; the numbers are then meaningless.
         folder: An empty folder for files.
-        data: A folder with `mnist/` and `femnist/`; None where there is none.
+        data: A folder with `mnist/` and `femnist/`; None if there is none.
     """
 
     device: torch.device
@@ -46,7 +46,7 @@ class Bench:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the device is a GPU."""
+        """True if the device is a GPU."""
         return self.device.type == "cuda"
 
     def of(self, size: int, small: int) -> int:
@@ -54,7 +54,7 @@ class Bench:
         return small if self.small else size
 
     def wait(self) -> None:
-        """Returns when the device has done all its work."""
+        """Returns when the device has completed all its work."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
@@ -70,8 +70,8 @@ class Check:
 
     Attributes:
         name: Its name in results.
-        run: Computes what it finds.
-        seconds: What it takes on an H100, about; it is stopped after four times as long, and at least 20 seconds.
+        run: Computes the result.
+        seconds: Approximate time on an H100; the check is stopped after four times as long, and at least 20 seconds.
     """
 
     name: str
@@ -83,7 +83,7 @@ def in_turns(steps: Mapping[str, Callable[[], object]], seconds: float, bench: B
     """Returns the median milliseconds of each step; the steps take turns, each of at least 20 ms."""
     counts: dict[str, int] = {}
     for name, step in steps.items():
-        step()  # warms up: libraries load, kernels are chosen
+        step()  # warm-up: libraries are loaded and kernels selected
         spent = _seconds(step, 1 if bench.small else 3, bench)
         counts[name] = 1 if bench.small else max(int(0.02 / max(spent, 1e-6)), 1)
     found: dict[str, list[float]] = {name: [] for name in steps}
@@ -95,7 +95,7 @@ def in_turns(steps: Mapping[str, Callable[[], object]], seconds: float, bench: B
 
 
 def _seconds(step: Callable[[], object], times: int, bench: Bench) -> float:
-    """Returns the seconds of one call, until the device has done all of it."""
+    """Returns the seconds of one call, until the device has completed it."""
     bench.wait()
     start = monotonic()
     for _ in range(times):
@@ -105,7 +105,7 @@ def _seconds(step: Callable[[], object], times: int, bench: Bench) -> float:
 
 
 def peak_megabytes(step: Callable[[], object], bench: Bench) -> float | None:
-    """Returns the megabytes of the GPU that a step takes at most, above what was there before; None without a GPU."""
+    """Returns the peak GPU megabytes of a step, above the memory in use before it; None without a GPU."""
     if not bench.on_gpu:
         step()
         return None
@@ -120,9 +120,9 @@ def peak_megabytes(step: Callable[[], object], bench: Bench) -> float | None:
 
 @contextmanager
 def waits(bench: Bench) -> Iterator[Counter[str]]:
-    """Counts where the processor waits for the GPU, by file and line; full only after the block.
+    """Counts the places at which the CPU waits for the GPU, by file and line; complete only after the block.
 
-    Torch warns of copies that wait and of numbers and shapes that are asked for, and not of `torch.cuda.synchronize`.
+    Torch warns about copies that wait and about reading numbers and shapes, but not about `torch.cuda.synchronize`.
     """
     found: Counter[str] = Counter()
     if not bench.on_gpu:
@@ -143,7 +143,7 @@ def waits(bench: Bench) -> Iterator[Counter[str]]:
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work on the GPU: microseconds from when to when, and what it was."""
+    """An operation on the GPU: its start and end in microseconds, and its name."""
 
     start: float
     end: float
@@ -151,7 +151,7 @@ class Work:
 
 
 def gpu_work(step: Callable[[], object], bench: Bench) -> list[Work]:
-    """Returns all that the GPU does for a step, in the order of its start."""
+    """Returns all GPU operations of a step, in the order of their start."""
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         step()
         bench.wait()
@@ -190,7 +190,7 @@ def observed(step: Callable[[], object], bench: Bench) -> Facts:
 
 
 def idle(work: list[Work]) -> Facts:
-    """Returns the share of the time in which the GPU computed, and after and before which work it waited longest."""
+    """Returns the share of time in which the GPU computed, and the operations around its longest waits."""
     gaps: Counter[str] = Counter()
     busy, end, last = 0.0, work[0].start, work[0]
     for piece in work:
@@ -204,13 +204,13 @@ def idle(work: list[Work]) -> Facts:
 
 
 def short(name: str) -> str:
-    """Returns the part of a kernel's name that tells kernels apart."""
+    """Returns the distinctive part of a kernel's name."""
     for prefix in ("void ", "at::native::", "(anonymous namespace)::"):
         name = name.replace(prefix, "")
     return name[:70]
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:
-    """Returns the largest difference over the largest number, of tensors anywhere."""
+    """Returns the largest difference over the largest number, for tensors on any device."""
     found, wanted = found.detach().double().cpu(), wanted.detach().double().cpu()
     return float((found - wanted).abs().max() / wanted.abs().max().clamp_min(1e-300))

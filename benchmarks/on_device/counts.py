@@ -1,4 +1,4 @@
-"""Stage `counts`: what a round asks of a GPU, counted on a pretend device while other stages use the real one."""
+"""Stage `counts`: GPU operations of a round, counted on a simulated device while other stages use the real one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rows import SMOKE, Effort  # isort: skip
 
 
 def counted(name: str, bench: Bench) -> Facts:
-    """Kernels, uploads and waits of the second round."""
+    """Returns kernels, uploads and waits of the second round."""
     found = rounds.counted(rounds.CASES[name], SMOKE if bench.small else Effort())
     return {"kernels": found.kernels, "uploads": found.uploads, "waits": found.synchronisations}
 

@@ -1,4 +1,4 @@
-"""Stage `memory`: what noise costs, and how much memory rounds take that are as large as a GPU is for."""
+"""Stage `memory`: the time of noise, and the memory of rounds at the sizes that a GPU is used for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = ((1, 1_000_000), (100, 29_034), (1000, 10_000), (1, 50_000_000))
 
 
 def noise(mechanism: Any, bench: Bench) -> Facts:
-    """Nanoseconds for a number of noise: drawn, added and rounded, on the device and on one thread of the processor."""
+    """Returns nanoseconds per entry of noise: drawn, added and rounded, on the device and on one CPU thread."""
     facts: Facts = {}
     for count, dim in SIZES[: 2 if bench.small else None]:
         count, dim = bench.of(count, min(count, 3)), bench.of(dim, 100)
@@ -45,14 +45,14 @@ def noise(mechanism: Any, bench: Bench) -> Facts:
 
 
 def wide(clients: int, examples: int, width: int) -> tuple[nn.Module, list[TensorDataset]]:
-    """An MLP and made-up images for it."""
+    """Returns an MLP and synthetic images for it."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10))
     x, y = torch.randn(clients * examples, 1, 28, 28), torch.arange(clients * examples) % 10
     return model, [TensorDataset(*pair) for pair in zip(x.split(examples), y.split(examples), strict=True)]
 
 
 def large_round(name: str, settings: dict[str, Any], bench: Bench) -> Facts:
-    """A round of a thousand clients with a million parameters: seconds, and the GPU's memory at most."""
+    """Returns the seconds and peak GPU memory of a round with a thousand clients and a million parameters."""
     torch.manual_seed(0)
     model, data = wide(bench.of(1000, 4), bench.of(8, 3), bench.of(1258, 5))
     clients = fp.make_clients(model, nn.CrossEntropyLoss(), data)
@@ -71,7 +71,7 @@ def large_round(name: str, settings: dict[str, Any], bench: Bench) -> Facts:
 
 
 def memory_of_rounds(bench: Bench) -> Facts:
-    """The GPU's memory that a round of the CNN takes at most."""
+    """Returns the peak GPU memory of a round of the CNN."""
     facts: Facts = {}
     for unit in ("sample", "client"):
         x, y = torch.randn(bench.of(6000, 12), 1, 28, 28), torch.arange(bench.of(6000, 12)) % 10

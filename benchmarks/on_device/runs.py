@@ -1,4 +1,4 @@
-"""Stage `runs`: MNIST and FEMNIST from the first round to the last, next to the processor of the same machine."""
+"""Stage `runs`: MNIST and FEMNIST from the first round to the last, compared with the CPU of the same machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpriv.config import build, load_config
 
 FEMNIST = ("femnist_iadmm5pct.npz", "femnist_extra.npz")
 CONFIGS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    # the configuration, its changes, and those of small runs
+    # the configuration, its changes, and the changes of small runs
     "mnist": (
         "mnist_cnn_fedavg.yaml",
         ("rounds=60", "log.evaluate_every=20", "log.checkpoint_every=60"),
@@ -32,7 +32,7 @@ CONFIGS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 def made_up_mnist(folder: Path, bench: Bench) -> None:
-    """Writes images without meaning in MNIST's format and number."""
+    """Writes random images in MNIST's format and number."""
     (folder / "mnist").mkdir(parents=True)
     draws = np.random.default_rng(0)
     for part, count in (("train", bench.of(60_000, 60)), ("t10k", bench.of(10_000, 20))):
@@ -43,7 +43,7 @@ def made_up_mnist(folder: Path, bench: Bench) -> None:
 
 
 def made_up_femnist(folder: Path, bench: Bench) -> None:
-    """Writes images without meaning in the format of FEMNIST's files, and as many of them and of writers."""
+    """Writes random images in the format of FEMNIST's files, with the same numbers of images and writers."""
     (folder / "femnist").mkdir(parents=True)
     draws = np.random.default_rng(0)
     first = 0
@@ -66,7 +66,7 @@ MADE_UP = {"mnist": made_up_mnist, "femnist": made_up_femnist}
 
 
 def end_to_end(name: str, bench: Bench) -> Facts:
-    """Trains 60 rounds on the device and a few of them on the processor, and compares the seconds of a round."""
+    """Trains 60 rounds on the device and a few on the CPU, and compares the seconds of a round."""
     folder, is_real = bench.data, True
     if folder is None or not (folder / name).is_dir():
         folder, is_real = bench.folder / "made up", False

@@ -1,4 +1,4 @@
-"""Stage `speed`: gradients next to plain steps and other libraries, whole rounds, and what the GPU waits for."""
+"""Stage `speed`: gradients compared with plain steps and other libraries, whole rounds, and the waits of the GPU."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ Inputs = Callable[[int], Tensor]
 
 
 def images(count: int, *shape: int) -> Tensor:
-    """Made-up images, of MNIST's shape by default."""
+    """Random images, of MNIST's shape by default."""
     return torch.randn(count, *(shape or (1, 28, 28)))
 
 
 def words(count: int) -> Tensor:
-    """Made-up texts of 64 words."""
+    """Random texts of 64 words."""
     return torch.randint(0, 256, (count, 64))
 
 
 def vit() -> nn.Module:
-    """The small vision transformer of the table of speed."""
+    """The small vision transformer of the speed table."""
     return VisionTransformer((1, 28, 28), CLASSES, width=64, heads=4)
 
 
@@ -78,14 +78,14 @@ SUBJECTS: dict[str, tuple[Callable[[Effort], nn.Module], Inputs, int, tuple[str,
 
 
 def gradients(name: str, bench: Bench) -> Facts:
-    """Times the clipped sum of one client's batch and what others do with it, and counts what it asks of the GPU."""
+    """Measures the clipped sum of one client's batch and its alternatives, and counts its GPU operations."""
     torch.manual_seed(0)
     make, inputs, examples, peers = SUBJECTS[name]
     effort = SMOKE if bench.small else Effort()
     model = make(effort)
     x = inputs(bench.of(examples, 4))
     y = x.roll(-1, 1) if x.dtype == torch.long else torch.randint(0, CLASSES, (len(x),))
-    # of a copy, whose parameters become views of a row: the others' stay as torch made them
+    # on a copy, since its parameters become views of a row, and other contenders need torch's own
     population = Population(make_clients(copy.deepcopy(model), LOSS, [Rows(x[:8], y[:8])]), device=bench.device)
     population.reset_models()
     selection = select_backend("auto", population, 16384)
@@ -109,7 +109,7 @@ def gradients(name: str, bench: Bench) -> Facts:
             made(x, y)
             bench.wait()
             steps[peer] = partial(made, x, y)
-        except Exception as error:  # another library may not know a layer, or take more memory than there is
+        except Exception as error:  # another library may not support a layer, or may need more memory than there is
             left_out[peer] = f"{type(error).__name__}: {str(error)[:120]}"
     found = in_turns(steps, 5.0, bench)
     return {
@@ -125,13 +125,13 @@ def gradients(name: str, bench: Bench) -> Facts:
 
 
 def whole_round(name: str, bench: Bench) -> Facts:
-    """Times a round, with its ledger in memory and on the disk, and counts what it asks of the GPU."""
+    """Measures a round, with its ledger in memory and on disk, and counts its GPU operations."""
     case = rounds.CASES[name]
     effort = SMOKE if bench.small else Effort()
     device, count = str(bench.device), bench.of(15, 1)
     run = rounds.training(case, device, 1 + count, effort)
     laps = [rounds.timed(run, bench.device.type) for _ in range(1 + count)]
-    # with a ledger on the disk, for whose digest the processor waits, as it does in `counts`
+    # with a ledger on disk, as in `counts`; the CPU waits for its digest
     on_disk = rounds.training(case, device, 4, effort, str(bench.folder / f"round {name}"))
     next(on_disk)
     return {"ms": round(1e3 * median(laps[1:]), 3), **observed(lambda: next(on_disk), bench)}

@@ -1,4 +1,4 @@
-"""Stage `truth`: what holds on a processor holds on the device. The checks that privacy rests on come first."""
+"""Stage `truth`: results on the device match the CPU. The checks on which privacy rests come first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fedpriv.randomness import chacha
 from fedpriv.randomness.rows import laplace_rows, normal_rows
 from fedpriv.randomness.streams import Randomness
 
-# tests' own, found by `on_device.bench`
+# helpers of the tests, found by `on_device.bench`
 import backend_cases  # isort: skip
 import model_batches  # isort: skip
 import model_kinds  # isort: skip
@@ -53,12 +53,12 @@ RANDOM = Randomness(0, secret_seed=3, run="a check of a device")
 
 
 def mlp() -> nn.Module:
-    """Two linear layers, whose gradients' norms are products."""
+    """Two linear layers, with gradient norms that are products."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, CLASSES))
 
 
 def lstm() -> nn.Module:
-    """Reads an image row by row."""
+    """An LSTM that reads an image row by row."""
     return nn.Sequential(nn.Flatten(1, 2), Recurrent(nn.LSTM(28, 16, batch_first=True)))
 
 
@@ -75,7 +75,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
 
 
 def records(like: Tensor) -> dict[str, Tensor]:
-    """Returns images that an attacker would put in: a blank one has no gradient in a linear model's weights."""
+    """Returns images that an attacker would insert: a blank image has no gradient in a linear model's weights."""
     return {
         "huge": 1e6 * like,
         "opposite": -1e3 * like,
@@ -90,7 +90,7 @@ def records(like: Tensor) -> dict[str, Tensor]:
 
 @contextmanager
 def tensor_float_32(allowed: bool, bench: Bench) -> Iterator[None]:
-    """Lets cuDNN and cuBLAS multiply float32 numbers in TensorFloat-32, or not."""
+    """Allows or forbids TensorFloat-32 in float32 products of cuDNN and cuBLAS."""
     if not bench.on_gpu:
         yield
         return
@@ -103,9 +103,9 @@ def tensor_float_32(allowed: bool, bench: Bench) -> Iterator[None]:
 
 
 def sums_keep_their_sensitivity(name: str, bench: Bench) -> Facts:
-    """Clipped sums in float32 move by at most 2 C if an example is replaced and by C if it leaves, and `ROUNDING` C.
+    """Clipped sums in float32 move by at most 2 C if an example is replaced and C if it is removed, plus `ROUNDING` C.
 
-    Allowed for TensorFloat-32, too, but not where the number of examples changes: such runs are refused.
+    TensorFloat-32 is tested too, but not if the number of examples changes, since such runs raise an error.
     """
     make, names = MODELS[name]
     torch.manual_seed(0)
@@ -119,11 +119,11 @@ def sums_keep_their_sensitivity(name: str, bench: Bench) -> Facts:
         if allowed and not bench.on_gpu:
             continue
         if backend_name == "loop" and (allowed or norm == "l1"):
-            continue  # one example at a time: slow, and bounded by one line
+            continue  # one example at a time: slow, and bounded by a single line of code
         examples = 4 if backend_name == "loop" else bench.of(60, 5)
         backend, clip = BACKENDS[backend_name](model, LOSS), Clip(BOUND, norm)
         x, y = torch.randn(3, examples, *IMAGE), torch.randint(0, CLASSES, (3, examples))
-        x[:, ::3] *= 1e3  # of which many gradients pass the bound
+        x[:, ::3] *= 1e3  # gradients of these examples often exceed the bound
         batch = Batch(torch.arange(3), x, y, torch.ones(3, examples, dtype=torch.bool))
 
         def sums(batch: Batch, backend: Any = backend, clip: Clip = clip) -> Tensor:
@@ -161,7 +161,7 @@ def sums_keep_their_sensitivity(name: str, bench: Bench) -> Facts:
 
 
 def releases_keep_their_sensitivity(bench: Bench) -> Facts:
-    """With the same noise, the releases of neighbours differ by at most their sensitivity, and no other row moves."""
+    """With equal noise, the releases of neighbours differ by at most their sensitivity, and no other row moves."""
     worst, attained, count, broken = "", 0.0, 0, list[str]()
     cases = releases.CASES[:3] if bench.small else releases.CASES
     params = releases.start_rows(len(releases.SIZES)).float().to(bench.device)
@@ -187,7 +187,7 @@ def releases_keep_their_sensitivity(bench: Bench) -> Facts:
 
 
 def noise_words(bench: Bench) -> Facts:
-    """The keystream on the device is the cipher's, as a library of its own computes it."""
+    """The keystream on the device equals the one of the cipher in an independent library."""
     keys = [bytes(32), bytes([0, 0xFF, *bytes(30)]), bytes([255] * 32), bytes(range(32)), os.urandom(32)]
     tensor = torch.from_numpy(np.frombuffer(bytearray().join(keys), "<i4").copy()).view(-1, 8)
     wrong = 0
@@ -200,7 +200,7 @@ def noise_words(bench: Bench) -> Facts:
 
 
 def noise_numbers(bench: Bench) -> Facts:
-    """Draws on the device are those of the processor but for their last places, and follow their distributions."""
+    """Draws on the device equal the CPU's up to their last digits, and follow their distributions."""
     keys = RANDOM.keys("noise", 5, 0, range(8))
     facts: Facts = {"passed": True}
     for draw, law in ((normal_rows, stats.norm), (laplace_rows, stats.laplace)):
@@ -218,7 +218,7 @@ def noise_numbers(bench: Bench) -> Facts:
 
 
 def noise_rounding(bench: Bench) -> Facts:
-    """Releases lie on their public grids, have the processor's numbers, and no two rows have the same noise."""
+    """Releases are on their public grids and equal the CPU's, and no two rows have the same noise."""
     facts: Facts = {"passed": True}
     record = Record(2, "gradient", 1, "gaussian", 1.0, "sample", "replace_one")
     count, dim = 5, bench.of(200_000, 700)
@@ -242,16 +242,16 @@ def noise_rounding(bench: Bench) -> Facts:
 
 
 def backends_equal_the_loop(bench: Bench) -> Facts:
-    """Every backend gives the sums of the processor's loop, which computes one example at a time."""
+    """Every backend returns the sums of the CPU's loop, which computes one example at a time."""
     broken, worst, count = list[str](), {torch.float64: 0.0, torch.float32: 0.0}, 0
     cases = backend_cases.CASES[::3] if bench.small else backend_cases.CASES
     if bench.device.type == "meta":
-        cases = [case for case in cases if case.name != "words"]  # the pretend device unties tied weights
+        cases = [case for case in cases if case.name != "words"]  # the simulated device unties tied weights
     clips = [Clip(0.3), Clip(0.7, "l1"), None]
     for case, dtype, clip in itertools.product(cases, worst, clips):
         torch.manual_seed(0)
         params, batch = case.rows(3, dtype), backend_cases.ragged((5, 4, 2), dtype)
-        # the cases' own weights are doubles; copies, for the next of them computes here
+        # the cases' own weights are doubles; use copies, since the next case computes here
         model, loss = copy.deepcopy(case.model).to(dtype), copy.deepcopy(case.loss).to(dtype)
         wanted, wanted_broken = BACKENDS["loop"](model, loss).clipped_sum(params, batch, clip)
         model, loss = model.to(bench.device), loss.to(bench.device)
@@ -269,12 +269,12 @@ def backends_equal_the_loop(bench: Bench) -> Facts:
 
 
 def kinds_equal_the_loop(bench: Bench) -> Facts:
-    """Every kind of model of the tests has on the device the sums that the processor's loop has."""
-    # random masks differ from device to device, and lengths of packed sequences must be on the processor
+    """For every kind of model in the tests, sums on the device equal the sums of the CPU's loop."""
+    # random masks differ between devices, and lengths of packed sequences must be on the CPU
     skipped = {name for name, kind in model_kinds.KINDS.items() if kind.random or "packed" in name}
     skipped |= {"lstm with projection"}  # torch batches it with one set of weights only
     if bench.device.type == "meta":
-        # the pretend device unties tied weights, and loses what torch leaves to be conjugated later
+        # the simulated device unties tied weights, and loses torch's lazy conjugation
         skipped |= {name for name in model_kinds.KINDS if any(word in name for word in ("tied", "language", "complex"))}
     names = [name for name in model_kinds.KINDS if name not in skipped]
     broken, worst = list[str](), 0.0
@@ -295,13 +295,13 @@ def kinds_equal_the_loop(bench: Bench) -> Facts:
             worst = max(worst, error)
             if not error < 1e-8:
                 broken.append(f"{name}: {error:.1e}")
-        except Exception as problem:  # each kind stands alone
+        except Exception as problem:  # each kind is independent of the others
             broken.append(f"{name}: {type(problem).__name__}: {str(problem)[:150]}")
     return {"passed": not broken, "kinds": len(names), "largest_error": worst, "broken": broken}
 
 
 def the_backend_is_that_of_the_processor(bench: Bench) -> Facts:
-    """Trials on the device choose what trials on the processor choose."""
+    """Tests on the device select the same backend as tests on the CPU."""
     facts: Facts = {"passed": True}
     for name, (make, _) in MODELS.items():
         chosen = []
@@ -320,7 +320,7 @@ def the_backend_is_that_of_the_processor(bench: Bench) -> Facts:
 
 
 def precision_switches(bench: Bench) -> Facts:
-    """Measures products as runs do; what the documentation says of TensorFloat-32 holds."""
+    """Measures products as in runs; the documentation's statements about TensorFloat-32 hold."""
     if not bench.on_gpu:
         return {"passed": largest_error(bench.device) < 2.0**-14, "note": "no GPU, so no TensorFloat-32"}
     facts: Facts = {
@@ -334,7 +334,7 @@ def precision_switches(bench: Bench) -> Facts:
         facts["error_without_tf32"] = largest_error(bench.device)
     facts["passed"] = facts["error_without_tf32"] < 2.0**-14 < facts["error_with_tf32"]
 
-    # a run whose neighbours have other numbers of examples switches cuDNN's off, and refuses cuBLAS'
+    # a run with neighbours of different size disables cuDNN's switch, and raises an error for cuBLAS's
     torch.backends.cudnn.allow_tf32 = True
     train(bench, MnistCNN(), {"relation": "add_remove"})
     facts["cudnn_after_a_run"] = torch.backends.cudnn.allow_tf32
@@ -360,7 +360,7 @@ def precision_switches(bench: Bench) -> Facts:
 
 
 def newer_precision_switches(bench: Bench) -> Facts:
-    """The same with the switches that torch has from 2.9 on: in a process of its own, for torch refuses a mixture."""
+    """The same with torch's switches from 2.9 on, in a separate process, since torch rejects a mixture."""
     if not bench.on_gpu or not hasattr(torch.backends, "fp32_precision"):
         return {"passed": True, "note": "no GPU, or an older torch"}
     code = (
@@ -386,7 +386,7 @@ def newer_precision_switches(bench: Bench) -> Facts:
 
 
 def clients_of(model: nn.Module, clients: int, examples: int) -> list[fp.Client]:
-    """Returns clients with made-up images."""
+    """Returns clients with random images."""
     draws = torch.Generator().manual_seed(0)
     x, y = torch.randn(clients * examples, *IMAGE, generator=draws), torch.arange(clients * examples) % CLASSES
     pairs = zip(x.split(examples), y.split(examples), strict=True)
@@ -403,7 +403,7 @@ def run_of(
     rounds: int = 3,
     **options: Any,
 ) -> fp.Training:
-    """Returns a short run on the device, whose secret numbers are fixed."""
+    """Returns a short run on the device, with fixed secret numbers."""
     clients = clients_of(model, bench.of(8, 3), bench.of(20, 6))
     privacy = fp.Privacy(noise_multiplier=1.0, **settings)
     compute = fp.Compute(device=device or str(bench.device))
@@ -413,7 +413,7 @@ def run_of(
 
 
 def train(bench: Bench, model: nn.Module, settings: dict[str, Any], **options: Any) -> Tensor:
-    """Returns the models of a short run, on the processor."""
+    """Returns the models of a short run, on the CPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         training = run_of(bench, model, settings, **options)
@@ -434,7 +434,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
 
 
 def two_runs_agree(bench: Bench) -> Facts:
-    """Two runs of one seed end with the same bits, near those of the processor; seeds differ, and so do their runs."""
+    """Two runs with one seed end with equal bits, close to the CPU's; runs with different seeds differ."""
     facts: Facts = {"passed": True}
     for model, (name, (settings, strategy)) in itertools.product(
         ("CNN",) if bench.small else ("CNN", "LSTM"), list(SETTINGS.items())[: 2 if bench.small else None]
@@ -450,7 +450,7 @@ def two_runs_agree(bench: Bench) -> Facts:
 
 
 def kill_and_resume(bench: Bench) -> Facts:
-    """A run that is killed after its third round ends where another ends without it."""
+    """A run that is killed after its third round ends with the same result as an uninterrupted one."""
     torch.manual_seed(0)
     whole = train(bench, MnistCNN(), {}, rounds=6, folder=bench.folder / "whole", checkpoint_every=2)
     code = (
@@ -474,7 +474,7 @@ def kill_and_resume(bench: Bench) -> Facts:
 
 
 def child(arguments: list[str], seconds: float, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python with the modules of this folder, for at most some seconds."""
+    """Runs Python with the modules of this folder, with a time limit."""
     paths = [str(ROOT), str(ROOT / "benchmarks"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
@@ -492,7 +492,7 @@ def child(arguments: list[str], seconds: float, **variables: str) -> subprocess.
 
 
 class Scaled(nn.Module):
-    """Has a tensor that is neither parameter nor buffer, so that it stays on the processor."""
+    """A module with a tensor that is neither parameter nor buffer, so that it stays on the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -504,7 +504,7 @@ class Scaled(nn.Module):
 
 
 def left_behind(bench: Bench) -> Facts:
-    """What a user leaves on the wrong device is refused by name, or moved; it never fails without a name."""
+    """Objects on the wrong device are moved, or raise an error that names them."""
     if bench.device.type == "cpu":
         return {"passed": True, "note": "there is one device"}
     x, y = torch.randn(12, *IMAGE), torch.arange(12) % CLASSES
@@ -519,7 +519,7 @@ def left_behind(bench: Bench) -> Facts:
         "targets that are there": (plain(), LOSS, x, y.to(there), ""),
     }
     if bench.device.type == "meta":
-        cases = dict(list(cases.items())[:3])  # data of the pretend device have no place in memory
+        cases = dict(list(cases.items())[:3])  # data of the simulated device have no location in memory
     facts: Facts = {"passed": True}
     for name, (model, loss, inputs, targets, owner) in cases.items():
         data = [TensorDataset(inputs[:6], targets[:6]), TensorDataset(inputs[6:], targets[6:])]
@@ -532,14 +532,14 @@ def left_behind(bench: Bench) -> Facts:
         except FedprivError as error:
             facts[name] = f"{type(error).__name__}: {str(error)[:250]}"
             facts["passed"] &= owner in str(error)
-        except Exception as error:  # refused without a name
+        except Exception as error:  # an error without a name
             facts[name] = f"{type(error).__name__}: {str(error)[:250]}"
             facts["passed"] = False
     return facts
 
 
 def names_of_devices(bench: Bench) -> Facts:
-    """`Compute` takes `cuda`, `cuda:0` and `auto`, and refuses a GPU that is not there by its field."""
+    """`Compute` accepts `cuda`, `cuda:0` and `auto`, and raises an error with the field for a missing GPU."""
     facts: Facts = {"passed": True}
     names = ("auto", "cuda", "cuda:0") if bench.on_gpu else ("auto", str(bench.device))
     for name in names:
@@ -560,7 +560,7 @@ def names_of_devices(bench: Bench) -> Facts:
 
 
 def default_device(bench: Bench) -> Facts:
-    """Where torch makes tensors on the device by default (`torch.set_default_device`), runs are refused by name."""
+    """If torch creates tensors on the device by default (`torch.set_default_device`), runs raise a named error."""
     if bench.device.type == "cpu":
         return {"passed": True, "note": "there is one device"}
     with torch.device(bench.device):
@@ -572,8 +572,8 @@ def default_device(bench: Bench) -> Facts:
 
 
 def processes(count: int, bench: Bench) -> Facts:
-    """Runs of several processes end with the models of one; two on one GPU at least end with a reason."""
-    device = bench.device.type  # without a number: each process takes one of its own
+    """Runs of several processes end with the models of one process; two on one GPU at least end with a reason."""
+    device = bench.device.type  # without a number: each process uses a separate one
     script = (
         "import warnings; warnings.simplefilter('ignore')\n"
         "import torch, fedpriv as fp\n"
@@ -588,7 +588,7 @@ def processes(count: int, bench: Bench) -> Facts:
         "list(run)\n"
         "models = run.progress.models\n"
         "line = f'ended {models.device} {float(models[0].double().sum())}\\n'\n"
-        "import os; os.write(1, line.encode())\n"  # in one piece: several processes print
+        "import os; os.write(1, line.encode())\n"  # as a single write, since several processes print
     )
     path = bench.folder / f"processes{count}.py"
     path.write_text(script.replace("ENGINE", "'processes'"))
@@ -596,7 +596,7 @@ def processes(count: int, bench: Bench) -> Facts:
     done = child(
         ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", str(path)], 90, OMP_NUM_THREADS="1"
     )
-    # the processes may print into each other's lines
+    # the processes may write into each other's lines
     ended = re.findall(r"ended \S+ (-?\d+\.\d+(?:e[-+]\d+)?)", done.stdout)
     if len(ended) == count and len(alone) == 3:
         same = all(abs(float(total) - float(alone[2])) < 1e-4 for total in ended)
@@ -606,7 +606,7 @@ def processes(count: int, bench: Bench) -> Facts:
 
 
 def only_on_a_gpu(run: Callable[[Bench], Facts]) -> Callable[[Bench], Facts]:
-    """Leaves a check out of small runs: it starts processes, which takes longer than all others."""
+    """Omits a check in small runs: it starts processes, which takes longer than all others."""
 
     def checked(bench: Bench) -> Facts:
         if bench.small:

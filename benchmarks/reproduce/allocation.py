@@ -1,10 +1,10 @@
-"""What batches cost: epsilon by random allocation, by Poisson draws, and without amplification, at the same noise.
+"""Epsilon of random allocation, Poisson draws, and batches without amplification, at the same noise.
 
     python benchmarks/reproduce/allocation.py
 
-Each example is in one of k secret batches of an epoch; Poisson draws have rate 1 / k, and fixed batches are known.
-Delta is 1e-5 and noise is over the clip bound. Then the noise that each needs at epsilon 1 and 3, and the processor
-seconds of the price and of its calibration. `--quick` prints the first line of each.
+Each example is in one of k secret batches of an epoch; Poisson draws have rate 1 / k, and fixed batches are public.
+Delta is 1e-5 and noise is over the clip bound. The second table has the noise of each at epsilon 1 and 3, and the
+processor seconds of computing the cost and of calibration. `--quick` prints the first line of each.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ TARGETS = ((20, 3), (30, 6), (100, 10), (1000, 20))
 
 
 def plan_of(sampling: str, batches: int, epochs: int, noise: float, relation: Relation) -> list[Record]:
-    """The releases of a run; noise over the clip bound C, so over 2C where an example is replaced."""
+    """Returns the releases of a run, with noise over the clip bound C, or over 2C if an example is replaced."""
     if relation == "replace_one":
         noise = noise / 2
     first = Record(0, "gradient", 0, "gaussian", noise, "sample", relation)
     if sampling == "fixed":
-        # with the batches known an example is in one answer of each epoch
+        # with public batches an example is in one query of each epoch
         return [replace(first, round=t) for t in range(epochs)]
     drawn: dict[str, Any] = {"sampling": sampling, "rate": 1 / batches}
     if sampling == "allocation":
@@ -39,7 +39,7 @@ def plan_of(sampling: str, batches: int, epochs: int, noise: float, relation: Re
 
 
 def print_epsilons(lines: int | None) -> None:
-    """One line for each setting and relation, or as many as asked for."""
+    """Prints one line for each setting and relation, or at most `lines`."""
     print("| noise, batches x epochs | relation | allocation | Poisson | fixed, known |\n|---|---|---|---|---|")
     for (noise, batches, epochs), relation in [*product(SETTINGS, get_args(Relation))][:lines]:
         plans = [plan_of(s, batches, epochs, noise, relation) for s in ("allocation", "poisson", "fixed")]
@@ -48,7 +48,7 @@ def print_epsilons(lines: int | None) -> None:
 
 
 def print_noises(lines: int | None) -> None:
-    """One line for each number of batches and epochs, relation and target, or as many as asked for."""
+    """Prints one line for each number of batches and epochs, relation and target, or at most `lines`."""
     print("\n| batches x epochs | relation | epsilon | noise, over that of Poisson draws | price | calibration |")
     print("|---|---|---|---|---|---|")
     for (batches, epochs), relation, epsilon in [*product(TARGETS, get_args(Relation), (1.0, 3.0))][:lines]:
@@ -65,7 +65,7 @@ def print_noises(lines: int | None) -> None:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     lines = 1 if parser.parse_args().quick else None

@@ -1,19 +1,20 @@
-"""Random allocation together with noise that cancels over time: what is left in the final model, at one epsilon.
+"""Random allocation combined with noise that cancels over time: noise in the final model, at one epsilon.
 
     python benchmarks/reproduce/allocation_over_time.py
     FEDPRIV_DATA=<folder with mnist/> python benchmarks/reproduce/allocation_over_time.py --accuracy bsr 100 13.02 80
 
 The run is study `mnist` of correlated.py: one trusted owner, add/remove, delta 1e-5, 10 epochs of 100 batches. All rows
-but `bins` are settings of the library, with the price that it asks. `bins` is not in it: each example is in one of the
-100 batches, uniformly and in secret, the same in all epochs, and the noise is `s C^-1 Z` (Choquette-Choo and others
-2025). With `m_i` the columns of C of batch i, added up over epochs, the pair is the mean of `N(m_i, s^2 I)` against
-`N(0, s^2 I)`. Only the inner products of the noise with the `m_i` matter. Their delta is estimated by importance
-sampling. The noise is the least whose estimate, 5.2 standard errors and 1e-7 are at most delta.
+except `bins` are settings of the library, with the library's privacy cost. `bins` is not in the library: each example
+is in one of the 100 batches, uniformly and in secret, the same in all epochs, and the noise is `s C^-1 Z`
+(Choquette-Choo and others 2025). With `m_i` the columns of C of batch i, summed over epochs, the pair is the mean of
+`N(m_i, s^2 I)` against `N(0, s^2 I)`. Only the inner products of the noise with the `m_i` matter. Delta is estimated by
+importance sampling. The noise is the smallest for which the estimate plus 5.2 standard errors plus 1e-7 is at most
+delta.
 
 `last` and `average` are standard deviations of the noise in the final model and in the average of late models, for SGD,
-over those of fixed batches with independent noise. The optimised bands are made for the latter. `s` is the noise
+relative to fixed batches with independent noise. The optimised bands are optimised for the average. `s` is the noise
 multiplier. `--accuracy FAMILY BAND s RATE` trains study `mnist` with this noise on fixed batches, which have the noise
-of `bins` but not its price.
+of `bins` but a different privacy cost.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ ERRORS = 5.2  # standard errors: one in 1e7 for a normal variable
 FAILURE = 1e-7  # of the estimate, part of delta
 BLOCK = 50_000  # samples in memory
 PILOT = 20_000
-DEFENCE = 0.1  # of the samples or more come from the pair itself, so that no weight is above 10
+DEFENCE = 0.1  # at least this share of samples comes from the pair itself, so that no weight is above 10
 STRATEGIES = {"last": fp.fedavg(1.0), "average": fp.fedavg(1.0, average=Ema(0.99))}
 
 
@@ -60,7 +61,7 @@ class Estimate:
 
     @property
     def upper(self) -> float:
-        """What is compared with delta."""
+        """The upper end of the estimate, which is compared with delta."""
         return self.value + ERRORS * self.error + FAILURE
 
     def __str__(self) -> str:
@@ -69,7 +70,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Tilts:
-    """A mixture from which is sampled: parts `c` are the mean over j of `N(v_j, s^2 I)`.
+    """A mixture for sampling: parts `c` are the mean over j of `N(v_j, s^2 I)`.
 
     `v_j = along[c] mean(m) + across[c] (m_j - mean(m))`: P has ones, Q has zeros.
     """
@@ -79,7 +80,7 @@ class Tilts:
     weights: Array
 
     def with_weights(self, weights: Array) -> Tilts:
-        """Other weights; parts of less than a hundredth go, but for the first one, which keeps a tenth or more."""
+        """Returns the mixture with other weights, without parts below a hundredth; the first keeps at least a tenth."""
         weights = np.where(weights < 0.01, 0.0, weights)
         weights = (1 - DEFENCE) * weights / weights.sum()
         weights[0] += DEFENCE
@@ -88,7 +89,7 @@ class Tilts:
 
 
 def broad(side: str) -> Tilts:
-    """A mixture that reaches wherever the integrand may be; the pair itself comes first."""
+    """Returns a mixture that covers the support of the integrand; the pair itself comes first."""
     if side == "remove":
         pairs = [(1.0, 1.0)] + [(a, b) for b in (0.0, 1.0, 1.4, 2.0) for a in (1.0, 1.4, 2.0, 4.0, 8.0, 16.0)]
     else:
@@ -102,7 +103,7 @@ class Bins:
 
     def __init__(self, factor: Factor, rounds: int, batches: int, seed: int = 0) -> None:
         column = factor.column(rounds)
-        assert (column >= 0).all()  # else the scalar pair need not be the worst
+        assert (column >= 0).all()  # otherwise the scalar pair may not be the worst
         moves = np.zeros((rounds, batches))
         for start in range(rounds):
             moves[start:, start % batches] += column[: rounds - start]
@@ -128,7 +129,7 @@ class Bins:
     def _weigh(
         self, side: str, s: float, epsilon: float, tilts: Tilts, products: tuple[Array, Array]
     ) -> tuple[Array, Array]:
-        """Moves a sample to the mixture; returns the logarithm of what is integrated, and of each part's ratio to Q."""
+        """Moves a sample to the mixture; returns the logarithms of the integrand and of each part's ratio to Q."""
         unit, uniform = products
         gram, k = self.gram / s**2, len(self.gram)
         means, weight = gram.mean(1), tilts.along - tilts.across
@@ -174,7 +175,7 @@ class Bins:
         return start.with_weights(weights)
 
     def noise(self, epsilon: float, samples: int) -> tuple[float, Estimate, Estimate]:
-        """Returns the least noise, and both deltas that were estimated for it (remove, add)."""
+        """Returns the smallest noise, and both deltas estimated for it (remove, add)."""
         pilot = min(PILOT, samples)
         high = math.sqrt(self.gram.diagonal().max()) / gaussian.ratio_of(epsilon, DELTA)  # no amplification
         s = max(self._least(side, epsilon, high, pilot, samples) for side in ("remove", "add"))
@@ -186,7 +187,7 @@ class Bins:
             s *= 1.002
 
     def _least(self, side: str, epsilon: float, high: float, pilot: int, samples: int) -> float:
-        """Returns the noise at which an estimate from so many samples is expected to be low enough."""
+        """Returns the noise at which an estimate from this many samples is expected to be low enough."""
 
         def excess(log_s: float) -> float:
             found = self.delta(side, math.exp(log_s), epsilon, tilts, sample)
@@ -233,14 +234,14 @@ class Sizes:
         )
 
     def response(self, strategy: str) -> Array:
-        """How much of each round's noise is in the model after each round."""
+        """Returns the factor of each round's noise in the model after each round."""
         run = self.sketch(strategy, fp.Cyclic(self.batches), fp.Independent(), 1.0)
         found = responses(run.strategy, run.privacy, run.network, run.rounds, Randomness(0))
         assert found is not None
         return found
 
     def planned(self, strategy: str, sampling: Sampling, noise: Noise, epsilon: float) -> tuple[float, Factor]:
-        """The noise multiplier that the library asks, and the matrix."""
+        """Returns the noise multiplier that the library requires, and the matrix."""
         privacy = self.sketch(strategy, sampling, noise, epsilon).plan().privacy
         assert privacy.noise_multiplier is not None
         return privacy.noise_multiplier, INDEPENDENT if privacy.over_time is None else privacy.over_time.factor
@@ -252,7 +253,7 @@ class Sizes:
 
 
 def validate(samples: int) -> None:
-    """Compares estimates with what is known otherwise."""
+    """Compares estimates with values that are known otherwise."""
     print("| estimated delta, remove and add | known, remove |\n|---|---|")
     one = Bins(INDEPENDENT, 10, 1)
     s = math.sqrt(10) / gaussian.ratio_of(1.0, DELTA)
@@ -339,7 +340,7 @@ def accuracy(family: str, band: int, multiplier: float, rate: float, seed: int) 
 
 
 def main() -> None:
-    """Print tables."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
     parser.add_argument("--bands", type=int, nargs="+", default=[2, 5, 10, 20, 50, 100])

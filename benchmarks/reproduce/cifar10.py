@@ -1,16 +1,16 @@
-"""CIFAR-10 from scratch on fixed features: behind sums, with nobody trusted, and without privacy, all of one model.
+"""CIFAR-10 from scratch on fixed features, with one model: trusted sums, local trust, and no privacy.
 
     python benchmarks/reproduce/cifar10.py --root FOLDER                 # torchvision's folder, cifar-10-batches-py/
     python benchmarks/reproduce/cifar10.py --jpeg FOLDER --out FOLDER    # a copy in JPEG: writes torchvision's layout
 
-A copy in lossy JPEG (train.jpegs.xz, train.npz with sizes and labels, and the same for test) is another data set than
-CIFAR-10: compare its private figures with its own without privacy alone.
+A copy in lossy JPEG (train.jpegs.xz, train.npz with sizes and labels, and the same for test) is a different data set
+than CIFAR-10: compare its private results with its own results without privacy only.
 
-Features are computed once for all runs, by the transforms of configs/cifar10_patches_sums.yaml; with `--config
-cifar10_scattering_sums` those of that one.
+Features are computed once for all runs, by the transforms of configs/cifar10_patches_sums.yaml or, with `--config
+cifar10_scattering_sums`, by the transforms of that configuration.
 
-Each private run, but for those with local trust, has a second one, of the same epsilon in all: its first release is the
-mean of the features, with noise of multiplier 30, and its second the model of the features less that mean
+Each private run, except for local trust, has a second variant with the same total epsilon: its first release is the
+mean of the features, with noise multiplier 30, and its second release is the model on the features minus that mean
 (docs/howto/own_data.md).
 """
 
@@ -42,7 +42,7 @@ from fedpriv.errors import PromiseWarning
 CONFIGS = Path(__file__).parents[2] / "configs"
 SUMS = "privacy.trust={secure_aggregation: {min_honest: 10}}"
 PAIRS = "privacy.trust={pairwise: {colluders: 3, ratio: 10}}"
-# steps at epsilon 1, and without privacy (with its rounds)
+# steps at epsilon 1, and without privacy (with the number of rounds)
 STEPS = {"cifar10_patches_sums": (500, 200, 60), "cifar10_scattering_sums": (500, 60, 200)}
 MEAN_NOISE = 30.0  # multiplier of the noise of the features' mean
 
@@ -67,10 +67,10 @@ def runs(config: str) -> dict[str, list[str]]:
 
 
 class Mean(nn.Module):
-    """A point from which examples are measured: the gradient of half the squared distance is the point less the mean.
+    """A point from which examples are measured: the gradient of half the squared distance is the point minus the mean.
 
     Args:
-        size: Numbers of an example.
+        size: Number of entries of an example.
     """
 
     def __init__(self, size: int) -> None:
@@ -82,7 +82,7 @@ class Mean(nn.Module):
 
 
 def half_square(distances: Tensor, targets: Tensor) -> Tensor:
-    """Half the squared distance of each example, `[b]`; targets have no part in it."""
+    """Returns half the squared distance of each example, `[b]`; targets are not used."""
     return distances.square().sum(1) / 2
 
 
@@ -90,18 +90,18 @@ _LOADED: list[Split] = []
 
 
 def features() -> Split:
-    """The data set of the runs, loaded before."""
+    """Returns the data set of the runs, which was loaded before."""
     return _LOADED[-1]
 
 
 def tensors(dataset: object) -> TensorDataset:
-    """The features `[n, d]` and labels `[n]` of a data set in memory."""
+    """Returns the features `[n, d]` and labels `[n]` of a data set in memory."""
     assert isinstance(dataset, TensorDataset)
     return dataset
 
 
 def centred(config: Config, split: Split, budget: fp.Budget, seed: int) -> Split:
-    """The features less their private mean, with norm 1. The mean's price is in the budget; trust is the run's."""
+    """Returns the features minus their private mean, scaled to norm 1; the mean's cost is charged to the budget."""
     size = tensors(split.train).tensors[0].shape[1]
     clients = fp.make_clients(Mean(size), fp.models.Loss(half_square), divide(config, split))
     privacy = fp.Privacy(noise_multiplier=MEAN_NOISE, clip=fp.Clip(1.0), trust=config.privacy.trust, budget=budget.path)
@@ -116,7 +116,7 @@ def centred(config: Config, split: Split, budget: fp.Budget, seed: int) -> Split
 
 
 def run(path: Path, settings: list[str], seed: int) -> str:
-    """Trains once, and says how well and for which epsilon."""
+    """Trains once, and returns the accuracy and epsilon as text."""
     cached = "data={name: 'cifar10:features', partition: {kind: iid, n_clients: 10}}"
     training = build(load_config(path, [cached, *settings, f"seed={seed}", f"secret_seed={seed}"]))
     reports = list(training)
@@ -124,7 +124,7 @@ def run(path: Path, settings: list[str], seed: int) -> str:
 
 
 def run_centred(path: Path, settings: list[str], seed: int) -> str:
-    """The same for two releases, the mean and the model, of one epsilon together."""
+    """Does the same with two releases, the mean and the model, with one total epsilon."""
     config = load_config(path, settings)
     assert config.privacy.epsilon is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +146,7 @@ def unpack(source: Path, folder: Path) -> None:
         table = np.load(source / f"{name}.npz")
         content = io.BytesIO(lzma.decompress((source / f"{name}.jpegs.xz").read_bytes()))
         images = [np.asarray(Image.open(io.BytesIO(content.read(int(n)))).convert("RGB")) for n in table["sizes"]]
-        order = np.random.default_rng(0).permutation(len(images))  # the copy is sorted by class, and CIFAR-10 is not
+        order = np.random.default_rng(0).permutation(len(images))  # the copy is sorted by class, but CIFAR-10 is not
         rows = np.stack(images)[order].transpose(0, 3, 1, 2).reshape(len(images), -1)
         shares = zip(batches, np.split(rows, len(batches)), np.split(table["labels"][order], len(batches)), strict=True)
         for batch, pixels, labels in shares:
@@ -181,7 +181,7 @@ def main() -> None:
                 continue
             for seed in arguments.seeds:
                 print(f"{name}, seed {seed}: {run(path, settings, seed)}", flush=True)
-                if "epsilon" in name and not name.startswith("local"):  # alone, a client's mean has too much noise
+                if "epsilon" in name and not name.startswith("local"):  # one client's mean is too noisy
                     print(f"{name}, centred, seed {seed}: {run_centred(path, settings, seed)}", flush=True)
 
 

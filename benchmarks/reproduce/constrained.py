@@ -1,4 +1,4 @@
-"""Tables of He, Peng and Sun (2024): Neyman-Pearson, fairness and quadratic programs, against one place and the paper.
+"""Tables of He, Peng and Sun (2024): Neyman-Pearson, fairness and quadratic programs, compared with a central solver.
 
     python benchmarks/reproduce/constrained.py np --data breast_cancer --clients 1 5 10 20
     python benchmarks/reproduce/constrained.py fairness --clients 1 5 --picture fairness.png
@@ -6,9 +6,9 @@
     python benchmarks/reproduce/constrained.py private_np --epsilon 1 3 8
     python benchmarks/reproduce/constrained.py qp
 
-All but the last read $FEDPRIV_DATA. A row: objective; mean and largest constraint loss (or gap); relative difference to
-the centralised method; stationarity of the Lagrangian, computed anew; outer rounds, rounds, processor seconds here and
-in one place, megabytes sent both ways; the certificate's verdict.
+All except the last read $FEDPRIV_DATA. A row: objective; mean and largest constraint loss (or gap); relative difference
+from the centralised method; stationarity of the Lagrangian, recomputed; outer rounds, rounds, processor seconds here
+and in one place, megabytes sent both ways; the certificate's verdict.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(
         result["status"],
     )
     if picture:
-        draw(curve, picture.with_stem(f"{picture.stem}-{n}"))  # one for each n
+        draw(curve, picture.with_stem(f"{picture.stem}-{n}"))  # one picture for each n
 
 
 def draw(curve: list[tuple[int, float, float, float]], path: Path) -> None:
@@ -87,7 +87,7 @@ def draw(curve: list[tuple[int, float, float, float]], path: Path) -> None:
     above.plot(rounds, objective)
     above.set_ylabel("objective")
     for values, label in ((violation, "largest violation"), (stationarity, "stationarity, by the certificate")):
-        below.semilogy(rounds, np.where(np.array(values) > 0, values, np.nan), label=label)  # zero is below every scale
+        below.semilogy(rounds, np.where(np.array(values) > 0, values, np.nan), label=label)  # no zero on a log scale
     below.set(xlabel="round")
     below.legend()
     figure.savefig(path, dpi=150)
@@ -110,11 +110,11 @@ OUTER = {
 
 def neyman_pearson(args: argparse.Namespace) -> None:
     problem = fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))
-    # the paper tests on its training rows, standardised by their own moments; Adult comes with a test file
+    # the paper tests on its training rows, standardised by their own moments; Adult includes a test file
     split = load(args.data) if args.data == "adult" else load(args.data, protocol="paper")
     for n in args.clients:
         solver = LBFGS() if args.data == "adult" else Newton()
-        # monks-1 alone has no minimiser: everyone with a5 = 1 is in class 1, so that weight grows for ever
+        # monks-1 alone has no minimiser: all rows with a5 = 1 are in class 1, so that weight grows forever
         h = L2(1e-3) if args.data == "monks" else None
         strategy = fp.proximal_al(OUTER[args.data], (args.rho or RHO[args.data]) / n, regularizer=h, solver=solver)
         run(args.data, clients_of(split, n, "stratified", problem), strategy, 0.2, args.rounds, args.picture)
@@ -169,7 +169,7 @@ def private(args: argparse.Namespace) -> None:
     curves: dict[float, list[tuple[float, float]]] = {}
     for epsilon, bound in ((epsilon, bound) for epsilon in args.epsilon for bound in (100.0, 0.2, 0.15, 0.1, 0.05)):
         problem = fp.Problem(constraints=(fp.GroupLossGap(-1, bound, fraction=0.676),))
-        # without a constraint the values get next to nothing of the budget
+        # without a constraint the values get almost nothing of the budget
         statistics = fp.Statistics(3.0, 0.02 if bound > 1 else 0.3)
         privacy = fp.Privacy(epsilon=epsilon, clip=fp.Clip(3.0), statistics=statistics)
         found = []
@@ -192,7 +192,7 @@ def private(args: argparse.Namespace) -> None:
 
 
 def private_neyman_pearson(args: argparse.Namespace) -> None:
-    """Neyman-Pearson on Adult: mean losses of both classes, and what a client may say of its own."""
+    """Neyman-Pearson on Adult: mean losses of both classes, and the statement that a client may make about its own."""
     split, n, rounds, bound = load("adult"), args.clients[0], 120, 0.2
     problem = fp.Problem(fp.class_loss(0, 0.751), (fp.ClassLossAtMost(1, bound, 0.249),))
     for epsilon in args.epsilon:

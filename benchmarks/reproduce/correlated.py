@@ -5,13 +5,13 @@
 Studies, all with delta 1e-5 and softmax regression:
 
 * `mnist`: examples protected, a trusted server, one owner, 10 epochs of 100 fixed batches (add/remove).
-* `local`: examples protected, ten owners who trust nobody, 10 epochs of 20 fixed batches (replace one).
+* `local`: examples protected, ten owners with local trust, 10 epochs of 20 fixed batches (replace one).
 * `femnist`: whole writers protected, 397 of them behind secure aggregation, cohorts that take turns (replace one).
-* `graph`: examples protected, 16 nodes of a random graph who trust nobody, gradient tracking (replace one).
+* `graph`: examples protected, 16 nodes of a random graph with local trust, gradient tracking (replace one).
 
-Reported is a moving average of the rounds' models. Learning rates were chosen with seed 0 at epsilon 1 (femnist: 8) on
-the test data, for each noise by itself (`--rates` tries them). `--picture FILE` draws the table; `--quick` takes 20
-rounds of the small data set `digits`, which says nothing of accuracy.
+The reported model is a moving average of the rounds' models. Learning rates were chosen with seed 0 at epsilon 1
+(femnist: 8) on the test data, for each noise separately (`--rates` tests them). `--picture FILE` draws the table;
+`--quick` runs 20 rounds of the small data set `digits`, which gives no information about accuracy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COLOURS = {
 
 @dataclass(frozen=True)
 class Noise:
-    """One way to protect a run: settings of `privacy`, of `network`, and the learning rate that suits it."""
+    """A way to protect a run: settings of `privacy` and of `network`, and a suitable learning rate."""
 
     name: str
     rate: float
@@ -51,7 +51,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that differ in their noise alone."""
+    """Runs that differ only in their noise."""
 
     data: dict[str, Any]
     strategy: dict[str, Any]
@@ -63,12 +63,12 @@ class Study:
 
 
 def turns(blocks: int, **more: Any) -> dict[str, Any]:
-    """Batches that take turns, and what else is said of privacy."""
+    """Returns settings of alternating batches, and further settings of privacy."""
     return {"sampling": {"cyclic": {"blocks": blocks}}, **more}
 
 
 def shared(min_honest: int, **more: Any) -> dict[str, Any]:
-    """Secure aggregation in which so many send their share of the noise, and what else is said of privacy."""
+    """Returns settings of secure aggregation with `min_honest` noise shares, and further settings of privacy."""
     return {"trust": {"secure_aggregation": {"min_honest": min_honest}}, **more}
 
 
@@ -166,7 +166,7 @@ Found = dict[tuple[str, str, float], list[float]]
 
 
 def main() -> None:
-    """Print a table."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", nargs="+", choices=STUDIES, default=list(STUDIES))
     parser.add_argument("--epsilon", type=float, nargs="+", help="only these")

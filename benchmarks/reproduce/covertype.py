@@ -2,11 +2,11 @@
 
     FEDPRIV_DATA=... python benchmarks/reproduce/covertype.py [--quick] [--examples N] [--out FOLDER]
 
-The experiment of Wang, Ye, Xu (2017, appendix A) on Covertype (class 2 against the rest, logistic loss, rows of norm
-1, delta 1e-3), with noise calibrated to the whole run: unit sample, replace-one, one owner. DP-SGD is DP-GD on Poisson
-batches with the late iterates averaged; DP-GD with momentum is Nesterov's method on private gradients. Rows of the
-table are means over seeds; the optimum is scipy's. With `--out` the gap along one run of each is drawn to
-`covertype.png`. `--quick` has one seed, and epsilon 1 only.
+The experiment of Wang, Ye, Xu (2017, appendix A) on Covertype (class 2 against the rest, logistic loss, rows of norm 1,
+delta 1e-3), with noise calibrated to the whole run: privacy unit sample, replace-one, one owner. DP-SGD is DP-GD on
+Poisson batches with the late iterates averaged; DP-GD with momentum is Nesterov's method on private gradients. Rows of
+the table are means over seeds; the optimum is computed by scipy. With `--out` the gap during one run of each method is
+drawn to `covertype.png`. `--quick` runs one seed, and epsilon 1 only.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class Problem:
     lam: float
 
     def objective(self, w: np.ndarray) -> float:
-        """Its value."""
+        """Returns the objective."""
         return float(np.logaddexp(0, -self.s * (self.x @ w)).mean() + self.lam / 2 * w @ w)
 
     def gradient(self, w: np.ndarray) -> np.ndarray:
-        """Its gradient."""
+        """Returns the gradient."""
         slopes = -self.s / (1 + np.exp(self.s * (self.x @ w)))
         return self.x.T @ slopes / len(self.x) + self.lam * w
 
     def gap(self, w: np.ndarray) -> float:
-        """How far its value is above the smallest one."""
+        """Returns the difference of the objective from its minimum."""
         return self.objective(w) - self.optimum
 
     @cached_property
     def optimum(self) -> float:
-        """Its smallest value, by L-BFGS in float64."""
+        """Minimum of the objective, by L-BFGS in float64."""
         options = {"maxiter": 400, "ftol": 1e-13, "gtol": 1e-9}
         start = np.zeros(self.x.shape[1])
         return float(minimize(self.objective, start, jac=self.gradient, method="L-BFGS-B", options=options).fun)
@@ -89,7 +89,7 @@ class Run:
 
 
 def contenders(h: Proximal) -> list[Contender]:
-    """The best settings that were found for each; the same for every epsilon."""
+    """Returns the best settings that were found for each method, the same for every epsilon."""
     drawn = replace(BASE, sampling=fp.Poisson(0.02))
     if isinstance(h, L2):
         return [
@@ -121,7 +121,7 @@ def reduced(
 def measure(
     split: Split, contender: Contender, privacy: fp.Privacy, gap: Callable[[np.ndarray], float], seed: int
 ) -> Run:
-    """One run, looked at some thirty times; the looking is not timed."""
+    """Performs one run with about thirty evaluations, which are not included in the time."""
     clients = fp.make_clients(LogisticRegression(55), resolve_loss("logistic"), [split.train])
     compute = fp.Compute(device="cpu", chunk=131072)
     training = fp.Training(
@@ -149,7 +149,7 @@ def measure(
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", metavar="WORD", help="methods whose name begins with it")

@@ -1,10 +1,10 @@
-"""Heart disease in four hospitals that trust nobody: mean accuracy over hospitals, five seeds, beside FLamby's figures.
+"""Heart disease in four hospitals with local trust: mean accuracy over hospitals, compared with FLamby's results.
 
     FEDPRIV_DATA=<folder with heart/> python benchmarks/reproduce/heart.py      # the table of docs/results.md
-    python benchmarks/reproduce/heart.py stand-in                               # how settings were chosen; no data
+    python benchmarks/reproduce/heart.py stand-in                               # choice of settings, without data
 
-Settings come from made-up hospitals (`stand-in`): patients with columns of the same kinds, ill by weights that are
-drawn anew each time. Ranges and stand-ins for missing values are public limits, see fedpriv/data/heart.py.
+Settings are chosen on synthetic hospitals (`stand-in`): patients with columns of the same kinds, ill by weights that
+are drawn anew each time. Ranges and replacements of missing values are public limits, see fedpriv/data/heart.py.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ HOSPITALS = (199, 205, 107, 155)  # train patients
 
 
 def hospital_mean(overrides: list[str], seed: int) -> float:
-    """Mean over the four hospitals of the accuracy on each one's test patients."""
+    """Returns the mean over the four hospitals of the accuracy on each hospital's test patients."""
     training = build(load_config(CONFIG, [*overrides, f"seed={seed}", f"secret_seed={seed}"]))
     reports = list(training)
     return float(reports[-1].metrics["client_test_accuracy_mean"])
 
 
 def table(seeds: int = 30) -> None:
-    """Each cell: the mean over five seeds; in brackets mean and standard deviation over thirty."""
+    """Prints for each cell the mean over five seeds, and in brackets mean and standard deviation over thirty."""
     warnings.simplefilter("ignore", PromiseWarning)  # the seeds of the noise are given
     print("| trust | no privacy | epsilon 1 | epsilon 0.1 |\n|---|---|---|---|")
     for name, variant in VARIANTS.items():
@@ -68,7 +68,7 @@ def table(seeds: int = 30) -> None:
 def made_up(
     rng: np.random.Generator, n_tests: int = 400
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Train and test patients of four hospitals: five numbers, five categories, ill by random log-odds.
+    """Returns train and test patients of four hospitals: five numbers, five categories, ill by random log-odds.
 
     Features are centred, and each hospital has a flag of 0.5, as in the configuration.
     """
@@ -97,7 +97,7 @@ def made_up(
 
 
 def accuracy_of(hospitals, mu: float, rounds: int, rate: float, bound: float, rng, runs: int = 16) -> float:
-    """Mean accuracy of noisy gradient descent, written out: the pairwise noise of four hospitals, one a colluder."""
+    """Mean accuracy of noisy gradient descent, written out: pairwise noise of four hospitals with one colluder."""
     x = np.concatenate([train for train, *_ in hospitals])
     y = np.concatenate([labels for _, labels, *_ in hospitals])
     exposure = 1 / 3 + (1 - 1 / 3) / (1 + 10**2 * 3)  # docs/threat_model.md

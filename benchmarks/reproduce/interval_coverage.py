@@ -2,10 +2,10 @@
 
     FEDPRIV_DATA=... python benchmarks/reproduce/interval_coverage.py [--draws 200] [--epsilon 3 8] [--quick]
 
-The rows are Adult's 32 561 training rows: age, years of education and weekly hours, mapped from public ranges to
-[-1, 1], and sex as 0 or 1 (`data_norm` 2). The coefficients are those that fit the true incomes best; the labels of
-each draw are drawn from that model, 24 % of them 1. For each epsilon the table has the fraction of the draws whose
-"95 %" interval has the true coefficient, the median width of the intervals, and the width that `plan_intervals`
+The rows are Adult's 32 561 training rows: age, years of education and weekly hours, mapped from public ranges to [-1,
+1], and sex as 0 or 1 (`data_norm` 2). The coefficients are the best fit to the true incomes; the labels of each draw
+are drawn from that model, 24 % of them 1. For each epsilon the table has the fraction of draws in which the "95 %"
+interval contains the true coefficient, the median width of the intervals, and the width that `plan_intervals`
 forecasts. `--quick` has two draws without noise.
 """
 
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 def adult(folder: Path) -> tuple[Floats, NDArray[np.bool_]]:
-    """Rows `[n, 4]` and whether the income is above 50 000 dollars, `[n]`."""
+    """Returns rows `[n, 4]`, and True for incomes above 50 000 dollars, `[n]`."""
     packed = folder / "adult" / "adult.data.gz"
     if packed.exists():
         text = gzip.decompress(packed.read_bytes()).decode()
@@ -48,7 +48,7 @@ def adult(folder: Path) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def measured(x: Floats, chances: Floats, truth: Floats, epsilon: float, draws: int) -> tuple[Floats, Floats]:
-    """Whether intervals have the true coefficient, and their widths, `[draws, 5]` each."""
+    """Returns True for intervals that contain the true coefficient, and their widths, `[draws, 5]` each."""
     covered, widths = list[list[bool]](), list[list[float]]()
     for draw in range(draws):
         y = (np.random.default_rng(draw).random(len(x)) < chances).astype(int)
@@ -62,14 +62,14 @@ def measured(x: Floats, chances: Floats, truth: Floats, epsilon: float, draws: i
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--epsilon", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", PromiseWarning)  # of infinite intervals
+    warnings.simplefilter("ignore", PromiseWarning)  # about infinite intervals
     x, y = adult(Path(os.environ["FEDPRIV_DATA"]))
     plain = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(x, y)
     truth = np.append(plain.coef_[0], plain.intercept_)

@@ -2,12 +2,12 @@
 
     FEDPRIV_DATA=... python benchmarks/reproduce/logistic_regression.py [--peer PYTHON] [--quick]
 
-`PrivateLogisticRegression` with its defaults against `diffprivlib.models.LogisticRegression` with its default C = 1 and
-with the C of a grid that is best on the test rows, which no private user can choose: an advantage for the peer. Both
-see the same rows; each adds its own intercept. The guarantees differ: the peer's is pure epsilon (delta 0, by
-objective perturbation), and holds for the exact minimum, which L-BFGS comes near; ours is (epsilon, 1e-5), for the
-iterates that are computed. Both protect one row under replace-one. `--peer` names an interpreter that has diffprivlib
-(with numpy and scikit-learn that suit it); by default it is this one. `--quick` has two seeds, and epsilon 1 only.
+Compares `PrivateLogisticRegression` with its defaults to `diffprivlib.models.LogisticRegression` with its default C = 1
+and with the best C of a grid on the test rows, which a private user could not choose: an advantage for the peer. Both
+use the same rows; each adds its own intercept. The guarantees differ: the peer's is pure epsilon (delta 0, by objective
+perturbation), and holds for the exact minimum, which L-BFGS approximates; ours is (epsilon, 1e-5), for the computed
+iterates. Both protect one row under replace-one. `--peer` names an interpreter with diffprivlib (and suitable versions
+of numpy and scikit-learn); by default it is this one. `--quick` has two seeds, and epsilon 1 only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DATA_NORM = 4.0
 
 
 def peer(python: str, rows: Path, epsilons: tuple[float, ...], seeds: int) -> list[list[list[float]]] | None:
-    """The peer's accuracies `[epsilon][C][seed]`; None where its interpreter has no diffprivlib, which is said."""
+    """Returns the peer's accuracies `[epsilon][C][seed]`; prints a note and returns None without diffprivlib."""
     task = json.dumps({"rows": str(rows), "norm": DATA_NORM, "epsilons": epsilons, "grid": GRID, "seeds": seeds})
     # without this interpreter's paths: the other has its own numpy
     done = subprocess.run([python, "-I", str(PEER), task], capture_output=True, text=True, check=False)
@@ -52,7 +52,7 @@ def cell(values: list[float]) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--quick", action="store_true")
@@ -80,12 +80,12 @@ def main() -> None:
 
 
 def fitted(epsilon: float, seed: int, x: np.ndarray, y: np.ndarray) -> PrivateLogisticRegression:
-    """Ours, with its defaults."""
+    """Returns fedpriv's model, fitted with its defaults."""
     return PrivateLogisticRegression(epsilon, data_norm=DATA_NORM, classes=[0, 1], random_state=seed).fit(x, y)
 
 
 def norms(x: np.ndarray) -> np.ndarray:
-    """Of rows."""
+    """Returns the norms of rows."""
     return np.linalg.norm(x, axis=1)
 
 

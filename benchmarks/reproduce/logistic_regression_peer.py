@@ -1,4 +1,4 @@
-"""diffprivlib's half of `logistic_regression.py`: it imports nothing of fedpriv, so that any interpreter can run it."""
+"""diffprivlib's part of `logistic_regression.py`. It imports nothing of fedpriv, so that any interpreter can run it."""
 
 import json
 import sys
@@ -11,12 +11,12 @@ from diffprivlib.models import LogisticRegression
 
 task = json.loads(sys.argv[1])
 rows = np.load(task["rows"])
-# L-BFGS on a perturbed objective often stops early, and says so each time
+# L-BFGS on a perturbed objective often stops early, with a warning each time
 warnings.simplefilter("ignore")
 
 
 def accuracy(epsilon: float, c: float, seed: int) -> float:
-    """On the test rows."""
+    """Returns the accuracy on the test rows."""
     model = LogisticRegression(epsilon=epsilon, data_norm=task["norm"], C=c, random_state=seed)
     return float(model.fit(rows["x"], rows["y"]).score(rows["x_test"], rows["y_test"]))
 

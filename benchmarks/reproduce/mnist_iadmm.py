@@ -1,10 +1,10 @@
-"""Inexact ADMM on MNIST: the sound default beside the published variant, at the same total epsilon.
+"""Inexact ADMM on MNIST: the sound default compared with the published variant, at the same total epsilon.
 
     FEDPRIV_DATA=<folder with mnist/> python benchmarks/reproduce/mnist_iadmm.py [--seeds 3] [--quick]
 
-The published variant has no epsilon at all: its noise scale is measured on the data. It is given the benefit of the
-doubt here: its `epsilon_bar` is chosen so that its Laplace noise, were its scale a public bound, would cost the same
-total over the run. Writes a table and a picture into `--out`.
+The published variant has no epsilon at all, since its noise scale is measured on the data. To its advantage,
+`epsilon_bar` is chosen so that its Laplace noise would have the same total cost over the run if its scale were a public
+bound. Writes a table and a picture into `--out`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DELTA = 1e-5
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """A line of the table."""
 
     method: str
     epsilon: float
@@ -45,13 +45,13 @@ class Row:
 
 
 def epsilon_bar(total: float, rounds: int) -> float:
-    """The paper's per-round epsilon whose `rounds`-fold Laplace composition is `total`, were its scale a bound."""
+    """Returns the paper's per-round epsilon that composes to `total` over `rounds`, if its scale were a bound."""
     plan = [Record(k, "gradient", 0, "laplace", 1.0, "sample", "add_remove", norm="l1") for k in range(rounds)]
     return 1 / calibrate(plan, 1, total, DELTA)
 
 
 def rows(quick: bool) -> list[Row]:
-    """The comparison. Published rounds: as many as the sound run, and the paper's order of magnitude."""
+    """Returns the comparison. Published rounds: as many as the sound run, and the paper's order of magnitude."""
     found: list[Row] = []
     for total in (1.0, 3.0):
         budget = f"privacy.epsilon={total}"
@@ -83,7 +83,7 @@ def accuracies(row: Row, seeds: int) -> list[float]:
 
 
 def main() -> None:
-    """Print the table and draw the picture."""
+    """Prints the table and draws the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="leave out the long published runs")

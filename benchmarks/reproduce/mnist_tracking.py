@@ -3,9 +3,9 @@
     FEDPRIV_DATA=<folder with mnist/> python benchmarks/reproduce/mnist_tracking.py [--quick] [--out DIR]
 
 Figure 10 of Xie, Liu and Chai (2025) at a true epsilon: `configs/mnist_cnn_tracking.yaml`, sample level, replace-one,
-delta 1e-5, each agent trusting nobody. Every cell is a run in a folder of `--out`; a cell that has been run is not run
-again, and one that was interrupted goes on. A ring mixes slowly, so it exchanges a hundred times a round: what is
-exchanged was released before, and costs no privacy. Writes a table and a picture.
+delta 1e-5, local trust. Every cell is a run in a folder of `--out`. A finished cell is not run again, and an
+interrupted one is resumed. A ring mixes slowly, so it exchanges a hundred times per round; the exchanged values were
+released before, so this has no privacy cost. Writes a table and a picture.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 CONFIG = Path(__file__).parents[2] / "configs" / "mnist_cnn_tracking.yaml"
-# an l2 step of epsilon 1 drowns in noise where that of epsilon 3 does not
+# an l2 step that suits epsilon 3 is dominated by noise at epsilon 1
 BUDGETS = {
     1.0: ("rounds=100", "strategy.step_size.scale=0.5", "strategy.beta=0.2", "strategy.average=6"),
     3.0: (),
@@ -54,7 +54,7 @@ class Cell:
         return [*settings, *NETWORKS[self.network], *BUDGETS[self.epsilon], *short]
 
     def result(self, out: Path, quick: bool) -> dict[str, float]:
-        """Train, go on, or read what has been trained."""
+        """Trains, resumes, or reads the finished run."""
         folder = out / f"{self.network.lower()}-{self.agents}-{self.epsilon:g}"
         command = [sys.executable, "-m", "fedpriv"]
         if not (folder / "result.json").exists():
@@ -67,7 +67,7 @@ class Cell:
 
 
 def main() -> None:
-    """Run, print, draw."""
+    """Runs all cells, prints and draws."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="20 rounds, which is far from the end")
     parser.add_argument("--agents", type=int, nargs="+", default=[50, 100])

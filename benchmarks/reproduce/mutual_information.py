@@ -1,14 +1,14 @@
-"""What an eavesdropper learns of one agent's gradient: the M-NMI table of Xie, Liu and Chai (2025, table 4).
+"""An eavesdropper's information about one agent's gradient: the M-NMI table of Xie, Liu and Chai (2025, table 4).
 
     python benchmarks/reproduce/mutual_information.py [--trials 5000] [--rounds 1000] [--quick]
 
-M-NMI (eq 43): the largest over rounds of I(V; I) / I(V; V), with V the gradient of agent 1 at z_1(k) and I what the
-others hold: z_1(k), y_1(k), and the noised gradient that the update gives away (eq 44). Three agents, m = p = 1.
+M-NMI (eq 43): the largest over rounds of I(V; I) / I(V; V), with V the gradient of agent 1 at z_1(k) and I the values
+that others have: z_1(k), y_1(k), and the noised gradient that the update reveals (eq 44). Three agents, m = p = 1.
 
 Our reading: M_1, v_1 and x(0) are drawn anew in each trial (for one fixed quadratic, z_1 alone determines the
-gradient), M uniform on [0, 10]; I(.; .) is the estimator of Kraskov, Stoegbauer and Grassberger (2004) with k = 3,
-as in the toolbox NPEET, which gives `psi(trials) - psi(3)` nats for I(V; V). In truth that is infinite, for V is
-continuous, so M-NMI falls with the number of trials; the mutual information itself is printed too.
+gradient), M uniform on [0, 10]; I(.; .) is the estimator of Kraskov, Stoegbauer and Grassberger (2004) with k = 3, as
+in the toolbox NPEET, which returns `psi(trials) - psi(3)` nats for I(V; V). Its true value is infinite, since V is
+continuous, so M-NMI falls with the number of trials; the mutual information itself is also printed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ NEIGHBOURS = 3
 
 
 def mutual_information(a: np.ndarray, b: np.ndarray) -> float:
-    """I(a; b) in nats from samples `[trials, dims]`, first estimator of Kraskov et al., eq 8; at least 0.
+    """Estimates I(a; b) >= 0 in nats from samples `[trials, dims]` (Kraskov et al., eq 8, first estimator).
 
-    Every column is brought to deviation 1 first, which changes nothing in truth.
+    Every column is first scaled to deviation 1, which does not change the true value.
     """
     a, b = (_scaled(part) for part in (a, b))
     both = np.concatenate([a, b], 1)
@@ -60,19 +60,19 @@ def _scaled(columns: np.ndarray) -> np.ndarray:
 
 
 def own_information(trials: int) -> float:
-    """What the estimator gives for I(V; V), in nats."""
+    """Returns the estimator's value for I(V; V), in nats."""
     return float(digamma(trials) - digamma(NEIGHBOURS))
 
 
 def leaks(epsilon: float, trials: int, rounds: int, gap: float | None, seed: int = 0) -> dict[str, object]:
-    """M-NMI and the accuracy of one setting.
+    """Returns M-NMI and the accuracy of one setting.
 
     Args:
-        epsilon: As the paper states it; without `gap` the run spends epsilon / q2 against gradients that move by 1.
-        trials: Samples of the estimator.
+        epsilon: As stated in the paper; without `gap` the run spends epsilon / q2 for gradients that move by 1.
+        trials: Number of samples of the estimator.
         rounds: K.
-        gap: Clip the gradient to half of this in l1 and spend exactly epsilon against any other data.
-        seed: Of everything.
+        gap: Clips the gradient to half of this in l1 and spends exactly epsilon for any other data.
+        seed: Seed of all draws.
     """
     gamma, beta, q1 = PAPER[epsilon]
     sensors = Sensors.drawn(3, 1, 1, problems=trials, seed=seed)
@@ -100,14 +100,14 @@ def leaks(epsilon: float, trials: int, rounds: int, gap: float | None, seed: int
 
 
 def _seen(before, progress, step: float) -> np.ndarray:
-    """`(z_1, y_1, (zbar_1 - x_1) / step - y_1)` of a round, eq 44, `[trials, 3]`."""
+    """Returns `(z_1, y_1, (zbar_1 - x_1) / step - y_1)` of a round, eq 44, `[trials, 3]`."""
     sent, y = before.local.sent[0], progress.local.y[0]
     given_away = (before.received[0] - progress.local.sent[0]) / step - y
     return torch.stack([sent, y, given_away], 1).numpy()
 
 
 def main() -> None:
-    """Run, print, draw."""
+    """Runs all settings, prints and draws."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=1000)
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def draw(rows: list[dict[str, object]], out: Path) -> None:
-    """Information against rounds."""
+    """Draws the information against rounds."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "mutual_information.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")

@@ -1,18 +1,19 @@
-"""What it costs if sites are absent unannounced from rounds with noise that cancels between pairs.
+"""Measures the cost of unannounced absences of sites, for noise that cancels between pairs.
 
     FEDPRIV_DATA=<folder with adult/> python benchmarks/reproduce/pair_dropouts.py [--quick] [--markdown FILE]
 
-Logistic regression on Adult by gradient descent as in configs/hospitals.yaml, rows divided at random among 5, 20 and
-100 sites. Each is absent from each round with probability 5 %, independently, after the others have sent. Every line
-has the same epsilon. The mean over those who answered keeps the noise of their pairs with those who did not.
+Logistic regression on Adult by gradient descent as in configs/hospitals.yaml, with rows divided at random among 5, 20
+and 100 sites. Each site is absent from each round with probability 5 %, independently, after the others have sent.
+Every line has the same epsilon. The mean over the replying sites keeps the noise of their pairs with absent ones.
 
-Lines: local noise; pairs among all, with nobody absent, and with absences; the ratio that is best for so many absences;
-few partners for each site; and a second phase, in which those who answered tell the noise that they share with the
-absent, so that it is subtracted. What is told hides nobody any more. So the second phase is priced as if `d` more sites
-colluded; more than `d` are absent in less than one of 200 rounds, which would be lost. It is as it would be with a
-server that never calls a site absent whose message it has; docs/design/0013-dropouts.md says why that matters.
+Lines: local noise; pairs among all, without absences, and with absences; the best ratio for this number of absences;
+few partners for each site; and a second phase, in which the replying sites reveal the noise that they share with the
+absent ones, so that it is subtracted. Revealed noise protects no one. The cost of the second phase is therefore
+computed with `d` more colluding sites; more than `d` are absent in less than one of 200 rounds, which would be lost.
+The second phase assumes a server that never reports a site as absent after receiving its message; for the importance of
+this see docs/design/0013-dropouts.md.
 
-`noise` is the expected deviation of the noise in a round's mean (root mean square), as a share of local noise's.
+`noise` is the expected deviation of the noise in a round's mean (root mean square), relative to local noise.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ LOST = 5e-3  # probability of a round with more absent sites than a second phase
 
 @dataclass(frozen=True)
 class Scheme:
-    """How noise is added, and what of it stays in a mean.
+    """A scheme of noise, and the part of it that remains in a mean.
 
     Attributes:
-        name: As printed.
+        name: Printed name.
         trust: `privacy.trust` of the configuration.
         degree: Number of partners of a site; None for all.
-        ratio: Of a pair's noise to a site's own.
-        leaves: Whether the noise of pairs with absent sites stays in the mean.
+        ratio: Ratio of a pair's noise to a site's individual noise.
+        leaves: True if the noise of pairs with absent sites remains in the mean.
         absent: Probability that a site is absent.
     """
 
@@ -80,7 +81,7 @@ class Scheme:
 
     @property
     def is_second_phase(self) -> bool:
-        """Whether the noise that is shared with absent sites is told and subtracted."""
+        """True if the noise that is shared with absent sites is revealed and subtracted."""
         return self.ratio > 0 and not self.leaves and self.absent > 0
 
 
@@ -108,7 +109,7 @@ def schemes(n: int) -> Sequence[Scheme]:
 
 
 def absences(n: int, rounds: int, seed: int, probability: float) -> list[list[int]]:
-    """The sites that answer, by round; never nobody."""
+    """Returns the sites that reply, by round; at least one per round."""
     random = np.random.default_rng([seed, n])
     present = random.random((rounds, n)) >= probability
     present[:, 0] |= ~present.any(1)
@@ -116,11 +117,11 @@ def absences(n: int, rounds: int, seed: int, probability: float) -> list[list[in
 
 
 def noise_of(scheme: Scheme, n: int, own: float, answered: Sequence[Sequence[int]]) -> float:
-    """Root mean square of the noise in the rounds' means, in units of one row's sensitivity."""
+    """Returns the root mean square of the noise in the rounds' means, in units of one row's sensitivity."""
     variances = []
     links = None if scheme.degree is None else RandomRegular(scheme.degree).edges(n)
     for present in answered:
-        cut = 0  # pairs of a site that answered with one that did not
+        cut = 0  # pairs of one replying and one absent site
         if scheme.leaves and links is None:
             cut = len(present) * (n - len(present))
         elif scheme.leaves and links is not None:
@@ -131,7 +132,7 @@ def noise_of(scheme: Scheme, n: int, own: float, answered: Sequence[Sequence[int
 
 
 def run(scheme: Scheme, n: int, epsilon: float, seed: int) -> tuple[float, float]:
-    """Test accuracy, and the noise in a mean."""
+    """Returns the test accuracy, and the noise in a mean."""
     overrides = [
         f"data.partition={{kind: iid, n_clients: {n}, seed: {seed}}}",
         f"privacy.epsilon={epsilon}",
@@ -147,13 +148,13 @@ def run(scheme: Scheme, n: int, epsilon: float, seed: int) -> tuple[float, float
     randomness = Randomness(seed, seed + 1000)
     sizes = [client.public_size for client in clients]
     plan = make_plan(strategy, config.promise(n), sizes, Star(n), rounds=config.rounds, randomness=randomness)
-    own = float(np.max(plan.records[0].noise_multiplier))  # of a site's own noise: sizes are equal, or nearly so
+    own = float(np.max(plan.records[0].noise_multiplier))  # of a site's individual noise: sizes are equal, or nearly so
     answered = absences(n, config.rounds, seed, scheme.absent)
 
     privacy = plan.privacy
     if scheme.is_second_phase:
-        # what those who answered share with each other cancels in the mean, and what they share with the absent is
-        # subtracted: only their own noise is left
+        # noise that replying sites share with each other cancels in the mean, and noise shared with absent sites is
+        # subtracted: only their individual noise remains
         privacy = replace(privacy, trust=Local(), noise_multiplier=own)
     ledger = Ledger(Accountant(n, privacy.delta))
     sums = ClippedSums(select_backend("auto", population).backend, n, torch.device("cpu"))

@@ -2,12 +2,12 @@
 
     python benchmarks/reproduce/pairwise.py [--quick] [--data mnist] [--out DIR]
 
-Softmax regression, unit sample, replace-one, delta 1e-5, at equal true epsilon: federated gradient descent and inexact
-ADMM on a star; gradient tracking, D-PSGD and dual averaging on a star, an Erdos-Renyi graph and a ring; 10, 50 and 100
-agents; 1, n/10 and n/3 colluders, all pairs share secrets. Settings were chosen once for each strategy, with little
-noise, and kept: they are not the best for local noise. Secure aggregation is for the two whose messages a server adds
-up. Every cell is a mean over `--seeds`; what has been run is kept in `--out` and not run again. Writes a table and a
-picture. `--data mnist` takes MNIST's plain pixels (`FEDPRIV_DATA=<folder with mnist/>`).
+Softmax regression, privacy unit sample, replace-one, delta 1e-5, at equal true epsilon: federated gradient descent and
+inexact ADMM on a star; gradient tracking, D-PSGD and dual averaging on a star, an Erdos-Renyi graph and a ring; 10, 50
+and 100 agents; 1, n/10 and n/3 colluders, all pairs share secrets. Settings were chosen once for each strategy, with
+little noise, and not changed: they are not the best for local noise. Secure aggregation is used for the two strategies
+in which a server adds up messages. Every cell is a mean over `--seeds`; finished runs are kept in `--out` and not
+repeated. Writes a table and a picture. `--data mnist` uses MNIST's plain pixels (`FEDPRIV_DATA=<folder with mnist/>`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TRUSTS = ("local", "pairs, n/3 collude", "pairs, n/10 collude", "pairs, 1 collud
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting."""
+    """A setting of the comparison."""
 
     strategy: str
     network: str
@@ -65,7 +65,7 @@ class Cell:
     trust: str
 
     def overrides(self, data: str, seed: int) -> list[str]:
-        """What differs from the configuration's settings."""
+        """Returns the settings that differ from the configuration."""
         network = NETWORKS[self.network].format(p=EDGES[self.agents], n=self.agents)
         partition = f"data.partition={{kind: iid, n_clients: {self.agents}}}"
         strategy = f"strategy={{name: {(STAR | EVERYWHERE)[self.strategy]}}}"
@@ -81,7 +81,7 @@ class Cell:
         return "local" if self.trust == "local" else f"{{secure_aggregation: {{min_honest: {self.agents}}}}}"
 
     def accuracy(self, data: str, seed: int) -> float:
-        """Of one run."""
+        """Returns the accuracy of one run."""
         config = load_config(CONFIG, self.overrides(data, seed))
         training = build(config)
         for _ in training:
@@ -92,7 +92,7 @@ class Cell:
 
 
 def cells(agents: list[int], epsilons: list[int]) -> Iterator[Cell]:
-    """All settings, those of a strategy and network together."""
+    """Yields all settings, grouped by strategy and network."""
     pairs = [(strategy, "star") for strategy in STAR]
     pairs += [(strategy, network) for strategy in EVERYWHERE for network in NETWORKS]
     for strategy, network in pairs:
@@ -104,7 +104,7 @@ def cells(agents: list[int], epsilons: list[int]) -> Iterator[Cell]:
 
 
 def main() -> None:
-    """Run what has not been run, print, draw."""
+    """Performs unfinished runs, prints and draws."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="ten agents at epsilon 1, one seed")
     parser.add_argument("--data", choices=list(DATA), default="digits")
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def show(means: dict[Cell, float]) -> None:
-    """A row for each strategy, network, number of agents and epsilon."""
+    """Prints a row for each strategy, network, number of agents and epsilon."""
     table = Table("strategy", "network", "agents", "epsilon", *TRUSTS)
     rows: dict[tuple[str, str, int, int], dict[str, float]] = {}
     for cell, accuracy in means.items():
@@ -147,7 +147,7 @@ def show(means: dict[Cell, float]) -> None:
 
 
 def draw(means: dict[Cell, float], path: Path) -> None:
-    """A panel for each strategy and network, a column for each epsilon and number of agents."""
+    """Draws a panel for each strategy and network, a column for each epsilon and number of agents."""
     panels = sorted({(cell.strategy, cell.network) for cell in means}, key=[*_panels(means)].index)
     figure = Figure(figsize=(13, 9), dpi=80, layout="constrained")
     axes = figure.subplots(3, 4, sharey=True).flatten()

@@ -2,19 +2,19 @@
 
     python benchmarks/reproduce/sensor_fusion.py [--trials 15] [--rounds 300] [--quick]
 
-Xie, Liu and Chai (2025), section 6.1: min sum_i ||v_i - M_i x||^2 + omega_i ||x||^2, Erdos-Renyi graph with p = .1,
-m = 3, p = 2, x_i(0) ~ N(0, I). Their claims: it is more accurate than DPOP at equal epsilon, and as accurate as
-PP-DOAGT and Diff-TV-AB. How M, v and omega are drawn is in a reference of theirs; our reading: `Sensors.drawn`.
+Xie, Liu and Chai (2025), section 6.1: min sum_i ||v_i - M_i x||^2 + omega_i ||x||^2, Erdos-Renyi graph with p = .1, m =
+3, p = 2, x_i(0) ~ N(0, I). Their claims: it is more accurate than DPOP at equal epsilon, and as accurate as PP-DOAGT
+and Diff-TV-AB. They refer to another paper for the distributions of M, v and omega; our reading: `Sensors.drawn`.
 
 Two kinds of neighbours, pure epsilon in both:
 
 * `gap 1 assumed`: one sensor's gradient moves by at most delta = 1 in l1 at every point, as in the paper;
 * `any sensor`: one sensor's data are replaced by any other, with its gradient clipped in l1 to C.
 
-All sound rows spend exactly epsilon over all the rounds. Steps are the best, in hindsight, of those that the paper uses
-at its three epsilons, C the best of two. DPOP is gradient descent with a geometric step and budget; `two variables` is
-eq 7 with one noised answer, the family of PP-DOAGT and Diff-TV-AB in our reading; D-PSGD has a uniform budget and a
-step that falls as 1 / sqrt t.
+All sound rows spend exactly epsilon over all the rounds. Steps are the best, in hindsight, among the paper's steps at
+its three epsilons; C is the best of two. DPOP is gradient descent with a geometric step and budget; `two variables` is
+eq 7 with one noised query, the family of PP-DOAGT and Diff-TV-AB in our reading; D-PSGD has a uniform budget and a step
+that falls as 1 / sqrt t.
 Writes `sensor_fusion.json` and `.png` into `--out`.
 """
 
@@ -58,7 +58,7 @@ class Setting:
 
 
 def grid(gap: float, enforced: bool, quick: bool) -> list[Setting]:
-    """The methods and their grids."""
+    """Returns the methods and their grids."""
     found: list[Setting] = []
     settings = {(0.001, 0.97)} if quick or enforced else {(gamma, q1) for gamma, _, q1 in PAPER.values()}
     for gamma, q1 in sorted(settings):
@@ -79,7 +79,7 @@ def grid(gap: float, enforced: bool, quick: bool) -> list[Setting]:
 
 @dataclass(frozen=True)
 class Bench:
-    """Everything that runs share."""
+    """The data and graph that all runs share."""
 
     sensors: Sensors
     graph: fp.Graph
@@ -89,7 +89,7 @@ class Bench:
     def residuals(
         self, setting: Setting, multipliers: tuple[float, ...], start_noise: float = 0.0
     ) -> tuple[Tensor, float]:
-        """`sum_i ||x_i - x*||^2 [rounds, multipliers, trials]`, and the largest l1 norm of a gradient."""
+        """Returns `sum_i ||x_i - x*||^2 [rounds, multipliers, trials]`, and the largest l1 norm of a gradient."""
         blocks, p, n = len(multipliers), self.sensors.slope.shape[-1], self.graph.n_clients
         answerer = SensorAnswerer(
             self.sensors, setting.promise, torch.tensor(multipliers).repeat_interleave(self.trials), seed=1
@@ -110,7 +110,7 @@ class Bench:
         return torch.stack(ends).reshape(-1, blocks, self.trials), answerer.largest
 
     def published(self, epsilon: float) -> tuple[Tensor, float]:
-        """Algorithm 1 with the paper's parameters and noise, x(0) noised too; it spends epsilon / q2."""
+        """Runs algorithm 1 with the paper's parameters and noise, also on x(0); it spends epsilon / q2."""
         gamma, beta, q1 = PAPER[epsilon]
         strategy = fp.gradient_tracking(StepSize(gamma, ratio=q1), beta)
         first = Q2 / (epsilon * (Q2 - q1))  # nu_1 / gamma; x(1) is hidden by nu_2
@@ -124,7 +124,7 @@ class Bench:
 
 
 def best(bench: Bench, settings: list[Setting], epsilons: tuple[float, ...]) -> list[dict[str, object]]:
-    """For each method and epsilon the setting with the smallest median at the end."""
+    """Returns for each method and epsilon the setting with the smallest final median."""
     kept: dict[tuple[str, float], dict[str, object]] = {}
     for setting in settings:
         runs = bench.sound(setting, epsilons)
@@ -153,7 +153,7 @@ def _row(setting: Setting, epsilon: float, spent: float, runs: Tensor) -> dict[s
 
 
 def measure(bench: Bench, epsilons: tuple[float, ...], quick: bool) -> list[dict[str, object]]:
-    """All rows."""
+    """Returns all rows."""
     rows: list[dict[str, object]] = []
     for epsilon in epsilons:
         runs, largest = bench.published(epsilon)
@@ -169,7 +169,7 @@ def measure(bench: Bench, epsilons: tuple[float, ...], quick: bool) -> list[dict
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    """One line a row."""
+    """Returns the table with one line a row."""
     lines = ["| neighbours | method | epsilon | spent | median | mean +- sd | setting |", "|---" * 7 + "|"]
     for r in sorted(rows, key=lambda r: (r["epsilon"], r["neighbours"] == "any sensor", r["end"])):
         lines.append(
@@ -198,7 +198,7 @@ def draw(rows: list[dict[str, object]], epsilons: tuple[float, ...], rounds: int
 
 
 def main() -> None:
-    """Run, print, draw."""
+    """Runs all settings, prints and draws."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--trials", type=int, default=15)

@@ -42,7 +42,7 @@ class Sensors:
         return cls(torch.from_numpy(hessian), torch.from_numpy(slope), torch.from_numpy(matrix))
 
     def gradient(self, x: Tensor) -> Tensor:
-        """`[sensors, trials * p] -> [sensors, trials, p]`."""
+        """Maps `[sensors, trials * p]` to `[sensors, trials, p]`."""
         points = x.reshape(len(self.slope), -1, self.slope.shape[-1])
         return torch.einsum("ntpq,ntq->ntp", self.hessian.expand(-1, points.shape[1], -1, -1), points) + self.slope
 
@@ -56,16 +56,16 @@ class Sensors:
         return (points - self.optimum()).square().sum((0, 2))
 
     def covered_shift(self) -> float:
-        """Largest shift of any single reading that moves no gradient by more than 1 in l1, with M public."""
+        """Returns the largest shift of a single reading that moves no gradient by more than 1 in l1, with M public."""
         return float(1 / (2 * self.measurement.abs().sum(-1).max()))
 
 
 @dataclass(frozen=True)
 class Promise:
-    """Laplace noise for gradients that a neighbour moves by at most `gap` in l1.
+    """Laplace noise for gradients that differ by at most `gap` in l1 between neighbours.
 
     Args:
-        schedule: How the budget is shared over rounds.
+        schedule: Division of the budget over rounds.
         gap: delta of the paper.
         enforced: Clip each sensor's gradient to `gap / 2`; else the gap is assumed.
     """
@@ -76,24 +76,24 @@ class Promise:
 
     @property
     def privacy(self) -> fp.Privacy:
-        """Noise multiplier 1."""
+        """Returns privacy settings with noise multiplier 1."""
         clip = Clip(self.gap / 2, "l1")
         laplace = {"mechanism": Laplace(), "unit": "client", "delta": 0.0}
         return fp.Privacy(noise_multiplier=1.0, clip=clip, schedule=self.schedule, **laplace)
 
     def noise_multiplier(self, rounds: int) -> float:
-        """What spends epsilon = 1 in so many rounds; epsilon takes that over epsilon: pure epsilons add up."""
+        """Returns the multiplier that spends epsilon = 1; another epsilon divides it, since pure epsilons add up."""
         return sum(self.schedule.share(k) for k in range(rounds))
 
 
 class SensorAnswerer(ZeroAnswerer):
-    """Exact, or clipped, gradients with Laplace noise whose scale is the library's price.
+    """Returns exact, or clipped, gradients with Laplace noise that is scaled by the library's privacy cost.
 
     Args:
         sensors: The problem.
-        promise: How gradients are bounded and the budget is shared.
-        noise_multipliers: Of each trial; 0 for none.
-        seed: Of the noise.
+        promise: The bound on gradients and the division of the budget.
+        noise_multipliers: One for each trial; 0 for none.
+        seed: Seed of the noise.
     """
 
     def __init__(self, sensors: Sensors, promise: Promise, noise_multipliers: Tensor, seed: int) -> None:
@@ -106,11 +106,11 @@ class SensorAnswerer(ZeroAnswerer):
 
     @property
     def oracle(self) -> Oracle[SensorAnswerer]:
-        """What a strategy asks."""
+        """Returns the oracle for a strategy."""
         return Oracle(self.queries, self, torch.empty(0))
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """`[sensors, trials * p]`."""
+        """Returns gradients `[sensors, trials * p]`."""
         exact = self._sensors.gradient(params)
         self.exact_gradient = exact
         self.largest = max(self.largest, float(exact.abs().sum(-1).max()))

@@ -2,12 +2,12 @@
 
     FEDPRIV_DATA=<folder with mnist/ and femnist/> python benchmarks/reproduce/strategies.py [--quick] [--out FOLDER]
 
-Softmax regression on MNIST (10 clients) and on FEMNIST (20 clients, each some 20 writers), images deskewed,
-band-passed and scaled to norm 1. Unit sample, replace-one, delta 1e-5, trust local: each message is seen, so each
-client pays for its own noise, with a server or without one. Settings were chosen once for each strategy, for MNIST at
-epsilon 3, and kept; one seed. `--quick` has MNIST at epsilon 3 only; with `--out` a picture, `strategies.png`.
+Softmax regression on MNIST (10 clients) and on FEMNIST (20 clients, each with about 20 writers), images deskewed,
+band-passed and scaled to norm 1. Privacy unit sample, replace-one, delta 1e-5, local trust: each message is observed,
+so each client needs its own noise, with or without a server. Settings were chosen once for each strategy, for MNIST at
+epsilon 3, and not changed; one seed. `--quick` has MNIST at epsilon 3 only; with `--out` a picture, `strategies.png`.
 
-`proximal_al` is missing, for it makes no promise, and `private_al` is for problems with constraints.
+`proximal_al` is missing, since it has no privacy guarantee, and `private_al` is for problems with constraints.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedpriv.data import Split
 
 mpl.use("Agg")
 CONFIG = Path(__file__).parents[2] / "configs" / "mnist_iadmm.yaml"
-# rounds of each epsilon: more budget bears more of them
+# rounds for each epsilon: a larger budget allows more rounds
 ROUNDS = {"MNIST": {1: 50, 3: 80, 8: 120}, "FEMNIST": {1: 25, 3: 40, 8: 60}}
 GRAPH = "network={topology: {name: erdos_renyi, p: 0.5, seed: 0}, mixing_steps: 5}"
 DRAWN = "privacy.sampling={poisson: {rate: 0.2}}"
@@ -37,14 +37,14 @@ DRAWN = "privacy.sampling={poisson: {rate: 0.2}}"
 
 @dataclass(frozen=True)
 class Entry:
-    """A strategy as a configuration has it, and what else it needs."""
+    """A strategy in a configuration, with its further settings."""
 
     strategy: str
     extra: tuple[str, ...] = ()
     epochs: Epochs | None = None
 
     def rounds(self, wanted: int) -> int:
-        """So many, or where epochs double the nearest number that ends one: what follows the last is not reported."""
+        """Returns `wanted`, or if epochs double the nearest end of one, since later rounds are not reported."""
         if self.epochs is None:
             return wanted
         whole = self.epochs.whole(wanted)
@@ -99,7 +99,7 @@ def config_of(data: str, entry: Entry, epsilon: int) -> Config:
 
 
 def measure(config: Config, split: Split) -> fp.Result:
-    """One run."""
+    """Performs one run."""
     clients = make_population(config, split)
     training = fp.Training(
         clients, config.recipe().strategy, config.promise(), rounds=config.rounds, seed=0, secret_seed=0,
@@ -112,7 +112,7 @@ def measure(config: Config, split: Split) -> fp.Result:
 
 
 def main() -> None:
-    """Print a table for each data set."""
+    """Prints a table for each data set."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES), metavar="NAME")
@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def draw(tables: dict[str, dict[str, list[float]]], epsilons: tuple[int, ...], path: Path) -> None:
-    """A panel for each data set; a row of dots for each strategy."""
+    """Draws a panel for each data set, with a row of dots for each strategy."""
     figure = Figure(figsize=(5 * len(tables), 5), layout="constrained")
     for panel, (data, table) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
         names = list(table)[::-1]

@@ -1,19 +1,21 @@
-"""SVMs on 20 nodes: does sampling nodes pay at equal true epsilon?
+"""SVMs on 20 nodes: tests if sampling of nodes is better at equal true epsilon.
 
     FEDPRIV_DATA=<folder with libsvm/ and covertype/> python benchmarks/reproduce/svm_dual_averaging.py [--quick]
 
-Liu, Johansson and Shi (2023), figures 1 to 4, on a9a, Covertype and reuters in place of epsilon and rcv1. Their claim:
-sampling nodes beats not sampling them at equal epsilon, and the smaller ratio is the better one. Here each run's noise
-spends the same true epsilon (delta 1e-5, replace-one), under two readings of who sees what:
+Liu, Johansson and Shi (2023), figures 1 to 4, on a9a, Covertype and reuters instead of epsilon and rcv1. Their claim:
+sampling nodes is better than no sampling at equal epsilon, and the smaller ratio is the better one. Here each run's
+noise spends the same true epsilon (delta 1e-5, replace-one), under two readings of the adversary's view:
 
-* `messages`: against whoever sees messages; the only bound that fedpriv claims;
+* `messages`: against an adversary who observes messages; the only bound that fedpriv claims;
 * `final model`: a record is used with probability iota times the batch's rate in each round, as the paper argues, even
-  against whoever sees messages. Not a bound for the final model either, as inactive nodes add no noise: not claimed.
+  against an adversary who observes messages. It is not a bound for the final model either, since inactive nodes add no
+  noise, and it is not claimed.
 
-and two of what is equal: `rounds`, or `gradients`: rounds / iota rounds, so that all compute (and move) as much. More
+The runs are equal in one of two ways: `rounds`, or `gradients`: rounds / iota rounds, so that all compute (and move) as
+much. More
 rounds alone help, so there is also a run without sampling of nodes in a tenth of the batch and ten times the rounds.
-Suboptimality is F(mean of the nodes' averages) - F*, F* certified by a duality gap. gamma is the best of a grid in
-hindsight for every cell, over all seeds; that choice looks at the data and is not accounted for.
+Suboptimality is F(mean of the nodes' averages) - F*, with F* certified by a duality gap. gamma is the best of a grid in
+hindsight for every cell, over all seeds; that choice uses the data and is not accounted for.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from svm_problem import DATA, Problem, load
 from svm_runs import METHODS, NODES, WEIGHT, Cell, Method, Prices, rows_sent, suboptimality
 
 mpl.use("Agg")
-# the paper's: 20 and 0.01
+# the paper uses 20 and 0.01
 GAMMAS = {"l2": (0.6, 2, 6, 20, 60, 200, 600, 2000), "l1": (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)}
 
 
 def measure(problem: Problem, method: Method, cells: list[Cell], prices: Prices, seeds: int) -> list[dict[str, object]]:
-    """A row for each cell, at its best gamma."""
+    """Returns a row for each cell, at its best gamma."""
     gammas = GAMMAS[problem.regularizer]
     gammas = gammas[1::2] if problem.x.shape[1] > 1000 else gammas  # wide data: half the grid
     runs = [suboptimality(problem, method, cells, gammas, prices, seed) for seed in range(seeds)]
@@ -60,7 +62,7 @@ def measure(problem: Problem, method: Method, cells: list[Cell], prices: Prices,
 
 
 def table(rows: list[dict[str, object]], epsilons: tuple[float, ...]) -> str:
-    """Suboptimality at the end, a line for each method and reading."""
+    """Returns the final suboptimality, a line for each method and reading."""
     head = "| method | epsilon against | equal | rounds | messages | " + " | ".join(f"{e:g}" for e in epsilons)
     lines = [head + " |", "|---" * (5 + len(epsilons)) + "|"]
     for first in [row for row in rows if row["epsilon"] == epsilons[0]]:
@@ -73,7 +75,7 @@ def table(rows: list[dict[str, object]], epsilons: tuple[float, ...]) -> str:
 
 
 def verdicts(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """For each run with sampling: does it beat the best one without, lose to it, and beat the other ratio?"""
+    """Returns for each run with sampling if it beats the best one without, loses to it, and beats the other ratio."""
     found: list[dict[str, object]] = []
     plain = [r for r in rows if str(r["method"]).startswith("none")]
     sampled = [r for r in rows if not str(r["method"]).startswith("none") and np.isfinite(r["epsilon"])]
@@ -89,12 +91,12 @@ def verdicts(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def _beats(row: dict[str, object], other: dict[str, object]) -> bool:
-    """Smaller by more than twice the deviations of both."""
+    """True if smaller by more than twice the deviations of both."""
     return bool(row["gaps"][-1] + 2 * (row["sd"] ** 2 + other["sd"] ** 2) ** 0.5 < other["gaps"][-1])
 
 
 def draw(results: dict[str, list[dict[str, object]]], epsilon: float, path: Path) -> None:
-    """For each problem: against rounds at one epsilon, and against epsilon; both at equal gradient evaluations."""
+    """Draws each problem against rounds at one epsilon, and against epsilon, at equal gradient evaluations."""
     figure = Figure(figsize=(4 * len(results), 9.5), dpi=120, layout="constrained")
     grid = figure.subplots(3, len(results), squeeze=False)
     for column, (name, rows) in enumerate(results.items()):
@@ -132,7 +134,7 @@ def _against_epsilon(axes: Axes, rows: list[dict[str, object]], label: str) -> N
 
 
 def main() -> None:
-    """Run, print, draw."""
+    """Runs all cells, prints and draws."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100, help="of the runs without sampling of nodes")
     parser.add_argument("--rate", type=float, default=0.05, help="Poisson rate of a node's batches")
@@ -171,7 +173,7 @@ def main() -> None:
 
 
 def summary(found: list[dict[str, object]]) -> None:
-    """In how many (problem, epsilon) pairs the paper's claims hold, by more than two deviations."""
+    """Prints in how many (problem, epsilon) pairs the paper's claims hold, by more than two deviations."""
     print("\n| epsilon against | equal | sampling | beats none | loses to none | beats the other ratio | of |")
     print("|---" * 7 + "|")
     keys = ("view", "equal", "method")

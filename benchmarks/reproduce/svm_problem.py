@@ -1,7 +1,7 @@
-"""Regularised SVMs on public data, each with an optimum that carries its own certificate.
+"""Regularised SVMs on public data, each with an optimum and its certificate.
 
-The optimum comes from other solvers than fedpriv's (liblinear for l2, HiGHS for l1), and `gap` is the difference of the
-primal value at a point and the dual value at a feasible point: F* lies between the two.
+The optimum is computed by solvers outside fedpriv (liblinear for l2, HiGHS for l1), and `gap` is the difference of the
+primal value at a point and the dual value at a feasible point: F* is between the two.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Problem:
     gap: float = np.inf
 
     def objective(self, w):
-        """F of each column of `w [dim, k]`."""
+        """Returns F of each column of `w [dim, k]`."""
         hinge = np.maximum(0, 1 - self.y[:, None] * (self.x @ w)).mean(0)
         norm = np.square(w).sum(0) / 2 if self.regularizer == "l2" else np.abs(w).sum(0)
         return hinge + self.weight * norm
 
     def solved(self) -> Problem:
-        """With `best`, a lower bound on F* (a dual value), and `gap`, what it may be too low by."""
+        """Returns the problem with `best`, a lower bound on F* (a dual value), and `gap`, its largest error."""
         upper, lower = (_solve_l2 if self.regularizer == "l2" else _solve_l1)(self)
         return replace(self, best=lower, gap=upper - lower)
 
@@ -63,7 +63,7 @@ def _solve_l2(problem: Problem) -> tuple[float, float]:
     svm = LinearSVC(C=1 / (n * mu), loss="hinge", fit_intercept=False, tol=1e-10, max_iter=100_000)
     w = svm.fit(sparse.csr_matrix(x), y).coef_[0]
     margins = y * (x @ w)
-    # dual variables: 1/n below the margin, 0 above, and on it whatever makes w their combination
+    # dual variables: 1/n below the margin, 0 above, and on it any values for which w is their combination
     on = abs(margins - 1) < 1e-4
     alpha = np.where(margins < 1, 1 / n, 0.0)
     rest = mu * w - x.T[:, ~on] @ (alpha * y)[~on]
@@ -75,7 +75,7 @@ def _solve_l2(problem: Problem) -> tuple[float, float]:
 
 
 def _solve_l1(problem: Problem) -> tuple[float, float]:
-    """Dual linear program: `max sum(a) / n` over `0 <= a <= 1` with `|sum_i a_i y_i x_i| / n <= weight`."""
+    """Solves the dual linear program: `max sum(a) / n` over `0 <= a <= 1` with `|sum_i a_i y_i x_i| / n <= weight`."""
     n, dim = problem.x.shape
     signed = sparse.csr_array((sparse.diags_array(problem.y) @ problem.x).T / n)
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -84,5 +84,5 @@ def _solve_l1(problem: Problem) -> tuple[float, float]:
     prices = -found.ineqlin.marginals
     w = prices[:dim] - prices[dim:]
     alpha = np.clip(found.x, 0, 1)
-    alpha *= min(1.0, problem.weight / np.abs(signed @ alpha).max())  # feasible for certain
+    alpha *= min(1.0, problem.weight / np.abs(signed @ alpha).max())  # certainly feasible
     return float(problem.objective(w[:, None])[0]), float(alpha.sum() / n)

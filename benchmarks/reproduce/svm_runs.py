@@ -1,7 +1,8 @@
-"""Many private runs of one strategy at once: they share topology and batches, and each has its own noise.
+"""Many private runs of one strategy at once, with common topology and batches, and separate noise for each.
 
-A run is a block of columns, `[nodes, runs * dim]`: dual averaging with l2 or l1 works on each column alone, so blocks
-do not touch. `Blocks` answers as fedpriv's oracle does (a test holds it to that); noise comes from the library's plan.
+A run is a block of columns, `[nodes, runs * dim]`: dual averaging with l2 or l1 processes each column separately, so
+blocks are independent. `Blocks` returns the same results as fedpriv's oracle (a test checks this); noise comes from the
+library's plan.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ def _metropolis(links: frozenset[tuple[int, int]], nodes: int) -> Weights:
 
 @dataclass(frozen=True)
 class ColumnMap(DualMap):
-    """`DualMap` with a gamma for each column, `[1, columns]`, all positive: a tensor, not held to a number's bounds."""
+    """`DualMap` with a positive gamma for each column, `[1, columns]`: a tensor, without a number's checks."""
 
     gamma: Tensor = field(default_factory=lambda: torch.ones(1, 1))
 
     def __post_init__(self) -> None:
-        """Nothing to check."""
+        """Skips the checks."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """Who is active over which links; with `batch` below 1 in smaller batches, and in as many more rounds."""
+    """The active nodes and links; with `batch` below 1 in smaller batches, and in as many more rounds."""
 
     name: str
     activity: Activity
@@ -62,7 +63,7 @@ class Method:
 
     @cached_property
     def graph(self) -> fp.Graph:
-        """A complete graph, as in the paper; few links have few shapes, so their weights are kept."""
+        """Returns a complete graph, as in the paper; few links have few shapes, so their weights are cached."""
 
         def weights(graph: nx.Graph) -> Weights:
             return _metropolis(frozenset(graph.edges), len(graph))
@@ -75,7 +76,7 @@ class Method:
         return self.graph.active_fraction
 
     def strategy(self, regularizer: str, gammas: Tensor) -> fp.Strategy:
-        """The paper's schedules: a_t = t and gamma constant for l2, a_t = 1 and gamma sqrt(t) for l1."""
+        """Returns the paper's schedules: a_t = t and constant gamma for l2, a_t = 1 and gamma sqrt(t) for l1."""
         h, powers = (L2(WEIGHT), (1.0, 0.0)) if regularizer == "l2" else (L1(WEIGHT), (0.0, 0.5))
         dual_map = ColumnMap(h, powers[0], gammas, powers[1], self.fraction)
         return fp.Strategy(DualStep(dual_map), Duals(), WeightedPrimals(dual_map), "dual_averaging")
@@ -92,7 +93,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One private run: `view` says against whom epsilon holds, `reading` what is equal to the run without sampling."""
+    """One private run: `view` is the adversary, `reading` the quantity that equals the run without sampling."""
 
     view: str
     reading: str
@@ -103,18 +104,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class Prices:
-    """Noise multipliers by the library's own plans, for batches of a rate; they do not depend on the data."""
+    """Noise multipliers from the library's own plans, for batches of a rate; they do not depend on the data."""
 
     rate: float
     rounds: int
     epsilons: tuple[float, ...]
 
     def of(self, method: Method) -> Prices:
-        """With the method's own batches."""
+        """Returns the multipliers for the method's own batches."""
         return replace(self, rate=self.rate * method.batch, rounds=round(self.rounds / method.batch))
 
     def cells(self, method: Method) -> list[Cell]:
-        """All runs of a method: equal rounds, and equal gradient evaluations where nodes are sampled."""
+        """Returns all runs of a method: equal rounds and, if nodes are sampled, equal gradient evaluations."""
         readings = {"rounds": self.rounds}
         if method.fraction < 1:
             readings["gradients"] = round(self.rounds / method.fraction)
@@ -132,7 +133,7 @@ class Prices:
 
     @property
     def privacy(self) -> fp.Privacy:
-        """The promise, with unit noise."""
+        """Returns the privacy settings, with unit noise."""
         return fp.Privacy(noise_multiplier=1.0, delta=DELTA, sampling=fp.Poisson(self.rate))
 
     def _records(self, method: Method, rounds: int) -> tuple[Record, ...]:
@@ -141,15 +142,15 @@ class Prices:
         return make_plan(strategy, self.privacy, sizes, method.graph, rounds=rounds, randomness=streams).records
 
     def _argued(self, fraction: float, rounds: int) -> list[Record]:
-        """As the paper argues: every node adds noise in every round, and uses a record more rarely."""
+        """Returns the paper's assumed records: all nodes add noise every round, and use a record more rarely."""
         every = self._records(METHODS[0], 1)[0]
         return [replace(every, round=k, rate=self.rate * fraction) for k in range(rounds)]
 
 
 class Blocks(ZeroAnswerer):
-    """Mean hinge subgradients on Poisson batches, each block of columns with its own noise.
+    """Mean hinge subgradients on Poisson batches, with separate noise for each block of columns.
 
-    Rows have norm at most 1, so no subgradient needs a clip of 1.
+    Rows have norm at most 1, so a clip of 1 has no effect on subgradients.
     """
 
     def __init__(self, problem: Problem, prices: Prices, noise_multipliers: Sequence[float], seed: int) -> None:
@@ -168,11 +169,11 @@ class Blocks(ZeroAnswerer):
 
     @property
     def oracle(self) -> Oracle[Blocks]:
-        """What a strategy asks."""
+        """Returns the oracle for a strategy."""
         return Oracle(self.queries, self, torch.empty(0))
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """`[k, runs * dim]`."""
+        """Returns gradients `[k, runs * dim]`."""
         answers = torch.empty_like(params)
         for row, node in enumerate(context.clients):
             points = params[row].reshape(-1, self.dim)  # runs, dim
@@ -199,7 +200,7 @@ def suboptimality(
     seed: int,
     points: int = 10,
 ) -> np.ndarray:
-    """`F(mean of the nodes' averages) - F*` at `points` times of each horizon: `[points, cells, gammas]`."""
+    """Returns `F(mean of the nodes' averages) - F*` at `points` times of each horizon: `[points, cells, gammas]`."""
     blocks = Blocks(problem, prices, [cell.noise_multiplier for cell in cells for _ in gammas], seed)
     each = torch.tensor(gammas, dtype=torch.float32).repeat(len(cells)).repeat_interleave(blocks.dim)
     strategy = method.strategy(problem.regularizer, each[None])
@@ -217,5 +218,5 @@ def suboptimality(
 
 
 def rows_sent(method: Method, rounds: int) -> float:
-    """Expected messages of a run."""
+    """Returns the expected number of messages of a run."""
     return method.graph.expected_rows * rounds

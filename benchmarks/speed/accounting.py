@@ -1,10 +1,10 @@
-"""How long the price of a long run takes: of its ledger, of its noise, and of its plan.
+"""Measures the time of accounting for a long run: its ledger, its noise, and its plan.
 
     python benchmarks/speed/accounting.py [--rounds 20000] [--planned 600000]
 
-Processor seconds. The aims: 20 000 rounds of different noise levels accounted for within 8 s and calibrated within 5 s,
-and the plan of dual averaging at its paper's 600 000 rounds, one link a round among 20 nodes, within 30 s. The plan is
-timed for fewer rounds, to which it is proportional, unless `--planned` says otherwise.
+Times are processor seconds. The targets: 20 000 rounds of different noise levels accounted for within 8 s and
+calibrated within 5 s, and the plan of dual averaging at its paper's 600 000 rounds, one link a round among 20 nodes,
+within 30 s. The plan is measured for fewer rounds and scaled proportionally, unless `--planned` is set.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ NODES, EXAMPLES, PAPER = 20, 20_000, 600_000
 
 
 def laplace(rounds: int) -> list[Record]:
-    """A budget that falls from .05 a round."""
+    """Returns records with a budget that falls from .05 per round."""
     noises = [1 / (0.05 * 0.9998**t + 1e-4) for t in range(rounds)]
     return [Record(t, "gradient", 0, "laplace", b, "sample", "replace_one", norm="l1") for t, b in enumerate(noises)]
 
 
 def sampled(rounds: int) -> list[Record]:
-    """Poisson batches at rate .01, with noise that rises from 1 to 2."""
+    """Returns records of Poisson batches at rate .01, with noise that rises from 1 to 2."""
     noises = [1 + t / rounds for t in range(rounds)]
     made = {"sampling": "poisson", "rate": 0.01}
     return [Record(t, "gradient", 0, "gaussian", s, "sample", "add_remove", **made) for t, s in enumerate(noises)]
 
 
 def plan(rounds: int) -> None:
-    """Dual averaging with one link a round; the noise is given, so that only the plan itself is timed."""
+    """Plans dual averaging with one link a round; the noise is given, so that only the plan itself is measured."""
     network = fp.Graph(nx.complete_graph(NODES), activity=fp.RandomEdges(1))
     privacy = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(1 / EXAMPLES))
     make_plan(fp.dual_averaging(), privacy, [EXAMPLES] * NODES, network, rounds=rounds)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def tell(name: str, work: Callable[[], object]) -> float:
-    """Print and return how long it takes."""
+    """Prints and returns the processor seconds."""
     start = process_time()
     work()
     seconds = process_time() - start

@@ -1,11 +1,11 @@
-"""What a step consists of: the kernels of fedpriv's and of the plain step, in shares of the plain one.
+"""Splits a step into its parts: the kernels of fedpriv's and of the plain step, as shares of the plain one.
 
     python benchmarks/speed/anatomy.py [--only WORD ...] [--markdown FILE]
 
-For lines of the table (`table.py`) whose contenders share this process. Each number is time over that of the whole
-plain step, so that a line's parts add up to its ratio: kernels as torch's profiler counts them, and `between`, which is
-all else: Python, numpy and the cipher. What plain has less of is what privacy costs. The profiler makes every kernel
-some microseconds longer, so of small models this shows what there is rather than how long it takes.
+For lines of the table (`table.py`) with contenders in this process. Each number is time over the time of the whole
+plain step, so a line's parts add up to its ratio: kernels as counted by torch's profiler, and `between`, which is
+everything else: Python, numpy and the cipher. The difference from the plain step is the cost of privacy. The profiler
+makes every kernel some microseconds longer, so for small models this shows the composition and not the duration.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TURNS = 10
 
 
 def parts(run: Callable[[], object]) -> dict[str, float]:
-    """Milliseconds of one call by kind, and `between` them."""
+    """Returns milliseconds of one call by kind, and `between` them."""
     run()
     with profile(activities=[ProfilerActivity.CPU]) as found:
         start = perf_counter()
@@ -64,12 +64,12 @@ def parts(run: Callable[[], object]) -> dict[str, float]:
 
 
 def kind(kernel: str) -> str:
-    """Which part it belongs to."""
+    """Returns the part to which a kernel belongs."""
     return next((name for name, words in KINDS.items() if any(word in kernel for word in words)), OTHER)
 
 
 def anatomy(row: Row, effort: Effort) -> Iterator[str]:
-    """Two lines of Markdown, fedpriv's and the plain step's."""
+    """Yields two lines of Markdown, fedpriv's and the plain step's."""
     found: dict[str, dict[str, float]] = {}
 
     def look(name: str, run: Callable[[], object]) -> None:
@@ -85,7 +85,7 @@ def anatomy(row: Row, effort: Effort) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the lines, and write them if asked."""
+    """Prints the lines, and writes them if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="lines whose work has one of the words")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="where to write the table")

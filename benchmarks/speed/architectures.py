@@ -1,7 +1,7 @@
-"""Lines of clipped gradients of the models people train: recurrent, with tables, transformers, residual.
+"""Lines with clipped gradients of common architectures: recurrent, with tables, transformers, residual.
 
-The backend is the one that a run would get (`select_backend`). Peers are torch.func's vmap, where it batches the model,
-and opacus' hooks, where they know its layers; a peer that fails is left out.
+The backend is the one that a run would select (`select_backend`). Peers are torch.func's vmap, if it can batch the
+model, and opacus' hooks, if they support its layers; a peer that fails is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOSS = nn.CrossEntropyLoss()
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and a batch for it; sizes are those of the line, or of a smoke run."""
+    """A model and a batch for it, with the sizes of the line or of a smoke run."""
 
     model: Callable[[Effort], nn.Module]
     inputs: Callable[[int], Nested]
@@ -57,14 +57,14 @@ class Subject:
 
 
 def masked_words(count: int) -> dict[str, Tensor]:
-    """Words of 32 positions, a quarter of which leave nothing to mask."""
+    """Returns words at 32 positions; a quarter of the examples has nothing to mask."""
     lengths = torch.arange(count) % 4 * 8 + 8
     mask = (torch.arange(32) < lengths.unsqueeze(1)).long()
     return {"words": torch.randint(1, 5_000, (count, 32)) * mask, "mask": mask}
 
 
 def lora_gpt(effort: Effort) -> nn.Module:
-    """The GPT with adapters beside the queries and values; all else is frozen."""
+    """Returns the GPT with adapters next to the queries and values; everything else is frozen."""
     model = Gpt(layers=effort.of(6, 1), width=effort.of(384, 24))
     return add_lora(model, ["blocks.*.attention.query", "blocks.*.attention.value"], rank=4)
 
@@ -127,12 +127,12 @@ SUBJECTS = {
 
 
 def steps_of(name: str, effort: Effort, *, tried: bool = True) -> tuple[dict[str, Callable[[], object]], str]:
-    """Returns what fedpriv, plain torch and the peers do with a batch, and the backend's name.
+    """Returns the steps of fedpriv, plain torch and the peers on a batch, and the backend's name.
 
     Args:
-        name: Of the subject.
-        effort: Of the run.
-        tried: Whether backends are tried, and peers; else it is ghost, without a trial whose memory would hide its own.
+        name: Name of the subject.
+        effort: Settings of the run.
+        tried: True to test backends and peers; False uses ghost, without a test that would hide its memory.
     """
     torch.manual_seed(0)
     subject = SUBJECTS[name]
@@ -156,7 +156,7 @@ def steps_of(name: str, effort: Effort, *, tried: bool = True) -> tuple[dict[str
         PLAIN: partial(opponents.plain(plain_model), x, y),
     }
     for peer in peers:
-        with suppress(Exception):  # what torch.func cannot batch, and layers that opacus does not know
+        with suppress(Exception):  # models that torch.func cannot batch, and layers that opacus does not support
             made: opponents.Step
             if peer == "functorch":
                 made = opponents.functorch(model)
@@ -168,18 +168,18 @@ def steps_of(name: str, effort: Effort, *, tried: bool = True) -> tuple[dict[str
 
 
 def clipped(name: str, effort: Effort) -> Found:
-    """One client with one batch."""
+    """Measures one client with one batch."""
     steps, backend = steps_of(name, effort)
     return Found(interleaved(steps, effort), backend)
 
 
 def memory(name: str, effort: Effort) -> Found:
-    """The same work's peak memory above that of model and data, each contender in a process of its own."""
+    """Measures the peak memory of the same work above model and data, with a separate process for each contender."""
     return Found({who: apart(peak, name, who, effort.divide, effort=effort) for who in (OURS, PLAIN)})
 
 
 def peak(name: str, contender: str, divide: int) -> float:
-    """Megabytes that one contender's step takes at most above what was there before."""
+    """Returns the peak megabytes of one contender's step, above the memory in use before it."""
     torch.set_num_threads(1)
     steps, _ = steps_of(name, Effort(divide=divide), tried=False)
     before = peak_megabytes()

@@ -1,4 +1,4 @@
-"""Lines of what is counted: releases admitted, epsilons added up, and populations set up."""
+"""Lines of bookkeeping: admission of releases, composition of epsilons, and set-up of populations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COHORT, MANY, FEW, LEVELS, REPORTS = 100, 100_000, 1_000, 20_000, 400
 
 
 def admits(effort: Effort) -> Found:
-    """One release of a cohort, counted."""
+    """Measures the counting of one release of a cohort."""
     cohort, many, few = effort.of(COHORT), effort.of(MANY, 100), effort.of(FEW, 100)
     return Found(interleaved({OURS: _admits(cohort, many), PLAIN: _admits(cohort, few)}, effort))
 
@@ -43,7 +43,7 @@ def _admits(cohort: int, clients: int) -> Callable[[], None]:
 
 
 def final_accounting(effort: Effort) -> Found:
-    """The epsilon of as many different levels of noise as rounds, Poisson sampling, relation add_remove."""
+    """Measures the epsilon of rounds with distinct noise levels, Poisson sampling, and relation add_remove."""
     levels = np.geomspace(20, 60, effort.of(LEVELS)).tolist()
     records = [_record(index, level) for index, level in enumerate(levels)]
     found: dict[str, float] = {}
@@ -64,7 +64,7 @@ def final_accounting(effort: Effort) -> Found:
 
 
 def reported_epsilons(effort: Effort) -> Found:
-    """The epsilons of all reports of a run with Poisson batches, over tight bounds for the same rounds."""
+    """Measures the epsilons of all reports of a run with Poisson batches, against tight bounds for the same rounds."""
     records = [_record(index, 1.0) for index in range(effort.of(REPORTS, 20))]
     found: dict[str, list[float]] = {}
 
@@ -90,13 +90,13 @@ def _record(index: int, noise: float, clients: tuple[int, ...] | None = None) ->
 
 
 def population(unit: str, effort: Effort) -> Found:
-    """Lazy clients of 4 examples of 20 numbers, softmax regression; each contender has a process of its own."""
+    """Measures lazy clients with 4 examples of 20 numbers, softmax regression, and a process for each contender."""
     runs = {name: apart(set_up, name, effort.of(MANY, 20), effort=effort) for name in (OURS, PLAIN)}
     return Found({name: found[unit] for name, found in runs.items()})
 
 
 def set_up(contender: str, clients: int) -> dict[str, float]:
-    """Milliseconds and megabytes until the first round can begin, above those of the users' data sets."""
+    """Returns milliseconds and megabytes until the first round can begin, above the cost of the users' data sets."""
     torch.set_num_threads(1)
     x, y = torch.randn(clients, 4, 20), torch.randint(0, 2, (clients, 4))
     sets = [TensorDataset(*pair) for pair in zip(x, y, strict=True)]
@@ -113,7 +113,7 @@ def _population(sets: list[TensorDataset]) -> Iterator[object]:
 
 
 def _tensors(sets: list[TensorDataset]) -> Iterator[object]:
-    """One model, and all examples in two tensors."""
+    """Yields one model, and all examples in two tensors."""
     yield SoftmaxRegression(20, 2)
     yield from (torch.cat([one.tensors[part] for one in sets]) for part in (0, 1))
 

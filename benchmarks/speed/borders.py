@@ -1,12 +1,12 @@
-"""What it costs that a graph's nodes are in several processes: one mixing of 100 rows as long as a small CNN.
+"""Measures the cost of distributing a graph's nodes over processes: one mixing of 100 rows of a small CNN's size.
 
     python benchmarks/speed/borders.py [--processes 2] [--turns 50] [--markdown FILE]
 
-In each turn a mixing (rows of neighbours cross the borders while the product is computed), the exchange in it (which
-chooses the rows), gloo's bare exchange of as many rows, and the product that one process makes of all rows take turns.
-Milliseconds on the wall are those of the fastest turn, of the process that was slowest in it, and need a machine that
-does nothing else; those of the processor, of the busiest process, are medians. `--smoke` runs tiny sizes: its numbers
-mean nothing.
+In each turn four operations alternate: a mixing (rows of neighbours are exchanged between processes while the product
+is computed), its exchange (which selects the rows), gloo's bare exchange of as many rows, and the product that one
+process computes from all rows. Wall milliseconds are from the fastest turn, of its slowest process, and need an
+otherwise idle machine; processor milliseconds are medians for the busiest process. `--smoke` runs tiny sizes: its
+numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(name: str, turns: int, effort: Effort) -> None:
-    """This process's part; the first one prints a line."""
+    """Runs this process's part; the first process prints a line."""
     import networkx as nx
     import torch
     import torch.distributed as dist
@@ -80,7 +80,7 @@ def measure(name: str, turns: int, effort: Effort) -> None:
         network.participants(0, Randomness(0))
     shared.here(part.ids, rows)
 
-    # what the other processes have to hear of this one, and this one of them
+    # the rows that other processes need from this one, and this one from them
     every = split_evenly(nodes, mesh.world.world_size)
     near = {rank: {b for a in share for b in links[a]} for rank, share in enumerate(every)}
     told = {rank: len(near[rank] & {*every[me]}) for rank in near if rank != me}

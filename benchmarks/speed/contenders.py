@@ -1,8 +1,8 @@
-"""One contender of the rounds in `rounds.py`, each in a process of its own.
+"""One contender of the rounds in `rounds.py`; each runs in a separate process.
 
 Every contender does the same work: clients with 60 examples of 28 x 28 pixels take 6 SGD steps of batch 10 from the
-server's model, in one thread. Nothing is imported before the contender needs it, for memory is compared as well, and
-nothing of fedpriv by others, for pfl-research lives in an environment of its own.
+server's model, in one thread. Nothing is imported before the contender needs it, since memory is also compared. Other
+contenders import nothing of fedpriv, since pfl-research has a separate environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RATE, CLIP, NOISE = 0.1, 0.4, 1.0
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be done: `rounds` rounds after the first one, which warms up, by `clients` clients."""
+    """The work: `rounds` rounds after a first one for warm-up, by `clients` clients."""
 
     model: Callable[[], nn.Module]
     unit: str
@@ -33,16 +33,16 @@ class Task:
     laps: list[float] = field(default_factory=list)
 
     def data(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of all clients."""
+        """Returns inputs and labels of all clients."""
         return torch.randn(self.clients, EXAMPLES, 1, 28, 28), torch.randint(0, 10, (self.clients, EXAMPLES))
 
     def lap(self) -> None:
-        """A round is over."""
+        """Marks the end of a round."""
         self.laps.append(process_time())
 
 
 def cnn() -> nn.Module:
-    """The CNN of 26 010 parameters that pfl-research's own benchmarks train."""
+    """Returns the CNN with 26 010 parameters from pfl-research's own benchmarks."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1)),
         *(nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1)),
@@ -51,12 +51,12 @@ def cnn() -> nn.Module:
 
 
 def linear() -> nn.Module:
-    """Softmax regression with bias, 7 850 parameters."""
+    """Returns softmax regression with bias, 7 850 parameters."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 
 def plain(task: Task) -> None:
-    """FedAvg as one would write it by hand, without any privacy."""
+    """Runs FedAvg written by hand, without any privacy."""
     inputs, targets = task.data()
     server = task.model()
     for _ in range(1 + task.rounds):
@@ -74,7 +74,7 @@ def plain(task: Task) -> None:
 
 
 def opacus(task: Task) -> None:
-    """FedAvg where each client trains with opacus: examples are clipped, and each client has an engine of its own."""
+    """Runs FedAvg with opacus: examples are clipped, and each client has a separate engine."""
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -102,7 +102,7 @@ def opacus(task: Task) -> None:
 
 
 def pfl(task: Task) -> None:
-    """pfl-research as its documentation has it: FedAvg, a Gaussian mechanism clips updates and noises their sum."""
+    """Runs pfl-research as documented: FedAvg with a Gaussian mechanism that clips updates and noises their sum."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -128,7 +128,7 @@ def pfl(task: Task) -> None:
     )
     module = task.model()
     module.loss = lambda x, y: nn.functional.cross_entropy(module(x), y)
-    # the first round asks for metrics of each user; these cost nothing
+    # the first round requests metrics of each user; these cost nothing
     module.metrics = lambda x, y: {"none": Weighted(0, 1)}
     FederatedAveraging().run(
         NNAlgorithmParams(
@@ -142,7 +142,7 @@ def pfl(task: Task) -> None:
 
 
 def fedpriv(task: Task) -> None:
-    """This library: whole updates clipped (`client`) or each example's gradient (`sample`)."""
+    """Runs fedpriv, which clips whole updates (`client`) or each example's gradient (`sample`)."""
     from torch.utils.data import TensorDataset
 
     from fedpriv.clients.client import make_clients
@@ -167,18 +167,18 @@ def fedpriv(task: Task) -> None:
 
 
 def change(local: nn.Module, server: nn.Module) -> list[Tensor]:
-    """What a client sends."""
+    """Returns the message of a client."""
     return [p.detach() - q.detach() for p, q in zip(local.parameters(), server.parameters(), strict=True)]
 
 
 def add_mean(server: nn.Module, changes: list[list[Tensor]]) -> None:
-    """What the server does with it."""
+    """Updates the server's model with the mean message."""
     for parameter, all_changes in zip(server.parameters(), zip(*changes, strict=True), strict=True):
         parameter.data += torch.stack(all_changes).mean(0)
 
 
 def cost(name: str, model: str, unit: str, clients: int, rounds: int) -> dict[str, float]:
-    """Processor milliseconds of a round after the first, and peak megabytes of this process."""
+    """Returns processor milliseconds of a round after the first, and peak megabytes of this process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     task = Task({"cnn": cnn, "linear": linear}[model], unit, clients, rounds)

@@ -1,12 +1,12 @@
-"""What several cores are worth: rounds of clients with 60 images of MNIST's shape each and a CNN.
+"""Measures the benefit of several cores: rounds of clients with 60 images of MNIST's shape each and a CNN.
 
     python benchmarks/speed/cores.py [--threads 2] [--rounds 5] [--clients 100] [--insist] [--markdown FILE]
 
-Runs with one thread and with several take turns in one process, by the clock on the wall, so nothing else may run.
-The ratio is `cores / work`: how many cores were busy, and how much more processor time the same round took on them
-(cores that share caches, memory or a physical core slow each other down). `free` is how many cores' time nobody used
-meanwhile: where `cores + free` is less than there are, something else ran, and the ratio says less than it could.
-`faults` are pages of fresh memory, in thousands a round. `--smoke` runs tiny sizes: its numbers mean nothing.
+Runs with one thread and with several alternate in one process, measured in wall time, so nothing else may run. The
+ratio is `cores / work`: the number of busy cores, over the increase in processor time of the same round on them (cores
+that share caches, memory or a physical core slow each other down). `free` is the number of idle cores meanwhile: if
+`cores + free` is less than the total, something else ran, and the ratio is too small. `faults` are pages of fresh
+memory, in thousands per round. `--smoke` runs tiny sizes: its numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _STAT = Path("/proc/stat")
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one round, or a clock before it.
+    """Cost of one round, or a clock reading before it.
 
     Attributes:
         wall: Seconds on the wall.
         busy: Seconds of processor time of this process.
-        free: Seconds of processor time that nobody used; nan where the system does not tell.
-        faults: Pages of memory that were fresh.
+        free: Seconds of idle processor time; nan if the system does not report it.
+        faults: Number of fresh memory pages.
     """
 
     wall: float
@@ -56,13 +56,13 @@ class Cost:
 
     @classmethod
     def now(cls) -> Cost:
-        """What has been spent so far."""
+        """Returns the cost so far."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         free = int(_STAT.read_text().split()[4]) / os.sysconf("SC_CLK_TCK") if _STAT.exists() else float("nan")
         return cls(monotonic(), used.ru_utime + used.ru_stime, free, used.ru_minflt)
 
     def since(self, before: Cost) -> Cost:
-        """What was spent in between."""
+        """Returns the cost in between."""
         return Cost(*(b - a for a, b in zip(astuple(before), astuple(self), strict=True)))
 
 
@@ -102,7 +102,7 @@ def compared(
     *,
     insist: bool = False,
 ) -> list[Cost]:
-    """The cost of a round by each number of threads: medians."""
+    """Returns the median cost of a round for each number of threads."""
     runs = [training(settings, 1 + rounds, effort.of(clients), effort, count if insist else None) for count in counts]
     costs: list[list[Cost]] = [[] for _ in counts]
     for _ in range(1 + rounds):
@@ -117,7 +117,7 @@ def compared(
 def training(
     settings: dict[str, Any], rounds: int, clients: int, effort: Effort, threads: int | None
 ) -> Iterator[object]:
-    """A run, round by round."""
+    """Returns a run, to iterate round by round."""
     images = effort.of(IMAGES)
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(clients * images, 1, 28, 28, generator=draw), torch.arange(clients * images) % 10
@@ -129,7 +129,7 @@ def training(
 
 
 def line(kind: str, costs: list[Cost]) -> str:
-    """One line of the table."""
+    """Returns one line of the table."""
     one, several = costs
     values = f"{one.wall:.2f}", f"{several.wall:.2f}", f"{one.wall / several.wall:.2f}"
     parts = several.busy / several.wall, several.busy / one.busy, several.free / several.wall

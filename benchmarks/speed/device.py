@@ -1,13 +1,13 @@
-"""What a round asks of a device, and how fast one is: 100 clients with 60 images of MNIST's shape each.
+"""Counts the operations of a round on a device, and measures its speed: 100 clients with 60 images of MNIST's shape.
 
     python benchmarks/speed/device.py [--only WORDS] [--rounds 3] [--markdown FILE]
 
-Kernels, uploads and synchronisations of a round are counted on a pretend device (`tests/helpers/counting_device.py`),
-which needs no GPU; the ledger is on the disk. Beside them stands the time of the round on the processor, with as many
-threads as torch takes, and where there is a GPU the time on it, their ratio, and `busy`, the share of it for which the
-GPU computed at all: where that is small, the processor that hands it its work is what limits. `most of it` is what
-computing was spent on, on the GPU or else on one thread of the processor. By the clock on the wall: nothing else may
-run. `--smoke` runs tiny sizes: its numbers mean nothing.
+Kernels, uploads and synchronisations of a round are counted on a simulated device (`tests/helpers/counting_device.py`),
+which needs no GPU; the ledger is on disk. The table also has the time of the round on the CPU, with torch's default
+number of threads. With a GPU, it has the time on it, their ratio, and `busy`, the share of this time in which the GPU
+computed at all: if it is small, the CPU that submits the work is the bottleneck. `most of it` is the largest part of
+the computation, on the GPU or else on one CPU thread. Times are wall times: nothing else may run. `--smoke` runs tiny
+sizes: its numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ import fedpriv as fp
 from fedpriv.models import MnistCNN, SoftmaxRegression
 from fedpriv.strategies.base import Strategy
 
-sys.path.append(str(Path(__file__).parents[2] / "tests" / "helpers"))  # where the pretend device is tested
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "helpers"))  # location of the simulated device
 from counting_device import DEVICE, CountingDevice, Counts
 
 CLIENTS, IMAGES, REST = 100, 60, "elementwise and others"
-KINDS = {  # of work, by words in the names of torch's operations and of kernels; the first that fits
+KINDS = {  # kinds of work, by words in the names of torch's operations and of kernels; the first match counts
     "convolutions": ("conv", "fprop", "dgrad", "wgrad"),
     "matrix products": ("mm", "matmul", "dot"),
     "normalisation and pooling": ("norm", "pool"),
@@ -51,7 +51,7 @@ KINDS = {  # of work, by words in the names of torch's operations and of kernels
 
 @dataclass(frozen=True)
 class Case:
-    """A run whose rounds are looked at."""
+    """A run with rounds to measure."""
 
     model: Callable[[], nn.Module]
     strategy: Strategy
@@ -60,17 +60,17 @@ class Case:
 
 
 def cycle(n: int) -> fp.Graph:
-    """Everybody has two neighbours."""
+    """Returns a cycle, in which every node has two neighbours."""
     return fp.Graph(nx.cycle_graph(n))
 
 
 def some_of(n: int) -> fp.Star:
-    """Half of the clients take part in a round."""
+    """Returns a star in which half of the clients take part in a round."""
     return fp.Star(n, fp.FixedCohort(max(n // 2, 1)))
 
 
 def softmax() -> nn.Module:
-    """A linear model."""
+    """Returns a linear model."""
     return SoftmaxRegression(784, 10)
 
 
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def measured(case: Case, rounds: int, effort: Effort, *, gpu: bool) -> list[str]:
-    """The numbers of one line."""
+    """Returns the numbers of one line."""
     here, kinds = seconds(case, "cpu", rounds, effort)
     cells = [*map(str, counted(case, effort).numbers), f"{1e3 * here:.0f}"]
     if gpu:
@@ -120,7 +120,7 @@ def measured(case: Case, rounds: int, effort: Effort, *, gpu: bool) -> list[str]
 
 
 def counted(case: Case, effort: Effort) -> Counts:
-    """What the second round asks of a device, with a ledger on the disk."""
+    """Returns the operation counts of the second round, with a ledger on disk."""
     with one_thread(), CountingDevice() as device, TemporaryDirectory() as folder:
         rounds = training(case, str(DEVICE), 3, effort, folder)
         next(rounds)
@@ -131,7 +131,7 @@ def counted(case: Case, effort: Effort) -> Counts:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """The processor computes with one thread."""
+    """Limits the CPU to one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -139,12 +139,12 @@ def one_thread() -> Iterator[None]:
 
 
 def seconds(case: Case, device: str, rounds: int, effort: Effort) -> tuple[float, Counter[str]]:
-    """Median seconds of a round, and those of one more by kind of work, where it was done."""
+    """Returns the median seconds of a round, and the seconds of one more by kind of work."""
     run, found = training(case, device, 2 + rounds, effort), list[float]()
     for _ in range(1 + rounds):
         found.append(timed(run, device))
     on_gpu = device == "cuda"
-    # other threads than this one are not seen
+    # threads other than this one are not observed
     with one_thread(), profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
         timed(run, device)
     kinds: Counter[str] = Counter()
@@ -154,7 +154,7 @@ def seconds(case: Case, device: str, rounds: int, effort: Effort) -> tuple[float
 
 
 def timed(run: Iterator[object], device: str) -> float:
-    """Seconds of a round until the device has done all of it."""
+    """Returns the seconds of a round until the device has completed it."""
     start = monotonic()
     next(run)
     if device == "cuda":
@@ -163,14 +163,14 @@ def timed(run: Iterator[object], device: str) -> float:
 
 
 def kind_of(name: str) -> str:
-    """The kind of work of an operation or kernel."""
+    """Returns the kind of work of an operation or kernel."""
     return next(
         (kind for kind, words in KINDS.items() if any(word in name.lower() for word in words)), "elementwise and others"
     )
 
 
 def training(case: Case, device: str, rounds: int, effort: Effort, folder: str | None = None) -> Iterator[object]:
-    """A run, round by round."""
+    """Yields a run, round by round."""
     clients, images = effort.of(CLIENTS, 4), effort.of(IMAGES)
     torch.manual_seed(0)
     x, y = torch.randn(clients * images, 1, 28, 28), torch.arange(clients * images) % 10

@@ -1,9 +1,9 @@
-"""What it costs to have a round's records on the disk itself before anything made of its answers leaves the process.
+"""Measures the cost of writing a round's records to disk before any result that depends on them leaves the process.
 
     python benchmarks/speed/durability.py --folder DIR
 
-A round of FedSGD on the MNIST CNN (29 034 parameters, 100 clients, about 2000 examples in all) on random data, with the
-time in it that is spent waiting for the disk that holds DIR. The aim is at most 3 %.
+A round of FedSGD on the MNIST CNN (29 034 parameters, 100 clients, about 2000 examples in all) on random data, with its
+time spent waiting for the disk that holds DIR. The target is at most 3 %.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXAMPLES, RATE = 600, 0.033
 
 
 class Timed(files.Disk):
-    """A disk that counts the seconds for which it is waited."""
+    """A disk that counts the seconds of waiting for it."""
 
     seconds = 0.0
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measure(folder: Path, clients: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of waiting and seconds in all, for each round but the first; there are no checkpoints in between."""
+    """Returns waiting and total seconds of each round but the first; there are no checkpoints in between."""
     disk = files.disk = Timed()
     draws = torch.Generator().manual_seed(0)
     shape = (EXAMPLES, 1, 28, 28)

@@ -1,10 +1,10 @@
-"""What it costs that noise is rounded as a real number, over float64 alone, in the same run.
+"""Measures the cost of rounding noise as a real number, relative to float64 noise, in the same run.
 
     python benchmarks/speed/exact_noise.py [--repeats N] [--markdown FILE]
 
-Processor time of one thread for the noise of one answer: drawn, added and rounded. Least of some, in nanoseconds a
-number. And how many numbers of ten million need multiple precision. Noise over time: of all rounds together, what needs
-multiple precision included, since the noise of a later round depends on all earlier ones.
+Processor time of one thread for the noise of one query: drawn, added and rounded. The smallest of some measurements, in
+nanoseconds per entry. Also the number of entries among ten million that need multiple precision. For noise over time,
+the total for all rounds, including multiple precision, since the noise of a later round depends on all earlier ones.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ RUNS = [(1, 1_000_000, 30), (10, 7_850, 100), (10, 7_850, 1000), (1000, 100, 100
 
 @dataclass(frozen=True)
 class Gaussian64(fp.Gaussian):
-    """The same noise, of a class that fedpriv does not know: rounded in float64."""
+    """The same noise, in a class unknown to fedpriv: rounded in float64."""
 
 
 @dataclass(frozen=True)
 class Laplace64(fp.Laplace):
-    """The same noise, of a class that fedpriv does not know: rounded in float64."""
+    """The same noise, in a class unknown to fedpriv: rounded in float64."""
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def nanoseconds(rows: int, dim: int, mechanisms: list[fp.Mechanism], repeats: int) -> list[float]:
-    """The least time a number of each mechanism; they take turns."""
+    """Returns the smallest time per entry of each mechanism; mechanisms alternate."""
     sums = torch.randn(rows, dim, dtype=torch.float64)
     seconds = [float("inf")] * len(mechanisms)
     for round_index in range(repeats):
@@ -89,7 +89,7 @@ def nanoseconds(rows: int, dim: int, mechanisms: list[fp.Mechanism], repeats: in
 
 
 def nanoseconds_over_time(rows: int, dim: int, rounds: int, matrix: fp.BSR | fp.BLT) -> list[float]:
-    """The mean time a number in a run of so many rounds, in float64 and exactly; they take turns."""
+    """Returns the mean time per entry in a run of this many rounds, in float64 and exactly; the two alternate."""
     sums = torch.randn(rows, dim, dtype=torch.float64)
     seconds = [0.0, 0.0]
     mechanisms = [Gaussian64(), fp.Gaussian()]
@@ -104,7 +104,7 @@ def nanoseconds_over_time(rows: int, dim: int, rounds: int, matrix: fp.BSR | fp.
 
 
 def undecided(kind: type[GaussianRows] | type[LaplaceRows], dim: int) -> int:
-    """How many of ten rows need multiple precision, with the finest grid there is."""
+    """Returns how many entries of ten rows need multiple precision, with the finest grid."""
     keys = [key.tobytes() for key in RANDOM.keys("noise", 0, 0, list(range(10))).numpy()]
     noise = kind(keys, [1.0] * 10, dim)
     grid, values, result = np.array([[2.0**-20]]), np.zeros((1, dim)), np.empty((1, dim))

@@ -1,8 +1,8 @@
-"""How long a newcomer's first round takes once torch is imported: fedpriv's import, the plan, backends and one round.
+"""Measures the time of a first round after torch is imported: fedpriv's import, the plan, backends and one round.
 
     python benchmarks/speed/first_round.py [--repeats 5]
 
-Least processor seconds of fresh processes with one thread, beside that of `import torch` in the same processes.
+Smallest processor seconds of fresh processes with one thread, compared with `import torch` in the same processes.
 """
 
 from __future__ import annotations

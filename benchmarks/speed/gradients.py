@@ -1,4 +1,4 @@
-"""Lines of sums of gradients, clipped example by example or exact, over the plain gradient of the same batch."""
+"""Lines with sums of gradients, clipped per example or exact, over the plain gradient of the same batch."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MOST_BY_HAND = 64
 
 
 def some(clients: int, examples: int, shape: tuple[int, ...]) -> Batch:
-    """Examples without meaning."""
+    """Returns random examples."""
     kept = torch.ones(clients, examples, dtype=torch.bool)
     inputs, targets = torch.randn(clients, examples, *shape), torch.randint(0, 10, (clients, examples))
     return Batch(torch.arange(clients), inputs, targets, kept)
 
 
 def ours(model: nn.Module, batch: Batch, clip: Clip | None) -> tuple[Callable[[], object], str]:
-    """The sum that the backend of `auto` computes, and the backend's name."""
+    """Returns the sum that the backend of `auto` computes, and the backend's name."""
     backend = choose("auto", model, LOSS)
     row = torch.cat([p.detach().flatten() for p in model.parameters()])
     params = row.repeat(len(batch.inputs), 1)
@@ -39,7 +39,7 @@ def ours(model: nn.Module, batch: Batch, clip: Clip | None) -> tuple[Callable[[]
 
 
 def clipped(model: Callable[[], nn.Module], batch: int, effort: Effort) -> Found:
-    """One client with one batch."""
+    """Measures one client with one batch."""
     torch.manual_seed(0)
     made, data = model(), some(1, effort.of(batch), MNIST)
     x, y = data.inputs[0], data.targets[0]
@@ -53,7 +53,7 @@ def clipped(model: Callable[[], nn.Module], batch: int, effort: Effort) -> Found
 
 
 def clipped_mlp(parameters: int, effort: Effort) -> Found:
-    """One client with 64 examples; also with the products written by hand."""
+    """Measures one client with 64 examples, also with products written by hand."""
     torch.manual_seed(0)
     made, data = mlp(parameters), some(1, effort.of(64), MNIST)
     x, y = data.inputs[0], data.targets[0]
@@ -65,7 +65,7 @@ def clipped_mlp(parameters: int, effort: Effort) -> Found:
 
 
 def exact(effort: Effort) -> Found:
-    """One client with one batch, not clipped."""
+    """Measures one client with one batch, without clipping."""
     torch.manual_seed(0)
     model, data = MnistCNN(), some(1, effort.of(256), MNIST)
     run, name = ours(model, data, None)
@@ -74,7 +74,7 @@ def exact(effort: Effort) -> Found:
 
 
 def resnets(effort: Effort) -> Found:
-    """Four clients with models and batches of their own."""
+    """Measures four clients with separate models and batches."""
     torch.manual_seed(0)
     model, data = group_norm_resnet(effort.of(64, 16)), some(effort.of(4), effort.of(4), CIFAR)
     run, name = ours(model, data, Clip(opponents.CLIP))
@@ -88,12 +88,12 @@ def _each(step: opponents.Step, data: Batch) -> list[object]:
 
 
 def memory_of_resnets(effort: Effort) -> Found:
-    """The same work's peak memory above that of model, parameters and data, each contender in a process of its own."""
+    """Measures the peak memory of the same work above model, parameters and data, each contender in its own process."""
     return Found({name: apart(peak, name, effort.divide, effort=effort) for name in (OURS, PLAIN, "opacus ghost")})
 
 
 def peak(contender: str, divide: int) -> float:
-    """Megabytes that one contender's step takes at most above what was there before."""
+    """Returns the peak megabytes of one contender's step, above the memory in use before it."""
     torch.set_num_threads(1)
     effort = Effort(divide=divide)
     model, data = group_norm_resnet(effort.of(64, 16)), some(effort.of(4), effort.of(4), CIFAR)

@@ -1,8 +1,8 @@
-"""What a crash costs: runs of seven strategies, each killed again and again with SIGKILL and resumed.
+"""Measures the cost of crashes: runs of seven strategies, each killed repeatedly with SIGKILL and resumed.
 
-A run is trained in a process of its own, which is killed after a random time and started again with `resume`, until the
-run is done. The table has the number of kills, how many rounds each of them lost (released before the kill and after
-the last checkpoint), the final epsilon over the planned one, and the test accuracy with kills and without.
+A run is trained in a separate process, which is killed after a random time and restarted with `resume`, until the run
+is finished. The table has the number of kills, the rounds lost by each (released before the kill and after the last
+checkpoint), the final epsilon over the planned one, and the test accuracy with kills and without.
 
     python benchmarks/speed/kills.py --kills 15 --markdown kills.md      (five minutes on one core)
 """
@@ -29,7 +29,7 @@ from fedpriv.runs.run_files import RunFiles
 
 GRAPH = "network.topology=ring"
 STRATEGIES = {
-    "iadmm_prox": ["strategy.name=iadmm_prox"],
+    "iadmm_prox": ["strategy=iadmm_prox"],
     "fedavg": ["strategy={name: fedavg, learning_rate: 0.5, local_steps: 2}"],
     "scaffold": ["strategy={name: scaffold, learning_rate: 0.5, local_steps: 2}"],
     "dp_svrg": ["strategy={name: dp_svrg, epoch_length: 5}"],
@@ -72,7 +72,7 @@ def start(config: Any, folder: Path, pause: float) -> int:
 
 
 def lost(folder: Path) -> int:
-    """Rounds that were released, and that the checkpoint does not have."""
+    """Returns the number of rounds that were released but are not in the checkpoint."""
     try:
         files = RunFiles.read(folder)
         checkpoint = Checkpoint.load(folder / "checkpoint.pt", torch.device("meta"))
@@ -83,7 +83,7 @@ def lost(folder: Path) -> int:
 
 
 def killed_until_done(config: Any, folder: Path, kills: int, pause: float, seed: int) -> list[int]:
-    """Trains to the end in spite of so many kills; returns how many rounds each of them lost."""
+    """Trains to the end in spite of `kills` kills; returns the number of rounds lost by each."""
     draws = random.Random(seed)
     losses: list[int] = []
     average = config.rounds * pause / (kills + 1)

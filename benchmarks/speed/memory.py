@@ -1,4 +1,4 @@
-"""The largest memory that this process has had."""
+"""The peak memory of this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_megabytes() -> float:
-    """In MiB. On Linux of this program alone: `getrusage` counts what the process was before it, too."""
+    """Returns it in MiB. On Linux only for this program: `getrusage` includes the process before it started."""
     if _STATUS.exists():
         lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024

@@ -2,10 +2,10 @@
 
     python benchmarks/speed/million.py [--rounds 100] [--markdown FILE]
 
-The same cohort is drawn from 10 000 and from 1 000 000 lazy clients, whose examples are made up when they are read.
-Each population has a process of its own with one thread for torch: seconds to set up, processor time of a round, peak
-memory. The last line is the ratio of the two rounds, which would be 1 if the population cost nothing. `--smoke` runs
-tiny sizes in this process: its numbers mean nothing.
+The same cohort is drawn from 10 000 and from 1 000 000 lazy clients, with examples that are generated when they are
+read. Each population runs in a separate process with one torch thread: seconds to set up, processor time of a round,
+peak memory. The last line is the ratio of the two rounds, which would be 1 if the population had no cost. `--smoke`
+runs tiny sizes in this process: its numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ POPULATIONS = (10_000, 1_000_000)
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one population.
+    """The cost of one population.
 
     Attributes:
-        clients: How many there are.
+        clients: Number of clients.
         setup: Seconds until the first round can begin.
-        round: Milliseconds of processor time of a round, in the middle of all but the first.
+        round: Median milliseconds of processor time of a round, without the first.
         megabytes: Peak memory of the process.
-        epsilon: Of the whole run, at delta 1e-7.
+        epsilon: Epsilon of the whole run, at delta 1e-7.
     """
 
     clients: int
@@ -66,14 +66,14 @@ def main() -> None:
 
 
 def table(found: list[Cost]) -> list[str]:
-    """The lines of the table."""
+    """Returns the lines of the table."""
     lines = ["| clients | set-up, s | ms a round | MB | epsilon |", "|---|---|---|---|---|"]
     lines += [f"| {c.clients:,} | {c.setup:.1f} | {c.round:.0f} | {c.megabytes:.0f} | {c.epsilon:.3g} |" for c in found]
     return [*lines, f"| ratio | | {found[-1].round / found[0].round:.2f} | | |"]
 
 
 def run(clients: int, cohort: int, rounds: int) -> dict[str, Any]:
-    """The cost of one population."""
+    """Returns the cost of one population."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     start = monotonic()
@@ -90,18 +90,18 @@ def run(clients: int, cohort: int, rounds: int) -> dict[str, Any]:
 
 
 def sizes(clients: int) -> list[int]:
-    """From 10 to 20 examples."""
+    """Returns from 10 to 20 examples per client."""
     return [10 + client % 11 for client in range(clients)]
 
 
 def load(client: int) -> TensorDataset:
-    """Numbers that follow from the client's."""
+    """Returns numbers that are determined by the client's number."""
     draw, size = torch.Generator().manual_seed(client), 10 + client % 11
     inputs = torch.randn(size, FEATURES, generator=draw)
     return TensorDataset(inputs, torch.randint(CLASSES, (size,), generator=draw))
 
 
 if __name__ == "__main__":
-    import million  # by this name another process finds `run`
+    import million  # another process finds `run` by this name
 
     million.main()

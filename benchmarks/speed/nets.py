@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def mlp(dim: int) -> nn.Module:
-    """Three layers on images of MNIST, with about `dim` parameters."""
+    """Returns three layers on images of MNIST, with about `dim` parameters."""
     ends = 784 + 10
     width = round(((ends**2 + 4 * dim) ** 0.5 - ends) / 2)
     first, second, last = (nn.Linear(a, b) for a, b in pairwise((784, width, width, 10)))
@@ -16,7 +16,7 @@ def mlp(dim: int) -> nn.Module:
 
 
 def group_norm_resnet(width: int = 64) -> nn.Module:
-    """ResNet-18 for images of CIFAR, 11 million parameters by default, with GroupNorm where the paper has BatchNorm."""
+    """Returns a ResNet-18 for CIFAR, by default with 11 million parameters, with GroupNorm instead of BatchNorm."""
     widths = (width, width, 2 * width, 4 * width, 8 * width)
     blocks = [
         block
@@ -28,7 +28,7 @@ def group_norm_resnet(width: int = 64) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Two convolutions with a shortcut."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, images: Tensor) -> Tensor:
-        """`[n, before, h, w] -> [n, after, h / stride, w / stride]`."""
+        """Maps `[n, before, h, w]` to `[n, after, h / stride, w / stride]`."""
         return self.relu(self.path(images) + self.shortcut(images))
 
 

@@ -3,8 +3,9 @@
     python benchmarks/speed/nodes.py
 
 Gradient tracking of softmax regression (7850 parameters, 6 examples a node) on a random 4-regular graph, private and,
-in the same process, without noise. Costs are per node and link (a link counts once): they should stay flat. Each size
-runs in a process of its own with one thread. Memory is the peak of the process less that of one without nodes.
+in the same process, without noise. Costs are per node and link (a link counts once): they should stay constant. Each
+size runs in a separate process with one thread. Memory is the peak of the process minus the peak of a process without
+nodes.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ def main() -> None:
 
 
 def run_apart(nodes: int) -> dict[str, float]:
-    """`run` in a fresh process."""
+    """Runs `run` in a fresh process."""
     done = subprocess.run([sys.executable, __file__, "--only", str(nodes)], check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def run(nodes: int) -> dict[str, float]:
-    """Median seconds of a private round and of one without noise, and the peak memory of the process."""
+    """Returns median seconds of a private round and of one without noise, and the peak memory of the process."""
     import torch
 
     from fedpriv import Privacy
@@ -71,7 +72,7 @@ def run(nodes: int) -> dict[str, float]:
 
 
 def rounds(nodes: int, privacy: Privacy) -> float:
-    """Median seconds of a round after the first."""
+    """Returns the median seconds of a round after the first."""
     import torch
     from torch.utils.data import TensorDataset
 

@@ -1,9 +1,9 @@
-"""Which share of a round is noise: a CNN and an LSTM, with one client and with twenty.
+"""Measures the share of noise in the time of a round: a CNN and an LSTM, with one client and with twenty.
 
     python benchmarks/speed/noise_share.py [--rounds 25]
 
-Least processor time of one thread, of rounds and of the noise in them, which is drawn, added and rounded exactly: of
-its own in each round, and noise over time (`BSR`), which cancels between the public batches of an epoch.
+Smallest processor time of one thread, for rounds and for the noise in them, which is drawn, added and rounded exactly:
+independent noise in each round, and noise over time (`BSR`), which cancels between the public batches of an epoch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH = 64
 
 
 class NoiseClock:
-    """Sums up the processor time of all noise while it is a context."""
+    """A context that sums up the processor time of all noise."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -48,7 +48,7 @@ class NoiseClock:
 
 
 def measured(model: nn.Module, inputs: Tensor, clients: int, rounds: int, *, over_time: bool) -> tuple[float, float]:
-    """Milliseconds of a round, and of its noise."""
+    """Returns milliseconds of a round, and of its noise."""
     targets = torch.randint(0, 10, (len(inputs),))
     data = [TensorDataset(*pair) for pair in zip(inputs.chunk(clients), targets.chunk(clients), strict=True)]
     sampling: fp.Poisson | fp.Cyclic = fp.Poisson(min(BATCH * clients / len(inputs), 1.0))

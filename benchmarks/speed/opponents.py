@@ -1,4 +1,4 @@
-"""Other ways to a gradient: torch without any privacy, a loop written by hand, and opacus with both of its hooks."""
+"""Other ways to compute a gradient: torch without privacy, a loop written by hand, and opacus with both hooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Step = Callable[[Any, Tensor], object]
 
 
 def plain(model: nn.Module) -> Step:
-    """The gradient of the batch's loss, by one backward pass."""
+    """Returns a step that computes the gradient of the batch's loss, by one backward pass."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def step(x: Any, y: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def plain(model: nn.Module) -> Step:
 
 
 def functorch(model: nn.Module) -> Step:
-    """Per-example gradients by torch.func's vmap, clipped and added, as its tutorial has it."""
+    """Returns a step with per-example gradients from torch.func's vmap, clipped and added, as in its tutorial."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     mean = nn.CrossEntropyLoss()
 
@@ -47,7 +47,7 @@ def functorch(model: nn.Module) -> Step:
 
 
 def by_hand(model: nn.Module) -> Step:
-    """A backward pass for each example, clipped and added: what one writes first."""
+    """Returns a simple loop with a backward pass for each example, clipped and added."""
     gradient = plain(model)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def by_hand(model: nn.Module) -> Step:
 
 
 def products_by_hand(model: nn.Module) -> Step:
-    """Linear layers with ReLU between them: the least that norms, and sums in float64, take in torch."""
+    """Linear layers with ReLU between them: the minimum that norms and float64 sums take in torch."""
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -85,13 +85,13 @@ def products_by_hand(model: nn.Module) -> Step:
 
 
 def opacus(model: nn.Module, kind: str, batch: int, noise: float = 0.0) -> Step:
-    """The clipped gradient of opacus, with noise and without a step: `kind` is `hooks` or `ghost`."""
+    """Returns opacus's clipped gradient, with noise and without a step: `kind` is `hooks` or `ghost`."""
     from opacus import PrivacyEngine
 
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     warnings.filterwarnings("ignore", message="Secure RNG turned off")
     model = copy.deepcopy(model).train()
-    shapes = DataLoader(TensorDataset(torch.zeros(batch, 1)), batch_size=batch)  # tells opacus the size of a batch
+    shapes = DataLoader(TensorDataset(torch.zeros(batch, 1)), batch_size=batch)  # passes the batch size to opacus
     made = PrivacyEngine().make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
@@ -113,5 +113,5 @@ def opacus(model: nn.Module, kind: str, batch: int, noise: float = 0.0) -> Step:
 
 
 def flat(gradients: tuple[Tensor, ...]) -> Tensor:
-    """One vector."""
+    """Returns one vector."""
     return torch.cat([g.flatten() for g in gradients])

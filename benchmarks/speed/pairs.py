@@ -1,8 +1,8 @@
-"""What noise costs that cancels between pairs of clients, over the noise of trust: local, in the same run.
+"""Measures the cost of noise that cancels between pairs of clients, relative to local noise in the same run.
 
     python benchmarks/speed/pairs.py [--clients N] [--dim D]
 
-Processor time of one thread for the noise of one answer: drawn, added and rounded. Least of a few.
+Processor time of one thread for the noise of one query: drawn, added and rounded. Smallest of a few.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REPEATS = 7
 
 @dataclass(frozen=True)
 class Gaussian64(Gaussian):
-    """The same noise, of a class that fedpriv does not know: rounded in float64."""
+    """The same noise, in a class unknown to fedpriv: rounded in float64."""
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def noised(rows: Tensor, mechanism: Gaussian, secrets: Secrets | None) -> Release:
-    """Rows with their noise and that of their pairs."""
+    """Returns rows with their individual noise and their pairs' noise."""
     clients = range(len(rows))
     if secrets is None:
         return add_noise(rows, [1.0] * len(rows), mechanism, RECORD, RANDOM, clients)

@@ -1,4 +1,4 @@
-"""An environment of its own for pfl-research, whose requirements are not ours; torch is the one of this environment."""
+"""A separate environment for pfl-research, which has other requirements; it uses the torch of this environment."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CHECK = "import pfl.model.pytorch, pfl.privacy.gaussian_mechanism"
 
 
 def interpreter(folder: Path) -> Path | None:
-    """The interpreter that has pfl-research, made in `folder` at first; None where that fails, which is said."""
+    """Returns pfl-research's interpreter, created in `folder` if missing; prints a note and returns None on failure."""
     python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     if not python.exists():
         print(f"making an environment for pfl {VERSION} in {folder}", file=sys.stderr)
         venv.create(folder, with_pip=True)
-        # found after what is installed there: the peer runs on the very same torch
+        # searched after the packages installed there, so that the peer uses the very same torch
         site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
         (Path(site) / "same_torch.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     for command in (["-c", CHECK], ["-m", "pip", "install", "--quiet", f"pfl=={VERSION}"], ["-c", CHECK]):

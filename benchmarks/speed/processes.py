@@ -1,14 +1,14 @@
-"""What a second process is worth: rounds of 100 clients, on a star and a graph, with 60 images of MNIST's shape each.
+"""Measures the benefit of a second process: rounds of 100 clients, on a star and a graph, with 60 images each.
 
-The last line is of two clients with 3000 images each, whose examples are shared instead of the clients.
+The last line has two clients with 3000 images each; their examples are shared instead of the clients.
 
     python benchmarks/speed/processes.py [--processes 2] [--rounds 5] [--turns 3] [--markdown FILE]
 
-The model is a small CNN. A run in one process and one that several share, each process with one thread, take turns as
-programs of their own. The first round warms up. `ratio` is that of seconds on the wall, so nothing else may run; `work`
-that of the processor time of the one process and of the busiest of the several, which other programs disturb less: what
-free cores would give. `apart` is what processes other than the busiest idle, part of its time. `--smoke` runs tiny
-sizes: its numbers mean nothing.
+The model is a small CNN. A run in one process and a run in several, each process with one thread, alternate as separate
+programs. The first round is for warm-up. `ratio` compares wall seconds, so nothing else may run; `work` compares the
+processor time of the one process with the busiest of the several, which other programs affect less, and is the ratio on
+idle cores. `apart` is the idle share of the other processes, relative to the busiest one. `--smoke` runs tiny sizes:
+its numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def line(kind: str, told: argparse.Namespace) -> str:
-    """One line of the table."""
+    """Returns one line of the table."""
     found = [[measured(size, kind, told) for size in (1, told.processes)] for _ in range(told.turns)]
     one, several = ([turn[place] for turn in found] for place in (0, 1))
     walls = [median(max(wall for wall, _ in run) for run in runs) for runs in (one, several)]
@@ -67,7 +67,7 @@ def line(kind: str, told: argparse.Namespace) -> str:
 
 
 def measured(size: int, kind: str, told: argparse.Namespace) -> list[tuple[float, float]]:
-    """Seconds on the wall and of the processor for a round, of each process."""
+    """Returns wall and processor seconds of a round, for each process."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(size)] if size > 1 else []
     words = [__file__, "--kind", kind, "--rounds", str(told.rounds), *(["--smoke"] * told.smoke)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -77,7 +77,7 @@ def measured(size: int, kind: str, told: argparse.Namespace) -> list[tuple[float
 
 
 def train(kind: str, rounds: int, effort: Effort) -> None:
-    """A run in this process, or this process's part of one: prints the cost of a round, medians."""
+    """Runs in this process, or runs this process's part; prints the median cost of a round."""
     import networkx as nx
     import torch
     from cores import Cost
@@ -101,7 +101,7 @@ def train(kind: str, rounds: int, effort: Effort) -> None:
     engine = shared if "TORCHELASTIC_RUN_ID" in os.environ else "local"
     compute = fp.Compute(device="cpu", engine=engine)
     strategy, network = fp.fedavg(0.1), fp.Star(clients)
-    if kind.startswith("graph"):  # its models meet when the run ends only
+    if kind.startswith("graph"):  # its models are only combined at the end of the run
         strategy, network = fp.gradient_tracking(0.1), fp.Graph(nx.random_regular_graph(LINKS, clients, seed=0))
     settings = {"rounds": 1 + rounds, "compute": compute, "network": network, "evaluate_every": 1 + rounds}
     before, costs = Cost.now(), list[Cost]()
@@ -109,7 +109,7 @@ def train(kind: str, rounds: int, effort: Effort) -> None:
         costs.append(Cost.now().since(before))
         before = Cost.now()
     parts = [median(getattr(cost, name) for cost in costs[1:]) for name in ("wall", "busy")]
-    sys.stdout.write(f"{json.dumps(parts)}\n")  # at once: torchrun's processes write to one place without a buffer
+    sys.stdout.write(f"{json.dumps(parts)}\n")  # one write: processes share the output
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Lines of a round of 50 clients, over the same round written by hand, without privacy.
 
-Each contender has a process of its own with one thread, and the processes take turns (`contenders.py`). `client` clips
-each client's whole update, which is what pfl-research has; `sample` clips every example's gradient, as opacus does.
-Peak memory is the whole process: Python, torch and all that a contender imports.
+Each contender runs in a separate process with one thread, and the processes alternate (`contenders.py`). `client` clips
+each client's whole update, as pfl-research does; `sample` clips every example's gradient, as opacus does. Peak memory
+is the whole process: Python, torch and all imports of a contender.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OVER = "round written by hand, no privacy"
 
 @cache
 def contest(model: str, effort: Effort) -> dict[tuple[str, str], dict[str, float]]:
-    """What a round costs, by contender and unit: medians over processes."""
+    """Returns the cost of a round, by contender and unit: medians over processes."""
     competitors = [("plain", "none"), ("fedpriv", _CLIENT), ("opacus", _SAMPLE), ("fedpriv", _SAMPLE)]
     if effort.pfl:
         competitors.insert(1, ("pfl", _CLIENT))
@@ -35,7 +35,7 @@ def contest(model: str, effort: Effort) -> dict[tuple[str, str], dict[str, float
 
 
 def line(model: str, level: str, unit: str, effort: Effort) -> Found:
-    """Contenders that protect the same, and the plain one."""
+    """Returns the contenders with the same privacy unit, and the plain one."""
     found = {who: of[unit] for who, of in contest(model, effort).items() if who[1] in (level, "none")}
     return Found({name: found[name, of] for name, of in found})
 

@@ -1,4 +1,4 @@
-"""A line of the table, and how contenders are timed: in turns, in one run, by the processor time of one thread."""
+"""A line of the table, and the timing of contenders: alternating, in one run, by the processor time of one thread."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from statistics import median
 from time import process_time
 
 OURS, PLAIN = "fedpriv", "plain"
-SMALLER = 400  # by which a smoke run divides sizes
+SMALLER = 400  # divisor of sizes in a smoke run
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a run takes upon itself.
+    """The effort of a run.
 
     Attributes:
-        seconds: Processor time for which the contenders of a line take turns.
-        divide: Number by which sizes are divided: 1, but for smoke runs.
-        pfl: The interpreter that has pfl-research; None where there is none.
-        look: Shown each contender that was timed, by name.
+        seconds: Processor time of the contenders of a line.
+        divide: Divisor of sizes: 1 except in smoke runs.
+        pfl: The interpreter with pfl-research; None if there is none.
+        look: Called with each measured contender, by name.
     """
 
     seconds: float = 5.0
@@ -31,11 +31,11 @@ class Effort:
 
     @property
     def smoke(self) -> bool:
-        """Whether this run only shows that everything still runs: then all of it stays in this process."""
+        """True if this run only checks that everything still runs; all of it then stays in this process."""
         return self.divide > 1
 
     def of(self, size: int, least: int = 2) -> int:
-        """A size, or what a smoke run has of it."""
+        """Returns a size, or the reduced size of a smoke run."""
         return max(least, size // self.divide) if self.smoke else size
 
 
@@ -44,31 +44,31 @@ SMOKE = Effort(0.0, SMALLER)
 
 @dataclass(frozen=True)
 class Found:
-    """What a line's contenders cost, in the line's unit.
+    """The costs of a line's contenders, in the line's unit.
 
     Attributes:
-        costs: By contender: `fedpriv`, `plain` (whatever the line divides by) and peers.
-        note: How fedpriv did it, e.g. the backend that it chose.
+        costs: By contender: `fedpriv`, `plain` (the divisor of the line) and peers.
+        note: Details of fedpriv's computation, e.g. the backend that it selected.
     """
 
     costs: Mapping[str, float]
     note: str = ""
 
     def ratios(self) -> dict[str, float]:
-        """Of fedpriv and of each peer, over `plain`."""
+        """Returns the ratios of fedpriv and of each peer, over `plain`."""
         return {name: cost / self.costs[PLAIN] for name, cost in self.costs.items() if name != PLAIN}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
+    """A line of the table.
 
     Attributes:
-        work: What fedpriv does.
-        over: What its cost is divided by.
-        aim: What we want the ratio to be.
+        work: The work of fedpriv.
+        over: The divisor of its cost.
+        aim: Target of the ratio.
         measure: Measures the line's contenders.
-        unit: Of the costs: `ms` or `MB`.
+        unit: Unit of the costs: `ms` or `MB`.
     """
 
     work: str
@@ -79,7 +79,7 @@ class Row:
 
 
 def interleaved(contenders: Mapping[str, Callable[[], object]], effort: Effort) -> dict[str, float]:
-    """Median processor time of each contender, in milliseconds: they take turns, and the first turn warms up."""
+    """Returns each contender's median processor milliseconds; they alternate, and the first turn is warm-up."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     end, turns, fewest = process_time() + effort.seconds, 0, 1 if effort.smoke else 4
     while turns < fewest or process_time() < end:
@@ -94,7 +94,7 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], effort: Effort) 
 
 
 def once(contenders: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Processor time of each contender, in milliseconds, for work that remembers what it has done before."""
+    """Returns processor milliseconds of each contender, for work that caches its earlier results."""
     times: dict[str, float] = {}
     for name, run in contenders.items():
         gc.collect()

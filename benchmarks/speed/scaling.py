@@ -1,12 +1,12 @@
-"""How the time and the memory of a round grow: with clients, parameters and examples, as slopes in log-log.
+"""Measures the growth of a round's time and memory with clients, parameters and examples, as slopes in log-log.
 
     python benchmarks/speed/scaling.py [--picture FILE] [--markdown FILE] [--only NAME ...]
 
-A slope of 1 means that twice as much work takes twice as long. Each size has a process of its own with one thread:
-processor time of a round (a private gradient of every client, clipped example by example, noised client by client;
-full batches) and the peak memory of the process, less that of a process with nothing to do. `slope` is fitted to all
-sizes, `last` to the two largest, where fixed costs no longer hide what a further client, parameter or example costs.
-`--smoke` runs tiny sizes in this process: its numbers mean nothing.
+A slope of 1 means that twice as much work takes twice as long. Each size runs in a separate process with one thread:
+processor time of a round (a private gradient of every client, clipped per example, noised per client; full batches) and
+the peak memory of the process, minus the memory of an idle process. `slope` is fitted to all sizes, `last` to the two
+largest, where fixed costs no longer hide the cost of a further client, parameter or example. `--smoke` runs tiny sizes
+in this process: its numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ import fedpriv as fp
 from fedpriv.models import Loss, SoftmaxRegression, cross_entropy
 
 ROUNDS = 5
-MOST = 1_000_000  # of this size on two rounds are enough
+MOST = 1_000_000  # from this size on, two rounds are enough
 HEADER = ("size", "ms a round", "us each", "against the first", "MB", "KB each")
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What grows, in which sizes, and what the work is."""
+    """A growing quantity, its sizes, and the work."""
 
     name: str
     sizes: tuple[int, ...]
@@ -57,7 +57,7 @@ AXES = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one size."""
+    """The cost of one size."""
 
     size: int
     ms: float
@@ -65,7 +65,7 @@ class Cost:
 
 
 def main() -> None:
-    """Measure, print, and draw if asked."""
+    """Measures, prints, and draws if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[axis.name for axis in AXES], metavar="NAME", help="of an axis")
     parser.add_argument("--picture", type=Path, metavar="FILE")
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def costs(axis: Axis, effort: Effort) -> list[Cost]:
-    """Of every size, without the memory of a process with nothing to do."""
+    """Returns the cost of every size, without the memory of an idle process."""
     empty = apart(run, axis.name, 0, effort=effort)[1]
     sizes = (axis.sizes[0], 2 * axis.sizes[0]) if effort.smoke else axis.sizes
     measured = [(size, *apart(run, axis.name, size, effort=effort)) for size in sizes]
@@ -92,7 +92,7 @@ def costs(axis: Axis, effort: Effort) -> list[Cost]:
 
 
 def run(axis: str, size: int) -> tuple[float, float]:
-    """Median milliseconds of a round after the first, and peak megabytes of this process; without work for size 0."""
+    """Returns a later round's median milliseconds, and this process's peak megabytes; no work for size 0."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     laps: list[float] = []
@@ -110,7 +110,7 @@ def run(axis: str, size: int) -> tuple[float, float]:
 
 
 def work(axis: str, size: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """A model, and inputs `[clients, examples, ...]` with targets."""
+    """Returns a model, and inputs `[clients, examples, ...]` with targets."""
     if axis == "parameters":
         return mlp(size), torch.randn(1, 16, 1, 28, 28), torch.randint(0, 10, (1, 16))
     shape, features, classes = ((size, 6), 16, 4) if axis == "clients" else ((1, size), 64, 10)
@@ -119,13 +119,13 @@ def work(axis: str, size: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def slopes(found: Sequence[Cost]) -> tuple[float, float]:
-    """Of time in log-log: fitted to all sizes, and to the two largest."""
+    """Returns the slopes of time in log-log: fitted to all sizes, and to the two largest."""
     sizes, times = np.log([cost.size for cost in found]), np.log([cost.ms for cost in found])
     return float(np.polyfit(sizes, times, 1)[0]), float(np.polyfit(sizes[-2:], times[-2:], 1)[0])
 
 
 def table(axis: Axis, found: Sequence[Cost]) -> Iterator[str]:
-    """Lines of Markdown."""
+    """Yields lines of Markdown."""
     slope, last = slopes(found)
     yield f"\n{axis.name}: {axis.work}. Time has slope {slope:.2f}, last {last:.2f}.\n"
     yield "| " + " | ".join(HEADER) + " |"
@@ -138,7 +138,7 @@ def table(axis: Axis, found: Sequence[Cost]) -> Iterator[str]:
 
 
 def draw(found: dict[Axis, list[Cost]], path: Path) -> None:
-    """A panel for each axis; the dotted line has slope 1 through the largest size."""
+    """Draws a panel for each axis; the dotted line has slope 1 through the largest size."""
     figure = Figure(figsize=(4 * len(found), 3.6), dpi=120, layout="constrained")
     for panel, (axis, of) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
         sizes = [cost.size for cost in of]

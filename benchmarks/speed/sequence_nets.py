@@ -1,4 +1,4 @@
-"""Models of sequences, and a residual network, that the lines of `architectures.py` compare."""
+"""Models of sequences, and a residual network, for the lines of `architectures.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASSES = 10
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer, whose last output is classified."""
+    """A recurrent layer with a classifier on its last output."""
 
     def __init__(self, layer: nn.RNNBase) -> None:
         super().__init__()
@@ -20,12 +20,12 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(layer.hidden_size * (2 if layer.bidirectional else 1), CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[n, t, inputs] -> [n, classes]`."""
+        """Maps `[n, t, inputs]` to `[n, classes]`."""
         return self.head(self.layer(x)[0][:, -1])
 
 
 class MeanOfWords(nn.Module):
-    """The mean of words' embeddings through two layers."""
+    """Two layers on the mean of words' embeddings."""
 
     def __init__(self, words: int, width: int = 64) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class MeanOfWords(nn.Module):
         self.hidden, self.head = nn.Linear(width, width), nn.Linear(width, CLASSES)
 
     def forward(self, words: Tensor) -> Tensor:
-        """`[n, t] -> [n, classes]`."""
+        """Maps `[n, t]` to `[n, classes]`."""
         return self.head(functional.relu(self.hidden(self.table(words).mean(1))))
 
 
 class Attention(nn.Module):
-    """Causal attention of several heads."""
+    """Causal attention with several heads."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[n, t, width] -> [n, t, width]`."""
+        """Maps `[n, t, width]` to `[n, t, width]`."""
         parts = (
             layer(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
@@ -54,7 +54,7 @@ class Attention(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Attention, and two linear layers, beside the identity."""
+    """Attention and two linear layers, with residual connections."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -63,13 +63,13 @@ class GptBlock(nn.Module):
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[n, t, width] -> [n, t, width]`."""
+        """Maps `[n, t, width]` to `[n, t, width]`."""
         x = x + self.attention(self.first(x))
         return x + self.narrow(functional.gelu(self.wide(self.second(x))))
 
 
 class Gpt(nn.Module):
-    """A small GPT whose first and last weights are one: scores `[n, words, t]` of the next word."""
+    """A small GPT with tied first and last weights: scores `[n, words, t]` of the next word."""
 
     def __init__(self, words: int = 256, length: int = 64, width: int = 384, layers: int = 6, heads: int = 6) -> None:
         super().__init__()
@@ -79,19 +79,19 @@ class Gpt(nn.Module):
         self.last.weight = self.table.weight
 
     def forward(self, words: Tensor) -> Tensor:
-        """`[n, t] -> [n, words, t]`."""
+        """Maps `[n, t]` to `[n, words, t]`."""
         x = self.table(words) + self.positions(torch.arange(words.shape[1], device=words.device))
         return self.last(self.norm(self.blocks(x))).transpose(1, 2)
 
 
 class HuggingFaceGpt(nn.Module):
-    """A GPT-2 of `transformers` with random weights and the adapters of `peft` beside queries, keys and values."""
+    """A GPT-2 of `transformers` with random weights and `peft` adapters for queries, keys and values."""
 
     def __init__(self, words: int = 256, length: int = 64, width: int = 384, layers: int = 6, heads: int = 6) -> None:
         super().__init__()
         import_torchvision(
             "transforms"
-        )  # transformers imports torchvision, which needs help beside a CPU build of torch
+        )  # transformers imports torchvision, which needs a workaround with a CPU build of torch
         from peft import LoraConfig, get_peft_model
         from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -101,12 +101,12 @@ class HuggingFaceGpt(nn.Module):
         self.body = get_peft_model(body, LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True))
 
     def forward(self, words: Tensor) -> Tensor:
-        """`[n, t] -> [n, words, t]`."""
+        """Maps `[n, t]` to `[n, words, t]`."""
         return self.body(input_ids=words).logits.transpose(1, 2)
 
 
 class MaskedClassifier(nn.Module):
-    """A small BERT as Hugging Face writes it: torch's attention, and no mask where it would mask nothing."""
+    """A small BERT as in Hugging Face: torch's attention, and no mask if it would mask nothing."""
 
     def __init__(self, words: int = 5_000, length: int = 64, width: int = 128, layers: int = 2, heads: int = 4) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class MaskedClassifier(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
 
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
-        """`[n, t], [n, t] -> [n, classes]`."""
+        """Maps `[n, t], [n, t]` to `[n, classes]`."""
         allowed = mask.bool()
         if allowed.all():
             bias = None
@@ -138,7 +138,7 @@ class MaskedBlock(nn.Module):
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """`[n, t, width], [n, 1, t, t] -> [n, t, width]`."""
+        """Maps `[n, t, width], [n, 1, t, t]` to `[n, t, width]`."""
         parts = (
             layer(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )

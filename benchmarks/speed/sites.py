@@ -1,11 +1,11 @@
-"""What a round between organisations costs: sites over Zenoh, each a process, against the same run in one process.
+"""Measures a round between organisations: sites over Zenoh, each a process, against the same run in one process.
 
     python benchmarks/speed/sites.py [--markdown FILE] [--sites 5 20] [--parameters 10000 1000000]
     python benchmarks/speed/sites.py --soak 10000        # memory and handles of a site and of the server
     .venv-flower/bin/python benchmarks/speed/sites.py --flower 5      # rounds over Flower beside them
 
-Made-up data, 10 examples a site, so that next to nothing is computed. Mutual TLS and signatures as between hospitals,
-all on this machine. `carried` is a round in which sites send back the bytes that they got: the transport alone.
+The data are synthetic, 10 examples per site, so that almost nothing is computed. Mutual TLS and signatures as between
+hospitals, all on this machine. `carried` is a round in which sites send back the received bytes: the transport alone.
 `flower`: the same sites over Flower, on this machine without TLS; needs an environment with flwr (`make demo-flower`).
 """
 
@@ -43,14 +43,14 @@ from fedpriv.sites.over_zenoh.site_server import SiteServer
 from fedpriv.sites.recording import CONFIG, PLAN, ROUNDS
 
 CLASSES, EXAMPLES = 10, 10
-FIRST = 3  # rounds that are not counted: connections are new
+FIRST = 3  # rounds that are not counted, since connections are new
 ADDRESS = "tls/127.0.0.1:17447"
-FLOWER_PORT = 17500  # of the SuperLink; the next ones are the SuperNodes'
+FLOWER_PORT = 17500  # of the SuperLink; the next ones are used by the SuperNodes
 COUNTED = ("one process", "carried", "sites")
 
 
 def made_up(features: int, seed: int = 0, examples: int = EXAMPLES) -> Split:
-    """Examples that mean nothing; a data set of configurations under the name `sites:made_up`."""
+    """Returns random examples; a data set of configurations under the name `sites:made_up`."""
     draws = torch.Generator().manual_seed(seed)
     inputs = torch.rand(examples, features, generator=draws)
     dataset = TensorDataset(inputs, torch.arange(examples) % CLASSES)
@@ -67,7 +67,7 @@ class Federated:
 
 
 def federated(folder: Path, n_sites: int, parameters: int, rounds: int) -> Federated:
-    """Makes all of it."""
+    """Creates the sites, certificates and plan."""
     features = max(1, parameters // CLASSES)
     config = load_config(config_file(folder, n_sites, features, rounds))
     names = [f"site{number}" for number in range(n_sites)]
@@ -112,7 +112,7 @@ def config_file(folder: Path, n_sites: int, features: int, rounds: int) -> Path:
 
 @contextmanager
 def processes(made: Federated, kind: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A process for each site: `sites` as `fedpriv site run` starts them, or `carried`."""
+    """Starts a process for each site: `sites` as in `fedpriv site run`, or `carried`."""
     here = str(Path(__file__).parent)
     env = {**os.environ, "FEDPRIV_ALLOW_PLUGINS": "1", "OMP_NUM_THREADS": "1"}
     env["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -140,7 +140,7 @@ class Carrying(Site):
 
 
 def carry(folder: Path) -> None:
-    """Sends back what it gets, until it is ended."""
+    """Sends back received bytes, until it is ended."""
     SiteServer(Carrying(folder), [ADDRESS], folder / "tls")
     threading.Event().wait()
 
@@ -157,7 +157,7 @@ def connected(made: Federated, kind: str) -> Iterator[tuple[OverZenoh, list[subp
 
 
 def timed(step: Callable[[int], object], rounds: int) -> list[float]:
-    """Milliseconds of each round but the first ones."""
+    """Returns milliseconds of each round but the first ones."""
     costs: list[float] = []
     for index in range(rounds):
         start = perf_counter()
@@ -183,7 +183,7 @@ def rounds_between_sites(made: Federated, rounds: int, look: Callable[[int, list
 
 
 def rounds_over_flower(made: Federated, rounds: int) -> list[float]:
-    """Milliseconds from one line of `rounds.jsonl` to the next; the server is a process that Flower starts."""
+    """Returns milliseconds between lines of `rounds.jsonl`; the server is a process that Flower starts."""
     from fedpriv.sites.over_flower.starting import environment, program
 
     here = str(Path(__file__).parent)
@@ -212,7 +212,7 @@ def rounds_over_flower(made: Federated, rounds: int) -> list[float]:
             log = (made.folder / f"flower-{number}.log").open("ab")
             running.append(subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True))
             if number == 0:
-                sleep(10)  # the SuperLink has to listen
+                sleep(10)  # the SuperLink needs time to listen
         deadline = perf_counter() + 600 + 60 * rounds
         while len(arrivals) < rounds:
             assert perf_counter() < deadline and running[-1].poll() is None, f"see the logs in {made.folder}"
@@ -240,7 +240,7 @@ def rounds_carried(made: Federated, rounds: int, parameters: int) -> list[float]
 
 
 def rounds_in_one_process(made: Federated, rounds: int) -> list[float]:
-    """The same settings in one process, whose ledger is on the same disk."""
+    """Returns milliseconds of rounds with the same settings in one process, with its ledger on the same disk."""
     config = load_config(made.folder / "run.yaml", ["seed=0"])
     split = load_data(config)
     clients = make_population(config, split)
@@ -250,7 +250,7 @@ def rounds_in_one_process(made: Federated, rounds: int) -> list[float]:
         config.promise(len(clients)),
         rounds=rounds,
         folder=made.folder / "one",
-        checkpoint_every=1,  # as sites keep what they need to go on
+        checkpoint_every=1,  # sites also store their state in every round
         compute=fedpriv.Compute(threads=1),
     )
     reports = iter(training)
@@ -258,7 +258,7 @@ def rounds_in_one_process(made: Federated, rounds: int) -> list[float]:
 
 
 def row_of(n_sites: int, parameters: int, rounds: int, flower: int) -> dict[str, list[float]]:
-    """Milliseconds of rounds of each kind, one after another; over Flower so many rounds, if any."""
+    """Returns milliseconds of rounds of each kind in sequence, with `flower` rounds over Flower."""
     costs: dict[str, list[float]] = {}
     if flower:
         with TemporaryDirectory(prefix="fp") as temporary:  # sockets need short paths
@@ -273,7 +273,7 @@ def row_of(n_sites: int, parameters: int, rounds: int, flower: int) -> dict[str,
 
 
 def resources(pid: int) -> str:
-    """Memory and open handles of a process, from /proc."""
+    """Returns memory and open handles of a process, from /proc."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     values = {line.split(":")[0]: line.split(":")[1].split() for line in lines if ":" in line}
     handles = len([*Path(f"/proc/{pid}/fd").iterdir()])
@@ -296,7 +296,7 @@ def soak(rounds: int, n_sites: int, parameters: int) -> None:
 
 
 def table(results: dict[tuple[int, int], dict[str, list[float]]]) -> str:
-    """Median and 99th percentile in milliseconds; over Flower the median and the largest."""
+    """Returns median and 99th percentile in milliseconds; over Flower the median and the largest."""
     lines = [
         "| sites | parameters | one process | carried | sites | overhead | flower |",
         "|---|---|---|---|---|---|---|",
@@ -314,7 +314,7 @@ def table(results: dict[tuple[int, int], dict[str, list[float]]]) -> str:
 
 
 def percentile(costs: Sequence[float]) -> float:
-    """The 99th."""
+    """Returns the 99th percentile."""
     return quantiles(costs, n=100, method="inclusive")[-1] if len(costs) > 1 else costs[0]
 
 

@@ -1,13 +1,13 @@
-"""What a round costs beside its arithmetic: Python, torch's dispatch, the report and the disk.
+"""Measures the overhead of a round beyond its arithmetic: Python, torch's dispatch, the report and the disk.
 
     python benchmarks/speed/small_rounds.py [--folder DIR] [--rounds 400] [--only WORD] [--count]
 
-Contenders take turns, a round each, by the processor time of one thread; ratios are of medians, over the plain step: to
-draw a batch at random and to compute its mean gradient. `oracle` answers one query, `Training` makes a whole round in
-memory; `fixed ms` is what it takes beyond the plain step. The last two columns divide rounds in a folder on the disk
-that holds DIR by rounds in memory, in turns of a hundred: an `fsync` each, or shared by short ones as in `train`.
-These means include the tight epsilon of the reports, a dozen times a run; they are given on the wall, too, with the
-number of rounds that shared a sync. On a busy machine rounds take longer, and fewer of them share one.
+Contenders alternate, one round each, measured by the processor time of one thread; ratios are of medians, over the
+plain step: drawing a batch at random and computing its mean gradient. `oracle` computes one query, `Training` a whole
+round in memory; `fixed ms` is its excess over the plain step. The last two columns divide rounds in a folder on the
+disk that holds DIR by rounds in memory, in turns of a hundred: with an `fsync` each, or shared by short rounds as in
+`train`. These means include the tight epsilon of the reports, a dozen times a run; they are also given in wall time,
+with the number of rounds that shared a sync. On a busy machine rounds take longer, and fewer of them share one.
 
 `a few numbers` is logistic regression on 8 examples of 4 numbers: nothing but the fixed cost.
 """
@@ -48,7 +48,7 @@ WORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
 
 
 def training(work: str, rounds: int, folder: Path | None = None) -> fp.Training:
-    """Returns a run with one client, whose first checkpoint is its last."""
+    """Returns a run with one client; its first checkpoint is its last."""
     make_model, shape, count, batch = WORKS[work]
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(count, *shape), torch.arange(count) % 2)
@@ -58,7 +58,7 @@ def training(work: str, rounds: int, folder: Path | None = None) -> fp.Training:
 
 
 def plain_step(work: str) -> Callable[[], object]:
-    """Returns the step that one would write without privacy."""
+    """Returns the step without privacy."""
     make_model, shape, count, batch = WORKS[work]
     model = make_model()
     inputs, targets = torch.randn(count, *shape), torch.arange(count) % 2
@@ -72,7 +72,7 @@ def plain_step(work: str) -> Callable[[], object]:
 
 
 def oracle_step(work: str, rounds: int) -> Callable[[], object]:
-    """Returns one answer of the oracle to a query, in a new round each time."""
+    """Returns a function that computes one query of the oracle, in a new round each time."""
     run = training(work, rounds)
     received = run.progress.received
     indices = iter(range(rounds))
@@ -101,7 +101,7 @@ def one_by_one(groups: Iterable[Sequence[fp.RoundReport]]) -> Iterator[fp.RoundR
 
 
 class CountingDisk(files.Disk):
-    """Counts how often the disk is waited for."""
+    """Counts the waits for the disk."""
 
     syncs = 0
 
@@ -112,7 +112,7 @@ class CountingDisk(files.Disk):
 
 @dataclass
 class Cost:
-    """What rounds cost: seconds of a round, for each turn, and waits for the disk in all."""
+    """The cost of rounds: seconds of a round, for each turn, and the total number of waits for the disk."""
 
     busy: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Cost:
 
 
 def in_folders(work: str, rounds: int, folder: Path) -> list[Cost]:
-    """Returns what rounds cost in memory, in a folder with a sync each, and with shared syncs."""
+    """Returns the cost of rounds in memory, in a folder with a sync each, and with shared syncs."""
     disk = files.disk = CountingDisk()
     in_memory = iter(training(work, rounds))
     each = iter(training(work, rounds, folder / "each"))
@@ -153,7 +153,7 @@ class Operations(TorchDispatchMode):
 
 
 def counted(work: str) -> str:
-    """Formats how many calls and tensor operations a round of `Training` makes, without another's interference."""
+    """Formats the numbers of calls and tensor operations in a round of `Training`, measured without interference."""
     run = iter(training(work, 40))
     for _ in range(20):
         next(run)
@@ -169,7 +169,7 @@ def counted(work: str) -> str:
 
 
 def main() -> None:
-    """Print the ratios, or the counts."""
+    """Prints the ratios, or the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(), help="a folder on the disk in question")
     parser.add_argument("--rounds", type=int, default=400)

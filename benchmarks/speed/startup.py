@@ -1,8 +1,8 @@
-"""How long a user waits before anything happens, against what the libraries below cost alone.
+"""Measures the start-up time of fedpriv, relative to the import time of the underlying libraries.
 
     python benchmarks/speed/startup.py [--repeats 5]
 
-Median processor seconds of fresh processes. The aims: `fedpriv --help` within 1.5 times `import typer, rich`, and
+Median processor seconds of fresh processes. The targets: `fedpriv --help` within 1.5 times `import typer, rich`, and
 `import fedpriv` within 1.2 times `import torch`.
 """
 
@@ -23,7 +23,7 @@ AGAINST = {
 
 
 def seconds(code: str, repeats: int) -> float:
-    """Processor time, for other processes may be at work."""
+    """Returns the processor time, since other processes may be running."""
     took: list[float] = []
     for _ in range(repeats + 1):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

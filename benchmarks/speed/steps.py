@@ -1,4 +1,4 @@
-"""Lines of whole steps of one client: draw a batch, sum the clipped gradients, add noise, write the ledger."""
+"""Lines with whole steps of one client: draw a batch, sum the clipped gradients, add noise, write the ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_ROUNDS = 20_000  # all of them are planned before the first
 
 
 def oracle_step(batch: int, effort: Effort) -> Found:
-    """Softmax regression on Poisson batches; all contenders draw their batches from the same 10 000 examples."""
+    """Measures softmax regression on Poisson batches; all contenders draw batches from the same 10 000 examples."""
     torch.manual_seed(0)
     batch, count = effort.of(batch), effort.of(EXAMPLES, 100)
     x, y = torch.randn(count, 1, 28, 28), torch.randint(0, 10, (count,))
@@ -39,7 +39,7 @@ def oracle_step(batch: int, effort: Effort) -> Found:
 
 
 def asks(model: nn.Module, x: Tensor, y: Tensor, rate: float, most_rounds: int) -> Callable[[], object]:
-    """One question to the oracle of a run, in a new round each time."""
+    """Returns a function that makes one query to the oracle of a run, in a new round each time."""
     clients = fp.make_clients(model, Loss(cross_entropy), [TensorDataset(x, y)])
     privacy = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(rate), clip=fp.Clip(opponents.CLIP))
     oracle = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=most_rounds).oracle

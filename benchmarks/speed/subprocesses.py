@@ -1,4 +1,4 @@
-"""Work in a process of its own, for peak memory never falls, and for peers that live in other environments."""
+"""Runs work in separate processes, since peak memory never falls, and for peers in other environments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _CALL += "print(json.dumps(getattr(importlib.import_module(f[0]), f[1])(*a)))"
 
 
 def apart(work: Callable[..., Any], *arguments: object, effort: Effort, python: str | Path = sys.executable) -> Any:
-    """What a function of this folder gives in a fresh process; in a smoke run here.
+    """Returns the result of a function of this folder from a fresh process; a smoke run calls it here.
 
     Args:
-        work: A function of a module of this folder, of arguments and with a result that JSON holds.
+        work: A function in a module of this folder, with arguments and a result that can be stored as JSON.
         arguments: Its arguments.
-        effort: Of the run.
+        effort: Settings of the run.
         python: The interpreter.
     """
     if effort.smoke:

@@ -1,11 +1,11 @@
-"""One table of what fedpriv costs: each line is a ratio of contenders that took turns in one run.
+"""One table of the costs of fedpriv: each line is a ratio of contenders that alternated in one run.
 
     python benchmarks/speed/table.py [--only WORD ...] [--markdown FILE] [--seconds 5]
 
-Costs are processor time of one thread, or peak memory; ratios are of medians over turns. A machine that is busy slows
-all contenders of a line alike; absolute costs stand beside the ratio and mean little elsewhere. pfl-research 0.6.0 is
-installed into an environment of its own (`--pfl`) the first time; where that fails its lines are left out, and so said.
-`--smoke` runs every line once, at tiny sizes: its numbers mean nothing.
+Costs are processor time of one thread, or peak memory; ratios are of medians over turns. A busy machine slows all
+contenders of a line equally; absolute costs are listed next to the ratio and are not comparable between machines.
+pfl-research 0.6.0 is installed into a separate environment (`--pfl`) the first time; if that fails, its lines are
+omitted with a note. `--smoke` runs every line once, at tiny sizes: its numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADER = ("work", "over", "ratio", "peers", "aim", "fedpriv", "over is", "note")
 
 
 def main() -> None:
-    """Print the table, line by line, and write it if asked."""
+    """Prints the table, line by line, and writes it if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="lines whose work has one of the words")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="where to write the table")
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def table(rows: Sequence[Row], effort: Effort) -> Iterator[str]:
-    """Lines of Markdown."""
+    """Yields lines of Markdown."""
     yield shown(HEADER)
     yield shown(["---"] * len(HEADER))
     for row in rows:
@@ -64,7 +64,7 @@ def table(rows: Sequence[Row], effort: Effort) -> Iterator[str]:
 
 
 def cells(row: Row, found: Found) -> list[str]:
-    """Of one line."""
+    """Returns the cells of one line."""
     ratios = found.ratios()
     peers = ", ".join(f"{name} {number(ratio)}" for name, ratio in ratios.items() if name != OURS)
     costs = (f"{number(found.costs[name])} {row.unit}" for name in (OURS, PLAIN))
@@ -72,12 +72,12 @@ def cells(row: Row, found: Found) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Three digits."""
+    """Formats a number with three digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def shown(parts: Sequence[str]) -> str:
-    """A line of a Markdown table."""
+    """Returns a line of a Markdown table."""
     return "| " + " | ".join(parts) + " |"
 
 

@@ -1,12 +1,12 @@
-"""Where the time of whole runs goes: `fedpriv train` of five shipped configurations, in shares of processor time.
+"""Splits the time of whole runs: `fedpriv train` of five shipped configurations, in shares of processor time.
 
     FEDPRIV_DATA=... python benchmarks/speed/whole_runs.py [--only NAME ...] [--markdown FILE]
 
-Each run has a process of its own, with so many rounds that it takes about half a minute. Clocks stand at the
-doors: what is called from inside another door counts there alone. `gradients` has draws and collation in it, `start` is
-all before the first round (imports, data, the trial of model and loss) but for the noise that is computed for the whole
-run, which is the accountant's, `pictures` has matplotlib's import in it; `rest` is the strategy and what has no door.
-`--smoke` runs two rounds of one in this process: its numbers mean nothing.
+Each run has a separate process, with a number of rounds that takes about half a minute. Clocks are placed at entry
+points: a call inside another entry point counts for that one only. `gradients` includes draws and collation, `start` is
+everything before the first round (imports, data, the test of model and loss) except for the noise that is computed for
+the whole run, which counts for the accountant, `pictures` includes matplotlib's import; `rest` is the strategy and
+everything without an entry point. `--smoke` runs two rounds of one in this process: its numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ LABELS = ("gradients", "noise", "ledger", "accountant", "evaluation", "checkpoin
 
 @dataclass
 class Clock:
-    """Processor seconds by label; one label at a time."""
+    """Processor seconds by label, with one label at a time."""
 
     spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LABELS, 0.0))
     label: str = "start"
     mark: float = field(default_factory=process_time)
 
     def now(self, label: str) -> None:
-        """From here on, time counts for this label."""
+        """Counts time for this label from here on."""
         at = process_time()
         self.spent[self.label] += at - self.mark
         self.label, self.mark = label, at
 
     @contextmanager
     def inside(self, label: str) -> Iterator[None]:
-        """Time counts for this label until the end."""
+        """Counts time for this label until the end of the block."""
         before = self.label
         self.now(label)
         try:
@@ -60,7 +60,7 @@ class Clock:
             self.now(before)
 
     def at_door(self, label: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, timed."""
+        """Returns the same function with timing."""
 
         @wraps(call)
         def timed(*arguments: object, **named: object) -> object:
@@ -70,7 +70,7 @@ class Clock:
         return timed
 
     def rounds_begin(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function; when it is called the start is over."""
+        """Returns the same function; its first call ends the start."""
 
         @wraps(call)
         def begins(*arguments: object) -> object:
@@ -81,7 +81,7 @@ class Clock:
 
 
 def doors(clock: Clock) -> list[tuple[str, object, str]]:
-    """Label, owner and name of what is timed."""
+    """Returns label, owner and name of the timed functions."""
     from fedpriv.oracle.clipped_sums import ClippedSums
     from fedpriv.planning import plan
     from fedpriv.privacy.accounting.accountant import Accountant
@@ -112,7 +112,7 @@ def doors(clock: Clock) -> list[tuple[str, object, str]]:
 
 
 def shares(name: str, overrides: list[str], elapsed: bool) -> dict[str, float]:
-    """Processor seconds of one run by label; those of this process so far count as its start if asked."""
+    """Returns processor seconds of one run by label; `elapsed` adds this process's time so far to its start."""
     clock = Clock(mark=0.0) if elapsed else Clock()
     from fedpriv.cli import app
     from fedpriv.runs.training import Training
@@ -127,7 +127,7 @@ def shares(name: str, overrides: list[str], elapsed: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run them all and print the shares."""
+    """Runs them all and prints the shares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS), metavar="NAME")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="where to write the table")
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def table(names: list[str], effort: Effort) -> Iterator[str]:
-    """Lines of Markdown."""
+    """Yields lines of Markdown."""
     yield "| run | " + " | ".join(LABELS) + " | all |"
     yield "|---" * (len(LABELS) + 2) + "|"
     for name in names:

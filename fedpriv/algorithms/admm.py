@@ -52,7 +52,16 @@ class Step(Protocol):
 class Prox:
     """Proximal step with step size `eta_t`, eq 8: `z = (rho w + lambda - g~ + center / eta) / (rho + 1 / eta)`.
 
-    g~ is the private gradient at `center`, in the paper the client's last z.
+    g~ is the private gradient at `center`, which in the paper is the client's last z.
+
+    Args:
+        eta: Step size of round t: a number, a schedule, or inf for no step term. `Decay()`, that is `1 / sqrt(t)`, by
+            default.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.inexact_admm(fedpriv.Prox(eta=0.1)).name
+        'iadmm_prox'
     """
 
     eta: RateOrInfinite = field(default_factory=Decay)
@@ -68,8 +77,17 @@ class Prox:
 class Trust:
     """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected onto the ball of radius `delta_t` around `center`.
 
-    The paper's radius 1/t^2 allows only a finite distance in all, so the method stops short; the paper's curves come
-    from a constant radius (`power = 0`).
+    With the paper's radius 1/t^2 the total distance is finite, so the method can stop before the optimum; the paper's
+    curves were made with a constant radius (`power = 0`).
+
+    Args:
+        radius: Radius `delta_t` of round t: a number or a schedule; infinite by default.
+        norm: Norm of the ball, `"linf"` (default) or `"l2"`.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.inexact_admm(fedpriv.Trust(radius=0.1)).name
+        'iadmm_trust'
     """
 
     radius: RateOrInfinite = field(default_factory=lambda: Decay(math.inf, 0.0))
@@ -100,7 +118,16 @@ class Everywhere:
 @checked("strategy.feasible")
 @dataclass(frozen=True)
 class BoxSet:
-    """`W = [-bound, bound]^dim`."""
+    """The box `W = [-bound, bound]^dim`.
+
+    Args:
+        bound: Largest absolute value of a parameter; positive.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> fedpriv.BoxSet(1.0).project(torch.tensor([[3.0, -0.5]])).tolist()
+        [[1.0, -0.5]]
+    """
 
     bound: Positive
 
@@ -112,7 +139,16 @@ class BoxSet:
 @checked("strategy.feasible")
 @dataclass(frozen=True)
 class BallSet:
-    """`W = {z : ||z||_2 <= radius}`."""
+    """The ball `W = {z : ||z||_2 <= radius}`.
+
+    Args:
+        radius: Largest l2 norm of the parameters; positive.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> [round(value, 3) for value in fedpriv.BallSet(1.0).project(torch.tensor([[3.0, 4.0]]))[0].tolist()]
+        [0.6, 0.8]
+    """
 
     radius: Positive
 
@@ -139,21 +175,21 @@ class AdmmState:
 @checked("strategy")
 @dataclass(frozen=True)
 class AdmmStep:
-    """The local step of inexact ADMM.
+    """The client update of inexact ADMM.
 
     Args:
         step: `Prox` or `Trust`.
         rho: Penalty sequence.
         feasible: The set W, onto which z is projected after the step.
         weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
-        linearize_at: Where the gradient is computed and the step term is centred: at the client's own z_p (`"local"`),
-            as in the paper, or at the `"received"` w. The latter works with secure aggregation; with constant rho and
-            eta it is heavy-ball gradient descent with momentum 1 / (1 + rho eta).
+        linearize_at: Point at which the gradient is computed and the step term is centred: the client's z_p
+            (`"local"`), as in the paper, or at the `"received"` w. The latter works with secure aggregation; with
+            constant rho and eta it is heavy-ball gradient descent with momentum 1 / (1 + rho eta).
     """
 
     receives: ClassVar[tuple[str, ...]] = ("consensus",)
     sends: ClassVar[tuple[str, ...]] = ("shifted_primal",)
-    memory: ClassVar[Memory] = "private"  # the client's own z_p and lambda_p
+    memory: ClassVar[Memory] = "private"  # the client's z_p and lambda_p
 
     step: Prox | Trust
     rho: PenaltyRate
@@ -163,7 +199,7 @@ class AdmmStep:
 
     @property
     def linear(self) -> bool:
-        """True for proximal steps without W on gradients at w, whose messages are linear in the answers."""
+        """True for proximal steps without W on gradients at w: their messages are linear in the query results."""
         return isinstance(self.step, Prox) and isinstance(self.feasible, Everywhere) and self.linearize_at == "received"
 
     def init(self, params: Tensor) -> AdmmState:
@@ -207,7 +243,17 @@ class AdmmServer:
 @checked("strategy.step")
 @dataclass(frozen=True)
 class OutputNoise:
-    """Budget schedule under which the noise on `z_p`, the result of a step, is constant: `1 / (rho_t + 1/eta_t)`."""
+    """Budget schedule under which the noise on `z_p`, the result of a step, is constant: `1 / (rho_t + 1/eta_t)`.
+
+    Args:
+        rho: Penalty parameter of each round, as for `inexact_admm`.
+        eta: Step size of each round, as for `Prox`.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.OutputNoise(rho=2.0, eta=0.5).share(0)
+        0.25
+    """
 
     rho: PenaltyRate
     eta: RateOrInfinite
@@ -231,25 +277,33 @@ def inexact_admm(
     """Inexact ADMM with a server (Ryu and Kim, 2022): one private gradient and one closed-form step a round.
 
     Args:
-        step: The local step: proximal, `Prox()`, or in a trust region, `Trust()`.
-        rho: Penalty parameter of each round.
-        feasible: Set W that the model is kept in: `Everywhere()`, `BoxSet(bound)` or `BallSet(radius)`.
+        step: The client update: proximal, `Prox()` (default), or in a trust region, `Trust()`.
+        rho: Penalty parameter of each round; `Penalty()` by default.
+        feasible: Set W of allowed models: `Everywhere()`, `BoxSet(bound)` or `BallSet(radius)`.
         weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
-        linearize_at: Where a client computes its gradient: at its own model (`"local"`), as in the paper, or at the
-            `"received"` one, which secure aggregation needs.
-        average: None reports the last model w; a number p the average of all rounds' w by `t**p` (the
-            paper's theorem is about p = 0).
+        linearize_at: Point at which a client computes its gradient: its model (`"local"`, default), as in the paper, or
+            the `"received"` one, which secure aggregation needs.
+        average: Reported model: the last w (None, default), or for a number p the average of all rounds' w with
+            weights `t**p` (the paper's theorem is about p = 0).
 
     Returns:
         The strategy.
 
     Raises:
         ConfigError: an argument is out of range, or `Trust` with a set W other than a box around an l-infinity ball.
+
+    Examples:
+        >>> import fedpriv
+        >>> strategy = fedpriv.inexact_admm(fedpriv.Prox(0.1), rho=fedpriv.Penalty(2.0))
+        >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases
+        5
     """
     if isinstance(step, Trust) and not (
         isinstance(feasible, Everywhere) or (isinstance(feasible, BoxSet) and step.norm == "linf")
     ):
-        raise ConfigError("strategy.feasible", feasible, "only an linf trust region joins with a box; use step: prox")
+        raise ConfigError(
+            "strategy.feasible", feasible, "only an linf trust region can be combined with a box; use step: prox"
+        )
     local = AdmmStep(step, rho, feasible, weight_decay, linearize_at)
     if isinstance(step, Prox):
         name = "iadmm_prox"

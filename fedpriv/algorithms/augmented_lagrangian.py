@@ -61,7 +61,7 @@ class LocalBlock:
         dual: lambda_i, `[n, dim]`.
         anchor: w^k, `[n, dim]`.
         multipliers: mu_i, `[n, m]`.
-        prepared: What the solver computed in advance for this inner loop, `[n, ...]`.
+        prepared: Values that the solver computed in advance for this inner loop, `[n, ...]`.
     """
 
     u: Tensor
@@ -88,7 +88,7 @@ class AdmmBlock:
     receives: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
     sends: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
     memory: ClassVar[Memory] = "private"  # multipliers and copies
-    linear: ClassVar[bool] = False  # messages are not linear in the answers
+    linear: ClassVar[bool] = False  # messages are not linear in the query results
 
     outer: Outer
     rho: float
@@ -143,7 +143,7 @@ class AdmmBlock:
         """Updates the multipliers (not at the start) and begins the next inner loop at w."""
         multipliers, measures = self._measure(w, state, oracle)
         if phase != ACCEPTED:
-            # as they were, in the width of the constraints
+            # unchanged, in the width of the constraints
             multipliers = state.multipliers + 0 * multipliers
         state = replace(state, multipliers=multipliers, anchor=w, u=w)
         merit = self._merit(state, oracle)
@@ -177,11 +177,12 @@ class Loop:
         outer: Outer rounds.
         inner: Rounds of this inner loop.
         inner_total: Rounds of all inner loops.
-        certified: Whether the last inner loop ended by its certificate, not by its cap.
-        done: Whether the run is over.
-        converged: Whether eq 11 and the certificate hold.
+        certified: True if the last inner loop ended by its certificate; False if it reached its largest number of
+            rounds.
+        done: True if the run is over.
+        converged: True if eq 11 and the certificate hold.
         stalled: Outer rounds without progress.
-        least_violation: Violation with which the next one is compared.
+        least_violation: Violation to compare the next one with.
         objective: Value of the objective, with h, `[]`.
         violation: Largest violation of a client, `[]`.
         complementarity: Largest `|mu_i c_i|` of an inequality, `[]`.
@@ -214,7 +215,7 @@ class ConstrainedAdmmServer:
         rho: ADMM penalty parameter.
         regularizer: h.
         inner_decay: `q` of `e_{t+1} = q^t`.
-        inner_rounds: Most rounds of an inner loop; if the last loop needs more, the run reports `converged` as false.
+        inner_rounds: Largest number of rounds of an inner loop; if the last loop needs more, `converged` is False.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
@@ -236,7 +237,7 @@ class ConstrainedAdmmServer:
     def __call__(self, message: Tensor, network: Network, state: Loop) -> tuple[Tensor, Loop]:
         """Computes one communication round."""
         n = network.n_clients
-        # u~_i, e~_i and objectives are added up; of the other numbers the largest counts
+        # u~_i, e~_i and objectives are added up; for the other numbers the largest is used
         rows = network.gather(message)
         sums = network.total(rows[:, :-3])[0]
         violation, complementarity, change = network.largest(rows[:, -3:])[0]
@@ -262,7 +263,7 @@ class ConstrainedAdmmServer:
 
     def _check_certificate(self, error: Tensor, state: Loop) -> Loop:
         """Accepts w if the certificate holds, or if the inner loop has reached its largest number of rounds."""
-        # of the Lagrangian at w with the multipliers that it would set, eq 11
+        # stationarity of the Lagrangian at w, with the multipliers that w would set, eq 11
         state = replace(state, stationarity=error + (state.w - state.anchor).abs().max() / self.outer.beta)
         certified = bool(error <= self.outer.tau(state.outer))
         if certified or state.inner >= self.inner_rounds:
@@ -298,21 +299,32 @@ def proximal_al(
 ) -> Strategy:
     """Constrained training without privacy: proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024).
 
-    Messages reveal exact gradients and constraint values, so it needs `Privacy(at="none")`.
+    Not private: messages reveal exact gradients and constraint values. It needs `Privacy(at="none")`.
 
     Args:
         outer: Penalty, tolerances and stopping rule of the outer loop.
         rho: ADMM penalty parameter, in the units of the objective's curvature.
         regularizer: Convex h, added to the sum of the clients' objectives.
-        solver: Solves subproblems: `LBFGS()` (default), `Newton()`, `AcceleratedGradient()`, `Quadratic()`.
+        solver: Solver of subproblems: `LBFGS()` (default), `Newton()`, `AcceleratedGradient()`, `Quadratic()`.
         inner_decay: Round t of an inner loop solves subproblems to the tolerance `inner_decay**t`; in (0, 1).
-        inner_rounds: Most rounds of one inner loop.
+        inner_rounds: Largest number of rounds of one inner loop.
 
     Returns:
-        The strategy. It ends by itself when w is stationary and feasible to the tolerances of `outer`.
+        The strategy. The run ends when w is stationary and feasible to the tolerances of `outer`.
 
     Raises:
         ConfigError: an argument is out of range.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.ones(8, 1), torch.full((8, 1), 2.0))
+        >>> at_one = fedpriv.LinearEquality(torch.tensor([[1.0]]), torch.tensor([-1.0]))
+        >>> problem = fedpriv.Problem(constraints=(at_one,))
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 1, bias=False), nn.MSELoss(), [data], problem)
+        >>> result = fedpriv.train(clients, fedpriv.proximal_al(), fedpriv.Privacy(at="none"), rounds=200)
+        >>> round(result.params.item(), 2)  # the constraint is w = 1, the unconstrained optimum 2
+        1.0
     """
     server = ConstrainedAdmmServer(outer, rho, regularizer, inner_decay, inner_rounds)
     block = AdmmBlock(outer, rho, solver)
@@ -320,7 +332,7 @@ def proximal_al(
 
 
 def _gradient_at(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
-    """Returns gradients at the received point, `[n, dim]`; refuses those that are not finite."""
+    """Returns gradients at the received point, `[n, dim]`; raises if one is not finite."""
     slope = gradient(merit, w)[1]
     check_finite(slope, "gradient of objective and constraints")
     return slope

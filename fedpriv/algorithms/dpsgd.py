@@ -4,7 +4,7 @@
 
 g~_j is the private gradient of node j and W the mixing matrix. With a constant step, nodes with different data do not
 reach the common optimum (heterogeneity bias); with a decaying one they do. With a geometric step and a geometric noise
-schedule it is DPOP (Huang, Mitra and Vaidya, 2015), whose Laplace noise on x is alpha_t times noise on the gradient.
+schedule it is DPOP (Huang, Mitra and Vaidya, 2015); its Laplace noise on x is alpha_t times noise on the gradient.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Descend:
 
     @property
     def memory(self) -> Memory:
-        """`"none"` for plain steps; other optimisers' state depends on answers."""
+        """`"none"` for plain steps; other optimisers' state depends on query results."""
         if isinstance(self.optimizer, Sgd):
             return "none"
         return "private"
@@ -81,16 +81,24 @@ def decentralized_sgd(
     """Decentralised (stochastic) gradient descent on a graph (D-PSGD; Lian et al., 2017).
 
     Args:
-        step_size: Step size `alpha_t` of each round.
-        optimizer: How a node steps along its gradient: `Sgd()`, `Momentum()`, `Adam()` or `AdamW()`. Its state stays at
+        step_size: Step size `alpha_t` of each round: a number or a schedule; 0.1 by default.
+        optimizer: Optimiser of each node: `Sgd()` (default), `Momentum()`, `Adam()` or `AdamW()`. Its state stays at
             the node and is not mixed.
-        average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.
+        average: Reported model: the last one (None, default), for a number p the average of all rounds' models with
+            weights `t**p`, or an `Ema()`.
 
     Returns:
         The strategy. Each round every active node computes one private gradient.
 
     Raises:
         ConfigError: an argument is out of range.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
+        >>> strategy = fedpriv.decentralized_sgd(fedpriv.StepSize(0.5, power=0.5))
+        >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5, network=ring).releases
+        20
     """
     local = Descend(step_size, optimizer)
     return Strategy(local, GossipAverage(), last_or_average(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser

@@ -8,7 +8,7 @@ Problem: min_x (1/n) sum_i F_i(x) + h(x). Node i holds a dual z_i, at first 0. R
     output: x~_i = (a_1 x_i^(1) + ... + a_T x_i^(T)) / A_T
 
 iota is the expected fraction of active nodes. An inactive node computes nothing, sends nothing and keeps z_i, so the
-round costs it no epsilon. There is no further amplification: an observer of messages sees which nodes are active.
+round costs it no epsilon. There is no further amplification: an observer of messages can see the active nodes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DualMap:
 
     def __post_init__(self) -> None:
         if self.gamma == 0 and self.regularizer.strong_convexity == 0:
-            fix = "must be positive: only a strongly convex regularizer (l2, elastic_net) works without it"
+            fix = "must be positive: only a strongly convex regularizer (l2, elastic_net) works with 0"
             raise ConfigError("strategy.gamma", self.gamma, fix)
 
     def weight(self, t: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Clock:
 @checked("strategy")
 @dataclass(frozen=True)
 class DualStep:
-    """The local step of dual averaging.
+    """The client update of dual averaging.
 
     Args:
         dual_map: Maps z to x.
@@ -96,7 +96,7 @@ class DualStep:
 
     receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
     sends: ClassVar[tuple[str, ...]] = ("row",)
-    memory: ClassVar[Memory] = "none"  # the duals that it keeps are what it received
+    memory: ClassVar[Memory] = "none"  # it keeps only duals that it received
     linear: ClassVar[bool] = False  # neighbours see single rows
     period: ClassVar[int] = 1  # one gradient a round
 
@@ -209,18 +209,27 @@ def dual_averaging(
         regularizer: h; `L2(5e-4)` by default.
         weight_power: Round t has weight `t**weight_power`: 1 for strongly convex h (rate O(1/t)), 0 for convex h
             (O(1/sqrt t)).
-        gamma: Weight `gamma t**gamma_power` of a proximal term `||x||^2 / 2`: positive for convex h, 0 will do for
-            strongly convex h.
+        gamma: Weight `gamma t**gamma_power` of a proximal term `||x||^2 / 2`: positive for convex h; 0 (default) is
+            sufficient for strongly convex h.
         gamma_power: See `gamma`; 0.5 for convex h.
-        active_fraction: Expected fraction of active nodes in a round: `network.active_fraction`.
-        inactive: How a node that was inactive computes x: `"lazy"`, with the current weights, as in the paper's proof,
-            or `"literal"`, with the weights of its last active round, as the paper's algorithm is printed.
+        active_fraction: Expected fraction of active nodes in a round, `network.active_fraction`; 1 by default.
+        inactive: Computation of x at a node that was inactive: `"lazy"` (default), with the current weights, as in the
+            paper's proof, or `"literal"`, with the weights of its last active round, as the paper's algorithm is
+            printed.
 
     Returns:
-        The strategy. It starts at the minimiser of h, whatever the clients' initial parameters.
+        The strategy. It starts at the minimiser of h; the clients' initial parameters are not used.
 
     Raises:
         ConfigError: gamma is 0 though h is not strongly convex, or an argument is out of range.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> ring = fedpriv.Graph(networkx.cycle_graph(4), activity=fedpriv.RandomNodes(0.5))
+        >>> strategy = fedpriv.dual_averaging(active_fraction=0.5)
+        >>> planned = fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5, network=ring)
+        >>> planned.spent.epsilon <= 1.0
+        True
     """
     dual_map = DualMap(regularizer, weight_power, gamma, gamma_power, active_fraction)
     step = DualStep(dual_map, inactive)

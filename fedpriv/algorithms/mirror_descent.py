@@ -1,6 +1,6 @@
 """DP-AccMD: accelerated mirror descent on a centrally symmetric convex set (Wang, Ye, Xu, 2017, algorithm 3).
 
-Problem: min_{x in C} F(x), F convex and L-smooth in the 2-norm, so L D^2-smooth in the norm whose unit ball is C (D the
+Problem: min_{x in C} F(x), F convex and L-smooth in the 2-norm, so L D^2-smooth in the norm with unit ball C (D the
 2-norm diameter of C). With w 1-strongly convex in that norm and B_w its Bregman divergence, y_0 = z_0 = x_0 and
 k = 0, 1, ...:
 
@@ -52,7 +52,16 @@ class MirrorSet(Protocol):
 @checked("strategy")
 @dataclass(frozen=True)
 class EuclideanBall:
-    """`||x||_2 <= radius`, with `w = ||x||_2^2 / (2 radius^2)`."""
+    """The set `||x||_2 <= radius`, with the mirror map `w = ||x||_2^2 / (2 radius^2)`.
+
+    Args:
+        radius: Largest l2 norm of the model; positive.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.EuclideanBall(3.0).diameter
+        6.0
+    """
 
     radius: Positive
 
@@ -77,10 +86,18 @@ class EuclideanBall:
 @checked("strategy")
 @dataclass(frozen=True)
 class L1Ball:
-    """`||x||_1 <= radius`, with `w = kappa ||x||_p^2 / (2 radius^2)`, `p = 1 + 1 / ln(dim)`.
+    """The set `||x||_1 <= radius`, with the mirror map `w = kappa ||x||_p^2 / (2 radius^2)`, `p = 1 + 1 / ln(dim)`.
 
     `||x||_p^2 / 2` is (p - 1)-strongly convex in the p-norm and `||x||_1 <= dim^(1 - 1/p) ||x||_p`, hence
     `kappa = dim^(2 - 2/p) / (p - 1)` (Ben-Tal, Margalit, Nemirovski, 2001).
+
+    Args:
+        radius: Largest l1 norm of the model; positive.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> fedpriv.L1Ball(1.0).project(torch.tensor([[3.0, 1.0]])).tolist()
+        [[0.75, 0.25]]
     """
 
     radius: Positive
@@ -129,20 +146,20 @@ class SendMirrorGradient:
     receives: ClassVar[tuple[str, ...]] = ("point", "solution")
     sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
-    linear: ClassVar[bool] = True  # the answer itself, twice
+    linear: ClassVar[bool] = True  # the query result itself, twice
 
     def init(self, params: Tensor) -> None:
         """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Asks for one private gradient, for both steps."""
+        """Queries one private gradient, for both steps."""
         gradient = oracle.gradient(received.chunk(2, 1)[0])
         return torch.cat([gradient, gradient], 1), state
 
 
 @dataclass(frozen=True)
 class SendTwoGradients:
-    """Asks twice, as published: the paper leaves the gradient of the y-step without noise. Not private."""
+    """Queries two gradients, as published: the paper adds no noise to the gradient of the y-step. Not private."""
 
     receives: ClassVar[tuple[str, ...]] = ("point", "solution")
     sends: ClassVar[tuple[str, ...]] = ("gradient",)
@@ -153,7 +170,7 @@ class SendTwoGradients:
         """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Asks for two gradients."""
+        """Queries two gradients."""
         point = received.chunk(2, 1)[0]
         return torch.cat([oracle.full_gradient(point), oracle.gradient(point)], 1), state
 
@@ -217,7 +234,7 @@ class ReportSolution:
         """Has no state."""
 
     def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
-        """Returns the second half of what the server sends."""
+        """Returns the second half of the server's row."""
         return received.chunk(2, 1)[1], state
 
 
@@ -226,16 +243,22 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, pub
     """DP-AccMD: accelerated mirror descent on a ball, with a server (Wang, Ye, Xu, 2017, algorithm 3).
 
     Args:
-        feasible: The set C that the model is kept in: `EuclideanBall(radius)` or `L1Ball(radius)`.
+        feasible: Set C of allowed models: `EuclideanBall(radius)` or `L1Ball(radius)`.
         smoothness: Smoothness L of the mean loss in the 2-norm; 1/4 for the logistic loss of rows of norm 1.
-        published: Whether to leave one of the two gradients without noise, as the paper does (not private): needs
-            `Privacy(published=Published(exact=...))`.
+        published: True leaves one of the two gradients without noise, as in the paper. This is not private and needs
+            `Privacy(published=Published(exact=...))`. False by default.
 
     Returns:
         The strategy.
 
     Raises:
         ConfigError: smoothness or the set's size is not positive.
+
+    Examples:
+        >>> import fedpriv
+        >>> strategy = fedpriv.accelerated_mirror_descent(fedpriv.L1Ball(2.0), smoothness=0.25)
+        >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases
+        5
     """
     if not (math.isfinite(feasible.diameter) and feasible.diameter > 0):
         raise ConfigError("strategy.radius", feasible.diameter / 2, "must be positive and finite")

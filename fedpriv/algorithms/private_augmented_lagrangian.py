@@ -1,7 +1,7 @@
 """A private augmented Lagrangian: noisy constraint values, public multipliers, noisy gradients of the Lagrangian.
 
-Our variant of He, Peng and Sun (2024), whose messages reveal gradients and constraint values. It asks each client two
-private queries a round, for a fixed number of rounds T; all else is computed from the answers. Round t:
+A variant of He, Peng and Sun (2024), in which messages reveal gradients and constraint values. Each client makes two
+private queries a round, for a fixed number of rounds T; all other values are computed from their results. Round t:
 
     c^_i  = private constraint values at w
     pi_i  = min([mu_i + beta c^_i]_+, pi_max)        public; for an equality within [-pi_max, pi_max]
@@ -10,8 +10,8 @@ private queries a round, for a fixed number of rounds T; all else is computed fr
     z_i   = argmin <g~_i, z> + ||z - w||^2 / (2 eta_t)
     w     = prox_h(mean_i z_i),  eta_t = eta / t**decay
 
-The last round only measures c^_i, several times, at the weighted average of the w's, which is the model reported. No
-decision depends on data, so T and the noise are known beforehand. beta multiplies the noise of c^.
+The last round only measures c^_i, several times, at the weighted average of the w's, which is the reported model. No
+decision depends on data, so T and the noise are known before the run. beta multiplies the noise of c^.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ class Prices:
 
 @dataclass(frozen=True)
 class ScalarizedStep:
-    """The local step.
+    """The client update.
 
     Args:
-        rounds: T, with the measuring round; None until it is set to the run's.
+        rounds: T, including the measuring round; None until the run sets it.
         beta: Step size of the multipliers.
         largest: `pi_max`.
         learning_rate: `eta`.
         decay: `eta_t = eta / t**decay`.
-        measurements: How often the constraint values of the reported model are measured.
+        measurements: Number of measurements of the reported model's constraint values.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("model",)
     sends: ClassVar[tuple[str, ...]] = ("model", "constraint")
-    memory: ClassVar[Memory] = "private"  # multipliers: functions of its own answers, which must be noised in full
-    linear: ClassVar[bool] = False  # not in its answers: multipliers are cut off
+    memory: ClassVar[Memory] = "private"  # multipliers: functions of its query results, which need full noise
+    linear: ClassVar[bool] = False  # multipliers are cut off
 
     rounds: int | None
     beta: float
@@ -85,7 +85,7 @@ class ScalarizedStep:
             raise ConfigError("rounds", self.rounds, _FIX)
 
     def init(self, params: Tensor) -> Prices:
-        """Zero multipliers; one column until the first answer shows how many there are."""
+        """Zero multipliers; one column until the first query result gives their number."""
         rows = params.new_zeros(len(params), 1)
         return Prices(rows, rows, 0)
 
@@ -100,7 +100,8 @@ class ScalarizedStep:
             raise ConfigError(
                 "rounds",
                 t,
-                f"private_al was made for {self.rounds} rounds; leave its number out: it takes that of the run",
+                f"private_al was created for {self.rounds} rounds; leave its argument rounds out, and it uses "
+                "those of the run",
             )
         values = oracle.statistic(w, "constraints")
         # the state holds lambda / n, for the mean objective; the update works on lambda
@@ -119,22 +120,23 @@ class ScalarizedStep:
         share = suggested_share(self.beta, noise)
         warnings: list[str] = []
         if share is not None:
-            warnings.append(f"privacy.statistics.share, suggested: {share:.0%}, with which a step has the least noise")
+            warnings.append(f"privacy.statistics.share (suggested: {share:.0%}, which gives a step the least noise)")
         if self.beta * noise.deviation > self.largest / 10:
             warnings.append(
-                f"beta = {self.beta:g} drowns the multipliers in noise: a step of theirs has standard deviation "
-                f"{self.beta * noise.deviation:.3g} where their cap is {self.largest:g}; use a beta of at most "
-                f"{self.largest / 10 / noise.deviation:.2g}, a larger share for values, fewer rounds or more examples "
-                "a client"
+                f"beta = {self.beta:g} drowns the multipliers in noise: the noise of one multiplier step has "
+                f"standard deviation {self.beta * noise.deviation:.3g}, and the multipliers' cap is "
+                f"{self.largest:g}; use a beta of at most {self.largest / 10 / noise.deviation:.2g}, a larger "
+                "share for values, fewer rounds or more examples per client"
             )
         return warnings
 
 
 def suggested_share(beta: float, noise: ConstraintNoise) -> float | None:
-    """Returns the share of a round's budget for constraint values with the least noise in a step; None if it is fixed.
+    """Returns the budget share of constraint values for which a step has the least noise; None if it is fixed.
 
-    A step's noise is the gradient's, of squared norm `dim (clip / m)^2 / (1 - share)`, and that of the multipliers
-    times a constraint's gradient, of norm at most about the clip: `(beta reach clip)^2 / share`. With numerators a^2
+    The noise of a step has two parts. The gradient's noise has squared norm `dim (clip / m)^2 / (1 - share)`. The noise
+    of the multipliers is multiplied by a constraint's gradient, of norm at most about the clip:
+    `(beta reach clip)^2 / share`. With numerators a^2
     and b^2 the sum is least at b / (a + b), and the clip cancels.
     """
     if noise.reach is None:
@@ -153,7 +155,7 @@ class MeanState:
         weight: Sum of the weights, `[]`.
         t: Rounds so far.
         worst_estimate: The largest noisy value that a client reported in the newest round, `[]`.
-        measurements: How often the reported model's constraint values were measured.
+        measurements: Number of measurements of the reported model's constraint values so far.
     """
 
     average: Tensor
@@ -205,7 +207,7 @@ class ProximalMean:
         return network.scatter(w), state
 
 
-_FIX = "must be a whole number, at least 2: one to learn, and the last to measure"
+_FIX = "must be a whole number, at least 2: the last round only measures"
 Rounds = Annotated[int, Bound(_FIX, 2, inf, "[)")]
 
 
@@ -224,20 +226,32 @@ def private_al(
     """Private training under constraints: an augmented Lagrangian on noisy gradients and constraint values.
 
     Args:
-        rounds: Number of rounds of the run, the last of which only measures the result. None: as many as the run has.
+        rounds: Number of rounds of the run; the last one only measures the result. None (default) uses the run's
+            number.
         regularizer: Convex h, added to the mean loss.
         beta: Step size of the multipliers; it multiplies the noise of the constraint values.
         largest: Upper bound on the multipliers.
         learning_rate: Step size, before `decay`: a number or a schedule.
-        decay: The step size is divided by `t**decay`; 0 does not change it.
+        decay: The step size of round t is divided by `t**decay`; 0 keeps it constant.
         average: The reported model is the average of all rounds' w, weighted by `t**average`.
-        measurements: How often the last round measures the reported model's constraint values, to average them.
+        measurements: Number of measurements in the last round of the reported model's constraint values, to average
+            them.
 
     Returns:
-        The strategy, for `Privacy(at="gradient")`; with `rounds` for a run of exactly so many.
+        The strategy, for `Privacy(at="gradient")`; with `rounds`, for a run of exactly this number of rounds.
 
     Raises:
         ConfigError: an argument is out of range.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 20)[:, None], torch.arange(20) % 2)
+        >>> problem = fedpriv.Problem(constraints=(fedpriv.LossAtMost(0.6),))
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data] * 2, problem)
+        >>> result = fedpriv.train(clients, fedpriv.private_al(), fedpriv.Privacy(epsilon=2.0), rounds=4)
+        >>> result.rounds, result.spent.epsilon <= 2
+        (4, True)
     """
     step = ScalarizedStep(rounds, beta, largest, learning_rate, decay, measurements)
     server = ProximalMean(rounds, regularizer, learning_rate, decay, average, measurements)

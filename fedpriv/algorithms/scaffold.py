@@ -1,7 +1,8 @@
 """SCAFFOLD: control variates against client drift (Karimireddy et al., 2020, algorithm 1, option II).
 
 Participant i starts at the server's model x and makes K local steps on its own mean loss, corrected by the difference
-of the control variates c (everyone's weighted mean) and c_i (its own). With weights w_i = n m_i / sum(m), or 1:
+of the control variates c (the weighted mean of all clients) and c_i (the client's). With weights w_i = n m_i / sum(m),
+or 1:
 
     y = x;  y -= lr (g~_i(y) + c - c_i)  (K times);  u_i = y - x
     x += server_lr mean_i(w_i u_i)
@@ -11,10 +12,11 @@ In the paper each client keeps c_i. Here the server keeps `w_i c_i` and sends it
 
     v_i = w_i (u_i + K lr c):   w_i c_i -= control_rate v_i / (K lr);   x += server_lr (mean_i(v_i) - K lr c)
 
-This gives the same iterates, and clients keep no state, so everything is computed from the private messages v_i. They
-send half as much as in the paper and receive half as much again. (Where weights or cohort sizes vary, the expected ones
-multiply c: unbiased, with less variance.) The server needs each single v_i, so secure aggregation is impossible. Noise
-on v_i enters c_i; `control_rate < 1` smooths it (1 in the paper). DP local steps: Noble, Bellet, Dieuleveut (2022).
+This gives the same iterates, and clients keep no state, so everything is computed from the private messages v_i.
+Clients send half as much as in the paper and receive 1.5 times as much. (Where weights or cohort sizes vary, the
+expected ones multiply c: unbiased, with less variance.) The server needs each single v_i, so secure aggregation is
+impossible. Noise on v_i enters c_i; `control_rate < 1` smooths it (1 in the paper). DP local steps: Noble, Bellet,
+Dieuleveut (2022).
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class Controls:
 
     Attributes:
         model: x, `[1, dim]`.
-        controls: Every client's `w_i c_i`, `[n, dim]`.
+        controls: `w_i c_i` of each client, `[n, dim]`.
         clock: The round, if the step size depends on it.
     """
 
@@ -94,7 +96,7 @@ class Controls:
 
 @dataclass(frozen=True)
 class ControlVariates:
-    """The server: the model and everyone's weighted control variates `w_i c_i`, `[n, dim]`."""
+    """The server: the model and the weighted control variates `w_i c_i` of all clients, `[n, dim]`."""
 
     receives: ClassVar[tuple[str, ...]] = ("control_change",)
     sends: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
@@ -153,14 +155,27 @@ def scaffold(
 ) -> Strategy:
     """SCAFFOLD: federated averaging with control variates, for clients with different data (Karimireddy et al., 2020).
 
-    `control_rate` is how far a control variate moves towards its newest estimate, 1 in the paper; other options are
-    those of `fedavg`. The paper has `weighting="clients"`.
+    Args:
+        learning_rate: Step size of the clients: a number or a schedule.
+        local_steps: Gradient steps per round; 1 by default. With noise on gradients each step spends privacy budget.
+        control_rate: Relative distance that a control variate moves towards its newest estimate, in (0, 1]; 1 (default)
+            is the paper's.
+        weighting: Weights in the mean update, as for `fedavg`: `"examples"` (default), or `"clients"` as in the paper.
+        server_learning_rate: Step size of the server along the mean update; 1 by default.
+        average: Reported model, as for `fedavg`; None (default) is the last one.
 
     Returns:
         The strategy. The server needs each client's message, so it cannot run with secure aggregation.
 
     Raises:
         ConfigError: an option is out of range.
+
+    Examples:
+        >>> import fedpriv
+        >>> strategy = fedpriv.scaffold(0.1, local_steps=2)
+        >>> privacy = fedpriv.Privacy(epsilon=1.0, at="message", unit="client")
+        >>> fedpriv.plan([100] * 4, strategy, privacy, rounds=5).releases
+        5
     """
     server = ControlVariates(learning_rate, local_steps, server_learning_rate, control_rate)
     output = ReportModel(last_or_average(average))
@@ -173,7 +188,7 @@ def _model_of(received: Tensor) -> Tensor:
 
 
 def _broadcast_rows(model: Tensor, mean: Tensor, controls: Tensor) -> Tensor:
-    """Returns what each client receives: the model, the mean control variate and its own, `[n, 3 dim]`."""
+    """Returns the broadcast row of each client: model, mean control variate and the client's, `[n, 3 dim]`."""
     return torch.cat([model.expand_as(controls), mean.expand_as(controls), controls], 1)
 
 

@@ -1,4 +1,4 @@
-"""DP-SVRG and DP-SVRG++: variance reduction on private answers (Wang, Ye, Xu, 2017, algorithms 1 and 2).
+"""DP-SVRG and DP-SVRG++: variance reduction on private query results (Wang, Ye, Xu, 2017, algorithms 1 and 2).
 
 Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients. Epoch s = 1, 2, ... of m_s inner steps:
 
@@ -10,10 +10,10 @@ Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients. Epoc
 
 SVRG: m_s = m, x_0 = x~. SVRG++: m_s = 2^s m, x_0 is the last inner iterate, and the first inner step also needs a d~.
 
-Each private answer, v~ or d~, takes one round. The difference of one example is clipped to twice the bound of a
+Each private query, for v~ or d~, takes one round. The difference of one example is clipped to twice the bound of a
 gradient or, for an L-smooth loss, to L ||x_{t-1} - x~||, which it cannot pass and which shrinks near the anchor x~. The
-paper adds noise to v at every inner step, for batches of one, with an unspecified constant: docs/papers/erm.md says
-what that costs.
+paper adds noise to v at every inner step, for batches of one, with an unspecified constant: docs/papers/erm.md
+gives the cost.
 """
 
 from __future__ import annotations
@@ -35,12 +35,18 @@ from fedpriv.strategies import Memory, Network, Oracle, Outlook, Proximal, Rate,
 class Epochs:
     """The division of rounds into epochs of SVRG.
 
-    An epoch has one round for the full gradient and one for each inner step but the first, where the difference is
-    zero. With `doubling` the first inner step needs a round too.
+    An epoch has one round for the full gradient and one for each inner step except the first, where the difference of
+    gradients is zero. With `doubling` the first inner step needs a round too.
 
     Args:
-        length: Inner steps of an epoch; with `doubling`, `length 2^s` in epoch s = 1, 2, ...
-        doubling: Whether epochs double in length, as in SVRG++.
+        length: Inner steps of an epoch; with `doubling`, epoch s = 1, 2, ... has `length 2^s`.
+        doubling: True if epochs double in length, as in SVRG++; False by default.
+
+    Examples:
+        >>> import fedpriv
+        >>> epochs = fedpriv.Epochs(length=5)
+        >>> epochs.rounds(3), [epochs.is_anchor(k) for k in range(6)]
+        (15, [True, False, False, False, False, True])
     """
 
     length: Count
@@ -63,11 +69,11 @@ class Epochs:
         return sum(self.rounds_of(epoch) for epoch in range(1, epochs + 1))
 
     def whole(self, rounds: int) -> int:
-        """Returns how many epochs end within `rounds` rounds."""
+        """Returns the number of epochs that end within `rounds` rounds."""
         return self._whole_and_rest(rounds)[0]
 
     def is_anchor(self, round_index: int) -> bool:
-        """Returns whether round `round_index` (from 0) asks for the full gradient: the first round of an epoch."""
+        """Returns True if round `round_index` (from 0) queries the full gradient: the first round of an epoch."""
         if self.doubling:
             return self._whole_and_rest(round_index)[1] == 0
         return round_index % self.length == 0
@@ -86,9 +92,15 @@ class Epochs:
 class AnchorBudget:
     """Budget schedule for SVRG, with different shares for full gradients and differences.
 
-    Attributes:
-        epochs: The rounds that ask for a full gradient.
-        anchor: Share of a full gradient; a difference has share 1.
+    Args:
+        epochs: The rounds that query a full gradient.
+        anchor: Share of a full gradient, 1 by default; a difference has share 1.
+
+    Examples:
+        >>> import fedpriv
+        >>> schedule = fedpriv.AnchorBudget(fedpriv.Epochs(length=3), anchor=2.0)
+        >>> [schedule.share(k) for k in range(4)]
+        [2.0, 1.0, 1.0, 2.0]
     """
 
     epochs: Epochs
@@ -105,13 +117,13 @@ class AnchorBudget:
 class SendDifference:
     """Sends the full gradient at a new anchor, else the difference of the gradients at x and at the anchor x~.
 
-    Receives `(x, x~)` side by side, `[k, 2 dim]`; where they are equal the full gradient is wanted.
+    Receives `(x, x~)` side by side, `[k, 2 dim]`; where they are equal, the full gradient is queried.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("point", "anchor")
     sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # the count of rounds is public
-    linear: ClassVar[bool] = True  # the answer itself
+    linear: ClassVar[bool] = True  # the query result itself
 
     epochs: Epochs
     smoothness: float | None = None
@@ -121,7 +133,7 @@ class SendDifference:
         return Rounds(0)
 
     def __call__(self, received: Tensor, state: Rounds, oracle: Oracle) -> tuple[Tensor, Rounds]:
-        """Asks for one private answer."""
+        """Makes one private query."""
         t = state.t
         point, anchor = received.chunk(2, 1)
         if self.epochs.is_anchor(t):
@@ -139,17 +151,20 @@ class SendDifference:
             return []
         last = run.rounds - used
         if used:
-            lost = f"epochs end after {used} and after {following}, so the last {last} rounds are paid for and not used"
+            lost = (
+                f"epochs end after {used} and after {following}, so the last {last} rounds cost privacy and are not "
+                "used"
+            )
         else:
-            lost = f"the first epoch ends after {following}, so the model stays where it starts"
+            lost = f"the first epoch ends after {following}, so the model stays at its initial values"
         return [f"rounds = {run.rounds}: {lost}"]
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
-        """Returns `L ||x - x~||`, the same for all clients, who received the same points; positive for equal points."""
+        """Returns `L ||x - x~||`, equal for all clients, since they have the same points; positive for equal points."""
         if self.smoothness is None:
             return None
         distance = float((point[:1] - anchor[:1]).double().norm())
-        # the norm above was rounded; and a bound of zero would leave the answer without noise
+        # the norm above was rounded; and a bound of zero would leave the query result without noise
         return self.smoothness * max(distance * (1 + 1e-6), 1e-9)
 
 
@@ -233,7 +248,7 @@ class ReportAnchor:
         """Has no state."""
 
     def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
-        """Returns the second half of what the server sends."""
+        """Returns the second half of the server's row."""
         return received.chunk(2, 1)[1], state
 
 
@@ -249,20 +264,27 @@ def svrg(
     """DP-SVRG or DP-SVRG++: variance-reduced private gradients, with a server (Wang, Ye, Xu, 2017).
 
     Args:
-        learning_rate: Step size, a number or a schedule of rounds. The paper's is `fedpriv.algorithms.svrg.proven` for
+        learning_rate: Step size, a number or a schedule of rounds. The paper uses `fedpriv.algorithms.svrg.proven` for
             SVRG and 1 / (13 L) for SVRG++.
-        epoch_length: m, inner steps of an epoch (SVRG++: of half the first epoch). `proven` gives the paper's for SVRG.
-        regularizer: h; none by default. Put an l2 term here, not into the loss.
+        epoch_length: m, the inner steps of an epoch (SVRG++: of half the first epoch). `proven` returns the paper's
+            value for SVRG.
+        regularizer: h; none by default. An l2 term belongs here; in the loss it would be clipped with the gradients.
         smoothness: Smoothness L of each example's loss, if known: differences of gradients are clipped to L times the
             distance of the points, so they need less noise. 1/4 for the logistic loss of rows of norm 1. Too small a
             value costs accuracy, not privacy.
-        doubling: Whether epochs double in length: SVRG++.
+        doubling: True for SVRG++: epochs double in length. False by default.
 
     Returns:
         The strategy. A run of S epochs has `Epochs(epoch_length, doubling).rounds(S)` rounds.
 
     Raises:
         ConfigError: a number is out of range.
+
+    Examples:
+        >>> import fedpriv
+        >>> strategy = fedpriv.svrg(0.1, epoch_length=5, smoothness=0.25)
+        >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=10).releases
+        10
     """
     epochs = Epochs(epoch_length, doubling)
     local = SendDifference(epochs, smoothness)
@@ -288,7 +310,7 @@ def proven(
 
     Args:
         smoothness: L of each example's loss.
-        strong_convexity: mu of the objective; at least that of the regulariser.
+        strong_convexity: mu of the objective, at least the regulariser's.
         learning_rate: eta, if given; by default 1 / (48 L).
         epoch_length: m, if given (it is not checked); by default the smallest that the theorem allows.
 
@@ -296,23 +318,35 @@ def proven(
         eta and m.
 
     Raises:
-        ConfigError: `epoch_length` is not given and no length will do: mu is zero, or eta at least 1 / (24 L).
+        ConfigError: `epoch_length` is not given and no length is sufficient: mu is zero, or eta at least 1 / (24 L).
+
+    Examples:
+        >>> from fedpriv.algorithms.svrg import proven
+        >>> eta, epoch_length = proven(smoothness=0.25, strong_convexity=0.01)
+        >>> round(eta, 4), epoch_length
+        (0.0833, 4801)
     """
     eta = learning_rate or 1 / (48 * smoothness)
     if epoch_length is not None:
         return eta, epoch_length
     if not strong_convexity > 0:
-        fix = "the paper's L / mu needs a strongly convex regulariser such as l2; else give a length, or use SVRG++"
+        fix = (
+            "the paper's L / mu needs a strongly convex regularizer such as l2; use one, set epoch_length, or use "
+            "SVRG++"
+        )
         raise ConfigError("strategy.epoch_length", None, fix)
     a = eta * smoothness
     k = smoothness / strong_convexity
     room = 0.5 - 12 * a  # (1/2 - 8a / (1 - 8a)) (1 - 8a)
     if not room > 0:
-        fix = f"no epoch is long enough for theorem 4.2 at {eta:g}: take less than 1 / (24 smoothness), or a length"
+        fix = (
+            f"no epoch is long enough for theorem 4.2 at learning rate {eta:g}: use less than 1 / (24 smoothness), "
+            "or set epoch_length"
+        )
         raise ConfigError("strategy.epoch_length", None, fix)
     return eta, math.floor((k / a + 8 * a) / room) + 1
 
 
 def _broadcast_rows(point: Tensor, anchor: Tensor, n: int) -> Tensor:
-    """Returns what all clients receive: point and anchor side by side, `[n, 2 dim]`."""
+    """Returns the broadcast rows: point and anchor side by side, `[n, 2 dim]`."""
     return torch.cat([point, anchor], 1).expand(n, -1)

@@ -14,8 +14,8 @@ Two variables, y_i(0) = g~(x(0)), both sent:
     x(k+1) = W x(k) - alpha y(k)    (7a)
     y(k+1) = W y(k) + g~(x(k+1)) - g~(x(k))    (7b)
 
-This is our reading of PP-DOAGT and Diff-TV-AB, whose equations differ in detail: they add independent noise to both
-variables, while here the same noised gradient enters both.
+This is an interpretation of PP-DOAGT and Diff-TV-AB. Their equations differ in detail: they add independent noise to
+both variables, while here the same noised gradient enters both.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Tracked:
 @checked("strategy")
 @dataclass(frozen=True)
 class ImplicitTracking:
-    """The local step with one exchanged variable.
+    """The client update with one exchanged variable.
 
     Args:
         step_size: `alpha_k`.
@@ -77,7 +77,7 @@ class ImplicitTracking:
 
     receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
     sends: ClassVar[tuple[str, ...]] = ("row",)
-    memory: ClassVar[Memory] = "private"  # it adds up answers in y that only a node's own noise covers
+    memory: ClassVar[Memory] = "private"  # y adds up query results that only the noise of this node protects
     linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: Rate
@@ -126,10 +126,12 @@ class ImplicitTracking:
         ]
 
     def _step(self, t: int) -> float:
-        """Returns `alpha_k`, and checks it; of a `StepSize` only the first, which is the largest unless it grows."""
+        """Returns `alpha_k`, and checks it; for a `StepSize` only the first, which is the largest unless it grows."""
         step = in_round(self.step_size, t)
         if step * self.beta > 1 and (t == 1 or not isinstance(self.step_size, StepSize)):
-            raise ConfigError("strategy.beta", self.beta, f"needs step_size beta <= 1, so at most {1 / step:g}")
+            raise ConfigError(
+                "strategy.beta", self.beta, f"step_size * beta must be at most 1; use a beta of at most {1 / step:g}"
+            )
         return step
 
 
@@ -138,6 +140,12 @@ def proven_ratio(graph: Peers) -> float:
 
     Theorem 5.18 of the paper with its theta at the limit 1:
     `q1^2 <= (1 - s^2)^4 / (96 (2 + s^2) (3 + s^2) ||W - I||^2)` for the second largest absolute eigenvalue s of W.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> from fedpriv.algorithms.tracking import proven_ratio
+        >>> 0 < proven_ratio(fedpriv.Graph(networkx.complete_graph(4))) < 1
+        True
     """
     square = (1 - graph.spectral_gap) ** 2
     weights = torch.from_numpy(graph.weights.toarray())
@@ -151,7 +159,7 @@ class TrackedPair:
 
     Attributes:
         y: Its y, `[n, dim]`.
-        gradient: The last answer, `[n, dim]`.
+        gradient: The last query result, `[n, dim]`.
         t: Rounds so far.
     """
 
@@ -162,11 +170,11 @@ class TrackedPair:
 
 @dataclass(frozen=True)
 class TwoVariableTracking:
-    """The local step with two exchanged variables, x and y side by side, `[n, 2 dim]`."""
+    """The client update with two exchanged variables, x and y side by side, `[n, 2 dim]`."""
 
     receives: ClassVar[tuple[str, ...]] = ("mixed_pair",)
     sends: ClassVar[tuple[str, ...]] = ("pair",)
-    memory: ClassVar[Memory] = "private"  # the last answer is kept
+    memory: ClassVar[Memory] = "private"  # the last query result is kept
     linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: Rate
@@ -177,7 +185,7 @@ class TwoVariableTracking:
         return period_of(self.step_size)
 
     def init(self, params: Tensor) -> TrackedPair:
-        """Starts at zeros: the first answer becomes the first y."""
+        """Starts at zeros: the first query result becomes the first y."""
         zeros = torch.zeros_like(params)
         return TrackedPair(zeros, zeros.clone(), 0)
 
@@ -230,18 +238,27 @@ def gradient_tracking(
     """Gradient tracking on a graph with one exchanged variable (Xie, Liu and Chai, 2025).
 
     Args:
-        step_size: Step size `alpha_k`, a number or a schedule; the paper's is `StepSize(gamma, ratio=q1)`.
+        step_size: Step size `alpha_k`, a number or a schedule; 0.1 by default. The paper uses
+            `StepSize(gamma, ratio=q1)`.
         beta: Gain of the tracking variable; `0.1 / step_size` of round 1 by default, at most `1 / step_size`.
-        gradient_at: Where a node computes its gradient: at the model that it `"sent"`, as published, or at the average
-            of its neighbours' (`"mixed"`), which is less noisy and costs the same.
-        average: None reports the last mixed model; a number p the average of all rounds' by `t**p`, or an `Ema()`.
+        gradient_at: Point at which a node computes its gradient: the model that it `"sent"` (default), as published, or
+            the average of its neighbours' models (`"mixed"`), which is less noisy at the same privacy cost.
+        average: Reported model: the last mixed one (None, default), for a number p the average of all rounds' models
+            with weights `t**p`, or an `Ema()`.
 
     Returns:
         The strategy. With a constant step and without noise it converges linearly to the optimum of smooth strongly
-        convex problems, however different the nodes' data are.
+        convex problems, for any difference of the nodes' data.
 
     Raises:
         ConfigError: `beta` is too large, or an argument is out of range.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
+        >>> privacy = fedpriv.Privacy(epsilon=1.0)
+        >>> fedpriv.plan([100] * 4, fedpriv.gradient_tracking(0.1), privacy, rounds=5, network=ring).releases
+        20
     """
     if beta is None:
         beta = 0.1 / in_round(step_size, 1)
@@ -254,14 +271,22 @@ def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average 
     """Gradient tracking on a graph with two exchanged variables (Xie, Liu and Chai, 2025, eq 7): twice the bytes.
 
     Args:
-        step_size: Step size `alpha`.
-        average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.
+        step_size: Step size `alpha`, a number or a schedule; 0.1 by default.
+        average: Reported model: the last one (None, default), for a number p the average of all rounds' models with
+            weights `t**p`, or an `Ema()`.
 
     Returns:
         The strategy.
 
     Raises:
         ConfigError: an argument is out of range.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
+        >>> privacy = fedpriv.Privacy(epsilon=1.0)
+        >>> fedpriv.plan([100] * 4, fedpriv.gradient_tracking_pair(0.1), privacy, rounds=5, network=ring).releases
+        20
     """
     local = TwoVariableTracking(step_size)
     return Strategy(local, GossipPair(), FirstOfPair(last_or_average(average)), "gradient_tracking_pair")

@@ -1,4 +1,4 @@
-"""Checks a run or a strategy for broken privacy promises, before an attacker finds them."""
+"""Checks a run or a strategy for broken privacy guarantees, before an attacker finds them."""
 
 from fedpriv.audit.check_result import Audit, CheckResult
 from fedpriv.audit.running import audit

@@ -1,4 +1,4 @@
-"""Check 2: clipped sums move by no more than their noise was priced for, in the arithmetic of the run."""
+"""Check 2: changes of clipped sums are within the sensitivity of their noise, in the run's arithmetic."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NAME = "arithmetic"
 _ROUNDS = 2
 _EXAMPLES = 256  # of one client, at most, that are added up one by one
 _EXACT = 1e-6  # relative error of the measurements
-_FLOAT64 = 2.0**-44  # relative error of a sum in float64, with room for other orders
+_FLOAT64 = 2.0**-44  # relative error of a sum in float64, with a margin for other orders
 _FLOAT32 = 2.0**-24
 
 
 def check_arithmetic(subject: AuditTarget, data: Data) -> CheckResult:
-    """Measures how far one unit moves an answer, and how exactly examples are added up."""
+    """Measures the change of a query result due to one privacy unit, and the rounding error of sums of examples."""
     privacy = subject.plan().privacy
     sizes = subject.sizes
     broken: list[str] = []
@@ -46,18 +46,18 @@ def check_arithmetic(subject: AuditTarget, data: Data) -> CheckResult:
     error, depth = _error_of_sums(trace, data, int(np.argmax(sizes)))
     broken += _inexact_sums(error, depth, max(sizes))
     evidence = (
-        f"one unit moved an answer by at most {reached:.4g} of what its noise was priced for; "
-        f"sums of clipped examples are exact to {error:.1g} ({type(trace.backend).__name__}, "
+        f"one privacy unit changed a query result by at most {reached:.4g} of the sensitivity that its noise is "
+        f"calibrated to; sums of clipped examples are exact to {error:.1g} ({type(trace.backend).__name__}, "
         f"{subject.compute.dtype}, chunk {trace.population.chunk}, {trace.population.device})"
     )
-    power = f"the neighbours that were tried reach {reached:.1%} of the priced sensitivity; others may reach more"
+    power = f"the tested neighbours reach {reached:.1%} of the assumed sensitivity; others may reach more"
     return summarize(NAME, sorted({*broken}), evidence, power, reached=reached, error_of_sums=error)
 
 
 def _moved_share(
     release: ObservedRelease, all_releases: Sequence[ObservedRelease], n_clients: int, client: int
 ) -> float:
-    """Returns how far the unit moved a release, over the sensitivity that its noise was priced for."""
+    """Returns the change of a release due to the unit, over the sensitivity for which its noise was calibrated."""
     if release.moved is None:
         return 0.0
     clients = release.row_clients(n_clients)
@@ -67,7 +67,7 @@ def _moved_share(
         row = clients.index(client)
     else:
         return 0.0
-    # with noise that is correlated in time only the first round's is unit noise times a scale
+    # with noise that is correlated over time only, the noise of the first round is unit noise times a scale
     if release.record.time is not None:
         level = all_releases[0].level
     else:
@@ -79,16 +79,17 @@ def _moved_share(
 
 
 def _excess_movements(shares: Sequence[float], releases: Sequence[ObservedRelease]) -> Iterator[str]:
-    """Yields a text if a unit moves a release by more than was priced, or moves rows of other clients."""
+    """Yields a text if a unit changes a release by more than its sensitivity, or changes rows of other clients."""
     worst = max(shares, default=0.0)
     if worst > 1 + _EXACT:
         query = releases[int(np.argmax(shares))].record.query
         yield (
-            f"one unit moves a {query} by {worst:.4g} times the sensitivity that its noise was priced for (not clipped "
-            "unit by unit, divided by another number than the noise, or weighted after clipping)"
+            f"one privacy unit changes a {query} by {worst:.4g} times the sensitivity that its noise is "
+            "calibrated to (possible causes: not clipped per unit, divided by another number than the noise, "
+            "or weighted after clipping)"
         )
     if any(release.others > 0 for release in releases):
-        yield "data of one client change the row of another client"
+        yield "one client's data change another client's row"
 
 
 def _error_of_sums(trace: Trace, data: Data, client: int) -> tuple[float, int]:
@@ -116,16 +117,17 @@ def _error_of_sums(trace: Trace, data: Data, client: int) -> tuple[float, int]:
 
 
 def _inexact_sums(error: float, count: int, largest: int) -> Iterator[str]:
-    """Yields a text if a sum over `count` examples has a larger error than sums in float64 have."""
+    """Yields a text if a sum over `count` examples has a larger error than float64 sums."""
     if error > 1e-3:
         yield (
-            f"a sum over {count} examples is not that of its clipped examples (relative difference {error:.2g}): "
-            "the batch is clipped, or examples mix"
+            f"a sum over {count} examples differs from the sum of its clipped examples (relative difference "
+            f"{error:.2g}): the batch is clipped as a whole, or examples mix"
         )
     elif error > _FLOAT64:
         worst = largest**2 * _FLOAT32
         if worst > ROUNDING / 4:
             yield (
-                f"sums are not added up in float64 (relative error {error:.1g}): with {largest} examples rounding may "
-                f"add {worst:.2g} of the clip bound, of which {ROUNDING / 4:.1g} is priced"
+                f"sums are not accumulated in float64 (relative error {error:.1g}): with {largest} examples, "
+                f"rounding may add {worst:.2g} of the clip bound, and the privacy accounting covers "
+                f"{ROUNDING / 4:.1g}"
             )

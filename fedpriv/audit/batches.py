@@ -1,12 +1,12 @@
-"""Check 10: batches are drawn as they are priced: in secret, anew, and with sizes that chance decides.
+"""Check 10: batches are drawn as assumed by the accountant: in secret, anew each time, and with random sizes.
 
-The draws are repeated with other secret seeds, for several rounds or epochs. What the accountant relies on is compared
-with what is drawn:
+The draws are repeated with other secret seeds, for several rounds or epochs. The assumptions of the accountant are
+compared with the draws:
 
-* Poisson: every example joins a batch by itself, so that sizes are binomial;
+* Poisson: every example joins a batch independently, so that sizes are binomial;
 * random allocation: every example is in exactly one batch of an epoch, uniformly, so that sizes are multinomial. Other
-  epochs, and other answers of a round, have other assignments;
-* both: who knows the public seed alone does not know the draws.
+  epochs, and other queries of a round, have other assignments;
+* both: the draws cannot be computed from the public seed alone.
 """
 
 from __future__ import annotations
@@ -30,43 +30,53 @@ NAME = "batches"
 _SEEDS = 60  # secret seeds
 _EPOCHS = 2
 _ROUNDS = 40  # of Poisson batches, for each seed
-_MOST_WORK = 20_000_000  # examples that are looked at
+_MOST_WORK = 20_000_000  # examples that are inspected
 _SURE = 6.0  # deviations
 Membership = NDArray[np.int64]
-"""The batch of each example in an epoch `[examples]`, or whether it is in the batch of a round."""
+"""The batch of each example in an epoch `[examples]`, or True for examples in the batch of a round."""
 
 
 def check_batches(subject: AuditTarget, data: Data) -> CheckResult:
-    """Draw the batches of some rounds or epochs again and again, and compare them with what is priced."""
+    """Draws the batches of some rounds or epochs repeatedly, and compares them with the assumed distribution."""
     privacy, sampling = subject.privacy, subject.privacy.sampling
     if privacy.unit == "client" or not isinstance(sampling, Allocation | Poisson):
-        no_draws = "no secret draw of examples lowers the price"
-        return CheckResult(NAME, "held", no_draws, "draws are compared where they are Poisson or random allocation")
+        no_draws = "the privacy cost assumes no secret sampling of examples"
+        return CheckResult(NAME, "held", no_draws, "this check covers Poisson sampling and random allocation")
     population = subject.population(data)
     if isinstance(sampling, Allocation):
         broken, draws = _check_allocation(population, sampling)
     else:
         broken, draws = _check_poisson(population, sampling)
-    return summarize(NAME, broken, f"{draws} batches are drawn as they are priced", _power(draws), draws=draws)
+    return summarize(
+        NAME,
+        broken,
+        f"{draws} batches follow the sampling that the privacy accounting assumes",
+        _power(draws),
+        draws=draws,
+    )
 
 
 def _power(draws: int) -> str:
-    return f"sizes of batches whose variance is off by more than {_SURE * math.sqrt(2 / draws):.0%} would be found"
+    return f"batch sizes with a variance that is wrong by more than {_SURE * math.sqrt(2 / draws):.0%} would be found"
 
 
 def _check_allocation(population: Population, sampling: Allocation) -> tuple[list[str], int]:
-    """Returns what is wrong with the epochs of random allocation, and how many batches were drawn."""
+    """Returns the problems in the epochs of random allocation, and the number of drawn batches."""
     k, examples = sampling.batches, int(population.counts.sum())
     n_seeds = max(2, min(_SEEDS, _MOST_WORK // (examples * k * _EPOCHS)))
     epochs = [_epochs_of(population, sampling, Randomness(0), _EPOCHS) for _ in range(n_seeds)]
     if any(assigned is None for of_seed in epochs for assigned in of_seed):
-        return ["an example is in several batches of an epoch, or in none: once is priced"], n_seeds * _EPOCHS * k
+        return [
+            "an example is in several batches of an epoch, or in none; the privacy accounting assumes exactly one"
+        ], n_seeds * _EPOCHS * k
     whole = [[assigned for assigned in of_seed if assigned is not None] for of_seed in epochs]
     broken = list(_repeated(whole, "epochs"))
     other_answer = _epochs_of(population, sampling, Randomness(0, secret_seed=1), 1, index=1)[0]
     first_answer = _epochs_of(population, sampling, Randomness(0, secret_seed=1), 1)[0]
     if other_answer is not None and first_answer is not None and _is_same(first_answer, other_answer):
-        broken.append("answers of one round share an assignment, which is priced for one of them")
+        broken.append(
+            "several query results of one round use one assignment; the privacy accounting assumes one per assignment"
+        )
 
     statistic, variance = 0.0, 0.0  # Pearson's statistic of the sizes of batches; its mean is k - 1
     for of_seed in whole:
@@ -80,7 +90,7 @@ def _check_allocation(population: Population, sampling: Allocation) -> tuple[lis
 
 
 def _check_poisson(population: Population, sampling: Poisson) -> tuple[list[str], int]:
-    """Returns what is wrong with Poisson batches, and how many were drawn."""
+    """Returns the problems in Poisson batches, and the number of drawn batches."""
     examples, rate = int(population.counts.sum()), sampling.rate
     if rate == 1:
         return [], 1
@@ -99,14 +109,14 @@ def _check_poisson(population: Population, sampling: Poisson) -> tuple[list[str]
     deviation = math.sqrt(draws * examples * rate * (1 - rate))
     if abs(total) > _SURE * deviation:
         seen = rate + total / (draws * examples)
-        broken.append(f"an example is drawn with probability {seen:.4g}, and {rate:.4g} is priced")
+        broken.append(f"an example is drawn with probability {seen:.4g}; the privacy accounting assumes {rate:.4g}")
     return [*broken, *_sizes(statistic, variance)], draws
 
 
 def _epochs_of(
     population: Population, sampling: Allocation, randomness: Randomness, epochs: int, index: int = 0
 ) -> list[Membership | None]:
-    """The batch of each example in each epoch; None for an epoch that has an example twice, or not at all."""
+    """Returns the batch of each example in each epoch; None if an epoch has an example twice or not at all."""
     assigned = list[Membership | None]()
     for epoch in range(epochs):
         batch_of = np.full(int(population.counts.sum()), -1)
@@ -123,7 +133,7 @@ def _epochs_of(
 
 
 def _rounds_of(population: Population, sampling: Poisson, randomness: Randomness) -> list[Membership]:
-    """Which examples are in the batch of each round."""
+    """Returns True for the examples in the batch of each round."""
     marks = list[Membership]()
     for round_index in range(_ROUNDS):
         mark = np.zeros(int(population.counts.sum()), dtype=np.int64)
@@ -135,7 +145,7 @@ def _rounds_of(population: Population, sampling: Poisson, randomness: Randomness
 def _drawn(
     population: Population, sampling: Sampling, randomness: Randomness, round_index: int, index: int
 ) -> NDArray[np.int64]:
-    """Numbers of the drawn examples, those of one client after those of another."""
+    """Returns the numbers of the drawn examples, client by client."""
     sampler = BatchSampler(population, randomness, 1.0)
     sampler.begin_round(round_index, torch.arange(len(population)))
     chosen = sampler.positions(sampling, index)
@@ -144,32 +154,36 @@ def _drawn(
 
 
 def _by_client(of_examples: Membership, population: Population) -> Iterator[Membership]:
-    """The part of each client that has two examples or more."""
+    """Yields the part of each client that has two examples or more."""
     for owned in np.split(of_examples, population.counts.numpy().cumsum()[:-1]):
         if len(owned) > 1:
             yield owned
 
 
 def _is_same(first: Membership, second: Membership) -> bool:
-    """Whether two draws are equal where chance would hardly make them so."""
+    """True if two draws are equal and this is unlikely to occur by chance."""
     return len(first) > 30 and bool((first == second).all())
 
 
 def _repeated(of_seeds: Sequence[Sequence[Membership]], period: str) -> Iterator[str]:
-    """Draws that do not depend on the secret seed, or that are used again."""
+    """Yields a text for draws that do not depend on the secret seed, or that are repeated."""
     if _is_same(of_seeds[0][0], of_seeds[1][0]):
-        yield "the draws are those of the public seed: whoever knows it knows who is in which batch"
+        yield "batches are drawn from the public seed: anyone can compute which examples are in a batch"
     if any(_is_same(before, after) for of_seed in of_seeds for before, after in pairwise(of_seed)):
-        yield f"the draws are the same in several {period}, whose prices assume new ones"
+        yield f"several {period} use the same draws; the privacy accounting assumes new draws in each"
 
 
 def _sizes(statistic: float, variance: float) -> Iterator[str]:
-    """Sizes of batches that vary less or more than by independent draws."""
+    """Yields a text if batch sizes vary less or more than for independent draws."""
     deviations = statistic / math.sqrt(variance) if variance else 0.0
     if deviations < -_SURE:
         yield (
-            f"sizes of batches vary less than by independent draws ({-deviations:.0f} deviations): batches of a fixed "
-            "size tell of one example by the others, and have another price"
+            f"batch sizes vary less than with independent draws ({-deviations:.0f} deviations): the size of a "
+            "fixed-size batch reveals an example to anyone with all others, and fixed-size batches have "
+            "another privacy cost"
         )
     if deviations > _SURE:
-        yield f"sizes of batches vary more than by independent draws ({deviations:.0f} deviations): some go together"
+        yield (
+            f"batch sizes vary more than with independent draws ({deviations:.0f} deviations): some examples are "
+            "drawn together"
+        )

@@ -1,11 +1,11 @@
-"""Lower bounds on epsilon from guesses about who took part, with a given confidence.
+"""Lower bounds on epsilon from guesses about participation, with a given confidence.
 
 Each exceeds the true epsilon with a probability of at most 1 minus the confidence:
 
 * Clopper and Pearson (1934): two independent error rates, each with half of that probability.
 * One run: Steinke, Nasr and Jagielski (2023), theorem 5.2, for canaries in one run, whatever they have in common.
-* The parameter mu of Gaussian differential privacy (Dong, Roth and Su 2022): normal scores of one deviation, whose
-  distance has an exact noncentral t interval. It detects more, but only under that assumption.
+* The parameter mu of Gaussian differential privacy (Dong, Roth and Su 2022): for normal scores with equal deviations,
+  their distance has an exact noncentral t interval. It detects more, but only under that assumption.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedpriv.privacy.accounting import epsilon_of
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 _LARGEST = 50.0  # epsilon
-_CUTS = 49  # thresholds that are tried on the first half
+_CUTS = 49  # thresholds that are tested on the first half
 
 
 class Bounds(NamedTuple):
@@ -36,14 +36,14 @@ class Bounds(NamedTuple):
 
 
 def bounds_from_scores(scores: Array, took_part: Marks, delta: float, confidence: float, *, normal: bool) -> Bounds:
-    """Returns what guessing by scores proves: the first half of them chooses a threshold, the second is guessed once.
+    """Returns the bounds from guessing by scores: the first half chooses a threshold, one guess uses the second half.
 
     Args:
         scores: Larger values suggest that a canary took part, `[m]`, in random order.
-        took_part: Whether it did, `[m]`.
-        delta: The delta of the promise.
+        took_part: True if it did, `[m]`.
+        delta: The delta of the guarantee.
         confidence: The confidence of each bound, e.g. 0.95.
-        normal: Whether scores are normal with one deviation, so that mu has a bound; else mu is 0.
+        normal: True if scores are normal with equal deviations, so that mu has a bound; otherwise mu is 0.
     """
     half = len(scores) // 2
     cut = _best_cut(scores[:half], took_part[:half])
@@ -74,7 +74,7 @@ def clopper_pearson(hits: int, n_inside: int, alarms: int, n_outside: int, delta
         n_inside: Number that took part.
         alarms: Wrong guesses among the `n_outside` that did not.
         n_outside: Number that did not take part.
-        delta: The delta of the promise.
+        delta: The delta of the guarantee.
         confidence: The confidence of the bound.
     """
     # each rate is bounded with half of the failure probability
@@ -98,8 +98,8 @@ def one_run(correct: int, guesses: int, canaries: int, delta: float, confidence:
     Args:
         correct: Number of correct guesses.
         guesses: Number of guesses.
-        canaries: Number of canaries, each with a coin of its own.
-        delta: The delta of the promise.
+        canaries: Number of canaries, each with an independent coin.
+        delta: The delta of the guarantee.
         confidence: The confidence of the bound.
     """
     if guesses == 0 or _tail_probability(0.0, correct, guesses, canaries, delta) >= 1 - confidence:
@@ -113,10 +113,10 @@ def one_run(correct: int, guesses: int, canaries: int, delta: float, confidence:
 
 
 def largest_mu(inside: Array, outside: Array, confidence: float) -> float:
-    """Returns a lower bound on the distance of two normal laws of one deviation, in units of that deviation.
+    """Returns a lower bound on the distance of two normal distributions with equal deviations, in that deviation.
 
     Args:
-        inside: Scores of those that took part, `[n]`.
+        inside: Scores of the canaries that took part, `[n]`.
         outside: Scores of the others, `[m]`.
         confidence: The confidence of the bound.
     """
@@ -128,12 +128,12 @@ def largest_mu(inside: Array, outside: Array, confidence: float) -> float:
     weight = math.sqrt(n * m / (n + m))
     pooled = math.sqrt((float(inside.var()) * n + float(outside.var()) * m) / degrees)
     statistic = weight * float(inside.mean() - outside.mean()) / max(pooled, 1e-300)
-    statistic = min(statistic, 300.0)  # beyond, scipy's noncentral t has no numbers any more
+    statistic = min(statistic, 300.0)  # scipy's noncentral t has no values beyond
     return _root(lambda mu: float(stats.nct.sf(statistic, degrees, weight * mu)) - (1 - confidence), statistic / weight)
 
 
 def _root(excess: Callable[[float], float], upper: float) -> float:
-    """Returns the zero of an increasing function in (0, upper]; 0 if the function is positive from the start."""
+    """Returns the zero of an increasing function in (0, upper]; 0 if the function is positive on all of it."""
     if upper <= 0 or excess(1e-9) >= 0:
         return 0.0
     if excess(upper) > 0:
@@ -144,12 +144,12 @@ def _root(excess: Callable[[float], float], upper: float) -> float:
 
 
 def _bound_from_rates(guess: Marks, took_part: Marks, delta: float, confidence: float) -> float:
-    """Returns the larger bound of both directions: guesses who took part, and guesses who did not."""
+    """Returns the larger of the bounds from guessing participation and from guessing absence."""
     n = int(took_part.sum())
     m = int((~took_part).sum())
     hits = int((guess & took_part).sum())
     alarms = int((guess & ~took_part).sum())
-    # both directions follow from the same two intervals, so that the better one costs no confidence
+    # both directions use the same two intervals, so choosing the better one costs no confidence
     return max(
         clopper_pearson(hits, n, alarms, m, delta, confidence),
         clopper_pearson(m - alarms, m, n - hits, n, delta, confidence),
@@ -172,7 +172,7 @@ def _best_cut(scores: Array, took_part: Marks) -> float:
 
 
 def _best_share(scores: Array, took_part: Marks) -> float:
-    """Returns the share of canaries to guess about for which the certain rate of right guesses is largest."""
+    """Returns the share of canaries to guess for which the certain rate of right guesses is largest."""
     shares = np.linspace(0.02, 1.0, _CUTS)
     per_side = np.maximum((shares * len(scores) / 2).astype(int), 1)
     ordered = took_part[np.argsort(scores)]
@@ -194,7 +194,7 @@ def _bound_from_guesses(scores: Array, took_part: Marks, share: float, delta: fl
 
 
 def _tail_probability(epsilon: float, correct: int, guesses: int, canaries: int, delta: float) -> float:
-    """Returns the largest probability of so many correct guesses if the run is (epsilon, delta) private."""
+    """Returns the largest probability of at least this many correct guesses if the run is (epsilon, delta) private."""
     law: Any = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
     tail = float(law.sf(correct - 1))
     steps = np.arange(1, correct + 1)

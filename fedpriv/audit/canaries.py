@@ -1,10 +1,10 @@
-"""Check 9: an attacker who sees all releases guesses which canaries took part.
+"""Check 9: an attacker who observes all releases guesses which canaries took part.
 
-A canary is one unit whose gradient is as long as the clip allows, along a coordinate of its own; a secret coin decides
-its sign (relation replace_one), or whether it takes part (add_remove). A toy run of canaries alone goes through the
-same strategy, oracle, clip, noise and ledger as the real one. The statistic is the likelihood ratio of all releases,
-whitened where rounds or pairs share noise. Under random allocation it is that of whole epochs: the mean of the ratios
-of the batches in which the canary may have been.
+A canary is one privacy unit with a gradient as long as the clip allows, along a separate coordinate. A secret coin
+decides its sign (neighbouring relation replace_one) or its participation (add_remove). A toy run with only canaries
+uses the same strategy, oracle, clip, noise and ledger as the real run. The statistic is the likelihood ratio of all
+releases, whitened if rounds or pairs share noise. Under random allocation it is the ratio for whole epochs: the mean of
+the ratios of the batches that may have contained the canary.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedpriv.privacy.accounting import account, ratio_of, round_up
 
 NAME = "canaries"
 CONFIDENCE = 0.95
-_SURE = 1 - 1e-4  # confidence at which a bound above the promise is a finding
+_SURE = 1 - 1e-4  # confidence at which a bound above the guarantee counts as found
 _CANARIES = 1000
 REPLICAS = 40
 _ROUNDS = 20
@@ -42,14 +42,14 @@ _LOSS = Loss(lambda outputs, targets: outputs[:, 0])
 
 @dataclass(frozen=True)
 class Game:
-    """Scores of canaries, larger for those that seem to have taken part, and the truth.
+    """Scores of canaries, larger for canaries that appear to have taken part, and the truth.
 
     Attributes:
         scores: The score of each canary, `[m]`.
-        took_part: Whether it took part, `[m]`.
-        promised: Epsilon of the toy run by its ledger.
+        took_part: True if it took part, `[m]`.
+        promised: Epsilon of the toy run according to its ledger.
         delta: Delta of the toy run.
-        normal: Whether scores are normal: Gaussian noise, and no secret draws.
+        normal: True if scores are normal: Gaussian noise, and no secret draws.
     """
 
     scores: Array
@@ -59,12 +59,12 @@ class Game:
     normal: bool
 
     def bounds(self, confidence: float = CONFIDENCE) -> Bounds:
-        """Returns the lower bounds on epsilon that guessing by the scores proves."""
+        """Returns the lower bounds on epsilon from guessing by the scores."""
         return bounds_from_scores(self.scores, self.took_part, self.delta, confidence, normal=self.normal)
 
 
 def check_canaries(subject: AuditTarget, data: Data) -> CheckResult:
-    """Plays the game in one run of many canaries, and in many runs of one canary for each client."""
+    """Plays the game in one run with many canaries, and in many runs with one canary for each client."""
     noise = subject.plan().privacy.noise_multiplier
     subject = replace(subject, privacy=replace(subject.privacy, noise_multiplier=noise, epsilon=None))
     rounds = min(subject.rounds, _ROUNDS)
@@ -82,11 +82,11 @@ def check_canaries(subject: AuditTarget, data: Data) -> CheckResult:
         worst = max(sure.clopper_pearson, sure.one_run, sure.of_mu)
         if worst > game.promised:
             broken.append(
-                f"{name}: guesses prove epsilon above {worst:.3g}, and {round_up(game.promised)} was promised"
+                f"{name}: guesses prove epsilon above {worst:.3g}, more than the claimed {round_up(game.promised)}"
             )
         summaries.append(f"by {len(game.scores)} canaries of {name} {_format_bounds(game.bounds())}")
-    promised = f"promised {round_up(main_game.promised)}"
-    evidence = f"epsilon of {rounds} rounds is, at 95 % confidence, at least {'; '.join(summaries)}; {promised}"
+    promised = f"claimed {round_up(main_game.promised)}"
+    evidence = f"epsilon of {rounds} rounds is at least {'; '.join(summaries)} (95 % confidence); {promised}"
 
     numbers = {"promised": main_game.promised, "delta": main_game.delta}
     for name, game in games.items():
@@ -106,40 +106,40 @@ def _format_bounds(bounds: Bounds) -> str:
 
 
 def _power(game: Game) -> str:
-    """Says which deficit of noise the bounds could have shown."""
+    """Returns a text with the smallest noise deficit that the bounds could have detected."""
     perfect = Game(game.took_part.astype(float), game.took_part, game.promised, game.delta, normal=False).bounds(_SURE)
     ceiling = max(perfect.clopper_pearson, perfect.one_run)
-    text = f"without assumptions no more than epsilon {ceiling:.1f} could be proved by so many canaries"
+    text = f"without assumptions, this number of canaries can prove at most epsilon {ceiling:.1f}"
     if not game.normal:
         return text
-    # lower the noise in steps until normal scores of the same number prove more than the promise
+    # reduce the noise in steps until normal scores of the same number yield a bound above the guarantee
     draw = np.random.default_rng(0).standard_normal(len(game.scores))
     took_part = game.took_part
     mu = ratio_of(game.promised, game.delta)
     fraction = 1.0
     while fraction > 0.05 and largest_mu((draw + mu / fraction)[took_part], draw[~took_part], _SURE) <= mu:
         fraction -= 0.05
-    return f"{text}; with normal scores noise below about {fraction:.2f} of the claim would be found"
+    return f"{text}; with normal scores, noise below about {fraction:.2f} of the claim would be found"
 
 
 def merge_games(games: Sequence[Game]) -> Game:
-    """Returns all canaries of independent runs as one game: each canary is in one of them only."""
+    """Returns all canaries of independent runs as one game; each canary belongs to one run only."""
     scores = np.concatenate([game.scores for game in games])
     took_part = np.concatenate([game.took_part for game in games])
     return replace(games[0], scores=scores, took_part=took_part)
 
 
 def play(subject: AuditTarget, per_client: int, rounds: int, reached: Mapping[str, float] | None = None) -> Game:
-    """Makes one toy run with `per_client` canaries at every client, and scores them.
+    """Performs one toy run with `per_client` canaries at every client, and scores them.
 
     Args:
-        subject: The run whose strategy, privacy and network are used.
+        subject: The run that provides strategy, privacy and network.
         per_client: Number of canaries of each client.
         rounds: Number of rounds.
         reached: The result of `reach`; None computes it.
 
     Raises:
-        ConfigError: the strategy cannot run on the toy.
+        ConfigError: If the strategy cannot run on the toy.
     """
     n_clients = len(subject.clients)
     privacy = subject.privacy
@@ -157,11 +157,11 @@ def play(subject: AuditTarget, per_client: int, rounds: int, reached: Mapping[st
 
 
 def _toy_target(subject: AuditTarget, coins: NDArray[np.bool_]) -> AuditTarget:
-    """Returns a run of canaries: a linear loss, whose gradient for an example is its input.
+    """Returns a run of canaries with a linear loss: the gradient of an example is its input.
 
     Args:
-        subject: The run whose strategy, privacy and network are used.
-        coins: Whether each canary takes part, `[n_clients, per_client]`.
+        subject: The run that provides strategy, privacy and network.
+        coins: True if the canary takes part, `[n_clients, per_client]`.
     """
     n_clients, per_client = coins.shape
     length = _LENGTH * subject.privacy.clip.bound
@@ -188,9 +188,9 @@ def _toy_target(subject: AuditTarget, coins: NDArray[np.bool_]) -> AuditTarget:
 
 
 def reach(subject: AuditTarget, per_client: int, rounds: int) -> dict[str, float]:
-    """Returns how far, with sign, a canary moves a release, by the name of its query.
+    """Returns the signed change of a release due to a canary, by the name of its query.
 
-    An attacker who knows the algorithm knows this number. It is measured in a run in which every canary takes part, so
+    An attacker can compute this number from the algorithm. It is measured in a run in which every canary takes part, so
     that the score of an absent canary is the same function of the releases.
     """
     toy = _toy_target(subject, np.ones((len(subject.clients), per_client), dtype=bool))
@@ -207,7 +207,7 @@ def _scores(trace: Trace, n_clients: int, per_client: int, reached: Mapping[str,
     scores = np.zeros((n_clients, per_client))
     releases: list[ObservedRelease] = []
     for release in trace.releases:
-        if release.exact.shape[1] == n_clients * per_client:  # constraint values are no gradients
+        if release.exact.shape[1] == n_clients * per_client:  # constraint values are not gradients
             exact = torch.full_like(release.exact, reached[release.record.query])
             releases.append(replace(release, exact=exact))
     epochs: dict[tuple[int, int, int], list[_BatchRatios]] = {}
@@ -215,7 +215,7 @@ def _scores(trace: Trace, n_clients: int, per_client: int, reached: Mapping[str,
         record = release.record
         row_clients = release.row_clients(n_clients)
         for row, client in enumerate(row_clients):
-            # a sum holds the canaries of all clients
+            # a sum contains the canaries of all clients
             for owner in range(n_clients) if client < 0 else [client]:
                 coordinates = slice(owner * per_client, (owner + 1) * per_client)
                 if record.batches is None:
@@ -233,9 +233,10 @@ class _BatchRatios:
     """Log-likelihood ratios of one batch of random allocation, for canaries that may have been in it.
 
     Attributes:
-        present: Likelihood of the answer with the canary in the batch, over that without it, `[per_client]`.
-        absent: The same with the canary's replacement in the batch; 0 where nothing replaces it.
-        batches: Batches of the epoch.
+        present: Likelihood of the query result with the canary in the batch, over the likelihood without it,
+            `[per_client]`.
+        absent: The same with the canary's replacement in the batch; 0 if there is no replacement.
+        batches: Number of batches of the epoch.
     """
 
     present: Array
@@ -244,7 +245,7 @@ class _BatchRatios:
 
 
 def _batch_ratios(release: ObservedRelease, row_clients: Sequence[int], row: int, coordinates: slice) -> _BatchRatios:
-    """Returns what one batch tells of its owner's canaries."""
+    """Returns the likelihood ratios of one batch for its owner's canaries."""
     size = float(release.exact[row, 0])
     weights = _precision(release, row_clients, row)
     rows = release.released[:, coordinates].double().cpu()
@@ -258,8 +259,8 @@ def _batch_ratios(release: ObservedRelease, row_clients: Sequence[int], row: int
 
 
 def _log_ratio_of_epoch(ratios: Sequence[_BatchRatios]) -> Array:
-    """Returns the log-likelihood ratio of an epoch: the attacker averages over the batches, which are a secret."""
-    unseen = max(ratios[0].batches - len(ratios), 0)  # batches that the toy run does not reach have ratio 1
+    """Returns the log-likelihood ratio of an epoch: the attacker averages over the batches, which are secret."""
+    unseen = max(ratios[0].batches - len(ratios), 0)  # batches after the end of the toy run have ratio 1
     if unseen:
         log_unseen = math.log(unseen)
     else:

@@ -1,4 +1,4 @@
-"""Check 1: no example is repeated, the test data are others, and nothing was fitted on private data."""
+"""Check 1: no example is repeated, test data differ from training data, and nothing was fitted on private data."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedpriv.errors import PrivacyError, counted
 from fedpriv.models import first, leaves
 
 NAME = "data"
-_SAME = 1e-4  # relative difference of a statistic and a number that was taken from it
-_STANDARD_SHARE = 0.9  # of the features: if more of them look standardised, they are
+_SAME = 1e-4  # relative difference of a statistic and a number that was computed from it
+_STANDARD_SHARE = 0.9  # of the features: if more of them appear standardised, they are
 
 
 def check_data(subject: AuditTarget, data: Data) -> CheckResult:
-    """Looks for examples that are repeated or tested on, and for statistics of private data."""
+    """Searches for examples that are repeated or used as test data, and for statistics of private data."""
     broken: list[str] = []
     try:
         check_ownership(subject.clients, subject.test, subject.privacy)
@@ -34,15 +34,17 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
             duplicates.examples,
             f"training examples equal another one ({duplicates.apart} of them one of another client)",
         ),
-        (duplicates.tested, "training examples equal a test example, whose metrics have no noise"),
+        (duplicates.tested, "training examples equal a test example, so test metrics reveal them without noise"),
     ):
         if count:
-            broken.append(f"{count} of {total} {text}: if they are one person's, epsilon is for each occurrence alone")
+            broken.append(
+                f"{count} of {total} {text}: if the copies belong to one person, epsilon covers each copy alone"
+            )
     broken += _fitted_statistics(subject, data)
 
     examples = f"{counted(total, 'example')} of {counted(len(data), 'client')}"
-    evidence = f"{examples} are all different, and none is tested on; no statistic of them found"
-    power = "examples are compared by content: a copy that was changed a little is not seen"
+    evidence = f"{examples} are all different, and none is a test example; no statistic of them was found"
+    power = "examples are compared by content: a slightly changed copy is not found"
     return summarize(
         NAME,
         broken,
@@ -55,7 +57,7 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
 
 
 def _fitted_statistics(subject: AuditTarget, data: Data) -> Iterator[str]:
-    """Yields a text for inputs standardised by their own statistics, and for each buffer that is one of these."""
+    """Yields a text for inputs standardised by their own statistics, and for each buffer that equals one."""
     if not all(leaf.is_floating_point() for inputs, _ in data for leaf in leaves(inputs)):
         return
     rows = torch.cat([first(inputs).flatten(1).double() for inputs, _ in data])
@@ -64,16 +66,19 @@ def _fitted_statistics(subject: AuditTarget, data: Data) -> Iterator[str]:
     varied = deviation > 0
     standard = (mean.abs() < _SAME) & ((deviation - 1).abs() < 10 * _SAME) & varied
     if int(standard.sum()) > _STANDARD_SHARE * int(varied.sum()) > 0:
-        yield "inputs have mean 0 and deviation 1 over all clients: standardised by statistics of private data"
+        yield (
+            "inputs have mean 0 and deviation 1 over all clients: they were standardized with statistics of "
+            "private data"
+        )
     statistics = {"mean": mean, "deviation": deviation, "variance": deviation**2, "largest value": rows.amax(0)}
     for name, value in constants(subject.model).items():
         for title, statistic in statistics.items():
             if _equal(value.detach().cpu().double(), statistic):
-                yield f"model.{name} is the {title} of the private inputs, and is released as it is"
+                yield f"model.{name} is the {title} of the private inputs, and is released without noise"
 
 
 def _equal(value: Tensor, statistic: Tensor) -> bool:
-    """Returns whether a tensor is the statistic; False for constants, which equal one by chance."""
+    """Returns True if a tensor is the statistic; False for constants, which equal one by chance."""
     if value.numel() != statistic.numel() or value.numel() < 2 or bool((value == value.flatten()[0]).all()):
         return False
     return torch.allclose(value.flatten(), statistic, rtol=_SAME, atol=_SAME * float(statistic.abs().max()))

@@ -1,4 +1,4 @@
-"""Results of an audit's checks, and the exit status that follows from them."""
+"""Results of an audit's checks, and the resulting exit status."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 Verdict = Literal["held", "found", "not checked"]
 SECRET = (
-    "this audit looked at private data without noise: what it prints, its JSON and its picture are not private; show "
-    "them to nobody who may not see the data"
+    "this audit used private data without noise: its output, JSON and picture are not private; show them only "
+    "to people who may see the data"
 )
 
 
@@ -19,9 +19,10 @@ class CheckResult:
 
     Attributes:
         name: Name of the check.
-        verdict: `"held"`: nothing was found. `"found"`: a promise is broken. `"not checked"`: nothing can be said.
-        evidence: What was observed, in a sentence or two.
-        power: What this check could have detected, and what not: a small fault may pass a weak check.
+        verdict: `"held"`: nothing was found. `"found"`: a guarantee is broken. `"not checked"`: there is no result.
+        evidence: Observations, in a sentence or two.
+        power: Faults that this check could have detected, and faults that it misses: a small fault may pass a weak
+            check.
         numbers: Measured numbers by name.
     """
 
@@ -37,8 +38,8 @@ class Audit:
     """All findings about one run or strategy. They are not private, see `SECRET`.
 
     Attributes:
-        subject: Name of what was audited.
-        promise: The privacy that it promises, as printed.
+        subject: Name of the audited run or strategy.
+        promise: Its privacy guarantee, as printed.
         findings: The result of each check, in order.
     """
 
@@ -68,13 +69,13 @@ class Audit:
 
 
 def summarize(name: str, broken: Sequence[str], evidence: str, power: str = "", **numbers: float) -> CheckResult:
-    """Returns the result of a check: found, with all texts in `broken`; held, with `evidence`, if there are none.
+    """Returns the result of a check: found, with all texts in `broken`; or held, with `evidence`, if there are none.
 
     Args:
         name: Name of the check.
-        broken: One text for each broken promise.
-        evidence: What was observed if nothing is broken.
-        power: What the check could have detected.
+        broken: One text for each broken guarantee.
+        evidence: Observation if nothing is broken.
+        power: Faults that the check could have detected.
         numbers: Measured numbers.
     """
     if broken:

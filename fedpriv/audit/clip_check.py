@@ -1,4 +1,4 @@
-"""Check 5: where only sums may be seen, the aggregator computes the same from messages with the same sum."""
+"""Check 5: if only sums may be used, the aggregator computes the same from messages with the same sum."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _SAME = 1e-6
 
 
 def check_sums_only(subject: AuditTarget, data: Data) -> CheckResult:
-    """Gives the aggregator two sets of messages with the same sum, and compares what it computes."""
+    """Passes two sets of messages with the same sum to the aggregator, and compares its results."""
     if not subject.privacy.trust.sums_only:
-        evidence = f"trust: {subject.privacy.trust} shows every message: each is noised by itself"
-        return CheckResult(NAME, "held", evidence, "nothing was tried: no sums are promised")
+        evidence = f"trust: {subject.privacy.trust} exposes every message, and each message has its own noise"
+        return CheckResult(NAME, "held", evidence, "nothing to test: this run does not claim that only sums are seen")
     name = type(subject.strategy.aggregator).__name__
     try:
         expected = _aggregate_random(subject, 0.0)
         spread = _aggregate_random(subject, 100.0)
     except PrivacyError as error:
-        return CheckResult(NAME, "found", f"{name} looks at single messages: {error}")
+        return CheckResult(NAME, "found", f"{name} uses single messages: {error}")
     difference = max(float((a - b).abs().max()) for a, b in zip(expected, spread, strict=True))
     if difference > _SAME:
         broken = [
-            f"{name} is no function of sums: messages of one sum that are spread otherwise change it by "
+            f"{name} is not a function of the sum: other messages with the same sum change its output by "
             f"{difference:.3g}"
         ]
     else:
         broken = []
-    evidence = f"{name} gives the same for messages of one sum, however they are spread"
-    return summarize(NAME, broken, evidence, f"tried with random messages, {_ROUNDS} rounds")
+    evidence = f"{name} gives the same output for all messages with the same sum"
+    return summarize(NAME, broken, evidence, f"tested with random messages, {_ROUNDS} rounds")
 
 
 @dataclass(frozen=True)
 class _RandomMessages:
-    """Wraps an aggregator, and gives it random messages, plus random terms that sum to zero.
+    """Wraps an aggregator, and passes it random messages, plus random terms that sum to zero.
 
     Attributes:
         inner: The aggregator.
@@ -75,7 +75,7 @@ class _RandomMessages:
 
 
 def _aggregate_random(subject: AuditTarget, spread: float) -> list[Tensor]:
-    """Returns what the aggregator computes from random messages in a run whose oracle answers zeros."""
+    """Returns the aggregator's results for random messages in a run with an oracle that returns zeros."""
     results: list[Tensor] = []
     draw = torch.Generator().manual_seed(0)
     start = torch.randn(1, _WIDTH, generator=draw, dtype=torch.float64).expand(len(subject.clients), -1)

@@ -1,4 +1,4 @@
-"""Check 7: the ledger has a record of every release, as planned, and all files of a run agree."""
+"""Check 7: the ledger has a record of every planned release, and all files of a run agree."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from fedpriv.runs import RunFiles, against_plan, findings
 
 NAME = "ledger"
 _ROUNDS = 2
-_ROWS = 5  # of the metrics file, whose epsilon is computed again
+_ROWS = 5  # of the metrics file, for which epsilon is computed again
 _SLACK = 1e-6  # relative; epsilon is printed rounded
-_PLAIN: dict[str, Any] = {"metrics": None, "stop": None, "client_tests": None, "optimum": None}  # no other answers
+_PLAIN: dict[str, Any] = {"metrics": None, "stop": None, "client_tests": None, "optimum": None}  # no other queries
 
 
 def check_ledger(subject: AuditTarget, data: Data) -> CheckResult:
-    """Compares a run's files, or those of a short run, with its plan and its releases."""
+    """Compares the files of a run, or of a short run, with its plan and its releases."""
     broken = list(_unrecorded_releases(subject, data))
     if subject.folder is not None:
         files = RunFiles.read(subject.folder)
         broken += _file_problems(files, subject.plan())
-        evidence = f"{len(files.ledger.records)} lines are chained, as planned, and cost what was told"
-        return summarize(NAME, broken, evidence, "of lines that were rewritten with the run's own key nothing is seen")
+        evidence = (
+            f"{len(files.ledger.records)} ledger lines form an intact chain, match the plan, and cost the reported "
+            "epsilon"
+        )
+        return summarize(NAME, broken, evidence, "lines that were rewritten with the run's own key are not detected")
 
     with tempfile.TemporaryDirectory() as folder:
         training = subject.shortened(_ROUNDS).training(data, folder=Path(folder), test=None, **_PLAIN)
@@ -43,18 +46,21 @@ def check_ledger(subject: AuditTarget, data: Data) -> CheckResult:
     broken += _plan_deviations(ledger, training.plan)
     cost = account(ledger.records, training.plan.n_clients, training.plan.privacy.delta).epsilon
     if reported < cost * (1 - _SLACK):
-        broken.append(f"epsilon {reported:.4g} was told, and the ledger's lines cost {cost:.4g}")
-    evidence = f"every answer has its line; {len(ledger.records)} lines of {_ROUNDS} rounds are chained and as planned"
-    power = "looked at a short run of the same settings; give a run's folder for its files"
+        broken.append(f"the reported epsilon is {reported:.4g}, and the ledger's lines cost {cost:.4g}")
+    evidence = (
+        f"every query result has its ledger line; {len(ledger.records)} lines of {_ROUNDS} rounds form an intact "
+        "chain and match the plan"
+    )
+    power = "a short run with the same settings was checked; pass a run's folder to check its files"
     return summarize(NAME, broken, evidence, power)
 
 
 def _unrecorded_releases(subject: AuditTarget, data: Data) -> Iterator[str]:
-    """Yields a text if a short run releases answers without a record."""
+    """Yields a text if a short run releases results without a record."""
     queries = trace_run(subject, data, _ROUNDS).unrecorded
     if queries:
         names = ", ".join(sorted(set(queries)))
-        yield f"{len(queries)} answers ({names}) were released beside the ledger, without a line"
+        yield f"{len(queries)} query results ({names}) were released without a ledger line"
 
 
 def _plan_deviations(ledger: LedgerFile, plan: Plan) -> Iterator[str]:
@@ -67,10 +73,10 @@ def _plan_deviations(ledger: LedgerFile, plan: Plan) -> Iterator[str]:
         key = (written.round, written.query, written.index)
         planned = by_key.pop(key, None)
         if planned is None:
-            yield f"the ledger has {key}, which was not planned, or was released before"
+            yield f"the ledger has {key}, which was not planned or had been released before"
             return
         if _smallest(written.noise_multiplier) < _smallest(planned.noise_multiplier) * (1 - _SLACK):
-            yield f"round {written.round} was written down with less noise than planned"
+            yield f"round {written.round} was recorded with less noise than planned"
             return
 
 
@@ -89,7 +95,7 @@ def _file_problems(files: RunFiles, plan: Plan) -> Iterator[str]:
 
 
 def _understated_rounds(files: RunFiles) -> Iterator[str]:
-    """Yields a text if the metrics of some round state less epsilon than the releases up to then cost."""
+    """Yields a text if the metrics of a round state a smaller epsilon than the cost of the releases up to then."""
     header = files.ledger.header
     rows = [row for row in files.metrics if row.get("epsilon") is not None]
     if header.n_clients is None or header.delta is None:
@@ -102,5 +108,5 @@ def _understated_rounds(files: RunFiles) -> Iterator[str]:
         else:
             cost = 0.0
         if math.isfinite(cost) and stated < cost * (1 - _SLACK):
-            yield f"round {row['round']} told epsilon {stated:.4g}, and the lines so far cost {cost:.4g}"
+            yield f"round {row['round']} reported epsilon {stated:.4g}, and the ledger lines up to it cost {cost:.4g}"
             return

@@ -1,4 +1,4 @@
-"""Neighbouring data sets whose answers are as far apart as clipping allows."""
+"""Neighbouring data sets with query results that differ as much as clipping allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedpriv.privacy import Privacy
 from fedpriv.randomness import Randomness
 
 _FACTOR = 1e3  # on an example's inputs, for gradients longer than any clip
-_TRIES = 500  # seeds that are tried until one draws the example
+_TRIES = 500  # seeds that are tested until one draws the example
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Neighbours:
 
     Attributes:
         client: Number of that client.
-        data: The data sets. With relation add_remove and unit sample the first lacks the example.
-        unit: The protected unit, which differs.
-        relation: The relation between neighbours.
+        data: The data sets. With neighbouring relation add_remove and privacy unit sample, the first lacks the example.
+        unit: The privacy unit, which differs.
+        relation: The neighbouring relation.
     """
 
     client: int
@@ -38,17 +38,17 @@ class Neighbours:
     relation: str
 
     def row(self, clients: Sequence[int]) -> int | None:
-        """Returns the client's row among those of `clients`; None if it sent nothing."""
+        """Returns the client's row among the rows of `clients`; None if it sent nothing."""
         if self.client in clients:
             return clients.index(self.client)
         return None
 
     def with_movements(self, release: ObservedRelease, answers: Sequence[Tensor]) -> ObservedRelease:
-        """Returns the release with how far the unit moved it, and how far it moved rows of other clients.
+        """Returns the release with its change due to the unit, and the changes of other clients' rows.
 
         Args:
             release: The release on the true data.
-            answers: The answer without noise on each of the data sets.
+            answers: The query result without noise on each of the data sets.
         """
         if release.record.norm == "l1":
             order = 1
@@ -61,7 +61,7 @@ class Neighbours:
             pairs = [*combinations(answers, 2)]
         moved = torch.stack([torch.linalg.vector_norm(a - b, order, dim=1) for a, b in pairs]).amax(0)
         if added and self.unit == "client":
-            moved = moved / 2  # two values of a client: each as far as it can be from no client at all
+            moved = moved / 2  # two values of a client: each at the largest distance from no client at all
         row_clients = release.row_clients(len(self.data[0]))
         other_rows = [row for row, client in enumerate(row_clients) if client not in (-1, self.client)]
         if other_rows:
@@ -72,21 +72,21 @@ class Neighbours:
 
 
 def make_neighbours(subject: AuditTarget, data: Data, privacy: Privacy, client: int) -> tuple[Neighbours, Randomness]:
-    """Makes data sets that differ in a client's last example, or in the whole client.
+    """Creates data sets that differ in a client's last example, or in the whole client.
 
     Args:
         subject: The run.
         data: The clients' data.
         privacy: The privacy settings of the run.
-        client: The client whose unit differs.
+        client: The client with the differing unit.
 
     Returns:
-        The data sets, and random streams with which the first batch holds the differing example.
+        The data sets, and random streams with which the first batch contains the differing example.
     """
     randomness = _drawing_streams(subject, subject.population(data), privacy, client)
     examples = [*_extreme_examples(data[client])]
     if privacy.unit == "client":
-        # every example of the client is the same one
+        # all examples of the client are the same
         sets = [each(lambda row, rows: row.expand_as(rows).clone(), example, data[client]) for example in examples]
     else:
         without_last = each(lambda rows: rows[:-1], data[client])
@@ -109,14 +109,14 @@ def _extreme_examples(examples: Pair) -> Iterator[Pair]:
 
 
 def _scaled(row: Tensor, factor: float) -> Tensor:
-    """Multiplies numbers by the factor, zeros as if they were ones; whole numbers, such as tokens, stay as they are."""
+    """Multiplies numbers by the factor, with zeros replaced by ones; integers, such as tokens, are unchanged."""
     if row.is_floating_point():
         return factor * (row + (row == 0))
     return row
 
 
 def _other_target(targets: Tensor) -> Tensor:
-    """Returns another target than the last example's: another class, or a number far away."""
+    """Returns a target that differs from the last example's: another class, or a distant number."""
     last = targets[-1:]
     if targets.is_floating_point():
         return last - _FACTOR
@@ -126,7 +126,7 @@ def _other_target(targets: Tensor) -> Tensor:
 
 
 def _drawing_streams(subject: AuditTarget, population: Population, privacy: Privacy, client: int) -> Randomness:
-    """Returns streams with which the client's last example is in the first batch; any streams if no try finds some."""
+    """Returns streams that put the client's last example in the first batch, or any streams if none are found."""
     last = int(population.starts[client] + population.counts[client]) - 1
     randomness = Randomness()
     for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""Check 6: noise has the law and scale of the ledger, and is new for every round, client and coordinate."""
+"""Check 6: noise has the distribution and scale of the ledger, and is new for every round, client and coordinate."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MIN_ROUNDS = 6
 _MAX_ROUNDS = 24
 _ENOUGH_DRAWS = 100_000  # they show a deficit of two percent
 _SURE = 6.0  # standard deviations: with some thousand comparisons a false alarm has a probability below 1e-5
-_CLEARLY = 0.9  # a row is reported if it has less than this share of the deviation of all noise
+_CLEARLY = 0.9  # a row is reported if its deviation is below this share of the deviation of all noise
 _TINY = 2.0**-16  # of the scale: noise this small counts as none
 _LAW_P_VALUE = 1e-8
-_LAW_DRAWS = 20_000  # whose law is tested
+_LAW_DRAWS = 20_000  # number of draws in the test of the distribution
 
 
 def check_noise(subject: AuditTarget, data: Data) -> CheckResult:
-    """Compares what was added to every release with the noise that its record was priced for."""
+    """Compares the noise added to every release with the noise assumed for its record."""
     width = sum(p.numel() for p in subject.model.parameters() if p.requires_grad)
     if subject.privacy.trust.sums_only:
         rows = 1
@@ -40,11 +40,11 @@ def check_noise(subject: AuditTarget, data: Data) -> CheckResult:
 
 
 def check_trace_noise(trace: Trace) -> CheckResult:
-    """Compares noise with its price, as `check_noise` does, in rounds that are traced already."""
+    """Compares noise with its record, like `check_noise`, in rounds that are already traced."""
     noises = residuals(trace)
     draws = sum(noise.standardized.size for noise in noises)
     if not draws:
-        return CheckResult(NAME, "not checked", "nothing was released with noise: there is no promise to hold")
+        return CheckResult(NAME, "not checked", "nothing was released with noise, so there is no guarantee to check")
     ratio = math.sqrt(sum(float((noise.standardized**2).sum()) for noise in noises) / draws)
     spread = math.sqrt(max(noise.fourth for noise in noises) - 1) / 2
     broken = [
@@ -57,16 +57,16 @@ def check_trace_noise(trace: Trace) -> CheckResult:
         *_correlated_coordinates(noises),
     ]
     evidence = (
-        f"{draws} draws of noise have {ratio:.4f} of the deviation that the ledger says, its law, and no correlation "
-        "between rounds, clients or coordinates"
+        f"{draws} draws of noise have {ratio:.4f} of the standard deviation in the ledger, its distribution, "
+        "and no correlation between rounds, clients or coordinates"
     )
-    power = f"a deficit of {(_SURE + 2) * spread / math.sqrt(draws):.2%} in all noise would have been seen"
+    power = f"noise that is too small by {(_SURE + 2) * spread / math.sqrt(draws):.2%} overall would have been found"
     deviation_of_ratio = spread / math.sqrt(draws)
     return summarize(NAME, broken, evidence, power, ratio=ratio, draws=draws, deviation_of_ratio=deviation_of_ratio)
 
 
 def _missing_noise(noises: Sequence[Residual]) -> Iterator[str]:
-    """Yields a text for each query with coordinates without noise, of which there are hardly any by chance."""
+    """Yields a text for each query with coordinates without noise, which hardly occur by chance."""
     tiny_counts: Mapping[tuple[str, int], list[Array]] = {}
     for noise in noises:
         tiny_counts.setdefault((noise.query, noise.standardized.shape[1]), []).append((abs(noise.raw) < _TINY).sum(0))
@@ -84,23 +84,23 @@ def _missing_noise(noises: Sequence[Residual]) -> Iterator[str]:
 
 
 def _small_noise(noises: Sequence[Residual], ratio: float, draws: int) -> Iterator[str]:
-    """Yields a text if all noise, or the noise of a row, is smaller than the ledger says."""
+    """Yields a text if all noise, or the noise of a row, is smaller than recorded in the ledger."""
 
     def deviations(squares: float, count: int, fourth: float) -> float:
-        """Returns by how many standard deviations a sum of squares of unit noise differs from its expectation."""
+        """Returns the difference of a sum of squares of unit noise from its expectation, in standard deviations."""
         return (squares / count - 1) * math.sqrt(count / (fourth - 1))
 
     if deviations(ratio**2 * draws, draws, max(noise.fourth for noise in noises)) < -_SURE:
-        yield f"the noise is {ratio:.3f} of what the ledger says"
+        yield f"the standard deviation of the noise is {ratio:.3f} of the one in the ledger"
     rows = [(noise, row, name) for noise in noises for row, name in zip(noise.standardized, noise.names, strict=True)]
     noise, row, name = min(rows, key=lambda item: deviations(float((item[1] ** 2).sum()), len(item[1]), item[0].fourth))
     share = math.sqrt(float((row**2).mean()))
     if deviations(share**2 * len(row), len(row), noise.fourth) < -_SURE and share < _CLEARLY * ratio:
-        yield f"the noise of {name} in round {noise.round} is {share:.3f} of what the ledger says"
+        yield f"the noise of {name} in round {noise.round} has {share:.3f} of the standard deviation in the ledger"
 
 
 def _wrong_law(noises: Sequence[Residual]) -> Iterator[str]:
-    """Yields a text for each law that the noise does not have, by a Kolmogorov-Smirnov test."""
+    """Yields a text for each distribution that the noise does not have, by a Kolmogorov-Smirnov test."""
     laws = {noise.law.name: noise.law for noise in noises if noise.law is not None}
     for name, law in laws.items():
         draws = np.concatenate(
@@ -113,7 +113,7 @@ def _wrong_law(noises: Sequence[Residual]) -> Iterator[str]:
             else:
                 title = name
             spread = draws.std() / expected.std()
-            yield f"the noise does not have the {title} law of the ledger (deviation {spread:.3f} of it)"
+            yield f"the noise does not follow the {title} distribution of the ledger (deviation {spread:.3f} of it)"
 
 
 def _repeated_rounds(noises: Sequence[Residual]) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _repeated_rounds(noises: Sequence[Residual]) -> Iterator[str]:
         correlations = [float(_correlation(noise.raw[a], other.raw[b])) for a, b in rows]
         if rows and abs(sum(correlations)) * math.sqrt(dim / len(rows)) > _SURE:
             mean = sum(correlations) / len(rows)
-            yield f"noise of round {noise.round} is in round {other.round} again (correlation {mean:.2f})"
+            yield f"the noise of round {noise.round} occurs again in round {other.round} (correlation {mean:.2f})"
             return
 
 
@@ -140,7 +140,7 @@ def _correlation(a: Array, b: Array) -> float:
 
 
 def _correlated_clients(noises: Sequence[Residual]) -> Iterator[str]:
-    """Yields a text for the first two clients whose noise is correlated, unless they share noise by the record."""
+    """Yields a text for the first two clients with correlated noise that should be independent."""
     # sum of products and number of coordinates, by pair of clients
     totals: dict[tuple[int, int], tuple[float, int]] = {}
     for noise in noises:
@@ -157,9 +157,9 @@ def _correlated_clients(noises: Sequence[Residual]) -> Iterator[str]:
 
 
 def _wrong_pairs(noises: Sequence[Residual]) -> Iterator[str]:
-    """Yields a text for the first two clients whose covariance is not the one of their shared noise.
+    """Yields a text for the first two clients with a covariance that differs from their shared noise.
 
-    What two clients share has opposite signs, so that it cancels in the sum.
+    The noise that two clients share has opposite signs, so that it cancels in the sum.
     """
     paired = [(noise, noise.expected) for noise in noises if noise.pairs is not None and noise.expected is not None]
     for a, b in combinations(range(min((len(noise.raw) for noise, _ in paired), default=0)), 2):
@@ -174,7 +174,7 @@ def _wrong_pairs(noises: Sequence[Residual]) -> Iterator[str]:
             clients = paired[0][0].clients
             yield (
                 f"the noise that clients {clients[a]} and {clients[b]} share does not cancel (covariance "
-                f"{measured / dims:.3g} where {priced / dims:.3g} was priced: a sign, a scale or a secret is wrong)"
+                f"{measured / dims:.3g}, expected {priced / dims:.3g}): check its sign, scale and secret"
             )
             return
 

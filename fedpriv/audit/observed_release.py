@@ -15,13 +15,14 @@ class ObservedRelease:
 
     Attributes:
         record: Its record in the ledger.
-        released: The released value, `[k, dim]` in float64; `[1, dim]` where it is a sum over clients.
+        released: The released value, `[k, dim]` in float64; `[1, dim]` if it is a sum over clients.
         exact: The same without noise.
-        level: The factor of unit noise, `[k, dim]`; for noise that is correlated in time, the factors after filtering.
-        amount: Number of copies of the noise that the drawn noise is the sum of.
-        moved: Largest distance between answers on two neighbouring data sets, in the clip's norm, `[k]`; None without
-            neighbours.
-        others: Largest change of a row whose client's data did not change; 0 if there is none.
+        level: The factor of unit noise, `[k, dim]`; for noise that is correlated over time, the factors after
+            filtering.
+        amount: Number of copies of the noise that are summed in the drawn noise.
+        moved: Largest distance between the results on two neighbouring data sets, in the clip's norm, `[k]`; None
+            without neighbours.
+        others: Largest change of a row of a client with unchanged data; 0 if there is none.
     """
 
     record: Record
@@ -33,7 +34,7 @@ class ObservedRelease:
     others: float = 0.0
 
     def multiplier(self, row: int) -> float:
-        """Returns the noise multiplier of a row by the ledger."""
+        """Returns the noise multiplier of a row according to the ledger."""
         multipliers = self.record.noise_multiplier
         if isinstance(multipliers, tuple):
             return multipliers[row]

@@ -1,4 +1,4 @@
-"""Check 8: other runs on the same data, and what they cost together."""
+"""Check 8: other runs on the same data, and their total cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "other runs"
 
 @dataclass(frozen=True)
 class _Run:
-    """What the files of another run say.
+    """The contents of another run's files.
 
     Attributes:
         folder: Its folder.
@@ -37,10 +37,10 @@ class _Run:
 
 
 def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
-    """Looks for runs on the same data under the folder of runs."""
+    """Searches for runs on the same data under the folder of runs."""
     if subject.runs is None:
-        evidence = "no folder of runs was named: there are no others here"
-        return CheckResult(NAME, "held", evidence, "of runs elsewhere nothing is seen")
+        evidence = "no folder of other runs was given (--runs)"
+        return CheckResult(NAME, "held", evidence, "runs in other places are not checked")
     runs: list[_Run] = []
     unreadable: list[str] = []
     for path in sorted(subject.runs.rglob("ledger.jsonl")):
@@ -49,7 +49,7 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
         except FedprivError as error:
             unreadable.append(str(error))
     audited = next((run for run in runs if subject.folder is not None and run.folder.samefile(subject.folder)), None)
-    runs = _without_copies(sorted(runs, key=lambda run: run is not audited))  # of copies the audited one stays
+    runs = _without_copies(sorted(runs, key=lambda run: run is not audited))  # of several copies, keep the audited one
     if audited is None:
         data_name = subject.data_name
     else:
@@ -61,9 +61,10 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
         count = counted(len(unreadable), "run")
         return CheckResult(NAME, "not checked", f"{count} cannot be read: {unreadable[0]}")
     count = counted(len(runs), "run")
-    evidence = f"none of {count} under {subject.runs} is another one on the same data"
+    evidence = f"none of {count} under {subject.runs} uses the same data"
     power = (
-        "data are the same where config.yaml names the same data and files; copies of the data elsewhere are not seen"
+        "two runs use the same data if their config.yaml name the same data and files; copies of the data "
+        "elsewhere are not found"
     )
     return summarize(NAME, broken, evidence, power, others=len(same))
 
@@ -71,7 +72,7 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
 def _without_copies(runs: Sequence[_Run]) -> list[_Run]:
     """Returns each run once: copies of a folder have the same last hash and the same checkpoint.
 
-    Copies that both continued have the same ledger, since it holds no values, and other checkpoints.
+    Copies that both continued have equal ledgers, since a ledger contains no values, but different checkpoints.
     """
     unique: dict[str, _Run] = {}
     for run in runs:
@@ -92,7 +93,7 @@ def _read(folder: Path) -> _Run:
 def named_data(config: dict[str, Any] | None) -> object:
     """Returns the name of a configuration's data, and the files that it names; None if it names none.
 
-    Other options, such as a seed of the split or transforms, leave the people the same.
+    Other options, such as a seed of the split or transforms, do not change the people in the data.
     """
     section = (config or {}).get("data")
     if not isinstance(section, dict):
@@ -101,7 +102,7 @@ def named_data(config: dict[str, Any] | None) -> object:
 
 
 def _combined_cost(subject: AuditTarget, audited: _Run | None, same: Sequence[_Run]) -> Iterator[str]:
-    """Yields what the run and others on the same data cost together, as `fedpriv account` of their folders prints."""
+    """Yields the total cost of the run and others on the same data, as printed by `fedpriv account`."""
     if not same:
         return
     plan = subject.plan()
@@ -121,10 +122,13 @@ def _combined_cost(subject: AuditTarget, audited: _Run | None, same: Sequence[_R
         alone = compose([cost], delta)
         together = compose([cost, *others], delta)
     except FedprivError as error:
-        yield f"{text}, and no epsilon of all together is known: {error}"
+        yield f"{text}, and they have no joint epsilon: {error}"
         return
     if together.epsilon > alone.epsilon or math.isinf(together.epsilon):
-        yield f"{text}: together epsilon={round_up(together.epsilon)} at delta={delta:g}, not {round_up(alone.epsilon)}"
+        yield (
+            f"{text}: the joint epsilon is {round_up(together.epsilon)} at delta={delta:g}, not "
+            f"{round_up(alone.epsilon)}"
+        )
 
 
 def _read_cost(run: _Run) -> RunCost:
@@ -134,5 +138,5 @@ def _read_cost(run: _Run) -> RunCost:
 
 def _read_delta(run: _Run) -> float:
     if run.ledger.header.delta is None:
-        raise FedprivError(f"{run.ledger.path} does not say which delta it is for")
+        raise FedprivError(f"{run.ledger.path} does not contain the delta of its run")
     return run.ledger.header.delta

@@ -1,4 +1,4 @@
-"""A picture of an audit: the verdict of each check, the noise against its claim, and what guesses prove of epsilon."""
+"""Draws an audit: the verdict of each check, measured and claimed noise, and lower bounds on epsilon from guesses."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedpriv.storage import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure, wr
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# each verdict has a sign as well, for readers who do not see colours
+# each verdict also has a sign, for colour-blind readers
 _COLOURS = {"held": GREEN, "found": VERMILION, "not checked": ORANGE}
 _SIGNS = {"held": "+", "found": "X", "not checked": "?"}
 
 
 def draw(audit: Audit, path: Path) -> None:
-    """Draws an audit to a PNG file, which is not private: it is made from the data without noise."""
+    """Draws an audit to a PNG file. The file is not private: it is computed from the data without noise."""
     figure = new_figure(9, 7.5)
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2))
     _list_findings(figure.add_subplot(grid[0, :]), audit)
@@ -44,7 +44,7 @@ def _list_findings(axes: Axes, audit: Audit) -> None:
 
 
 def _draw_noise(axes: Axes, finding: CheckResult | None) -> None:
-    axes.set_title("deviation of the noise over the ledger's", fontsize=9, loc="left")
+    axes.set_title("standard deviation of the noise, relative to the ledger", fontsize=9, loc="left")
     axes.axvline(1, color=GREY, linewidth=1, linestyle="--")
     axes.set_yticks([])
     if finding is None or "ratio" not in finding.numbers:
@@ -59,7 +59,7 @@ def _draw_noise(axes: Axes, finding: CheckResult | None) -> None:
 
 
 def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
-    axes.set_title("epsilon: what guesses prove at 95 %", fontsize=9, loc="left")
+    axes.set_title("epsilon: lower bound at 95 %", fontsize=9, loc="left")
     if finding is None:
         promised = None
     else:
@@ -77,8 +77,6 @@ def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
     ]
     axes.barh([name for name, _ in bars], [value for _, value in bars], color=BLUE, height=0.6)
     axes.axvline(promised, color=_COLOURS[finding.verdict], linewidth=2)
-    axes.annotate(
-        f"promised {promised:.3g}", (promised, 0), (-4, 0), textcoords="offset points", ha="right", fontsize=8
-    )
+    axes.annotate(f"claimed {promised:.3g}", (promised, 0), (-4, 0), textcoords="offset points", ha="right", fontsize=8)
     axes.invert_yaxis()
     axes.tick_params(labelsize=7)

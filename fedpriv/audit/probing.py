@@ -1,14 +1,14 @@
 """Traces a few rounds of a run: every release, together with its value without noise and the scale of its noise.
 
-Four kinds of oracles answer the same queries at the same points, with the same draws of examples:
+Four kinds of oracles compute the results of the same queries at the same points, with the same draws of examples:
 
-* the real one, whose answers the strategy goes on with;
-* a silent one, whose noise is zero: its answer is the exact clipped aggregate;
-* a level one, whose noise is one everywhere: its answer minus the silent one is the factor of the noise;
-* silent ones on neighbouring data: their answers show how far one unit can move the aggregate.
+* the real one, which provides the results for the strategy;
+* a silent one, with zero noise: its result is the exact clipped aggregate;
+* a level one, with noise that is one everywhere: its result minus the silent one's is the factor of the noise;
+* silent ones on neighbouring data: their results show the largest change of the aggregate due to one unit.
 
-So noise is compared with the ledger's claim without trusting the code that computed its scale. The noise multiplier of
-all but the real one is scaled down by `FINE`, so that grids and noise of pairs hardly change their answers.
+The noise is thus compared with the ledger without trusting the code that computed its scale. The noise multiplier of
+all but the real oracle is scaled down by `FINE`, so that grids and noise of pairs hardly change their results.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Level:
     Attributes:
         law: The noise distribution of the run.
         value: The constant.
-        amounts: For each draw, the number of copies of the noise that it stands for.
+        amounts: For each draw, the number of copies of the noise that it represents.
     """
 
     law: Mechanism
@@ -85,7 +85,7 @@ class _Level:
 
 
 class _OpenedLedger(Ledger):
-    """A ledger in memory that stores the value that it opened last."""
+    """A ledger in memory that stores the most recently opened value."""
 
     opened: Tensor
 
@@ -95,13 +95,13 @@ class _OpenedLedger(Ledger):
 
 
 class _ParallelOracles:
-    """The real oracle; every query to it goes to the other oracles as well.
+    """Passes every query of the real oracle to the other oracles as well.
 
     Args:
-        lead: The real oracle, whose answers are returned.
-        others: The silent one, the level one, and those on neighbouring data.
+        lead: The real oracle; its results are returned.
+        others: The silent one, the level one, and the ones on neighbouring data.
         near: The neighbouring data; None for none.
-        on_answer: Called after each query with its name, and with whether the ledger has a record of it.
+        on_answer: Called after each query with its name, and with True if the ledger has a record of it.
     """
 
     def __init__(
@@ -179,12 +179,12 @@ def trace_run(
     Args:
         subject: The run.
         data: The clients' data.
-        rounds: How many rounds at most.
+        rounds: Maximum number of rounds.
         near: Data sets that differ in one unit; none by default.
-        randomness: The streams of draws and noise; new ones by default.
+        randomness: The streams of draws and noise; new streams by default.
 
     Raises:
-        ConfigError: the run cannot be made.
+        ConfigError: If the run cannot be made.
     """
     short = subject.shortened(rounds)
     plan = short.plan()
@@ -208,7 +208,7 @@ def trace_run(
         level = _Level(privacy.mechanism, value, amounts)
         return replace(privacy, mechanism=level, noise_multiplier=multiplier, epsilon=None)
 
-    # the real oracle, and those that measure its answers
+    # the real oracle, and the oracles that measure its results
     lead = make_oracle(population, privacy)
     silent = make_oracle(population, constant_noise(0.0))
     level = make_oracle(population, constant_noise(1.0))
@@ -222,7 +222,7 @@ def trace_run(
 
     def add_release(query: str, is_recorded: bool) -> None:
         if not is_recorded:
-            # with messages as boundary only these are released
+            # with messages as boundary, only these are released
             if query == "message" or privacy.boundary != "message":
                 unrecorded.append(query)
             return

@@ -1,8 +1,8 @@
-"""Check 4: all that leaves the clients is a function of recorded answers.
+"""Check 4: everything that leaves the clients is a function of recorded query results.
 
-A run is made twice with the same seeds: on the data, and on other data with the recorded answers of the first run in
-place of its own. Whatever differs has left the clients another way: a strategy that looks at data, a stopping rule or a
-metric on them.
+A run is performed twice with the same seeds: on the data, and on other data with the recorded results of the first run
+instead of its own. Any difference has left the clients another way, for example through a strategy that reads data, or
+through a stopping rule or metric on them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SEED = 20_000
 
 
 def check_by_replay(subject: AuditTarget, data: Data) -> CheckResult:
-    """Runs twice, with other data behind the same recorded answers, and compares all outputs."""
+    """Runs twice, with other data behind the same recorded results, and compares all outputs."""
     short = subject.shortened(_ROUNDS)
     other_data = _other_examples(subject, data)
     answers: list[Tensor] = []
@@ -46,24 +46,26 @@ def check_by_replay(subject: AuditTarget, data: Data) -> CheckResult:
     differing = [name for name in first if first[name] != second[name]]
     broken: list[str] = []
     if differing:
-        broken.append(f"with the same recorded answers on other data these are others: {', '.join(differing)}")
+        broken.append(f"with the same recorded query results and other data, these differ: {', '.join(differing)}")
     if first["rounds"] != second["rounds"]:
-        broken.append(f"the run ends after {second['rounds']} rounds instead of {first['rounds']}: data decide when")
-    evidence = f"{', '.join(first)} of {first['rounds']} rounds are functions of {len(answers)} recorded answers"
-    power = "every client's examples were exchanged; what a strategy read before the audit began is not seen"
+        broken.append(
+            f"the run ends after {second['rounds']} rounds instead of {first['rounds']}: the data decide when it ends"
+        )
+    evidence = f"{', '.join(first)} of {first['rounds']} rounds are functions of {len(answers)} recorded query results"
+    power = "every client's examples were exchanged; data that a strategy read before the audit began are not covered"
     return summarize(NAME, broken, evidence, power)
 
 
 @dataclass
 class _ReplayingOracle:
-    """The real oracle, whose recorded answers are stored, or replaced by those of another run.
+    """Wraps the real oracle, and stores its recorded results or replaces them with another run's.
 
     Attributes:
         oracle: The real oracle.
-        answers: The recorded answers, in order.
-        record: Whether answers are stored in `answers`, or taken from there.
+        answers: The recorded results, in order.
+        record: True to store results in `answers`, False to read them from there.
         sent: The messages that were released.
-        n_answered: Number of recorded answers so far.
+        n_answered: Number of recorded results so far.
     """
 
     oracle: Oracle[DataAnswerer]
@@ -87,7 +89,7 @@ class _ReplayingOracle:
             n_records = len(self.oracle.answerer.ledger.records)
             answer = query(*arguments)
             if len(self.oracle.answerer.ledger.records) == n_records:
-                return answer  # it has no record, so that no output may depend on it
+                return answer  # it has no record, so no output may depend on it
             if self.record:
                 self.answers.append(answer.clone())
             elif self.n_answered < len(self.answers):
@@ -99,7 +101,7 @@ class _ReplayingOracle:
 
 
 def _run_outputs(subject: AuditTarget, data: Data, answers: list[Tensor], *, record: bool) -> dict[str, Any]:
-    """Makes a run, and returns everything that it outputs, by name."""
+    """Performs a run, and returns all its outputs by name."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         training = subject.training(data, folder=folder, seed=_SEED, secret_seed=_SEED, checkpoint_every=10**6)
@@ -125,12 +127,12 @@ def _run_outputs(subject: AuditTarget, data: Data, answers: list[Tensor], *, rec
         }
         if training.folder is not None:
             training.folder.close()
-        # as text, so that values that are not numbers (NaN) equal themselves
+        # as text, so that NaN values equal themselves
         return {name: value if isinstance(value, int) else repr(value) for name, value in outputs.items()}
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a JSONL file, without what names the run."""
+    """Returns the lines of a JSONL file, without fields that identify the run."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [{name: value for name, value in row.items() if name not in _OF_ONE_RUN} for row in rows]
 
@@ -145,7 +147,7 @@ def _events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def _other_examples(subject: AuditTarget, data: Data) -> Data:
-    """Returns other examples of the same shapes, with as many of each label at each client."""
+    """Returns other examples of the same shapes, with the same number of examples per label and client."""
     counts_public = any(client.problem.counts_are_public for client in subject.clients)
     return [
         (_changed_rows(inputs, 1, keep=counts_public), _changed_rows(targets, 2, keep=True)) for inputs, targets in data
@@ -166,7 +168,7 @@ def _changed_rows(rows: Any, shift: int, *, keep: bool) -> Any:  # noqa: ANN401 
 
 @contextmanager
 def _swapped_in_memory(clients: Sequence[Client], data: Data) -> Generator[None]:
-    """Writes the other examples where the true ones are in memory, for code that has a reference to these."""
+    """Overwrites the true examples in memory with the other ones, for code that has a reference to them."""
     changes = [
         (tensor, index, tensor[index].clone(), new)
         for client, examples in zip(clients, data, strict=True)

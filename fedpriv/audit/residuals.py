@@ -1,4 +1,4 @@
-"""The noise of releases, in units of the noise that their records were priced for."""
+"""The noise of releases, in units of the noise assumed for their records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedpriv.audit.probing import Trace
 from fedpriv.privacy import Pairs
 
 Array = NDArray[np.float64]
-NUMBERS = 20_000  # of a row, at most, that are used, evenly spaced
+NUMBERS = 20_000  # largest number of entries of a row that are used, evenly spaced
 
 
 class Law(NamedTuple):
@@ -37,10 +37,10 @@ class Residual:
         raw: The noise, over the scale of each row's own noise, `[k, dim]`.
         standardized: The same as independent numbers of variance 1: without the noise that pairs of clients share.
         names: The name of each row of `standardized`.
-        law: The law of `standardized`; None if it has no name.
-        fourth: Fourth moment of `standardized` by that law.
+        law: The distribution of `standardized`; None if it has no name.
+        fourth: Fourth moment of `standardized` under that distribution.
         pairs: The pairs that share noise.
-        expected: Covariance of the rows of `raw` where pairs share noise, `[k, k]`.
+        expected: Covariance of the rows of `raw` if pairs share noise, `[k, k]`.
     """
 
     round: int
@@ -56,15 +56,15 @@ class Residual:
 
 
 def residuals(trace: Trace) -> list[Residual]:
-    """Returns the noise of every release that has some."""
+    """Returns the noise of every noised release."""
     noised = [release for release in trace.releases if release.record.mechanism != "none"]
     return [_residual(release, trace.plan.n_clients) for release in uncorrelated(noised)]
 
 
 def uncorrelated(releases: Sequence[ObservedRelease]) -> Iterator[ObservedRelease]:
-    """Yields releases whose noise is independent of earlier rounds.
+    """Yields releases with noise that is independent of earlier rounds.
 
-    Where rounds share noise by a matrix mechanism, releases are multiplied by its factor C; others stay as they are.
+    If rounds share noise by a matrix mechanism, releases are multiplied by its factor C; others are unchanged.
     """
     for number, release in enumerate(releases):
         if release.record.time is None:
@@ -116,7 +116,7 @@ def _residual(release: ObservedRelease, n_clients: int) -> Residual:
 
 
 def covariance(pairs: Pairs, clients: Sequence[int]) -> Array:
-    """Returns the covariance of the clients' noise, over the variance of a client's own, `[k, k]`."""
+    """Returns the covariance of the clients' noise, over the variance of a client's own noise, `[k, k]`."""
     matrix = np.eye(len(clients))
     edges = pairs.edges
     for a, client in enumerate(clients):

@@ -42,7 +42,7 @@ CHECKS: Mapping[str, Check] = {
     CANARIES: check_canaries,
     BATCHES: check_batches,
 }
-"""The checks by name, in order; each takes a run and its data, and returns what it found."""
+"""The checks by name, in order; each accepts a run and its data, and returns its result."""
 
 
 @checked("audit")
@@ -50,11 +50,11 @@ def audit(subject: AuditTarget, tell: Callable[[CheckResult], None] = lambda _: 
     """Runs all checks.
 
     Args:
-        subject: What is audited.
-        tell: Called with each finding as soon as it is known.
+        subject: The run to audit.
+        tell: Called with each finding as soon as it is available.
 
     Returns:
-        All findings. A check that the run refuses, or that fails, is *not checked*, with the reason.
+        All findings. A check that raises an error or fails is *not checked*, with the reason.
     """
     data = subject.data()
     findings: list[CheckResult] = []
@@ -67,8 +67,12 @@ def audit(subject: AuditTarget, tell: Callable[[CheckResult], None] = lambda _: 
 
 def _run_check(name: str, check: Check, subject: AuditTarget, data: Data) -> CheckResult:
     if not subject.privacy.private and name not in (DATA, INTERACTION):
-        return CheckResult(name, "not checked", "the run makes no promise: its answers have no noise that is priced")
+        return CheckResult(
+            name,
+            "not checked",
+            "the run claims no privacy guarantee: its query results have no noise with a privacy cost",
+        )
     try:
         return check(subject, data)
     except FedprivError as error:
-        return CheckResult(name, "not checked", f"the run is refused: {error}")
+        return CheckResult(name, "not checked", f"the run cannot start: {error}")

@@ -1,4 +1,4 @@
-"""Check 3: model and loss treat an example the same alone and among others, and store nothing of it."""
+"""Check 3: model and loss compute an example the same alone and among others, and store no state from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "interaction"
 
 
 def check_interaction(subject: AuditTarget, data: Data) -> CheckResult:
-    """Tries model and loss on single examples and on batches, and looks for state that they store."""
+    """Tests model and loss on single examples and on batches, and searches for stored state."""
     broken = list[str]()
     try:
         validate_model(subject.model)
@@ -24,5 +24,7 @@ def check_interaction(subject: AuditTarget, data: Data) -> CheckResult:
             broken.append("a forward pass changed buffers or frozen parameters of the model")
     except ConfigError as error:
         broken.append(str(error))
-    evidence = "outputs, losses and gradients of an example are the same alone, among others, and after others"
-    return summarize(NAME, broken, evidence, "tried on five made-up examples: what differs on others only is not seen")
+    evidence = "an example has the same outputs, losses and gradients alone, in a batch, and after other batches"
+    return summarize(
+        NAME, broken, evidence, "tested on five made-up examples: a difference on other examples only is not found"
+    )

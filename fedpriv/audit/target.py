@@ -1,4 +1,4 @@
-"""The subject of an audit: a run that can be made again, with other data, as often as a check needs."""
+"""The subject of an audit: a run that can be repeated, with other data, as often as a check needs."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class AuditTarget:
         strategy: The algorithm.
         privacy: The privacy settings, before planning.
         rounds: Number of rounds of the whole run.
-        network: Who sends to whom.
+        network: The communication network.
         test: Public test data; None if there are none.
         compute: Backend, type of numbers, device.
         options: Further arguments of `Training`, such as metrics and early stopping.
         folder: The files of a finished run; None if there are none.
         runs: A folder that may hold other runs; None if there is no such folder.
-        data_name: Name of the data by their configuration; None without one.
+        data_name: Name of the data in their configuration; None without one.
     """
 
     name: str
@@ -75,7 +75,7 @@ class AuditTarget:
 
     @property
     def model(self) -> nn.Module:
-        """The first client's model, with whose parameters all clients start."""
+        """The first client's model; all clients start with its parameters."""
         return self.clients[0].model
 
     @property
@@ -92,7 +92,7 @@ class AuditTarget:
         """Returns the plan of the whole run.
 
         Raises:
-            ConfigError: the run cannot be made.
+            ConfigError: If the run cannot be made.
         """
         client_set = as_client_set(self.clients)
         problems = list({id(problem): problem for problem in client_set.problems}.values())
@@ -126,7 +126,7 @@ class AuditTarget:
         ]
 
     def population(self, data: Data) -> Population:
-        """Returns the clients with these examples; their public facts are those of the true ones."""
+        """Returns the clients with these examples; their public facts are taken from the true examples."""
         clients = self.with_data(data)
         shard = ClientShard(range(len(clients)), self.sizes, ClientShard.whole(clients).n_objectives)
         return Population(

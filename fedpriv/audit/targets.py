@@ -1,4 +1,4 @@
-"""Builds the subject of an audit from a configuration, a run's folder, or a strategy of the user's own."""
+"""Builds the subject of an audit from a configuration, a run's folder, or a user-defined strategy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 """The configuration with which a strategy is audited, unless settings change it."""
 _PLACEHOLDER: dict[str, Any] = {"name": "iadmm_prox", "rho": {"scale": 1.0}}
-"""Stands in the configuration for a strategy that is an object already, and replaces it later."""
+"""Placeholder in the configuration for a strategy object, which replaces it later."""
 
 
 def target_from_config(config: Config, name: str, folder: Path | None = None) -> AuditTarget:
@@ -34,7 +34,7 @@ def target_from_config(config: Config, name: str, folder: Path | None = None) ->
     Args:
         config: The configuration.
         name: Name of the run, as printed.
-        folder: The files of that run; None if it has not been made.
+        folder: The files of that run; None if it does not exist yet.
     """
     split = load_data(config)
     clients = make_population(config, split)
@@ -61,20 +61,20 @@ def target_from_folder(folder: Path) -> AuditTarget:
     """Returns the run in a folder, together with its files.
 
     Raises:
-        FedprivError: the folder has no configuration.
+        FedprivError: If the folder has no configuration.
     """
     return target_from_config(load_config(config_file(folder)), str(folder), folder)
 
 
 def target_from_strategy(reference: str, settings: Sequence[str]) -> AuditTarget:
-    """Returns a run of a strategy on handwritten digits, or on what the settings say.
+    """Returns a run of a strategy on handwritten digits, or on the data in the settings.
 
     Args:
-        reference: `package.module:Name` of a `Strategy`, or of a function or class that makes one.
+        reference: `package.module:Name` of a `Strategy`, or of a function or class that creates one.
         settings: `section.field=value` each.
 
     Raises:
-        ConfigError: plugins are not allowed, or there is no such object.
+        ConfigError: If plugins are not allowed, or there is no such object.
     """
     loaded = plugins.resolve_object(reference, field="strategy")
     if isinstance(loaded, Strategy):

@@ -26,11 +26,11 @@ class _Commands(TyperGroup):
         from fedpriv.cli.processes import reports
         from fedpriv.errors import FedprivError
 
-        # the objects of imported modules stay: to walk through them every 700 new ones takes a tenth of a short command
+        # freeze the objects of imported modules: a scan after every 700 new ones would take 10 % of a short command
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         try:
             return self._invoke(ctx)
-        except KeyboardInterrupt:  # a run that trains handles it itself, and prints more
+        except KeyboardInterrupt:  # a run in training handles it itself, and prints more
             raise typer.Exit(130) from None
         except BrokenPipeError:  # as in `fedpriv list | head`
             raise
@@ -40,7 +40,7 @@ class _Commands(TyperGroup):
             else:
                 text = ""  # another process prints it
         except OSError as error:
-            if error.errno == errno.EIO and error.filename is None:  # the terminal was closed: nobody reads a message
+            if error.errno == errno.EIO and error.filename is None:  # the terminal was closed: there is no reader
                 raise typer.Exit(129) from None
             text = f"{error.filename or 'a file'} cannot be read or written ({error.strerror})"
         from fedpriv.cli.printing import print_error
@@ -50,17 +50,17 @@ class _Commands(TyperGroup):
         raise typer.Exit(2)
 
     def _invoke(self, ctx: Any) -> object:  # noqa: ANN401
-        """Invokes a command; the error of an unknown option names the setting that has its meaning in fedpriv."""
+        """Invokes a command; the error for an unknown option names the equivalent setting of fedpriv."""
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if type(error).__name__ == "NoSuchOption":  # of whichever click typer brings
+            if type(error).__name__ == "NoSuchOption":  # of whichever version of click typer installs
                 _suggest_setting(error)
             raise
 
 
 def _suggest_setting(error: Any) -> None:  # noqa: ANN401 - click's
-    """Adds to the error of an unknown option the setting that it means, where the command takes settings."""
+    """Adds the equivalent setting to the error for an unknown option, if the command accepts settings."""
     from fedpriv.settings import setting_for_option
 
     takes_settings = any(parameter.name == "overrides" for parameter in error.ctx.command.params)
@@ -69,7 +69,7 @@ def _suggest_setting(error: Any) -> None:  # noqa: ANN401 - click's
     else:
         setting = None
     if setting is not None:
-        error.message = f"{error.message}; settings stand after the file: write {setting}"
+        error.message = f"{error.message}; settings come after the file: write {setting}"
         error.possibilities = None
 
 
@@ -77,7 +77,7 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes around the help take longer to draw than all else to import
+    rich_markup_mode=None,  # boxes around the help take longer to draw than importing everything else
 )
 
 
@@ -100,7 +100,7 @@ app.add_typer(federating.federate, name="federate")
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Tell the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Differentially private federated learning: the epsilon that it prints is counted, not claimed."""

@@ -1,4 +1,4 @@
-"""Prints what runs cost, from the ledgers in their folders."""
+"""Prints the privacy cost of runs, from the ledgers in their folders."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def print_costs(
     colluders: int,
     group: int,
 ) -> None:
-    """Prints what runs cost together.
+    """Prints the total privacy cost of runs.
 
     Raises:
-        FedprivError: a folder holds no run, its files are altered or incomplete, or the runs protect nothing in common.
+        FedprivError: If a folder holds no run, its files are altered or incomplete, or the runs share no privacy unit.
     """
     runs = [RunFiles.read(folder) for folder in folders]
     with busy_with("counting"):

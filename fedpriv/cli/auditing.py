@@ -1,4 +1,4 @@
-"""Audits what a command names, and prints each finding as soon as it is known."""
+"""Audits the subject of a command, and prints each finding as soon as it is available."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(subject: str, settings: Sequence[str], folder: Path | None, runs: Path |
     Args:
         subject: A configuration, the folder of a run, or `package.module:Name` of a strategy.
         settings: `section.field=value` each.
-        folder: Folder to which the audit is written; None for none.
+        folder: Folder for the audit's files; None for none.
         runs: Folder of other runs; if None, the parent of a run's folder, or `runs`.
         as_json: Print one JSON object.
     """
@@ -39,7 +39,7 @@ def run(subject: str, settings: Sequence[str], folder: Path | None, runs: Path |
             _print_finding(finding)
 
     with warnings.catch_warnings(), err.status("auditing"):
-        warnings.simplefilter("ignore", PromiseWarning)  # a run prints what weakens its promise
+        warnings.simplefilter("ignore", PromiseWarning)  # a run prints the warnings about its privacy
         result = audit(_audit_target(subject, settings, runs), tell=tell)
     content = strict_json.plain(result.to_json())
     if folder is not None:
@@ -54,7 +54,7 @@ def run(subject: str, settings: Sequence[str], folder: Path | None, runs: Path |
 
 
 def _audit_target(subject: str, settings: Sequence[str], runs: Path | None) -> AuditTarget:
-    """Returns what the command names, with the folder of other runs."""
+    """Returns the subject of the command, with the folder of other runs."""
     path = Path(subject)
     if not runs:
         if path.is_dir():
@@ -70,7 +70,7 @@ def _named_target(path: Path, subject: str, settings: Sequence[str]) -> AuditTar
     if path.is_dir():
         if settings:
             raise ConfigError(
-                "override", settings[0], "a run has the settings that it has: audit its config.yaml instead"
+                "override", settings[0], "a run's settings cannot be changed: audit its config.yaml instead"
             )
         return target_from_folder(path)
     if ":" in subject and not path.exists():

@@ -1,4 +1,4 @@
-"""Makes lifetime budgets, and prints what was spent of them."""
+"""Creates lifetime budgets, and prints their spending."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fedpriv.privacy.accounting import round_up
 _STATES = {
     AT_WORK: AT_WORK,
     "rounds": "finished",
-    "budget": "ended by its own limit",
-    "strategy": "stopped early, charged whole",
-    "metric": "stopped early, charged whole",
-    "nonfinite": "broke, charged whole",
-    VOIDED: "kept something of earlier examples: epsilon is infinite",
+    "budget": "stopped at its own limit",
+    "strategy": "stopped early, whole plan charged",
+    "metric": "stopped early, whole plan charged",
+    "nonfinite": "failed, whole plan charged",
+    VOIDED: "kept state of earlier examples: epsilon is infinite",
 }
 
 
 def create(file: Path, **terms: Any) -> None:  # noqa: ANN401 - the terms of `Budget.create`
-    """Makes a budget; arguments as of `Budget.create`."""
+    """Creates a budget; see `Budget.create` for the arguments."""
     Budget.create(file, **terms)
 
 
@@ -39,15 +39,19 @@ def charge_opacus(file: Path, source: Path, name: str | None, *, poisson_samplin
         file: The budget.
         source: A checkpoint of `PrivacyEngine.save_checkpoint`, or a JSON file with an accountant's `state_dict` or
             history.
-        name: Name of the training; None takes the file's. The same history under the same name is charged once.
-        poisson_sampling: Whether batches were Poisson draws.
+        name: Name of the training; None uses the name of the file. The same history under the same name is charged
+            once.
+        poisson_sampling: True if batches were Poisson draws.
 
     Raises:
-        ConfigError: the file cannot be read or has no history, or it is not said how batches were drawn.
-        FedprivError: the budget refuses the training.
+        ConfigError: If the file cannot be read or has no history, or the sampling of batches is not given.
+        FedprivError: If the budget rejects the training.
     """
     if not poisson_sampling:
-        fix = "say that batches were Poisson draws, as make_private makes them: others cost more, and are refused"
+        fix = (
+            "add this flag if batches were Poisson draws, as make_private draws them; other sampling has another "
+            "privacy cost and is not accepted"
+        )
         raise ConfigError("--poisson-sampling", poisson_sampling, fix)
     cost = from_opacus(_read_history(source), name or source.stem, poisson_sampling=True)
     budget = Budget(file)
@@ -57,14 +61,14 @@ def charge_opacus(file: Path, source: Path, name: str | None, *, poisson_samplin
 
 
 def _read_history(source: Path) -> object:
-    """Returns the state of an accountant from a file, without running what may be in it."""
+    """Returns the state of an accountant from a file, without executing code in it."""
     try:
         if source.suffix == ".json":
             return json.loads(source.read_text(encoding="utf-8"))
         state = torch.load(source, map_location="cpu", weights_only=True)
     except (OSError, ValueError, pickle.UnpicklingError) as error:
         fix = (
-            f"cannot be read ({in_short(error)}): write json.dump(engine.accountant.state_dict(), file) to a .json file"
+            f"cannot be read ({in_short(error)}): save json.dump(engine.accountant.state_dict(), file) to a .json file"
         )
         raise ConfigError("--opacus", str(source), fix) from None
     if isinstance(state, dict):
@@ -73,10 +77,10 @@ def _read_history(source: Path) -> object:
 
 
 def print_balance(file: Path, *, as_json: bool) -> None:
-    """Prints what a budget allows, what each run has spent of it, and what is left.
+    """Prints the limit of a budget, the spending of each run, and the remaining budget.
 
     Raises:
-        LedgerError: the budget is missing, damaged or altered.
+        LedgerError: If the budget is missing, damaged or altered.
     """
     with busy_with("counting"):
         balance = Budget(file).balance()
@@ -98,8 +102,8 @@ def print_balance(file: Path, *, as_json: bool) -> None:
 
 
 def _line(entry: Entry) -> list[str]:
-    """Returns the line of a run in the table."""
+    """Returns the table row of a run."""
     state = _STATES.get(entry.state, entry.state)
     if entry.returned:
-        state += ", the rest given back"
+        state += ", rest returned"
     return [entry.run, entry.time, round_up(entry.epsilon), state]

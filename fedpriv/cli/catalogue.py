@@ -1,4 +1,4 @@
-"""The names that a configuration can use, and the options of each, as `fedpriv list` prints them."""
+"""The names that a configuration can use, and the options of each, as printed by `fedpriv list`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
     "backends": ("compute.backend", BACKENDS),
     "engines": ("compute.engine", MESHES),
 }
-# choices that are no plug-ins: one word, or a word with options, `privacy.sampling: {poisson: {rate: 0.01}}`
+# choices that are not plug-ins: one word, or a word with options, `privacy.sampling: {poisson: {rate: 0.01}}`
 CHOICES: dict[str, tuple[str, type[Choice]]] = {
     "samplings": ("privacy.sampling", choice_of(SAMPLING)),
     "trusts": ("privacy.trust", choice_of(TRUST)),
@@ -81,7 +81,7 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
         more: Further kinds, each with a description for each name.
 
     Raises:
-        ConfigError: `name` is neither a kind nor a name.
+        ConfigError: If `name` is neither a kind nor a name.
     """
     names_by_kind = {
         kind: {key: row.description for key, row in section.registry.items()} for kind, section in SECTIONS.items()
@@ -110,7 +110,7 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
 
 
 def _forms(kind: str, name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields, for each way to write this name, the field with the name, and the options."""
+    """Yields, for each way to write this name, the field that contains the name, and the options."""
     if kind in SECTIONS:
         for values, options in SECTIONS[kind].forms(name):
             variant = "".join(f", {key}: {value}" for key, value in values.items() if key != "name")
@@ -132,7 +132,7 @@ def _first_sentence(kind: type) -> str:
 
 
 def _options_of_choice(choice: type[Choice], name: str) -> dict[str, str]:
-    """Returns the options of one word of a choice; `value` is what stands behind a word that takes one."""
+    """Returns the options of one word of a choice; `value` represents the value of a word that accepts one."""
     field = choice.model_fields.get(name)
     if field is None:
         return {}
@@ -147,7 +147,7 @@ def _options_of_choice(choice: type[Choice], name: str) -> dict[str, str]:
 
 
 def _options(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Returns a row for each option; the fields of nested objects follow it, with dots, as on the command line."""
+    """Returns a row for each option, followed by the fields of nested objects, with dots as on the command line."""
     rows: dict[str, str] = {}
     for name, field in model.model_fields.items():
         if _tag(field) is None:
@@ -158,7 +158,7 @@ def _options(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
 
 
 def _nested_models(kind: Any) -> Iterator[tuple[str, type[BaseModel]]]:  # noqa: ANN401 - any annotation
-    """Yields the objects that an option may be, each with the path to its fields."""
+    """Yields the objects that are possible values of an option, each with the path to its fields."""
     for alternative in _alternatives(kind):
         if inspect.isclass(alternative) and issubclass(alternative, Choice):
             for word, field in alternative.model_fields.items():
@@ -168,14 +168,14 @@ def _nested_models(kind: Any) -> Iterator[tuple[str, type[BaseModel]]]:  # noqa:
 
 
 def _annotation(field: FieldInfo) -> Any:  # noqa: ANN401 - any annotation
-    """Returns a field's annotation together with its metadata, which pydantic holds apart."""
+    """Returns a field's annotation together with its metadata, which pydantic stores separately."""
     if field.metadata:
         return Annotated[field.annotation, *field.metadata]
     return field.annotation
 
 
 def _tag(field: FieldInfo) -> object:
-    """Returns the one value that a field can have, which tells its mapping from others; None if it can have several."""
+    """Returns the only value of a field, which distinguishes its mapping from others; None if it can have several."""
     values = get_args(field.annotation)
     if get_origin(field.annotation) is Literal and len(values) == 1:
         return values[0]
@@ -183,7 +183,7 @@ def _tag(field: FieldInfo) -> object:
 
 
 def _default(field: FieldInfo) -> str:
-    """Returns the default of a field in words, as YAML writes it."""
+    """Returns the default of a field as text, as written in YAML."""
     if field.is_required():
         return "required"
     value = TypeAdapter(_annotation(field)).dump_python(field.get_default(call_default_factory=True), mode="json")
@@ -208,12 +208,12 @@ def _alternatives(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - any annotation
 
 
 def _describe(kind: Any) -> str:  # noqa: ANN401 - any annotation
-    """Returns an annotation in words, `null` first."""
+    """Returns an annotation as text, `null` first."""
     return " or ".join(map(_word, sorted(_alternatives(kind), key=lambda alternative: alternative is not NoneType)))
 
 
 def _word(kind: Any) -> str:  # noqa: ANN401 - any annotation
-    """Returns one alternative of an annotation in words."""
+    """Returns one alternative of an annotation as text."""
     origin = get_origin(kind)
     arguments = get_args(kind)
     if origin is Annotated:

@@ -16,17 +16,18 @@ federate = typer.Typer()
 
 Hosts = Annotated[
     list[str] | None,
-    typer.Option(
-        "--host", metavar="HOST", help="Name or address under which others connect. May be given several times."
-    ),
+    typer.Option("--host", metavar="HOST", help="Name or address at which others connect. May be repeated."),
 ]
 Certificate = Annotated[
-    Path | None, typer.Option("--certificate", metavar="PEM", help="The signed certificate, to install it.")
+    Path | None, typer.Option("--certificate", metavar="PEM", help="The signed certificate to install.")
 ]
 Authority = Annotated[
-    Path | None, typer.Option("--authority", metavar="PEM", help="Certificate of the authority that signs the others'.")
+    Path | None,
+    typer.Option(
+        "--authority", metavar="PEM", help="Certificate of the authority that signs the other parties' certificates."
+    ),
 ]
-Key = Annotated[Path | None, typer.Option("--key", metavar="PEM", help="Private key, where your organisation made it.")]
+Key = Annotated[Path | None, typer.Option("--key", metavar="PEM", help="Private key, if your organisation created it.")]
 
 
 @site.command("keys")
@@ -37,9 +38,9 @@ def site_keys(
     authority: Authority = None,
     key: Key = None,
 ) -> None:
-    """Make the key of the site's certificate and a signing request, or install a signed certificate.
+    """Create the key of the site's certificate and a signing request, or install a signed certificate.
 
-    The card names the certificate from then on: make the keys before you give the card to the server.
+    The card names the certificate from then on: create the keys before you send the card to the server.
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.over_zenoh.certificates import CERTIFICATE, REQUEST, install, make_request
@@ -58,9 +59,7 @@ def site_keys(
         owner.set_certificate(pin)
         rows = {"certificate": f"{pin.common_name}, public key {pin.public_key}"} | rows
         if is_new:
-            rows["for the server"] = (
-                f"{folder / 'card.json'}, which names this certificate now; plans made before do not"
-            )
+            rows["for the server"] = f"{folder / 'card.json'}, which now names this certificate; earlier plans do not"
         print_rows(rows)
 
 
@@ -73,16 +72,14 @@ def federate_keys(
     authority: Authority = None,
     key: Key = None,
 ) -> None:
-    """Make the key of the server's certificate and a signing request, or install a signed certificate."""
+    """Create the key of the server's certificate and a signing request, or install a signed certificate."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.over_zenoh.certificates import CERTIFICATE, REQUEST, install, make_request
 
     if certificate is None:
         _refuse_lone_files(authority, key)
         if not hosts:
-            raise ConfigError(
-                "--host", None, "name the host to which sites connect, as they will write it in --connect"
-            )
+            raise ConfigError("--host", None, "name the host that sites will write in --connect")
         pin = make_request(folder, name, hosts)
         rows = {"to be signed": str(folder / REQUEST)}
         rows["next"] = f"fedpriv federate keys {folder} --certificate SIGNED.pem --authority AUTHORITY.pem"
@@ -94,16 +91,16 @@ def federate_keys(
 
 @federate.command("authority")
 def federate_authority(
-    folder: Annotated[Path, typer.Argument(metavar="AUTHORITY", help="Folder of the authority, new.")],
+    folder: Annotated[Path, typer.Argument(metavar="AUTHORITY", help="New folder for the authority.")],
     name: Annotated[str, typer.Option("--name", help="Common name of the authority.")] = "federation",
-    days: Annotated[int, typer.Option("--days", help="For how many days it is valid.", min=1)] = 3650,
+    days: Annotated[int, typer.Option("--days", help="Days for which the authority is valid.", min=1)] = 3650,
 ) -> None:
-    """Make an authority that signs the certificates of sites and server, where organisations have none in common."""
+    """Create an authority that signs the certificates of sites and server, if the organisations share none."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.over_zenoh.certificates import AUTHORITY, make_authority
 
     public_key = make_authority(folder, name, days)
-    rows = {"authority": f"{name}, public key {public_key}, in {folder}: whoever has it signs in your name"}
+    rows = {"authority": f"{name}, public key {public_key}, in {folder}: anyone with this folder can sign in your name"}
     print_rows(rows | {"for everybody": str(folder / AUTHORITY), "next": f"fedpriv federate sign {folder} REQUEST..."})
 
 
@@ -111,16 +108,16 @@ def federate_authority(
 def federate_sign(
     authority: Annotated[Path, typer.Argument(metavar="AUTHORITY", help="Folder of the authority.")],
     requests: Annotated[list[Path], typer.Argument(metavar="REQUEST...", help="Signing requests, PEM.")],
-    days: Annotated[int, typer.Option("--days", help="For how many days the certificates are valid.", min=1)] = 365,
+    days: Annotated[int, typer.Option("--days", help="Days for which the certificates are valid.", min=1)] = 365,
 ) -> None:
-    """Sign requests of sites and server. Look at the names: nothing else in a request is taken over."""
+    """Sign requests of sites and server. Check the host names: nothing else is copied from a request."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.over_zenoh.certificates import AUTHORITY, hosts_of, pin_of, sign_request
 
     for request in requests:
         certificate, path = sign_request(authority, request, days)
         pin = pin_of(path)
-        hosts = ", ".join(hosts_of(certificate.extensions)) or "none: it only connects to others"
+        hosts = ", ".join(hosts_of(certificate.extensions)) or "none: it only makes outgoing connections"
         print_rows(
             {
                 "signed": f"{path}, for {pin.common_name}, public key {pin.public_key}",
@@ -132,10 +129,10 @@ def federate_sign(
 
 
 def _refuse_lone_files(authority: Path | None, key: Path | None) -> None:
-    """Refuses files that are of use only together with a certificate."""
+    """Raises an error for files that are only useful together with a certificate."""
     for option, path in (("--authority", authority), ("--key", key)):
         if path is not None:
-            raise ConfigError(option, str(path), "give --certificate as well, to install it")
+            raise ConfigError(option, str(path), "add --certificate, the certificate to install")
 
 
 def _needed(authority: Path | None) -> Path:

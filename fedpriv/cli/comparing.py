@@ -26,33 +26,33 @@ def run(
     plan_only: bool,
     as_json: bool,
 ) -> None:
-    """Prints the price, trains, and prints and draws the comparison.
+    """Prints the privacy cost, trains, and prints and draws the comparison.
 
     Args:
         words: Configurations, and settings to change in all of them.
         variants: Settings that are changed in one line of the table each.
-        seeds: Runs of each.
-        folder: Where the runs go; needed unless `plan_only`.
-        plan_only: Print the price alone.
+        seeds: Number of runs of each.
+        folder: Folder of the runs; needed unless `plan_only`.
+        plan_only: Print only the privacy cost.
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: there is nothing to compare, or it cannot be compared.
-        typer.Exit: the user stopped it.
+        ConfigError: If there is nothing to compare, or it cannot be compared.
+        typer.Exit: If the user stopped it.
     """
     paths = [shipped.resolve(Path(word)) for word in words if "=" not in word]
     overrides = [word for word in words if "=" in word]
     if not paths:
         raise ConfigError("configuration", list(words), "name at least one, e.g. fedpriv compare a.yaml b.yaml")
     if folder is None and not plan_only:
-        raise ConfigError("--out", None, "name a folder for the runs: their ledgers are the proof of what was spent")
+        raise ConfigError("--out", None, "name a folder for the runs: their ledgers prove what was spent")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # plan and train print it
         comparison = ConfigComparison(paths, overrides, variants, seeds)
         number = sum(len(configs) for configs in comparison.configs.values())
         with busy_with("planning"):
             price = comparison.price()
-        together = "have no guarantee in common, and no price together"
+        together = "have no guarantee in common, so no joint privacy cost"
         if price is not None:
             together = f"cost together: {price}"
         err.print(f"{counted(number, 'run')} will {escape(together)}")
@@ -66,7 +66,7 @@ def run(
 
                 result = comparison.run(folder, show)
         except KeyboardInterrupt:
-            err.print(f"\nstopped; what was released is in {folder}: fedpriv account {folder}/*")
+            err.print(f"\nstopped; see what was released with: fedpriv account {folder}/*")
             raise typer.Exit(130) from None
     (folder / "comparison.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
     if as_json:
@@ -74,6 +74,6 @@ def run(
     else:
         for line in str(result).splitlines():
             out.print(escape(line))
-    if len(result.table()[0]) > 3:  # with a test metric
+    if len(result.table()[0]) > 3:  # if there is a test metric
         result.plot().savefig(folder / "comparison.png", dpi=150)
         err.print(f"picture: {escape(str(folder / 'comparison.png'))}")

@@ -1,4 +1,4 @@
-"""Looks at the installation and the machine: what a run will find, and how to mend what is missing."""
+"""Inspects the installation and the machine: the environment of runs, with a fix for each problem."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Finding:
     """One fact about the installation.
 
     Attributes:
-        name: What was looked at.
-        state: `"ok"`; `"note"` where something is slower or missing that runs can do without; `"problem"` otherwise.
-        text: What it is.
-        fix: What to do; empty if nothing.
+        name: Name of the inspected item.
+        state: `"ok"`; `"note"` if something is slower, or missing and optional; `"problem"` otherwise.
+        text: Description.
+        fix: Suggested fix; empty if none is needed.
     """
 
     name: str
@@ -64,14 +64,14 @@ class Finding:
 
 
 def examine(folder: Path) -> list[Finding]:
-    """Returns what was found; `folder` is where runs would be written."""
+    """Returns all findings; `folder` is the folder in which runs would be written."""
     findings = [_versions(), _python(), _torch(), _devices(), _torchvision(), _threads()]
     findings += [_extras(), _data(), _disk(folder), *_file_system(folder)]
     return findings
 
 
 def print_findings(folder: Path, *, as_json: bool) -> bool:
-    """Prints what was found, and returns whether there is a problem."""
+    """Prints all findings, and returns True if there is a problem."""
     findings = examine(folder)
     if as_json:
         print_json({"findings": [asdict(finding) for finding in findings]})
@@ -105,7 +105,7 @@ def _python() -> Finding:
 
 
 def _torch() -> Finding:
-    """Says for which device torch's wheel was built: a wheel for CUDA on a machine without one takes gigabytes."""
+    """Returns the device for which torch's wheel was built: a CUDA wheel takes gigabytes on a machine without CUDA."""
     build = "built for CPU"
     if torch.version.cuda is not None:
         build = f"built for CUDA {torch.version.cuda}"
@@ -113,7 +113,7 @@ def _torch() -> Finding:
         build = f"built for ROCm {torch.version.hip}"
     text = f"{torch.__version__}, {build}"
     if torch.version.cuda is not None and not torch.cuda.is_available() and shutil.which("nvidia-smi") is None:
-        fix = "there is no NVIDIA driver here: a wheel for CPU is gigabytes smaller (pytorch.org/get-started/locally)"
+        fix = "there is no NVIDIA driver; a CPU wheel of torch saves gigabytes (pytorch.org/get-started/locally)"
         return Finding("torch", "note", text, fix)
     return Finding("torch", "ok", text)
 
@@ -121,37 +121,37 @@ def _torch() -> Finding:
 def _devices() -> Finding:
     if torch.cuda.is_available():
         names = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-        return Finding("device", "ok", f"cuda: {names}; runs use it unless compute.device says cpu")
+        return Finding("device", "ok", f"cuda: {names}; used unless compute.device is cpu")
     if torch.backends.mps.is_available():
-        return Finding("device", "ok", "mps; runs use it unless compute.device says cpu")
+        return Finding("device", "ok", "mps; used unless compute.device is cpu")
     if shutil.which("nvidia-smi") is None:
         return Finding("device", "ok", "cpu")
     if torch.version.cuda is None:
         fix = "install torch for CUDA: pytorch.org/get-started/locally"
     else:
-        fix = f"the driver does not serve CUDA {torch.version.cuda}: update it, or install torch for an older CUDA"
-    return Finding("device", "problem", "cpu, though there is an NVIDIA driver that torch cannot use", fix)
+        fix = f"the driver does not support CUDA {torch.version.cuda}: update it, or install torch for an older CUDA"
+    return Finding("device", "problem", "cpu; torch cannot use the installed NVIDIA driver", fix)
 
 
 def _torchvision() -> Finding:
     if importlib.util.find_spec("torchvision") is None:
         return Finding(
-            "torchvision", "ok", "not installed: only data sets in its layout and the download of MNIST need it"
+            "torchvision", "ok", "not installed; needed only for data sets in its layout and the MNIST download"
         )
     try:
         import_torchvision("datasets")
     except FedprivError as error:
-        return Finding("torchvision", "problem", "cannot be imported beside this torch", str(error))
+        return Finding("torchvision", "problem", "cannot be imported with this torch", str(error))
     if is_mended():
-        text = f"{_version('torchvision')}: fedpriv reads data with it, but `import torchvision` in your code fails"
+        text = f"{_version('torchvision')}: fedpriv can read its data sets, but `import torchvision` fails in your code"
         return Finding("torchvision", "note", text, versions_and_fix())
-    return Finding("torchvision", "ok", f"{_version('torchvision')} loads beside this torch")
+    return Finding("torchvision", "ok", f"{_version('torchvision')} works with this torch")
 
 
 def _threads() -> Finding:
     cores = usable_cores()
     threads = torch.get_num_threads()
-    text = f"{threads} of torch on {cores} cores"
+    text = f"torch uses {threads} of {cores} cores"
     if threads < cores:
         fix = f"compute.threads={cores} uses all; OMP_NUM_THREADS is {os.environ.get('OMP_NUM_THREADS', 'not set')}"
         return Finding("threads", "note", text, fix)
@@ -173,15 +173,15 @@ def _extras() -> Finding:
 def _data() -> Finding:
     shared = os.environ.get("FEDPRIV_DATA")
     if shared is None:
-        fix = "set it to a folder with, e.g., mnist/ or adult/; digits, sensors and your own files need none"
+        fix = "set it to a folder with, e.g., mnist/ or adult/; digits, sensors and your own files do not need it"
         return Finding("data", "note", "FEDPRIV_DATA is not set", fix)
     folder = Path(shared)
     if not folder.is_dir():
-        return Finding("data", "problem", f"FEDPRIV_DATA={shared} is no folder", "set it to one, or unset it")
+        return Finding("data", "problem", f"FEDPRIV_DATA={shared} is not a folder", "set it to a folder, or unset it")
     present = [name for name in DATA_FOLDERS if (folder / name).is_dir()]
     if not present:
-        fix = f"name a folder that has one of {', '.join(DATA_FOLDERS)}"
-        return Finding("data", "note", f"FEDPRIV_DATA={shared} holds none of fedpriv's data sets", fix)
+        fix = f"name a folder that contains one of {', '.join(DATA_FOLDERS)}"
+        return Finding("data", "note", f"FEDPRIV_DATA={shared} contains none of fedpriv's data sets", fix)
     absent = [name for name in DATA_FOLDERS if name not in present]
     return Finding("data", "ok", f"FEDPRIV_DATA={shared}: {', '.join(present)}; not: {', '.join(absent) or 'none'}")
 
@@ -193,12 +193,12 @@ def _disk(folder: Path) -> Finding:
         return Finding("disk", "problem", f"{folder} cannot be read ({error.strerror})", "name another folder (--at)")
     text = f"{free / 2**30:.1f} GiB free at {folder.resolve()}"
     if free < _NEEDED:
-        return Finding("disk", "problem", text, "free some space: a run that cannot write its ledger stops")
+        return Finding("disk", "problem", text, "free some space: a run stops if it cannot write its ledger")
     return Finding("disk", "ok", text)
 
 
 def _file_system(folder: Path) -> Iterator[Finding]:
-    """Tries what a run relies on: locks, files for their owner alone, whole files or none, writes that reach the disk.
+    """Tests the requirements of runs: locks, private files, atomic file writes, and writes that reach the disk.
 
     Yields:
         A finding for locks, and one for files.
@@ -210,7 +210,7 @@ def _file_system(folder: Path) -> Iterator[Finding]:
             yield _files(scratch)
     except OSError as error:
         text = f"{folder} cannot be written ({error.strerror})"
-        yield Finding("files", "problem", text, "name a folder of your own (--at)")
+        yield Finding("files", "problem", text, "name a folder that you can write to (--at)")
 
 
 def _locks(scratch: Path) -> Finding:
@@ -220,12 +220,12 @@ def _locks(scratch: Path) -> Finding:
             try:
                 second.acquire(blocking=False)
             except TimeoutError:
-                return Finding("locks", "ok", "one writer a folder: a second one is kept out")
+                return Finding("locks", "ok", "one writer per folder: a second writer is locked out")
             second.release(force=True)
     except OSError as error:
         fix = "two runs could write one ledger: put runs and budgets on a local disk"
-        return Finding("locks", "problem", f"this file system has none ({error.strerror})", fix)
-    return Finding("locks", "problem", "a second writer is let in", "put runs and budgets on a local disk")
+        return Finding("locks", "problem", f"this file system has no locks ({error.strerror})", fix)
+    return Finding("locks", "problem", "a second writer is not locked out", "put runs and budgets on a local disk")
 
 
 def _files(scratch: Path) -> Finding:
@@ -237,6 +237,6 @@ def _files(scratch: Path) -> Finding:
     os.replace(path, scratch / "renamed")
     mode = stat.S_IMODE((scratch / "renamed").stat().st_mode)
     if os.name == "posix" and mode != 0o600:
-        fix = "others can read checkpoints, which are as secret as the data: take another folder"
+        fix = "others can read checkpoints, which are as secret as the data: use another folder"
         return Finding("files", "problem", f"have mode {mode:o} instead of 600", fix)
-    return Finding("files", "ok", "for their owner alone, renamed at once, synced to the disk")
+    return Finding("files", "ok", "mode 600, renamed atomically, synced to the disk")

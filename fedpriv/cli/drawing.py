@@ -1,4 +1,4 @@
-"""Draws a picture of a communication graph."""
+"""Draws a communication graph."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def draw(network: Graph, path: Path) -> None:
         path: PNG file to write.
 
     Raises:
-        ConfigError: the name does not end in .png.
+        ConfigError: If the name does not end in .png.
     """
     if path.suffix != ".png":
-        raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
+        raise ConfigError("--out", str(path), "the picture must be a PNG file; use a name that ends in .png")
     write_png(figure_of(network), path)
 
 
@@ -36,12 +36,13 @@ def figure_of(network: Graph) -> Figure:
     axes = figure.subplots()
     graph = network.graph
     n = len(graph)
-    # start from a layout without crossings if there is one; networkx starts from a circle otherwise
+    # start from a planar layout if there is one; otherwise networkx starts from a circle
     if nx.is_planar(graph):
         start = nx.planar_layout(graph)
     else:
         start = None
-    # distances on paper follow those on the graph, so that rings, grids and hubs look as such; the time is cubic
+    # distances on paper follow distances on the graph, which keeps rings, grids and hubs recognisable; the time is
+    # cubic
     if n <= 300:
         positions = nx.kamada_kawai_layout(graph, pos=start)
     else:

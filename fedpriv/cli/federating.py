@@ -1,4 +1,4 @@
-"""`fedpriv site` and `fedpriv federate`: sites, plans, and what sites accept."""
+"""`fedpriv site` and `fedpriv federate`: sites, plans, and their acceptance by sites."""
 
 from __future__ import annotations
 
@@ -13,35 +13,37 @@ from fedpriv.cli.options import AllowPlugins, ConfigFile
 if TYPE_CHECKING:
     from fedpriv.privacy import Pairwise
 
-site = typer.Typer(no_args_is_help=True, help="Run a site: one organisation's data, budget and answers.")
+site = typer.Typer(no_args_is_help=True, help="Run a site: one organisation's data and budget.")
 federate = typer.Typer(no_args_is_help=True, help="Run the server of a federation of sites.")
 
 SiteFolder = Annotated[Path, typer.Argument(metavar="SITE", help="Folder of the site.")]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan that the server proposes.")]
-_ABSENT = 0.05  # share of sites that a federation may miss in a round without knowing it beforehand
-TLS = "tls"  # folder of a site's certificate, in the site's
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan proposed by the server.")]
+_ABSENT = 0.05  # share of sites that a federation may miss in a round without notice
+TLS = "tls"  # folder of a site's certificate, inside the site's folder
 
 
 @site.command("init")
 def site_init(
     folder: SiteFolder,
-    settings: Annotated[Path, typer.Argument(metavar="YAML", help="name, data, budget, and maybe public_size.")],
+    settings: Annotated[
+        Path, typer.Argument(metavar="YAML", help="YAML file with name, data, budget, and optionally public_size.")
+    ],
     secrets: Annotated[
         str,
-        typer.Option("--secrets", metavar="WHERE", help="Where its keys are: folder, env:NAME, keyring, ..."),
+        typer.Option("--secrets", metavar="WHERE", help="Where its keys are stored: folder, env:NAME, keyring, ..."),
     ] = "folder",
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Make a site, with keys of its own. Its card is what others get."""
+    """Create a site with new keys. Its card is the file for other parties."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.site import Site
 
     new_site = Site.create(folder, settings, secrets)
     rows = {
-        "site": f"{new_site.card.name}, {new_site.card.size} examples, in {folder}: keep it as safe as the data",
+        "site": f"{new_site.card.name}, {new_site.card.size} examples, in {folder}: protect this folder like the data",
         "key": new_site.card.fingerprint,
         "for the server": str(folder / "card.json"),
-        "next": f"fedpriv site keys {folder}, and the server makes a plan; on one machine alone the plan at once",
+        "next": f"run fedpriv site keys {folder}; then the server makes a plan (on one machine, keys are not needed)",
     }
     print_rows(rows)
 
@@ -51,11 +53,12 @@ def site_join(
     folder: SiteFolder,
     plan: PlanFile,
     accept: Annotated[
-        str | None, typer.Option("--accept", metavar="FINGERPRINT", help="The plan's, as the owners compared it.")
+        str | None,
+        typer.Option("--accept", metavar="FINGERPRINT", help="Fingerprint of the plan, as compared among the owners."),
     ] = None,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Show what a plan asks of this site, and with --accept answer its questions from now on."""
+    """Show a plan's requests to this site, and with --accept reply to them from now on."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import counted
     from fedpriv.sites.peers.picture import neighbour_names
@@ -67,16 +70,16 @@ def site_join(
         proposal, terms = member.consider(text)
         names = neighbour_names(terms, [card.name for card in terms.cards].index(member.card.name))
         if terms.is_graph:
-            server = f"nobody: this site sends its rows to {', '.join(names)}, and to nobody else"
+            server = f"no server: this site sends its rows to {', '.join(names)} only"
         else:
-            server = "a server, which sees what all sites send"
+            server = "a server, which receives what all sites send"
         print_rows(
             {
                 "plan": proposal.fingerprint,
-                "in the middle": server,
-                "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}, "
+                "server": server,
+                "queries": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}, "
                 f"{counted(len(terms.plan.records), 'answer')}",
-                "costs": str(terms.plan.spent()),
+                "privacy cost": str(terms.plan.spent()),
                 "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
                 "budget": f"epsilon={budget.epsilon:g} (delta={budget.delta:g}) of this site, over all plans",
                 "spent so far": f"{member.spent()}, over all plans",
@@ -98,15 +101,16 @@ def site_join(
 @site.command("absent")
 def site_absent(
     folder: SiteFolder,
-    rounds: Annotated[str, typer.Argument(metavar="ROUNDS", help="As rounds.jsonl counts them: 7, or 7-9.")],
+    rounds: Annotated[str, typer.Argument(metavar="ROUNDS", help="Rounds as numbered in rounds.jsonl: 7, or 7-9.")],
     plan: Annotated[
-        str | None, typer.Option("--plan", metavar="FINGERPRINT", help="Which plan, where the site has several.")
+        str | None,
+        typer.Option("--plan", metavar="FINGERPRINT", help="Fingerprint of the plan, if the site has several."),
     ] = None,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Sign that this site answers nothing in some rounds to come, so that others leave the noise of its pairs out.
+    """Sign that this site does not reply in some future rounds, so that others omit the noise of its pairs.
 
-    It cannot be taken back. Stop the site before, and start it afterwards: the notice leaves with its next reply.
+    This cannot be undone. Stop the site before, and start it afterwards: the notice is sent with its next reply.
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import ConfigError
@@ -115,7 +119,7 @@ def site_absent(
 
     first, _, last = rounds.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal():
-        raise ConfigError("ROUNDS", rounds, "give a round, such as 7, or rounds, such as 7-9")
+        raise ConfigError("ROUNDS", rounds, "write one round, such as 7, or several, such as 7-9")
     with closing(Site(folder)) as absent_site:
         accepted = absent_site.plans
         if plan is None:
@@ -123,7 +127,7 @@ def site_absent(
         else:
             hashes = find_plan(plan, accepted)
         if len(hashes) != 1:
-            raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(accepted)}")
+            raise ConfigError("--plan", plan, f"name one of the {len(accepted)} plans that this site has accepted")
         # users count rounds from 1
         notice = absent_site.say_absent(hashes[0], int(first) - 1, int(last or first) - 1)
         covered = f"rounds {notice.first + 1} to {notice.last + 1} of plan {accepted[hashes[0]].fingerprint}"
@@ -140,16 +144,17 @@ def federate_plan(
             help="card.json of each site, in order; then settings.",
         ),
     ],
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the federation, new.")],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="New folder for the federation.")],
     keys: Annotated[
-        Path | None, typer.Option("--keys", metavar="DIR", help="Folder of the server's certificate or its request.")
+        Path | None,
+        typer.Option("--keys", metavar="DIR", help="Folder of the server's certificate or signing request."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="A setting to change.")
     ] = None,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Write the plan of a federation of these sites, for them to accept.
+    """Write the plan of a federation of these sites, for the sites to accept.
 
     Settings may follow the cards, as in `federate plan run.yaml north.json south.json rounds=40 --out fed`.
     """
@@ -173,7 +178,7 @@ def federate_plan(
     overrides = [word for word in cards if "=" in word and not Path(word).exists()]
     files = [Path(word) for word in cards if word not in overrides]
     if not files:
-        raise ConfigError("CARD", None, "give the card.json of each site")
+        raise ConfigError("CARD", None, "name the card.json of each site")
     descriptors = [SiteDescriptor.read(card) for card in files]
     loaded = load_config(shipped.resolve(config), [*(settings or []), *overrides], n_owners=len(files))
     split = load_data(loaded)
@@ -188,7 +193,7 @@ def federate_plan(
         run_folder.write(PLAN, proposal.text.encode())
     without_effect = settings_without_effect(loaded, PLAN_SECTIONS)
     if without_effect:
-        print_warning(f"without effect between organisations: {', '.join(without_effect)}; leave them out")
+        print_warning(f"no effect between organisations: {', '.join(without_effect)}; leave them out")
     rows = {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": proposal.fingerprint}
 
     terms = ResolvedPlan.of(proposal)
@@ -198,7 +203,7 @@ def federate_plan(
         rows["graph"] = f"{folder / 'graph.png'}: {counted(n_links, 'link')}, no server"
         command = f"each site: fedpriv site join SITE {folder / PLAN}"
 
-    # what it costs the others if a site drops out, at the plan's own settings of pair noise
+    # the cost for the others if a site drops out, at the plan's own settings of pair noise
     trust = terms.plan.privacy.trust
     pairs = forecast_of_pairs(terms.plan, terms.network, terms.public)
     if pairs is not None:
@@ -214,13 +219,13 @@ def federate_plan(
 
 
 def _absences_row(n_sites: int, trust: Pairwise) -> str:
-    """Returns what unannounced absences do to the noise of pairs, and which ratio is best for so many."""
+    """Returns the effect of unannounced absences on the noise of pairs, and the best ratio for this many sites."""
     from fedpriv.forecast.pair_absences import best_ratio, noise_with_absences
 
     best = best_ratio(n_sites, trust.colluders, _ABSENT)
     left = noise_with_absences(n_sites, trust.ratio, trust.colluders, _ABSENT)
     least = noise_with_absences(n_sites, best, trust.colluders, _ABSENT)
     return (
-        f"if {_ABSENT:.0%} are absent, unannounced: {left:.0%} of the noise of trust: local in the mean; "
-        f"ratio {best:g} would leave {least:.0%}"
+        f"if {_ABSENT:.0%} are absent without notice: {left:.0%} of the noise of trust: local in the mean; with "
+        f"ratio {best:g}: {least:.0%}"
     )

@@ -1,4 +1,4 @@
-"""`fedpriv site run` and `fedpriv federate run`: over Zenoh, or over Flower where its SuperLink is named."""
+"""`fedpriv site run` and `fedpriv federate run`: over Zenoh, or over Flower if its SuperLink is given."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ federate = typer.Typer()
 
 Certificates = Annotated[
     Path | None,
-    typer.Option("--root-certificates", metavar="PEM", help="What the SuperLink's certificate is checked with."),
+    typer.Option("--root-certificates", metavar="PEM", help="Root certificate that verifies the SuperLink."),
 ]
-_LOCAL_ADDRESS = "tcp/127.0.0.1:7447"  # for trials on one machine
-_STATUS_INTERVAL = 60.0  # seconds between status queries to the SuperLink, each of which starts a program
+_LOCAL_ADDRESS = "tcp/127.0.0.1:7447"  # for tests on one machine
+_STATUS_INTERVAL = 60.0  # seconds between status queries to the SuperLink; each query starts a program
 
 
 @site.command("run")
@@ -37,18 +37,19 @@ def site_run(
     folder: SiteFolder,
     connect: Annotated[
         list[str] | None,
-        typer.Option("--connect", metavar="ADDRESS", help="Of the server: tls/HOST:PORT. May be given several times."),
+        typer.Option("--connect", metavar="ADDRESS", help="Address of the server: tls/HOST:PORT. May be repeated."),
     ] = None,
     superlink: Annotated[
-        str | None, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink, instead of --connect.")
+        str | None,
+        typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink, instead of --connect."),
     ] = None,
     certificates: Certificates = None,
-    port: Annotated[int, typer.Option("--port", help="On this machine, for Flower's own programs.")] = 9094,
+    port: Annotated[int, typer.Option("--port", help="Local port for Flower's own programs.")] = 9094,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Answer the questions of accepted plans, until it is stopped. It prints when the server is connected, or why not.
+    """Reply to the requests of accepted plans until stopped. Prints if the server is connected, or why not.
 
-    `fedpriv site log SITE` shows the log, `fedpriv site status SITE` budget, connections and plans.
+    `fedpriv site log SITE` shows the log; `fedpriv site status SITE` shows budget, connections and plans.
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.connection_file import ConnectionFile
@@ -59,7 +60,7 @@ def site_run(
 
     running = Site(folder)
     running.prepare()
-    # so that what is open is closed
+    # so that open resources are closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with printing_log(sys.stderr), operating(running) as places:
         rows = _site_rows(running) | places
@@ -74,7 +75,7 @@ def site_run(
 
 
 def _site_rows(running: Site) -> dict[str, str]:
-    """Returns what `site run` prints: budget, what is spent, and each plan with the site's absences."""
+    """Returns the output of `site run`: budget, spending, and each plan with the site's absences."""
     budget = running.budget
     rows = {"site": f"{running.card.name}, {counted(len(running.open_plans), 'open plan')}"}
     rows["budget"] = f"epsilon={budget.epsilon:g} (delta={budget.delta:g}), over all plans"
@@ -89,7 +90,7 @@ def _site_rows(running: Site) -> dict[str, str]:
 
 
 def _serve_over_flower(running: Site, folder: Path, superlink: str, certificates: Path | None, port: int) -> NoReturn:
-    """Serves a site through its SuperNode, which this starts."""
+    """Serves a site through its SuperNode, which this function starts."""
     from fedpriv.errors import FedprivError
     from fedpriv.sites.over_flower.starting import supernode
     from fedpriv.sites.socket_server import serve, wake_after
@@ -101,23 +102,25 @@ def _serve_over_flower(running: Site, folder: Path, superlink: str, certificates
     finally:
         node.terminate()
         node.wait()
-    raise FedprivError(f"the SuperNode ended ({node.returncode}); see {folder / 'supernode.log'}, and start again")
+    raise FedprivError(
+        f"the SuperNode exited with code {node.returncode}; see {folder / 'supernode.log'}, and start it again"
+    )
 
 
 def _keys_for(addresses: Sequence[str], folder: Path | None) -> Path | None:
-    """Returns the folder with the keys for these addresses; None for plain TCP, which stays on this machine."""
+    """Returns the folder with the keys for these addresses; None for plain TCP, which is local to this machine."""
     if any(address.startswith("tls/") for address in addresses):
         if folder is None:
-            raise ConfigError("--keys", None, "tls/ needs the folder that `fedpriv federate keys` made")
+            raise ConfigError("--keys", None, "tls/ needs the folder created by `fedpriv federate keys`")
         return folder
     return None
 
 
 def _shown(addresses: Sequence[str]) -> str:
-    """Returns the addresses as text, which says what plain TCP means."""
+    """Returns the addresses as text, with a note about plain TCP."""
     text = ", ".join(addresses)
     if any(address.startswith("tcp/") for address in addresses):
-        return f"{text}: not encrypted, anybody on this machine may ask and answer; for trials only"
+        return f"{text}: not encrypted; any user of this machine can send and receive; only for trials"
     return f"{text}, mutual TLS"
 
 
@@ -126,23 +129,24 @@ def federate_run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.")],
     listen: Annotated[
         list[str] | None,
-        typer.Option("--listen", metavar="ADDRESS", help="For sites: tls/0.0.0.0:7447. May be given several times."),
+        typer.Option("--listen", metavar="ADDRESS", help="Address for sites: tls/0.0.0.0:7447. May be repeated."),
     ] = None,
     keys: Annotated[
         Path | None, typer.Option("--keys", metavar="DIR", help="Folder with the server's certificate, for tls/.")
     ] = None,
-    wait: Annotated[float, typer.Option("--wait", help="Seconds for a round's replies.", min=1)] = 120.0,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for a round's replies.", min=1)] = 120.0,
     grace: Annotated[
-        float, typer.Option("--grace", help="Seconds to wait for a site that was disconnected, once each time.", min=0)
+        float, typer.Option("--grace", help="Seconds to wait for a disconnected site, once per disconnection.", min=0)
     ] = 30.0,
     interval: Annotated[
-        float, typer.Option("--interval", help="Seconds from one round to the next, at least.", min=0)
+        float, typer.Option("--interval", help="Minimum seconds between the starts of two rounds.", min=0)
     ] = 0.0,
     superlink: Annotated[
-        str | None, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink, instead of --listen.")
+        str | None,
+        typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink, instead of --listen."),
     ] = None,
     certificates: Certificates = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print rounds and result as lines of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rounds and result as JSON lines.")] = False,
     allow_plugins: AllowPlugins = False,
 ) -> None:
     """Train, or resume, until the plan or the sites' budgets end."""
@@ -197,7 +201,7 @@ def _run_over_zenoh(
             print_rows({"server": _shown(addresses), "plan": proposal.fingerprint})
         missing = transport.wait_for_all(wait)
         if missing and not as_json:
-            print_warning(f"not connected after {wait:g} s: {', '.join(missing)}; rounds go on without them")
+            print_warning(f"not connected after {wait:g} s: {', '.join(missing)}; rounds continue without them")
         try:
             for report in follow(federation, folder):
                 _print_round(asdict(report), as_json=as_json)
@@ -207,21 +211,21 @@ def _run_over_zenoh(
 
 
 def _print_round(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """Prints a round, as `rounds.jsonl` has it: as one line for people, or as JSON."""
+    """Prints a round of `rounds.jsonl`, as one line for people or as JSON."""
     from fedpriv.cli.printing import out
     from fedpriv.storage import strict_json
 
     if as_json:
         typer.echo(strict_json.dumps(report))
         return
-    words = [f"round {report['round']}/{report['rounds']}", f"answers of {', '.join(report['answered'])}"]
-    words += [f"none of {name} ({why})" for name, why in report["absent"].items()]
+    words = [f"round {report['round']}/{report['rounds']}", f"replies of {', '.join(report['answered'])}"]
+    words += [f"no reply of {name} ({why})" for name, why in report["absent"].items()]
     words += [f"{name} {value:.4f}" for name, value in report["metrics"].items()]
     out.print("; ".join(words), markup=False)
 
 
 def _run_over_flower(folder: Path, superlink: str, certificates: Path | None, wait: float, *, as_json: bool) -> None:
-    """Has the SuperLink on this machine start the server, and prints the rounds from its files."""
+    """Starts the server at the SuperLink on this machine, and prints the rounds from its files."""
     from fedpriv.errors import FedprivError
     from fedpriv.sites.over_flower.starting import run_status, start_run
     from fedpriv.sites.recording import RESULT, ROUNDS
@@ -240,9 +244,9 @@ def _run_over_flower(folder: Path, superlink: str, certificates: Path | None, wa
         n_printed = len(lines)
         if ended:
             break
-        if time.monotonic() - last_check > _STATUS_INTERVAL:  # Flower alone knows of a server that broke
+        if time.monotonic() - last_check > _STATUS_INTERVAL:  # only Flower reports a server that failed
             last_check = time.monotonic()
             state = run_status(run, superlink, certificates)
             if state.startswith("finished") and not (folder / RESULT).exists():
-                raise FedprivError(f"the server ended ({state}); see: flwr log {run}")
+                raise FedprivError(f"the server stopped ({state}); see: flwr log {run}")
         time.sleep(0.5)

@@ -15,7 +15,7 @@ from fedpriv.config.schema import Config
 
 
 def dumps() -> str:
-    """Returns the schema as text: that of pydantic, with the registered names and the options of each."""
+    """Returns the schema as text: the schema of pydantic, with the registered names and the options of each."""
     schema = Config.model_json_schema(schema_generator=_Schema)
     definitions = schema["$defs"]
     for section in SECTIONS.values():
@@ -25,13 +25,13 @@ def dumps() -> str:
 
 
 class _Schema(GenerateJsonSchema):
-    """The generator of pydantic, plus the words that may stand for a section."""
+    """The generator of pydantic, extended by the words that may represent a section."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         mapping = super().model_schema(schema)
         section: type = schema["cls"]
         if issubclass(section, Plugin):
-            # `package.module:Name` is the user's own code, whose options are not known here
+            # `package.module:Name` is user code with unknown options
             name = {"anyOf": [{"enum": sorted(section.registry)}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]}
             mapping["properties"]["name"] = name
             return {"anyOf": [name, mapping]}
@@ -44,12 +44,12 @@ class _Schema(GenerateJsonSchema):
 
 
 def _options(section: type[Plugin], common: dict[str, Any], definitions: dict[str, Any]) -> Iterator[JsonSchemaValue]:
-    """Yields a condition for each name: if it is chosen, only its own options are allowed beside it.
+    """Yields a condition for each name: if it is chosen, only its own options are allowed as further fields.
 
     Args:
         section: The section.
-        common: The properties that all names of the section have.
-        definitions: Definitions of the whole schema, to which those of the options are added.
+        common: The properties that all names of the section share.
+        definitions: Definitions of the whole schema, to which the definitions of the options are added.
     """
     for name in sorted(section.registry):
         for values, options in section.forms(name):

@@ -1,4 +1,4 @@
-"""What the operator of a site does beside running it: `fedpriv site status`, `approve` and `refuse`."""
+"""Commands for the operator of a site: `fedpriv site status`, `log`, `approve` and `refuse`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ site = typer.Typer()
 federate = typer.Typer()
 
 SiteFolder = Annotated[Path, typer.Argument(metavar="SITE", help="Folder of the site.")]
-Fingerprint = Annotated[str, typer.Argument(metavar="FINGERPRINT", help="The plan's, as the owners compared it.")]
+Fingerprint = Annotated[
+    str, typer.Argument(metavar="FINGERPRINT", help="Fingerprint of the plan, as compared among the owners.")
+]
 
 
 @site.command("status")
 def site_status(
     folder: SiteFolder,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every few seconds, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option("--interval", help="Seconds, with --watch.", min=0.1)] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Update the output every few seconds, until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", help="Seconds between updates, with --watch.", min=0.1)
+    ] = 2.0,
 ) -> None:
-    """Show budget, plans, proposals and the last refusals of a site, also while it runs."""
+    """Show budget, plans, proposals and the last refusals of a site, also while it is running."""
     from fedpriv.cli.printing import out, print_tables
     from fedpriv.sites import site_status as status
 
@@ -40,8 +44,8 @@ def site_status(
 @site.command("log")
 def site_log(
     folder: SiteFolder,
-    lines: Annotated[int, typer.Option("--lines", help="The last so many.", min=1)] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the lines of JSON, as the file has them.")] = False,
+    lines: Annotated[int, typer.Option("--lines", help="Number of last lines to print.", min=1)] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON lines of the file.")] = False,
 ) -> None:
     """Show the log of a site, `log.jsonl` in its folder, as lines for people. Times are UTC."""
     from fedpriv.sites.operator_log import read_lines, readable
@@ -57,9 +61,9 @@ def site_log(
 
 @site.command("approve")
 def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
-    """Accept a plan that arrived over the wire. A running site does so with the next message that it gets.
+    """Accept a plan that arrived over the network. A running site accepts it when it receives its next message.
 
-    A plan that names code of its own never waits here: join it with `fedpriv site join --allow-plugins`.
+    Proposals cannot contain a plan that names user code: join such a plan with `fedpriv site join --allow-plugins`.
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import counted
@@ -81,7 +85,7 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
             "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}",
             "costs": str(terms.plan.spent()),
             "sites": ", ".join(card.name for card in plan.cards),
-            "next": f"fedpriv site run {folder}, if it does not run; then: fedpriv site status {folder}",
+            "next": f"start fedpriv site run {folder} if it is not running; then: fedpriv site status {folder}",
         }
     )
 
@@ -90,9 +94,9 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
 def site_refuse(
     folder: SiteFolder,
     fingerprint: Fingerprint,
-    why: Annotated[str, typer.Option("--why", help="For your own files; it does not leave the site.")] = "",
+    why: Annotated[str, typer.Option("--why", help="Reason, for your own records; it stays at the site.")] = "",
 ) -> None:
-    """Refuse a plan that arrived over the wire; its sender is told so, without a reason."""
+    """Refuse a plan that arrived over the network; its sender receives the refusal without a reason."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.proposals import ProposalBox
     from fedpriv.sites.site_settings import require_site
@@ -106,12 +110,13 @@ def site_refuse(
 def federate_propose(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.")],
     listen: Annotated[
-        list[str], typer.Option("--listen", metavar="ADDRESS", help="For sites: tls/0.0.0.0:7447, as for `run`.")
+        list[str],
+        typer.Option("--listen", metavar="ADDRESS", help="Address for sites: tls/0.0.0.0:7447, as for `run`."),
     ],
     keys: Annotated[Path, typer.Option("--keys", metavar="DIR", help="Folder with the server's certificate.")],
     wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for sites to connect.", min=1)] = 30.0,
 ) -> None:
-    """Send a plan to its sites, where it waits for their owners; shows what each of them says."""
+    """Send a plan to its sites, where it waits for their owners; shows the response of each site."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.federation_plan import FederationPlan
     from fedpriv.sites.operator_log import printing_log

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpriv.cli import shipped
 
 
 def _permit_plugins(context: typer.Context, is_given: bool) -> bool:
-    """Allows imports of names outside the catalogue during this command, if the option or the environment says so."""
+    """Allows imports of names outside the catalogue during this command, if an option or the environment permits it."""
     from fedpriv.settings import plugins
 
     if is_given:
@@ -31,11 +31,13 @@ _CONFIG = typer.Argument(
 ConfigFile = Annotated[Path, _CONFIG]
 MaybeConfigFile = Annotated[Path | None, _CONFIG]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change, values as YAML.")
+    list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change; values are YAML.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
 AllowPlugins = Annotated[
     bool,
-    typer.Option("--allow-plugins", callback=_permit_plugins, help="Import what is named as 'package.module:Name'."),
+    typer.Option(
+        "--allow-plugins", callback=_permit_plugins, help="Allow importing code named as 'package.module:Name'."
+    ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 site = typer.Typer()
 
-_ANSWER = 5.0  # seconds at most for a neighbour's reply, which it makes from what it has
+_ANSWER = 5.0  # seconds at most for a neighbour's reply, which it computes from data that it already has
 
 
 @site.command("peer")
@@ -29,29 +29,31 @@ def site_peer(
     folder: SiteFolder,
     listen: Annotated[
         list[str] | None,
-        typer.Option(
-            "--listen", metavar="ADDRESS", help="For neighbours: tls/0.0.0.0:7447. May be given several times."
-        ),
+        typer.Option("--listen", metavar="ADDRESS", help="Address for neighbours: tls/0.0.0.0:7447. May be repeated."),
     ] = None,
     connect: Annotated[
         list[str] | None,
-        typer.Option("--connect", metavar="ADDRESS", help="Of a neighbour: tls/HOST:PORT. May be given several times."),
+        typer.Option("--connect", metavar="ADDRESS", help="Address of a neighbour: tls/HOST:PORT. May be repeated."),
     ] = None,
     plan: Annotated[
-        str | None, typer.Option("--plan", metavar="FINGERPRINT", help="Which plan, where the site has several.")
+        str | None,
+        typer.Option("--plan", metavar="FINGERPRINT", help="Fingerprint of the plan, if the site has several."),
     ] = None,
     wait: Annotated[
-        float, typer.Option("--wait", help="Seconds without a neighbour's progress after which rounds go on.", min=0.1)
+        float,
+        typer.Option(
+            "--wait", help="Seconds without progress of a neighbour, after which rounds continue without it.", min=0.1
+        ),
     ] = 30.0,
     first_wait: Annotated[
-        float, typer.Option("--first-wait", help="The same, for a neighbour that has not been there yet.", min=0.1)
+        float, typer.Option("--first-wait", help="Same as --wait, for a neighbour that has not connected yet.", min=0.1)
     ] = 600.0,
     interval: Annotated[
-        float, typer.Option("--interval", help="Seconds from one round to the next, at least.", min=0)
+        float, typer.Option("--interval", help="Minimum seconds between the starts of two rounds.", min=0)
     ] = 0.0,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Train with the neighbours on a graph, without a server, or go on. Of two neighbours, one connects."""
+    """Train, or resume, with the neighbours on a graph, without a server. One of each two neighbours connects."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.connection_file import ConnectionFile
     from fedpriv.sites.operating import operating
@@ -61,11 +63,11 @@ def site_peer(
     from fedpriv.sites.peers.neighbours import Patience
     from fedpriv.sites.site import Site
 
-    # so that what is open is closed
+    # so that open resources are closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     addresses = [*(listen or ()), *(connect or ())]
     if not addresses:
-        fix = "give --listen tls/0.0.0.0:7447, --connect tls/HOST:PORT, or both; tcp/127.0.0.1:PORT for trials"
+        fix = "use --listen tls/0.0.0.0:7447, --connect tls/HOST:PORT, or both; tcp/127.0.0.1:PORT for trials"
         raise ConfigError("addresses", None, fix)
     running = Site(folder)
     running.prepare()
@@ -129,7 +131,7 @@ def _chosen_plan(running: Site, plan: str | None) -> FederationPlan:
     """Returns the site's plan on a graph with this fingerprint, or the only one that is open.
 
     Raises:
-        ConfigError: there is none, or no name and several.
+        ConfigError: If there is none, or no name was given and there are several.
     """
     from fedpriv.sites.federation_plan import find_plan
 
@@ -138,36 +140,34 @@ def _chosen_plan(running: Site, plan: str | None) -> FederationPlan:
         named = find_plan(plan, [proposal.hash for proposal in graphs])
         graphs = [proposal for proposal in graphs if proposal.hash in named]
     if len(graphs) != 1:
-        raise ConfigError(
-            "--plan", plan, f"name one of the open plans on a graph that this site has accepted, of {len(graphs)}"
-        )
+        raise ConfigError("--plan", plan, f"name one of the {len(graphs)} open graph plans that this site has accepted")
     return graphs[0]
 
 
 def _print_round(report: NodeRound) -> None:
-    """Prints a line for a round: with whom the node mixed, and whose link was down, and why."""
+    """Prints a line for a round: the neighbours that were mixed in, and the other links with reasons."""
     from fedpriv.cli.printing import out
 
     words = [f"round {report.round}/{report.rounds}"]
     if report.status == "released":
-        words.append(f"mixed with {', '.join(report.up) or 'nobody'}")
+        words.append(f"mixed with {', '.join(report.up) or 'no neighbour'}")
     else:
         words.append(report.status)
     words += [f"without {name} ({why})" for name, why in report.down.items()]
-    words += [f"made good a round of {name}" for name in report.corrected]
+    words += [f"corrected a past round with {name}" for name in report.corrected]
     words += [f"{name} {value:.4f}" for name, value in report.metrics.items()]
     out.print("; ".join(words), markup=False, highlight=False)
 
 
 def _fate(neighbour: NeighbourReport) -> str:
-    """Returns what became of a neighbour, in words."""
-    words = [f"last mixed with in round {neighbour.last_up}"]
+    """Returns the state of a neighbour as text."""
+    words = [f"last mixed in round {neighbour.last_up}"]
     if not neighbour.last_up:
-        words = ["never mixed with"]
+        words = ["never mixed"]
     if neighbour.away and neighbour.away != "finished":
-        words.append(f"takes part no more ({neighbour.away})")
+        words.append(f"no longer takes part ({neighbour.away})")
     if neighbour.is_missing:
-        words.append("is missing: ask its owner")
+        words.append("is missing: contact its owner")
     if neighbour.is_unsettled:
-        words.append("a round is unsettled, in which only one end has counted the other")
+        words.append("one round is unresolved: only one end has counted the other")
     return "; ".join(words)

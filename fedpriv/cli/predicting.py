@@ -1,7 +1,7 @@
 """Predicts the rows of a CSV file with the model of a finished run.
 
-The model was released already: predictions are computed from it alone and cost no epsilon. The new rows are read, and
-nothing of them is kept.
+The model has already been released: predictions are computed from it alone and cost no epsilon. The new rows are read
+and not stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedpriv.reports.report import Run
 from fedpriv.runs import config_file, refuse
 from fedpriv.storage import write_whole
 
-_WITH_CHANCES = ("logistic", "cross_entropy")  # losses whose outputs are logits
+_WITH_CHANCES = ("logistic", "cross_entropy")  # losses with logits as outputs
 _ENCODING = tuple(option.name for option in fields(TableEncoder) if option.name != "label")
 
 
@@ -42,14 +42,14 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: the run's data are no CSV file, or the new file lacks a column.
-        FedprivError: the run is unfinished or altered, or a value cannot be encoded.
+        ConfigError: If the run's data are not a CSV file, or the new file lacks a column.
+        FedprivError: If the run is unfinished or altered, or a value cannot be encoded.
     """
     run = Run.read(folder)
     refuse(run.findings)
     config = load_config(config_file(folder))
     if config.data.name != "csv":
-        raise ConfigError("data.name", config.data.name, "predict reads the columns of a csv run: use the model itself")
+        raise ConfigError("data.name", config.data.name, "predict needs a run on csv data: use model.pt in Python")
     encoder = _encoder(config)
     headings = read_headings(str(table))
     check_columns(str(table), encoder.feature_columns, headings)
@@ -66,7 +66,7 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
             print(text, end="")  # noqa: T201 - a table for a pipe
         return
     write_whole(output, text.encode())
-    facts = {"predictions": str(output), "rows": str(len(inputs)), "privacy": "no more than the run: " + run.privacy}
+    facts = {"predictions": str(output), "rows": str(len(inputs)), "privacy": "guarantee of the run: " + run.privacy}
     if as_json:
         print_json(facts)
     else:
@@ -83,11 +83,11 @@ def _outputs(config: Config, folder: Path, inputs: Tensor, n_classes: int | None
     """Returns the outputs of the run's model, `[n, k]`.
 
     Raises:
-        FedprivError: there is no model.
+        FedprivError: If there is no model.
     """
     path = folder / "model.pt"
     if not path.exists():
-        raise FedprivError(f"{folder} holds no model.pt: finish the run (fedpriv resume {folder})")
+        raise FedprivError(f"{folder} contains no model.pt: finish the run (fedpriv resume {folder})")
     info = PublicDataInfo((len(inputs),), tuple(inputs.shape[1:]), n_classes)
     model, _ = make_model(config, info)
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

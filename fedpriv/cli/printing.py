@@ -94,7 +94,7 @@ def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
 
 
 def print_forecast(forecast: Forecast) -> None:
-    """Prints a plan: its rows, and a line for each other noise that it could have."""
+    """Prints a plan: its rows, and a line for each alternative noise."""
     print_rows(forecast.rows())
     for heading, *lines in forecast.tables():
         out.print(f"[bold]{escape(heading)}[/]")

@@ -1,4 +1,4 @@
-"""Implements `--processes N`: the same command in several processes of this machine, as torchrun starts them."""
+"""Implements `--processes N`: the same command in several processes of this machine, started as by torchrun."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ Number = Annotated[
         "--processes",
         metavar="N",
         min=1,
-        help="Share the clients among N processes of this machine, as torchrun --nproc_per_node N does.",
+        help="Divide the clients among N processes of this machine, like torchrun --nproc_per_node N.",
     ),
 ]
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
 def launched() -> bool:
-    """Returns whether torchrun, or `launch`, started this process."""
+    """Returns True if torchrun, or `launch`, started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def leads() -> bool:
-    """Returns whether this process writes the run's folder and the terminal: rank 0, or a process on its own."""
+    """Returns True if this process writes the run's folder and to the terminal: rank 0, or a single process."""
     return not launched() or os.environ.get("RANK") == "0"
 
 
 def as_launched(config: Config) -> Config:
-    """Returns the configuration with the engine that fits how this process was started."""
+    """Returns the configuration with the engine that fits the way this process was started."""
     if not launched() or config.compute.engine != "local":
         return config
     return config.model_copy(update={"compute": replace(config.compute, engine="processes")})
 
 
 def reports(error: FedprivError) -> bool:
-    """Returns whether this process prints an error, which several processes may have raised together."""
+    """Returns True if this process prints an error that several processes may have raised together."""
     if not launched():
         return True
     from fedpriv.distributed import is_first_to_report
@@ -60,7 +60,7 @@ def launch(size: int, arguments: Sequence[str]) -> NoReturn:
     """Runs fedpriv with these arguments in `size` processes of this machine, and exits with their exit code.
 
     Raises:
-        typer.Exit: always.
+        typer.Exit: Always.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -69,7 +69,7 @@ def launch(size: int, arguments: Sequence[str]) -> NoReturn:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error is printed once, below
     os.environ.setdefault("OMP_NUM_THREADS", str(max(usable_cores() // size, 1)))
     if sys.platform in _LOOPBACK:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])  # no other machine need reach them
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])  # no other machine needs to reach them
     config = LaunchConfig(1, 1, size, run_id=str(uuid.uuid4()), rdzv_backend="c10d", rdzv_endpoint="localhost:0")
     config.max_restarts = 0
     try:
@@ -79,7 +79,7 @@ def launch(size: int, arguments: Sequence[str]) -> NoReturn:
         if failure.exitcode < 0:
             from fedpriv.cli.printing import print_error
 
-            print_error(f"process {rank} was killed (signal {-failure.exitcode}), which ends the run")
+            print_error(f"process {rank} was killed (signal {-failure.exitcode}); the run stops")
         raise typer.Exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode) from None
     except SignalException as error:
         raise typer.Exit(128 + error.sigval) from None

@@ -30,15 +30,15 @@ def write_report(folders: Sequence[Path], path: Path, *, open_it: bool, as_json:
     Args:
         folders: Folders of runs.
         path: The HTML file.
-        open_it: Show it in the browser.
+        open_it: Open it in the browser.
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: the file's name does not end in .html.
-        FedprivError: a folder holds no run, or its files are altered or incomplete.
+        ConfigError: If the file's name does not end in .html.
+        FedprivError: If a folder holds no run, or its files are altered or incomplete.
     """
     if path.suffix != ".html":
-        raise ConfigError("--out", str(path), "a report is an HTML file: give a name that ends in .html")
+        raise ConfigError("--out", str(path), "a report is an HTML file: use a name that ends in .html")
     with busy_with("counting and drawing"):
         runs = [Run.read(folder) for folder in folders]
         plans = [plan_of(run.files) for run in runs]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpriv.runs import Result, Training
     from fedpriv.storage import RunFolder
 
-_BROKEN = 3  # exit code: everything is written, but the model is of no use
+_BROKEN = 3  # exit code: everything is written, but the model is unusable
 
 
 def run(
@@ -38,13 +38,13 @@ def run(
     Args:
         config: The configuration.
         folder: The run's folder, closed at the end.
-        again: The command that resumes the run, to be printed if it is stopped.
-        resumed: Whether to go on with the run in the folder.
+        again: The command that resumes the run, printed if it is stopped.
+        resumed: True to resume the run in the folder.
         extend: Folder of the finished run that this one extends; None for any other run.
         as_json: Print one JSON object.
 
     Raises:
-        typer.Exit: a signal stopped the run, or (code 3) the model or the test loss is not finite in the end.
+        typer.Exit: If a signal stopped the run, or (code 3) the final model or test loss is not finite.
     """
     from fedpriv.config.building import at_start
     from fedpriv.errors import PromiseWarning, counted
@@ -56,7 +56,9 @@ def run(
         rounds = counted(config.rounds, "round")
         err.print(f"{training.strategy.name}: {clients}, {rounds}, in {folder.path}")
         if extend is not None:
-            err.print(f"goes on from round {training.progress.round} of {extend}, whose releases are counted here, too")
+            err.print(
+                f"extending {extend} from round {training.progress.round}; the privacy cost includes its releases"
+            )
         err.print(f"planned: {escape(str(training.plan.spent()))}")
         err.print(f"gradients: {escape(training.backend)}")
         for warning in at_start(config, training):
@@ -67,8 +69,8 @@ def run(
             result = _iterate(config, training, folder.path, signals)
         except KeyboardInterrupt:
             try:
-                err.print(f"\nstopped after round {training.progress.round}; go on with: {again}")
-            except OSError:  # the terminal is gone; unwritten output would change the exit code
+                err.print(f"\nstopped after round {training.progress.round}; resume with: {again}")
+            except OSError:  # the terminal is closed; unwritten output would change the exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise typer.Exit(signals.exit_code) from None
         _print_result(training.linked(result), folder, as_json=as_json)
@@ -77,10 +79,10 @@ def run(
 
 
 def follow(config: Config, *, resumed: bool = False) -> None:
-    """Takes part in a run that the process of rank 0 writes and reports; arguments as of `run`.
+    """Takes part in a run that the process of rank 0 writes and reports; see `run` for the arguments.
 
     Raises:
-        typer.Exit: a signal stopped the run, in any process.
+        typer.Exit: If a signal stopped the run, in any process.
     """
     from fedpriv.config import build
     from fedpriv.errors import PromiseWarning
@@ -98,7 +100,7 @@ def follow(config: Config, *, resumed: bool = False) -> None:
 
 
 def _duplicate_notes(training: Training) -> list[str]:
-    """Returns notes on examples with equal content; they are not private, so they go to the terminal, not to files."""
+    """Returns notes on examples with equal content; they are not private, and are printed but never written."""
     if not training.plan.privacy.private:
         return []
     duplicates = training.repeats()
@@ -106,19 +108,20 @@ def _duplicate_notes(training: Training) -> list[str]:
         (
             duplicates.examples,
             f"another one ({duplicates.apart} of them one of another client)",
-            "epsilon is for each",
+            "epsilon covers each copy alone",
         ),
-        (duplicates.tested, "a test example", "every test metric is an answer about it without noise"),
+        (duplicates.tested, "a test example", "test metrics reveal them without noise"),
     )
     return [
-        f"{count} training examples equal {other} in content; if they are one person's, {meaning} (shown here only)"
+        f"{count} training examples equal {other} in content; if they belong to one person, {meaning} (printed "
+        "only here)"
         for count, other, meaning in cases
         if count
     ]
 
 
 def _build(config: Config, folder: RunFolder, *, resumed: bool, extend: Path | None) -> Training:
-    """Builds the run in its folder, and abandons the folder if that fails."""
+    """Builds the run in its folder; releases the folder if that fails."""
     from fedpriv.config import build, to_yaml
 
     try:
@@ -204,7 +207,7 @@ def _print_result(facts: dict[str, Any], folder: RunFolder, *, as_json: bool) ->
 
 
 def _private_folder(folder: Path) -> Path:
-    """Makes a folder that only its owner can read, for files that other libraries write with their own permissions."""
+    """Creates a folder that only its owner can read, for files with permissions set by other libraries."""
     folder.mkdir(0o700, exist_ok=True)
     folder.chmod(0o700)
     return folder

@@ -1,4 +1,4 @@
-"""`fedpriv secrets` and `fedpriv seal`: where the keys of a site are, and their end."""
+"""`fedpriv secrets` and `fedpriv seal`: the location of a site's keys, and their destruction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedpriv.cli.printing import print_rows
 
 
 def print_secrets(folder: Path, where: str | None, *, renew_keys: bool) -> None:
-    """Prints where the keys of a site are; first moves them to `where`, or draws new ones."""
+    """Prints the location of a site's keys; first moves them to `where`, or draws new ones."""
     from fedpriv.sites import sealing
 
     _check_site(folder)
@@ -17,33 +17,36 @@ def print_secrets(folder: Path, where: str | None, *, renew_keys: bool) -> None:
         sealing.move_secrets(folder, where)
     if renew_keys:
         card = sealing.renew_keys(folder)
-        rows["key"] = f"{card.fingerprint}: send the new card.json, and compare this with the other owners"
+        rows["key"] = f"{card.fingerprint}: send the new card.json, and compare this fingerprint with the other owners"
     print_rows({"keys": sealing.secrets_in_words(folder)} | rows)
 
 
 def seal(folder: Path, *, unfinished: bool) -> None:
-    """Destroys the keys of a site, and prints what is left to do."""
+    """Destroys the keys of a site, and prints the remaining steps."""
     from fedpriv.sites import sealing
 
     _check_site(folder)
     sealing.seal_site(folder, unfinished=unfinished)
     print_rows(
         {
-            "sealed": f"{folder}: its keys and private state are destroyed; ledgers and plans stay",
-            "copies": "backups, snapshots and copies of the folder may still hold them: destroy those, too",
+            "sealed": f"{folder}: its keys and private state are destroyed; ledgers and plans are kept",
+            "copies": "destroy backups, snapshots and copies of the folder too, since they may contain the keys",
         }
     )
 
 
 def _check_site(folder: Path) -> None:
-    """Refuses a folder that is no site's.
+    """Raises an error for a folder that is not a site.
 
     Raises:
-        ConfigError: it holds a run, or nothing that has keys.
+        ConfigError: If it holds a run, or nothing with keys.
     """
     from fedpriv.errors import ConfigError
     from fedpriv.sites.statement import is_site
 
     if not is_site(folder):
-        fix = "is not the folder of a site. A run has no secrets: its noise followed from bits that no file holds"
+        fix = (
+            "is not the folder of a site. A run has no keys to seal: its noise came from random bits that were "
+            "never stored"
+        )
         raise ConfigError("FOLDER", str(folder), fix)

@@ -1,4 +1,4 @@
-"""Finds the configurations and examples that come with fedpriv, in a wheel as in a checkout."""
+"""Finds the configurations and examples that are shipped with fedpriv, in a wheel or a checkout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def folder(name: str) -> Path:
-    """Returns the folder `configs` or `examples`: inside an installed package, beside it in a checkout."""
+    """Returns the folder `configs` or `examples`: inside an installed package, or next to the package in a checkout."""
     inside = _PACKAGE / name
     if inside.is_dir():
         return inside
@@ -32,11 +32,11 @@ def config(name: str) -> Path:
     """Returns the path of a shipped configuration.
 
     Raises:
-        ConfigError: there is none of this name; the error suggests a similar one.
+        ConfigError: If there is none with this name; the error suggests a similar one.
     """
     paths = configs()
     if name not in paths:
-        raise ConfigError("configuration", name, f"none of this name comes with fedpriv{_suggestion(name)}")
+        raise ConfigError("configuration", name, f"fedpriv has no configuration of this name{_suggestion(name)}")
     return paths[name]
 
 
@@ -46,19 +46,19 @@ def resolve(path: Path) -> Path:
     A path with a folder, or with the suffix of another kind of file, is returned as it is.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: If there is neither.
     """
     if path.is_file() or len(path.parts) != 1:
         return path
     name = path.name.removesuffix(".yaml")
     if path.suffix in (".yml", ".json", ".toml"):
-        fix = f"there is no such file here; a configuration is a .yaml file{_suggestion(path.stem)}"
+        fix = f"this file does not exist; a configuration is a .yaml file{_suggestion(path.stem)}"
         raise ConfigError("configuration", str(path), fix)
     if path.suffix not in ("", ".yaml"):
         return path
     if name in configs():
         return configs()[name]
-    fix = f"there is no such file here, and none of this name comes with fedpriv{_suggestion(name)}"
+    fix = f"this file does not exist, and fedpriv has no configuration of this name{_suggestion(name)}"
     raise ConfigError("configuration", str(path), fix)
 
 
@@ -72,4 +72,7 @@ def title(path: Path) -> str:
 def _suggestion(name: str) -> str:
     from fedpriv.settings import nearest  # imported here, since help and completion do not need it
 
-    return nearest(name, configs())
+    close = nearest(name, configs())
+    if "did you mean" in close:
+        return close
+    return "; print all names with: fedpriv list configs"

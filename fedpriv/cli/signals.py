@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is not there on Windows
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is not available on Windows
 
 
 class Signals:
@@ -46,12 +46,12 @@ class Signals:
 
     @property
     def exit_code(self) -> int:
-        """The exit code by a shell's rule: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+        """The exit code by the convention of shells: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
         return 128 + self._last
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._received and number != signal.SIGINT:
-            return  # a terminal that is closed may send several; only a second Ctrl-C ends the run at once
+            return  # a closing terminal may send several; only a second Ctrl-C ends the run at once
         is_first = not self._received
         self._received = True
         self._last = number

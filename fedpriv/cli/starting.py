@@ -42,7 +42,7 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
     """Writes all of the files, or none if one of them exists; the schema is always renewed."""
     for name in contents:
         if (folder / name).exists():
-            fix = "is there already and was not changed; name another folder with --dir"
+            fix = "already exists and was not changed; name another folder with --dir"
             raise ConfigError("init", str(folder / name), fix)
     from fedpriv.cli.json_schema import dumps
 
@@ -54,7 +54,7 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
 
 
 def _command_path(path: Path) -> str:
-    """Returns a path as it stands in a command."""
+    """Returns a path in the form for a command line."""
     if len(path.parts) > 1:
         return str(path)
     return path.name

@@ -28,12 +28,12 @@ def state(folders: Sequence[Path], outputs: Sequence[Path], *, colluders: int, g
         folders: Folders of runs, or the folder of one site or one search.
         outputs: Files to write; their suffixes name the formats. None prints Markdown.
         colluders: Number of clients that collude.
-        group: Number of records that one person may have.
+        group: Number of records that may belong to one person.
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: the suffix of a file is no known format.
-        FedprivError: a folder holds no run, or its files are altered or incomplete.
+        ConfigError: If the suffix of a file is not a known format.
+        FedprivError: If a folder holds no run, or its files are altered or incomplete.
     """
     if len(folders) == 1 and is_site(folders[0]):
         picture_suffixes = {".png"}
@@ -41,7 +41,7 @@ def state(folders: Sequence[Path], outputs: Sequence[Path], *, colluders: int, g
         picture_suffixes = set[str]()
     for path in outputs:
         if path.suffix not in {*WRITERS, *picture_suffixes}:
-            fix = f"name a file that ends in {', '.join([*WRITERS, *picture_suffixes])}"
+            fix = f"use a file name that ends in {', '.join([*WRITERS, *picture_suffixes])}"
             raise ConfigError("--out", str(path), fix)
     with busy_with("counting"):
         page = _make_statement(folders, colluders, group)
@@ -70,7 +70,7 @@ def _make_statement(folders: Sequence[Path], colluders: int, group: int) -> Stat
         else:
             continue
         if len(folders) > 1:
-            raise ConfigError("RUN", str(folder), f"is a {kind}, which has a page of its own: name it alone")
+            raise ConfigError("RUN", str(folder), f"is a {kind}, which has its own statement: name it alone")
         return make(folder, colluders=colluders, group=group)
     runs = [Run.read(folder) for folder in folders]
     account = account_of(

@@ -17,8 +17,8 @@ def send(folder: Path, project: str | None, experiment: str | None) -> None:
     """Sends a run, finished or not, to a project of Weights & Biases or to an experiment of MLflow.
 
     Raises:
-        ConfigError: both or none are named, or the library is not installed.
-        FedprivError: the folder holds no run, or the tracker does not take it.
+        ConfigError: If both or none are named, or the library is not installed.
+        FedprivError: If the folder holds no run, or the tracker does not accept it.
     """
     run = Run.read(folder)
     name = folder.resolve().name
@@ -28,7 +28,7 @@ def send(folder: Path, project: str | None, experiment: str | None) -> None:
     elif experiment is not None and project is None:
         tracker = MLflow(experiment, name, settings=settings)
     else:
-        raise ConfigError("--wandb, --mlflow", None, "name one: --wandb PROJECT, or --mlflow EXPERIMENT")
+        raise ConfigError("--wandb, --mlflow", None, "give one: --wandb PROJECT or --mlflow EXPERIMENT")
     target = run.config["privacy"]["epsilon"]
     rows = read_metrics(folder / "metrics.jsonl")
     for row in rows:
@@ -41,7 +41,7 @@ def send(folder: Path, project: str | None, experiment: str | None) -> None:
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested settings with dotted names, as the command line writes them."""
+    """Returns nested settings with dotted names, as on the command line."""
     flat = dict[str, Any]()
     for name, value in settings.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Prints what several target epsilons mean, side by side."""
+"""Prints the meaning of several target epsilons side by side."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def run(
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: the targets have another form, or cannot be reached.
+        ConfigError: If the targets have another form, or cannot be reached.
     """
     if picture is not None and picture.suffix != ".png":
-        raise ConfigError("--out", str(picture), "pictures are PNG files: give a name that ends in .png")
+        raise ConfigError("--out", str(picture), "the picture must be a PNG file: use a name that ends in .png")
     with busy_with("planning") as status:
         result = tradeoff(
             shipped.resolve(config),

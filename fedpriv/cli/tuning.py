@@ -1,4 +1,4 @@
-"""Searches for settings, and prints what the search costs before anything is released."""
+"""Searches for settings, and prints the privacy cost of the search before anything is released."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run(
     """Plans a search, and runs it unless `plan_only`.
 
     Raises:
-        FedprivError: the search cannot run or costs more than its limit, or the folder holds another search.
-        typer.Exit: the user stopped it.
+        FedprivError: If the search cannot run or costs more than its limit, or the folder holds another search.
+        typer.Exit: If the user stopped it.
     """
     search = Search(load_config(shipped.resolve(config), overrides), Space.read(space), settings)
     with warnings.catch_warnings():
@@ -66,7 +66,7 @@ def run(
         try:
             outcome = search.run(path, _print_ended)
         except KeyboardInterrupt:
-            err.print(f"\nstopped; the same command with --out {path} goes on, and no trial is paid for twice")
+            err.print(f"\nstopped; resume with the same command and --out {path}; no trial is charged twice")
             raise typer.Exit(130) from None
     if settings.hidden is None:
         draw(outcome, search.space, settings, path / _PICTURE)
@@ -86,7 +86,7 @@ def _print_plan(search: Search) -> None:
     if settings.hidden is None:
         count = str(settings.trials)
     else:
-        count = f"{settings.trials} on average, a secret number"
+        count = f"{settings.trials} on average (the number is secret)"
     if price.one_trial.epsilon < float("inf"):
         one_trial = round_up(price.one_trial.epsilon)
     else:
@@ -95,7 +95,7 @@ def _print_plan(search: Search) -> None:
         "trials": f"{count}, chosen by {settings.sampler} sampling, scored by {settings.scored_on}",
         "one trial": f"epsilon={one_trial}",
         "the search": str(price.spent),
-        "rests on": price.rests_on,
+        "assumes": price.rests_on,
     }
     print_rows(rows)
 

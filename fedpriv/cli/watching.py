@@ -1,4 +1,4 @@
-"""Shows runs while they are at work: what their folders have, again and again, in one table."""
+"""Shows running runs: the contents of their folders in one table, which is updated repeatedly."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _QUIET = 60.0  # seconds without a round after which a run is called quiet
 
 @dataclass
 class WatchedRun:
-    """A run's folder, and when its rounds were seen.
+    """A run's folder, and the times at which its rounds were observed.
 
     Attributes:
         folder: The folder.
-        first: Number of rounds that were there when the watch began, and when that was; None before the first look.
-        latest: Number of rounds at the last look, and when it last grew.
+        first: Number of rounds at the first check, and its time; None before the first check.
+        latest: Number of rounds at the last check, and the time at which it last grew.
     """
 
     folder: Path
@@ -36,10 +36,10 @@ class WatchedRun:
     latest: tuple[int, float] = (0, 0.0)
 
     def look(self, now: float) -> dict[str, str]:
-        """Returns what is known of the run now, by heading.
+        """Returns the present state of the run, by heading.
 
         Args:
-            now: Seconds of a clock that never goes back.
+            now: Time in seconds of a monotonic clock.
         """
         rows = read_metrics(self.folder / "metrics.jsonl")
         settings = settings_in(self.folder) or {}
@@ -70,7 +70,7 @@ class WatchedRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run wrote its result."""
+        """True if the run wrote its result."""
         return (self.folder / "result.json").exists()
 
     def _state(self, done: int, rounds: int, now: float) -> str:
@@ -79,26 +79,26 @@ class WatchedRun:
         assert self.first is not None
         quiet = now - self.latest[1]
         if quiet > _QUIET:
-            return f"no round for {_duration(quiet)}: slow, stopped or hung"
+            return f"no round for {_duration(quiet)}: slow, stopped or not responding"
         if done > self.first[0] and rounds > done:
             left = (rounds - done) * (now - self.first[1]) / (done - self.first[0])
-            return f"at work, about {_duration(left)} left"
+            return f"running, about {_duration(left)} left"
         return "not finished"
 
 
 def watch(folders: Sequence[Path], every: float) -> None:
-    """Shows a table of runs until all are finished; where the output is no terminal, prints it once.
+    """Shows a table of runs until all are finished; prints it once if the output is not a terminal.
 
     Args:
         folders: Folders of runs.
-        every: Seconds between two looks.
+        every: Seconds between two updates.
 
     Raises:
-        FedprivError: a folder holds no run.
+        FedprivError: If a folder holds no run.
     """
     for folder in folders:
         if not settings_path(folder).exists():
-            raise not_a_run(folder, "config.yaml", "name the folder that --out named")
+            raise not_a_run(folder, "config.yaml", "name the folder given as --out")
     runs = [WatchedRun(folder) for folder in folders]
     if not out.is_terminal:
         lines = [run.look(time.monotonic()) for run in runs]
@@ -123,7 +123,7 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
 
 
 def _headline(row: dict[str, Any]) -> str:
-    """Returns the first test metric of a round in words; empty if the round was not tested."""
+    """Returns the first test metric of a round as text; empty if the round was not tested."""
     for metric in metrics.headlines():
         if row.get(metric.name) is not None:
             return f"{metric.title} {metric.text(row[metric.name])} in round {row['round']}"

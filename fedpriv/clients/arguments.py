@@ -1,6 +1,6 @@
-"""Checks what users pass as clients, models, losses and data; for the usual mistakes an error says what to write.
+"""Checks the user's clients, models, losses and data; for usual mistakes the error contains the line to write.
 
-No examples are read, so a check takes no time and learns nothing about them.
+No examples are read, so a check is fast and uses no data.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _PAIRS = "torch.utils.data.TensorDataset(inputs, targets)"
 
 
 def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses an object that is no sequence of clients.
+    """Raises if an object is no sequence of clients.
 
     Raises:
-        ConfigError: says how to make a sequence of clients from it.
+        ConfigError: the message shows how to make a sequence of clients from it.
     """
     from fedpriv.clients.client import Client  # here, because client.py imports this file
 
     if isinstance(clients, Client):
-        raise ConfigError("clients", _short(clients), "is one client: give a list of them, [client]")
+        raise ConfigError("clients", _short(clients), "is one client: pass a list, [client]")
     if isinstance(clients, nn.Module | DataLoader | Dataset) and not isinstance(clients, nn.ModuleList):
-        raise ConfigError("clients", _short(clients), f"give a list of clients: {_advice(clients)}")
+        raise ConfigError("clients", _short(clients), f"must be a list of clients: {_advice(clients)}")
     if isinstance(clients, Mapping):
-        raise ConfigError("clients", _short(clients), "give a list: list(clients.values())")
+        raise ConfigError("clients", _short(clients), "must be a list: pass list(clients.values())")
     if isinstance(clients, Iterator):
-        raise ConfigError("clients", _short(clients), "can be read only once: give a list, list(clients)")
+        raise ConfigError("clients", _short(clients), "can be read only once: pass a list, list(clients)")
     if hasattr(clients, "iloc") and hasattr(clients, "columns"):  # a DataFrame of pandas, which is no dependency
-        fix = f"is a table: give a list of clients, {_CLIENTS}; fedpriv.PrivateLogisticRegression fits tables"
+        fix = f"is a table: pass a list of clients, {_CLIENTS}; fedpriv.PrivateLogisticRegression fits tables"
         raise ConfigError("clients", _short(clients), fix)
     if isinstance(clients, str) or not isinstance(clients, Sequence | nn.ModuleList):
-        raise ConfigError("clients", _short(clients), f"give a list of clients: {_CLIENTS}")
+        raise ConfigError("clients", _short(clients), f"must be a list of clients: write {_CLIENTS}")
     # other sequences, such as lazy clients, are made by fedpriv
     if isinstance(clients, list | tuple):
         listed: list[Any] = list(clients)
@@ -57,59 +57,59 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
         listed = []
     for index, client in enumerate(listed):
         if not isinstance(client, Client):
-            raise ConfigError(f"clients[{index}]", _short(client), f"is no client: {_advice(client)}")
+            raise ConfigError(f"clients[{index}]", _short(client), f"is not a client: {_advice(client)}")
 
 
 def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses a loss that cannot be called with outputs and targets.
+    """Raises if a loss cannot be called with outputs and targets.
 
     Raises:
         ConfigError: it is a class, a name, or no function.
     """
     if inspect.isclass(loss):
-        raise ConfigError(field, loss.__name__, f"is a class: make the loss, {loss.__name__}()")
+        raise ConfigError(field, loss.__name__, f"is a class: pass an object, {loss.__name__}()")
     if isinstance(loss, str):
         fix = f"is a name: write fedpriv.models.resolve_loss({loss!r}), or a loss of torch, torch.nn.CrossEntropyLoss()"
         raise ConfigError(field, loss, fix)
     if not callable(loss):
-        fix = "give a function of (outputs, targets), e.g. torch.nn.CrossEntropyLoss()"
+        fix = "must be a function of (outputs, targets), e.g. torch.nn.CrossEntropyLoss()"
         raise ConfigError(field, _short(loss), fix)
 
 
 def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses training data of a client that are no loader.
+    """Raises if a client's training data are no loader.
 
     Raises:
-        ConfigError: says how to make a loader from them.
+        ConfigError: the message shows how to make a loader from them.
     """
     if all(hasattr(loader, name) for name in ("dataset", "collate_fn", "sampler")):
         return
     write = "torch.utils.data.DataLoader(dataset)"
     if isinstance(loader, list | tuple | Tensor):
         write = f"torch.utils.data.DataLoader({_PAIRS})"
-    raise ConfigError(field, _short(loader), f"is no loader: write {write}")
+    raise ConfigError(field, _short(loader), f"is not a data loader: write {write}")
 
 
 def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loader, or what looks like one
-    """Refuses a loader whose sampler leaves examples out: fedpriv draws from all `n_examples` of its data set.
+    """Raises if a loader's sampler leaves examples out: fedpriv draws from all `n_examples` of its data set.
 
     Raises:
-        DataError: the sampler draws from fewer examples; says how to give these alone.
+        DataError: the sampler draws from fewer examples; the message shows how to pass only these.
     """
     sampler = loader.sampler
     if getattr(loader, "batch_size", 1) is None:
-        # a batch sampler of the user's own, and the sampler that it takes examples from
+        # a custom batch sampler, and the sampler that it takes examples from
         sampler = getattr(loader.batch_sampler, "sampler", sampler)
     count = _chosen_examples(sampler, n_examples)
     if count is not None:
         raise DataError(
-            f"a loader's sampler draws from {count} chosen examples, and fedpriv would use all: give it "
+            f"has a sampler that draws from {count} chosen examples, but fedpriv would use all examples: pass "
             "Subset(dataset, indices) instead"
         )
 
 
 def _chosen_examples(sampler: Any, n_examples: int) -> int | None:  # noqa: ANN401 - whatever draws indices
-    """Returns from how many examples a sampler draws if it leaves some out, as far as it tells; else None."""
+    """Returns the number of examples that a sampler draws from, if it is known to leave some out; else None."""
     if isinstance(sampler, SubsetRandomSampler):
         return len(sampler)
     if isinstance(sampler, WeightedRandomSampler):
@@ -124,39 +124,37 @@ def _chosen_examples(sampler: Any, n_examples: int) -> int | None:  # noqa: ANN4
 
 
 def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses an object that is no sequence of data sets or loaders, one for each client.
+    """Raises if an object is no sequence of data sets or loaders, one for each client.
 
     Raises:
         ConfigError: it is one data set or loader, or has tensors in it.
     """
     if isinstance(datasets, DataLoader):
-        raise ConfigError(field, _short(datasets), "give a list of loaders, one for each client")
+        raise ConfigError(field, _short(datasets), "must be a list of loaders, one per client")
     if isinstance(datasets, Dataset):
-        fix = (
-            "is one data set: give a list with one for each client, e.g. torch.utils.data.random_split(dataset, sizes)"
-        )
+        fix = "is one data set: pass a list with one per client, e.g. torch.utils.data.random_split(dataset, sizes)"
         raise ConfigError(field, _short(datasets), fix)
     if isinstance(datasets, str) or not isinstance(datasets, Sequence):
-        raise ConfigError(field, _short(datasets), f"give a list with a data set for each client, e.g. [{_PAIRS}]")
+        raise ConfigError(field, _short(datasets), f"must be a list with one data set per client, e.g. [{_PAIRS}]")
     for index, dataset in enumerate(datasets):
         if not isinstance(dataset, DataLoader):
             check_dataset(f"{field}[{index}]", dataset)
 
 
 def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses bare tensors or arrays instead of a data set.
+    """Raises for bare tensors or arrays instead of a data set.
 
     Raises:
-        ConfigError: says how to make a data set from them.
+        ConfigError: the message shows how to make a data set from them.
     """
     is_pair = isinstance(dataset, tuple) and any(isinstance(value, Tensor) for value in dataset)
     if isinstance(dataset, Tensor) or is_pair:
-        raise ConfigError(field, _short(dataset), f"is no data set: write {_PAIRS}")
+        raise ConfigError(field, _short(dataset), f"is not a data set: write {_PAIRS}")
     if isinstance(dataset, np.ndarray) or (isinstance(dataset, tuple) and _has_array(dataset)):
-        fix = f"is no data set: write {_PAIRS}, with inputs=torch.from_numpy(X).float(), targets=torch.from_numpy(y)"
+        fix = f"is not a data set: write {_PAIRS}, with inputs=torch.from_numpy(X).float(), targets=torch.from_numpy(y)"
         raise ConfigError(field, _short(dataset), fix)
     if isinstance(dataset, str):
-        raise ConfigError(field, dataset, f"is a name: load it, e.g. fedpriv.data.load({dataset!r}).test")
+        raise ConfigError(field, dataset, f"is a name: load the data set, e.g. fedpriv.data.load({dataset!r}).test")
 
 
 def _has_array(values: tuple[object, ...]) -> bool:
@@ -167,24 +165,24 @@ def dataset_of(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user 
     """Returns the data set of a loader of test data; anything else as it is.
 
     Raises:
-        ConfigError: the loader streams, leaves examples out, or joins them in a way of its own.
+        ConfigError: the loader streams, leaves examples out, or has a custom way to join them.
     """
     if not isinstance(data, DataLoader):
         return data
     if isinstance(data.dataset, IterableDataset):
-        fix = "streams examples: collect them first, torch.utils.data.TensorDataset(inputs, targets)"
+        fix = "is a streaming data set: collect its examples first, torch.utils.data.TensorDataset(inputs, targets)"
         raise ConfigError(field, _short(data), fix)
     if data.collate_fn is not default_collate:
-        fix = "has a collate_fn of its own, which only a client's loader may have: give a data set of (input, target)"
+        fix = "has its own collate_fn, which only the loader of a client may have: pass a data set of (input, target)"
         raise ConfigError(field, _short(data), fix)
     if not isinstance(data.sampler, SequentialSampler | RandomSampler):
-        fix = "has a sampler of its own: give the examples that it draws, torch.utils.data.Subset(dataset, indices)"
+        fix = "has its own sampler: pass the examples that it draws, torch.utils.data.Subset(dataset, indices)"
         raise ConfigError(field, _short(data), fix)
     return data.dataset
 
 
 def _advice(value: object) -> str:
-    """Returns what to write instead of an object that is no client."""
+    """Returns the code to write instead of an object that is no client."""
     if isinstance(value, DataLoader):
         return f"write {_CLIENT}, with a model and a loss"
     if isinstance(value, Dataset):

@@ -1,6 +1,7 @@
-"""Data augmentation: random views of an example, whose mean gradient is clipped once.
+"""Data augmentation: random views of an example; the mean of their gradients is clipped once.
 
-With K views an example's contribution is the clipped mean of K gradients, so that the sensitivity is that of one view.
+With K views an example's contribution is the clipped mean of K gradients, so the sensitivity is the same as with one
+view.
 Source: De, Berrada, Hayes, Smith, Balle (2022), arXiv:2204.13650, augmentation multiplicity.
 """
 
@@ -38,7 +39,7 @@ class Transform(ABC):
         """Returns a view of each row: `[n, ...] -> [n, ...]`.
 
         Args:
-            inputs: The rows, read only.
+            inputs: The rows; they must not be changed.
             uniform: Random numbers in [0, 1), `[n, draws]` in float64 on the inputs' device.
         """
 
@@ -49,7 +50,13 @@ class Flip(Transform):
     """Flips images left to right, `[n, c, h, w]`.
 
     Args:
-        chance: Probability of a flip.
+        chance: Probability of a flip; 0.5 by default.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> image = torch.tensor([[[[1.0, 2.0]]]])
+        >>> fedpriv.Flip(chance=1.0).views(image, torch.zeros(1, 1)).tolist()
+        [[[[2.0, 1.0]]]]
     """
 
     chance: Probability = 0.5
@@ -67,7 +74,13 @@ class Crop(Transform):
     """Pads images with zeros on all sides and cuts out the old size at a random position, `[n, c, h, w]`.
 
     Args:
-        padding: Number of pixels on each side; an image moves by at most so many.
+        padding: Number of pixels on each side; an image moves by at most this number.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> image = torch.tensor([[[[1.0, 2.0]]]])
+        >>> fedpriv.Crop(padding=1).views(image, torch.tensor([[0.5, 0.0]])).tolist()  # one pixel to the right
+        [[[[0.0, 1.0]]]]
     """
 
     padding: Count
@@ -93,10 +106,16 @@ class Affine(Transform):
     Each amount is uniform between minus and plus its bound.
 
     Args:
-        degrees: Largest turn.
-        shift: Largest move along each axis, in pixels.
-        scale: Largest relative change of size.
+        degrees: Largest rotation, in degrees; 0 by default, as for the other bounds.
+        shift: Largest shift along each axis, in pixels.
+        scale: Largest relative change of size, in [0, 1).
         shear: Largest angle of shearing along the width, in degrees.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> images = torch.ones(2, 1, 4, 4)
+        >>> fedpriv.Affine(degrees=15.0, shift=1.0).views(images, torch.full((2, 5), 0.3)).shape
+        torch.Size([2, 1, 4, 4])
     """
 
     degrees: NonNegative = 0.0
@@ -125,10 +144,10 @@ class Affine(Transform):
 
 @dataclass(frozen=True)
 class Each(Transform):
-    """A transform by a function of one example's input, called for each view with the global generators seeded anew.
+    """A transform by a function of one example's input, called for each view with newly seeded global generators.
 
     Args:
-        function: The function, such as a transform of `torchvision.transforms.v2`. It gets a copy on the processor.
+        function: The function, such as a transform of `torchvision.transforms.v2`. Its argument is a copy on the CPU.
     """
 
     function: Function
@@ -152,12 +171,13 @@ class Each(Transform):
     def _view(self, example: Nested) -> Nested:
         try:
             view = self.function(example)
-        except Exception as error:  # whatever a user's function raises
-            raise DataError(f"augmentation fails on an example ({in_short(error)}): repair the function") from error
+        except Exception as error:  # a user's function can raise anything
+            raise DataError(f"augmentation raises on an example ({in_short(error)}): correct the function") from error
         if _shape_in_words(view) != _shape_in_words(example):
-            difference = f"augmentation makes {_shape_in_words(view)} of an example's {_shape_in_words(example)}"
+            difference = f"augmentation returns {_shape_in_words(view)} for {_shape_in_words(example)}"
             raise DataError(
-                f"{difference}: give views of the shape and type of the example, as the model and test data have"
+                f"{difference}: return views with the shape and type of the examples, which model and test data "
+                "have too"
             )
         return cast("Nested", view)
 
@@ -165,20 +185,26 @@ class Each(Transform):
 @checked("augmentation")
 @dataclass(frozen=True)
 class Augmentation:
-    """Random views of each example of a client, new ones whenever it is drawn. Test data are never augmented.
+    """Random views of the examples of a client, redrawn whenever an example is used. Test data are never augmented.
 
     Args:
-        transforms: Applied in order to an example's input: `Flip`, `Crop`, `Affine`, a `Transform` of your own, or a
-            function of one input, as those of `torchvision.transforms.v2` are, which draws from torch's, NumPy's or
-            Python's global generator. They must keep shape and type.
-        multiplicity: Number of views of each example; the mean of their gradients is clipped once. A batch takes so
-            many times as long.
+        transforms: Transforms of an example's input, applied in order: `Flip`, `Crop`, `Affine`, another `Transform`,
+            or a function of one input, such as those of `torchvision.transforms.v2`, that draws from torch's, NumPy's
+            or Python's global generator. They must keep shape and type. None by default.
+        multiplicity: Number of views of each example, 1 by default; the mean of their gradients is clipped once. The
+            time of a batch is proportional to it.
 
-    Guarantee: an example changes its client's sum by at most the clip bound, as without augmentation, and the views of
-    no other example. Views of a private run follow from the secret of its noise.
+    Guarantee: an example changes its client's sum by at most the clip bound, as without augmentation, and does not
+    change the views of other examples. Views of a private run are computed from the secret of its noise.
 
     Raises:
-        ConfigError: an argument is of another type.
+        ConfigError: an argument has another type.
+
+    Examples:
+        >>> import fedpriv
+        >>> views = fedpriv.Augmentation([fedpriv.Flip(), fedpriv.Crop(padding=4)], multiplicity=4)
+        >>> views.draws
+        3
     """
 
     transforms: Sequence[Transform | Function] = ()
@@ -188,7 +214,7 @@ class Augmentation:
         object.__setattr__(self, "transforms", tuple(self.transforms))
         for transform in self.transforms:
             if not (isinstance(transform, Transform) or callable(transform)) or isinstance(transform, type):
-                fix = "give objects such as Flip(), or functions of one example's input"
+                fix = "pass objects such as Flip(), or functions of the input of one example"
                 raise ConfigError("augmentation.transforms", transform, fix)
 
     @cached_property
@@ -211,10 +237,10 @@ class Augmentation:
         return inputs
 
     def try_out(self, inputs: Nested) -> None:
-        """Refuses transforms that do not fit inputs like these `[n, ...]`, of which only shapes and types are used.
+        """Raises if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not used.
 
         Raises:
-            ConfigError: the transforms fail on made-up numbers, or change their shape or type.
+            ConfigError: the transforms fail on synthetic numbers, or change their shape or type.
         """
         made_up = each(lambda like: torch.full_like(like[:1], 0.5 if like.is_floating_point() else 0), inputs)
         names = ", ".join(type(step).__name__ for step in self.steps)
@@ -224,16 +250,16 @@ class Augmentation:
             raise ConfigError("augmentation.transforms", names, str(error)) from error
         if _shape_in_words(views) != _shape_in_words(made_up):
             change = f"{_shape_in_words(views)} of {_shape_in_words(made_up)}"
-            fix = f"make {change}: views must have the shape and type of examples"
+            fix = f"make {change}: views must keep the shape and type of examples"
             raise ConfigError("augmentation.transforms", names, fix)
 
 
 def _images(inputs: Nested, name: str) -> Tensor:
-    """Returns the inputs if they are images `[n, c, h, w]`; refuses others, for the transform of this name."""
+    """Returns the inputs if they are images `[n, c, h, w]`; raises for others, with the name of the transform."""
     images = first(inputs)
     if len(leaves(inputs)) != 1 or images.dim() != 4 or not images.is_floating_point():
-        mismatch = f"takes images [c, h, w], and an input is {_shape_in_words(inputs, 1)}"
-        raise ConfigError("augment", name, f"{mismatch}: leave out data.flat, or use a function of your own")
+        mismatch = f"needs images [c, h, w], but an input is {_shape_in_words(inputs, 1)}"
+        raise ConfigError("augment", name, f"{mismatch}: leave out data.flat, or use your own function")
     return images
 
 
@@ -251,8 +277,8 @@ def _shape_in_words(value: object, skip: int = 0) -> str:
 AUGMENTATIONS = Registry(
     {
         "flip": RegistryEntry(Flip, "images left to right"),
-        "crop": RegistryEntry(Crop, "images padded with zeros and cut out again at a random place"),
-        "affine": RegistryEntry(Affine, "images turned, moved, scaled and sheared"),
+        "crop": RegistryEntry(Crop, "images padded with zeros and cropped at a random position"),
+        "affine": RegistryEntry(Affine, "images rotated, shifted, scaled and sheared"),
     },
     (Transform,),
     "fedpriv.augmentations",

@@ -1,4 +1,4 @@
-"""A client: a torch module with a model, a loss and the client's own data loader."""
+"""A client: a torch module with a model, a loss and a data loader."""
 
 from __future__ import annotations
 
@@ -27,23 +27,33 @@ class Client(nn.Module):
     """One data owner: a model, a loss and a data loader.
 
     Args:
-        model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`; inputs that are a dict are passed by name,
-            `model(**inputs)`, those of a tuple by position. The output for an example must not depend on the others.
+        model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`; the entries of a dict are passed by name,
+            `model(**inputs)`, and those of a tuple by position. The output for an example must not depend on other
+            examples.
         loss: Maps (outputs, targets) of a batch to a scalar; gradients are computed one example at a time. Outputs are
-            what the model returns, possibly a dict or an object with fields, from which the loss takes what it needs.
-        loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors; or
-            their data set, where torch's way of joining examples to a batch will do.
+            the return value of the model, which may be a dict or an object with fields.
+        loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors. A
+            data set is also accepted, if torch's default `collate_fn` can join its examples to a batch.
             Each example is read alone, through the loader's data set and `collate_fn`: once or, if reading draws random
-            numbers from torch, NumPy or Python as random transforms do, whenever it is drawn. fedpriv draws its own
-            batches, since epsilon depends on how they are drawn: a run warns that the loader's batch size, order and
-            sampler are not used.
-        public_size: The number of examples that is public and that sums are divided by; by default the true number. To
-            keep the true number private (relation `add_remove`), give one that does not depend on it.
-        problem: Objective and constraints, for strategies that take constraints; by default the mean loss.
-        augmentation: Random views of the examples, the same for all clients of a run; by default there are none.
+            numbers from torch, NumPy or Python (as random transforms do), whenever it is drawn. fedpriv draws the
+            batches, since epsilon depends on the sampling: a run warns that the loader's batch size, order and sampler
+            are not used.
+        public_size: Public number of examples, by which sums are divided; by default the true number. To keep the true
+            number private (relation `add_remove`), give a number that does not depend on it.
+        problem: Objective and constraints, for strategies that accept constraints; by default the mean loss.
+        augmentation: Random views of the examples, the same for all clients of a run; none by default.
 
     Raises:
+        ConfigError: the loss or the loader cannot be used, or `public_size` is below 1.
         DataError: the data set has no length and index (it streams) or is empty, or a sampler leaves examples out.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.zeros(6, 3), torch.zeros(6, dtype=torch.long))
+        >>> client = fedpriv.Client(nn.Linear(3, 2), nn.CrossEntropyLoss(), data)
+        >>> len(client), client.public_size
+        (6, 6)
     """
 
     def __init__(
@@ -69,7 +79,7 @@ class Client(nn.Module):
         # privacy spent on the parameters, once a run has written its result into them
         self.released_price: str | None = None
         if public_size is not None and public_size < 1:
-            raise ConfigError("client.public_size", public_size, "declare at least one example")
+            raise ConfigError("client.public_size", public_size, "must be at least 1: declare the number of examples")
         self.size_declared = public_size is not None
         if public_size is None:
             self.public_size = len(self)
@@ -77,11 +87,11 @@ class Client(nn.Module):
             self.public_size = public_size
         if len(self) == 0 and self.problem.objective is None:
             raise DataError(
-                "the server has constraints (a problem without an objective) but no data to hold them on: give it "
-                "examples, or leave its constraints out"
+                "the server has constraints (a problem without an objective) but no data to evaluate them: "
+                "give it examples, or remove its constraints"
             )
         if len(self) == 0:
-            raise DataError("a client has no examples: leave it out, or give it at least one")
+            raise DataError("a client has no examples: remove it, or give it at least one")
 
     def __len__(self) -> int:
         """The true number of examples; only `public_size` is public."""
@@ -109,20 +119,31 @@ def make_clients(
     problem: Problem | None = None,
     augmentation: Augmentation | None = None,
 ) -> list[Client]:
-    """Makes one client for each data set or loader, each with its own copy of the model's trainable parameters.
+    """Creates a client for each data set or loader, with a copy of the model's trainable parameters.
 
     Frozen parameters and buffers are copied once and shared by all clients: they are constants of a run.
 
     Args:
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`.
         loss: Maps (outputs, targets) of a batch to a scalar.
-        datasets: Map-style data sets of (input, target) pairs, or loaders of such, as `Client` takes them.
+        datasets: Map-style data sets of (input, target) pairs, or data loaders, as for `Client`.
         problem: Objective and constraints of every client; by default the mean loss.
-        augmentation: Random views of the examples, new ones in each answer; by default there are none.
+        augmentation: Random views of the examples, redrawn in each query; none by default.
+
+    Returns:
+        The clients, in the order of `datasets`.
 
     Raises:
         ConfigError: `datasets` is no sequence of data sets or loaders, or the model holds the result of a run.
         DataError: a data set is empty or streams.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.zeros(6, 3), torch.zeros(6, dtype=torch.long))
+        >>> clients = fedpriv.make_clients(nn.Linear(3, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> [client.public_size for client in clients]
+        [6, 6]
     """
     check_loss("make_clients.loss", loss)
     check_datasets("make_clients.datasets", datasets)

@@ -22,7 +22,7 @@ from fedpriv.privacy.settings import FixedSize, Privacy
 
 
 class ClientSet(Protocol):
-    """All clients of a run, as one object: what a run needs of them without a loop over clients."""
+    """All clients of a run as one object, with the facts that a run needs without a loop over clients."""
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -41,7 +41,7 @@ class ClientSet(Protocol):
 
     @property
     def sizes_declared(self) -> bool:
-        """Whether all clients declared their sizes, so that these do not depend on the true numbers."""
+        """True if all clients declared their sizes, so that these do not depend on the true numbers."""
         ...
 
     def declared(self) -> Iterator[tuple[int, int]]:
@@ -50,7 +50,7 @@ class ClientSet(Protocol):
 
     @property
     def validated_clients(self) -> Sequence[int]:
-        """Indices of the clients whose data are validated before training; others are when they are first drawn."""
+        """Indices of the clients that are validated before training; others are validated when they are first drawn."""
         ...
 
     def dataset(self, client: int) -> Dataset[Any]:
@@ -74,7 +74,7 @@ class ClientSet(Protocol):
         ...
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
-        """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, with their price."""
+        """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, with their cost."""
         ...
 
 
@@ -100,7 +100,9 @@ class EagerClientSet:
         augmentation = self.clients[0].augmentation
         for index, client in enumerate(self.clients):
             if client.augmentation != augmentation:
-                raise ConfigError(f"clients[{index}].augmentation", client.augmentation, "give all clients the same")
+                raise ConfigError(
+                    f"clients[{index}].augmentation", client.augmentation, "must be the same for all clients"
+                )
         return augmentation
 
     @property
@@ -143,7 +145,7 @@ class EagerClientSet:
         shared = constants(self.clients[0].model.to(device, dtype))
         for index, number, client in zip(range(len(self.clients)), self.numbers, self.clients, strict=True):
             if Layout.of(client.model) != layout:
-                fix = "all models must be alike: the same parameters, the same of them frozen"
+                fix = "all models must be alike: the same parameters, and the same ones frozen"
                 raise ConfigError(f"clients[{number}].model", type(client.model).__name__, fix)
             client.model.to(device, dtype)
             _check_same(number, constants(client.model), shared)
@@ -164,7 +166,7 @@ class EagerClientSet:
 
 
 def as_client_set(clients: Sequence[Client], numbers: Sequence[int] | None = None) -> ClientSet:
-    """Wraps clients, whose `numbers` in the run are by default from 0 on."""
+    """Wraps clients; by default their `numbers` in the run count from 0."""
     if isinstance(clients, LazyClients):
         return clients
     if numbers is None:
@@ -183,16 +185,16 @@ def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
         for index, size in roster.declared():
             true_size = len(clients[index])
             if size != true_size:
-                fix = f"batches of fixed size need the true size, {true_size}; use Poisson batches"
+                fix = f"fixed-size batches need the true size, {true_size}; use Poisson batches"
                 raise ConfigError(f"clients[{index}].public_size", size, fix)
     return list(roster.sizes)
 
 
 def _check_same(client: int, local: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
-    """Refuses a model whose frozen parameters and buffers differ: one model computes for all clients."""
+    """Raises if a model's frozen parameters and buffers differ: one model computes for all clients."""
     for name in {**shared, **local}:
         if name not in local or name not in shared or not _equal(local[name], shared[name]):
-            fix = "is frozen (or a buffer) and not the same as client 0's; copy it from one model, or let it be trained"
+            fix = "is frozen (or a buffer) and differs from client 0's; copy it from one model, or make it trainable"
             raise ConfigError(f"clients[{client}].model", name, fix)
 
 

@@ -1,4 +1,4 @@
-"""Takes a data set apart into those that its examples come from."""
+"""Splits a data set into the data sets that its examples come from."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def components(dataset: Dataset[Any], index: Integers, client: int | None) -> It
         client: Number of its owner; None for public data.
 
     Raises:
-        PrivacyError: the data of a client were prepared by looking at all of them.
+        PrivacyError: the data of a client were prepared with statistics of all of them.
     """
     if isinstance(dataset, ExactOnly) and client is not None:
         raise PrivacyError(
-            f"the data of client {client} are for exact runs alone: they were prepared by looking at all of them, or "
-            "some are there twice. Take protocol: held_out, or train without privacy (privacy.at: none)"
+            f"the data of client {client} can only be used without privacy: they were prepared from all "
+            "examples together, or contain some twice. Use protocol: held_out, or train without privacy "
+            "(privacy.at: none)"
         )
     index = np.where(index < 0, index + size(dataset), index)
     if isinstance(dataset, Subset):

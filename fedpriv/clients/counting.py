@@ -1,4 +1,4 @@
-"""Counts, once, how many examples each of many clients has."""
+"""Counts the examples of many clients."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ _CLIENTS_PER_TASK = 64  # clients that a worker counts in a row
 def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, workers: Count = 2) -> list[int]:
     """Counts the examples of each client, for `lazy_clients`; keep the list, since a count opens every data set.
 
-    Guarantee: none. The numbers count as public: epsilon does not cover them, and models, records and reports follow
-    from them. If the amount of data is itself a secret, cut each client to one size in `load`.
+    Guarantee: none. The numbers count as public: epsilon does not cover them, and models, records and reports depend on
+    them. If the amount of data is itself a secret, cut each client's data to one size in `load`.
 
     Args:
         load: `load(i)` returns client i's map-style data set. It is called from several threads at once; only `len` of
             the data set is used.
         n_clients: Number of clients; client i is 0 <= i < `n_clients`.
-        workers: Number of threads.
+        workers: Number of threads; 2 by default.
 
     Returns:
-        Number of examples of each client, `[n_clients]`. In a terminal a progress bar is shown.
+        Public number of examples of each client, `[n_clients]`. In a terminal a progress bar is shown.
 
     Raises:
-        DataError: a client cannot be loaded, streams, or has no examples; it is named.
+        DataError: a client's data set cannot be loaded, streams, or is empty; the message names the client.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.count_examples(lambda i: range(10 + i), n_clients=3)
+        [10, 11, 12]
     """
 
     def count_chunk(clients: Iterable[int]) -> list[int]:
@@ -47,7 +52,7 @@ def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, wor
     pool = ThreadPoolExecutor(workers, "fedpriv-counter")
     counts: list[int] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("examples of each client, which count as public", total=n_clients)
+        bar = progress.add_task("the number of examples of each client, which counts as public", total=n_clients)
         try:
             for sizes in pool.map(count_chunk, chunks):
                 counts += sizes
@@ -60,12 +65,12 @@ def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, wor
 def _count(load: Callable[[int], Dataset[Any]], client: int) -> int:
     try:
         dataset = load(client)
-    except Exception as error:  # whatever a user's function raises
-        raise DataError(f"client {client}: load({client}) fails ({in_short(error)})") from error
+    except Exception as error:  # a user's function can raise anything
+        raise DataError(f"client {client}: load({client}) raises {in_short(error)}") from error
     try:
         size = length_of(dataset)
     except DataError as error:
         raise DataError(f"client {client}: {error}") from error
     if size < 1:
-        raise DataError(f"client {client}: load({client}) gives no examples; leave this client out")
+        raise DataError(f"client {client}: load({client}) returns no examples; leave this client out")
     return size

@@ -1,8 +1,8 @@
-"""Keyed digests of clients' examples, by which a resumed run knows whether its data have changed.
+"""Keyed digests of clients' examples, from which a resumed run detects changed data.
 
-Where the position of an example, or the number of a client, decides in which rounds it takes part (`Cyclic` batches,
-random allocation, cohorts that take turns), other data are refused: an example that has moved could take part more
-often than its price says. Elsewhere data may change between two process starts, since each has noise of its own.
+If the position of an example, or the number of a client, determines the rounds in which it takes part (`Cyclic`
+batches, random allocation, cohorts that take turns), changed data raise: an example that has moved could take part more
+often than its cost assumes. Otherwise data may change between two process starts, since each has independent noise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DataFingerprints:
     Args:
         stored: The value of `stored()` when the run was saved; None for a new run.
         key: A new secret key, which a new run uses.
-        is_fixed: Whether other examples are refused; else there is a warning.
+        is_fixed: True if changed examples raise; otherwise there is a warning.
     """
 
     def __init__(self, stored: Mapping[str, Tensor] | None, key: bytes, *, is_fixed: bool) -> None:
@@ -74,15 +74,15 @@ class DataFingerprints:
             self._digests[client] = digest
         if first_digest == digest:
             return
-        changed = f"client {client}: its examples are not those that this run began with"
+        changed = f"client {client}: its examples changed since the run began"
         if not self._is_fixed:
-            warnings.warn(f"{changed}: from now on the run trains on the new ones", stacklevel=2)
+            warnings.warn(f"{changed}: from now on, the run trains on the new ones", stacklevel=2)
             return
         raise DataError(
-            f"{changed}, and the order of examples and clients decides who takes part in which rounds: who has moved "
-            "could take part more often than the price says. Bring back the data as they were, or start a new run in "
-            "another folder. (Data that draw random numbers must draw them from the global generators of torch, numpy "
-            "or random, whose numbers are repeated when they are compared)"
+            f"{changed}. The order of examples and clients decides who takes part in each round, so a moved "
+            "example could take part more often than its privacy cost covers. Restore the data, or start a new "
+            "run in another folder. (Data that draw random numbers must use the global generators of torch, "
+            "numpy or random, so that the draws can be repeated for this comparison)"
         )
 
     def merge(self, others: Sequence[Mapping[str, Tensor]]) -> None:

@@ -1,4 +1,4 @@
-"""What a run needs to know of a data set, whoever made it: how many examples it has, and who may train on it."""
+"""Properties of any data set that a run needs: its number of examples, and restrictions on training."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PUBLISHED = frozenset(
         "torchvision",
     }
 )
-"""Names of fedpriv's data sets whose rows are the same whenever they are loaded with the same options."""
+"""Names of fedpriv's data sets with the same rows at each load with the same options."""
 
 
 class ExactOnly(TensorDataset):
-    """Examples that a private run refuses: their preparation depends on all of them, or some occur twice."""
+    """Examples that private runs do not accept: their preparation depends on all of them, or some occur twice."""
 
 
 def size(dataset: Dataset[Any]) -> int:
@@ -38,5 +38,5 @@ def size(dataset: Dataset[Any]) -> int:
         DataError: the data set has no `__len__`.
     """
     if not isinstance(dataset, Sized):
-        raise DataError(f"{type(dataset).__name__} has no length: give a map-style torch Dataset")
+        raise DataError(f"{type(dataset).__name__} has no length: use a map-style torch Dataset")
     return len(dataset)

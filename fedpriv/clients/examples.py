@@ -1,4 +1,4 @@
-"""Access to the clients' examples by client and position, so that they need not all lie in one tensor."""
+"""Access to the clients' examples by client and position, so that they need not all be in one tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Examples(Protocol):
     """All clients' examples as they were read first; all have the same shape and type.
 
     Attributes:
-        on_read: Called with a client and its examples whenever they are read later; it raises to refuse them.
+        on_read: Called with a client and its examples whenever they are read later; it raises to reject them.
     """
 
     on_read: OnRead
@@ -46,11 +46,11 @@ class Examples(Protocol):
 
     @property
     def random(self) -> bool:
-        """Whether some examples differ each time they are read, as with random transforms."""
+        """True if some examples differ each time they are read, as with random transforms."""
         ...
 
     def source(self, client: int) -> Source | None:
-        """Returns where to read a client's examples anew whenever they are drawn; None if they never change."""
+        """Returns the source of a client's examples that must be read at each draw; None if they never change."""
         ...
 
     def expect(self, *cohorts: Tensor) -> None:
@@ -128,12 +128,12 @@ class NoExamples:
         self.counts = torch.zeros(0, dtype=torch.long)
 
     def take(self, clients: Tensor, positions: Tensor, device_positions: Tensor | None = None) -> Pair:
-        """Refuses to return examples.
+        """Raises, since there are no examples.
 
         Raises:
             DataError: always.
         """
-        raise DataError("there are no clients here, and so no examples")
+        raise DataError("this process has no clients, so no examples")
 
     @property
     def random(self) -> bool:
@@ -208,7 +208,7 @@ def _fact(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
 
 
 def check_kinds(kinds: Sequence[str | None]) -> None:
-    """Refuses clients of several processes whose examples are not nested and shaped alike.
+    """Raises if the examples of several processes' clients have different nesting or shapes.
 
     Args:
         kinds: The `kind_of` each process's first client; None for a process without clients.
@@ -218,20 +218,22 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
     """
     for process, kind in enumerate(kinds):
         if kind not in (None, kinds[0]):
-            problem = f"examples in process {process} are of another kind than in process 0 ({kind}, and {kinds[0]})"
-            raise DataError(f"{problem}: bring all to one shape and type")
+            problem = (
+                f"examples of process {process} have another structure than those of process 0 ({kind}, and {kinds[0]})"
+            )
+            raise DataError(f"{problem}: make them the same in shape and type")
 
 
 def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int = 0) -> None:
-    """Refuses a client whose inputs or targets have another nesting, shape or type than the first client's.
+    """Raises if a client's inputs or targets have another nesting, shape or type than the first client's.
 
     Raises:
         DataError: names the client.
     """
     for name, tree, first_tree in zip(("inputs", "targets"), pair, first_pair, strict=True):
         if structure(tree) != structure(first_tree):
-            problem = f"{name} of client {client} are not nested as client {first_client}'s"
-            raise DataError(f"{problem}: give each example the same names and positions")
+            problem = f"{name} of client {client} are nested differently from client {first_client}'s"
+            raise DataError(f"{problem}: use the same names and positions in each example")
         for tensor, first_tensor in zip(leaves(tree), leaves(first_tree), strict=True):
             facts = [_fact(tensor), _fact(first_tensor)]
             if facts[0] != facts[1]:
@@ -239,4 +241,4 @@ def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int
                     f"client {client} has {name} of shape {facts[0][0]} and type {tensor.dtype}, and client "
                     f"{first_client} has {facts[1][0]} and {first_tensor.dtype}"
                 )
-                raise DataError(f"{problem}: bring all to one shape and type")
+                raise DataError(f"{problem}: make them the same in shape and type")

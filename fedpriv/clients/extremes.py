@@ -11,9 +11,9 @@ from fedpriv.clients.population import Population
 from fedpriv.clients.reading import Pair
 from fedpriv.models.nested import Nested, each, joined, leaves
 
-_CLIENTS = 1024  # clients whose targets are searched
-_CLASSES = 12  # different whole numbers of a column, of which an example is taken
-_COLUMNS = 4  # numbers of a target that are looked at
+_CLIENTS = 1024  # clients that are searched for extreme targets
+_CLASSES = 12  # different whole numbers of a column, each of which contributes an example
+_COLUMNS = 4  # numbers of a target that are inspected
 
 Cell = tuple[float, int, int]
 """A number in a target, its client and the example's index."""

@@ -27,7 +27,7 @@ class Block(NamedTuple):
 
 
 class Padding(NamedTuple):
-    """How many examples are computed, whatever number is chosen: so many cells, more only if more are chosen.
+    """The number of examples to compute, independent of the number of chosen ones; more only if more are chosen.
 
     Attributes:
         cells: Number of cells of each client, `[k]`: public, and seldom exceeded.
@@ -63,7 +63,7 @@ class IndexBatches:
         marked = marks.nonzero()[0]
         ends = sizes.cumsum()
         starts = ends - sizes
-        # how many are marked before each end and start, without a look at those that are not
+        # number of marked examples before each end and start, without a pass over the unmarked ones
         counts = marked.searchsorted(ends) - marked.searchsorted(starts)
         return cls(counts, marked - starts.repeat(counts))
 
@@ -79,7 +79,7 @@ class IndexBatches:
 
     @property
     def lengths(self) -> Integers:
-        """Number of cells of each client, of which the first ones are the chosen examples, `[k]`."""
+        """Number of cells of each client, `[k]`; the first ones are the chosen examples."""
         if self.padding is None:
             return self.counts
         return np.where(self.padding.sizes > 0, np.maximum(self.counts, self.padding.cells), 0)

@@ -87,7 +87,7 @@ def constant_totals(model: nn.Module) -> Tensor:
 
 
 def changed_constants(model: nn.Module, before: Tensor) -> list[str]:
-    """Returns the names of constants whose `constant_totals` differ from `before`; all if their number changed."""
+    """Returns the names of constants with `constant_totals` other than `before`; all if their number changed."""
     if before.shape[0] == 0 and not _has_constants(model):
         return []
     values = constants(model)
@@ -99,10 +99,10 @@ def changed_constants(model: nn.Module, before: Tensor) -> list[str]:
 
 
 def _has_constants(model: nn.Module) -> bool:
-    """Returns whether a model has a frozen parameter or a buffer.
+    """Returns True if a model has a frozen parameter or a buffer.
 
-    Every round asks. Torch's iterators over parameters and over buffers each walk through all modules, in some forty
-    calls for a model of three; this walk makes none.
+    This is called in every round. Torch's iterators over parameters and over buffers each walk through all modules, in
+    some calls for a model of three; this walk makes none.
     """
     modules: list[nn.Module | None] = [model]
     while modules:
@@ -143,10 +143,10 @@ def copy_model(model: nn.Module) -> nn.Module:
     """
     try:
         return copy_module(model)
-    except Exception as error:  # whatever an attribute of a user's module raises
+    except Exception as error:  # an attribute of a user's module can raise anything
         path, layer = next(((p, m) for p, m in model.named_modules() if not _can_be_copied(m)), ("", model))
         name = f"model.{path}" if path else "model"
-        fix = f"cannot be copied with copy.deepcopy ({in_short(error)}): keep no such attribute in it"
+        fix = f"cannot be copied with copy.deepcopy ({in_short(error)}): remove the attribute that prevents it"
         raise ConfigError(name, type(layer).__name__, fix) from error
 
 
@@ -154,14 +154,14 @@ def _can_be_copied(layer: nn.Module) -> bool:
     """Returns True if the attributes of a module itself can be copied."""
     try:
         copy.deepcopy({name: value for name, value in vars(layer).items() if name != "_modules"})
-    except Exception:  # whatever such an attribute raises
+    except Exception:  # such an attribute can raise anything
         return False
     return True
 
 
 def copy_trainable(model: nn.Module) -> nn.Module:
     """Returns a copy with its own trainable parameters, which shares memory of frozen parameters and buffers."""
-    # frozen parameters are new objects over the same memory: each model has its own `requires_grad`
+    # frozen parameters are new objects over the same memory: each model has a separate `requires_grad`
     fixed = (p for p in model.parameters() if not p.requires_grad and type(p) is nn.Parameter)
     memo: dict[int, object] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in fixed}
     return copy_module(model, memo | {id(buffer): buffer for buffer in model.buffers()})

@@ -1,4 +1,4 @@
-"""Clients whose examples are read when they are drawn: any number of clients in the memory of a few."""
+"""Clients whose examples are read when they are drawn, so that only a few are in memory."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from fedpriv.settings.checks import Count, checked
 
 Load = Callable[[int], Dataset[Any]]
 Examine = Callable[[int, Dataset[Any]], None]
-"""Gets a client's number and data set; raises if the data set cannot be used."""
+"""Function of a client's number and data set that raises if the data set cannot be used."""
 _CLIENTS_PER_TASK = 16  # clients that a worker reads in a row
 _MAX_READ_AHEAD = 2**17  # examples that are read ahead
 _VALIDATED = 16  # clients that are read before a run, to find mistakes
 
 
 class LazyClients(Sequence[Client]):
-    """The clients that `lazy_clients` makes. They share one model; `clients[i]` is made when it is asked for.
+    """The clients of `lazy_clients`. They share one model; `clients[i]` is created on access.
 
     Attributes:
-        model: The shared model; a run starts from it and writes what it reports into it.
+        model: The shared model; a run starts from it and writes its result into it.
         loss: Maps (outputs, targets) of a batch to a scalar.
         sizes: Public number of examples of each client.
     """
 
-    sizes_declared = False  # the sizes are the true ones, which neighbouring data sets have in common
+    sizes_declared = False  # the sizes are the true ones, and neighbouring data sets have them in common
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class LazyClients(Sequence[Client]):
         """
         try:
             dataset = self._load(client)
-        except Exception as error:  # whatever a user's function raises
-            raise DataError(f"client {client}: load({client}) fails ({in_short(error)})") from error
+        except Exception as error:  # a user's function can raise anything
+            raise DataError(f"client {client}: load({client}) raises {in_short(error)}") from error
         try:
             length = length_of(dataset)
         except DataError as error:
@@ -113,8 +113,9 @@ class LazyClients(Sequence[Client]):
         if length != self.sizes[client]:
             # the true size is private, so the message does not contain it
             raise DataError(
-                f"client {client}: sizes says {self.sizes[client]} examples, and load({client}) gives another number. "
-                "Sums are divided by the sizes and the promise holds for these: correct sizes, or what load gives"
+                f"client {client}: load({client}) must return the {self.sizes[client]} examples declared in "
+                "sizes, since sums are divided by this number and the privacy guarantee depends on it: correct "
+                "sizes or load"
             )
         self._examine(client, dataset)
         return dataset
@@ -180,7 +181,8 @@ class _DeferredDataset(Dataset[Any]):
 
 
 class ReadWhenDrawn:
-    """Examples of lazy clients. Worker threads read those of announced cohorts and keep them until the next ones.
+    """Examples of lazy clients. Worker threads read the examples of announced cohorts and keep them until the next
+    announcement.
 
     Args:
         clients: The clients.
@@ -189,7 +191,7 @@ class ReadWhenDrawn:
         dtype: Type to which floating-point inputs and targets are converted.
 
     Attributes:
-        random: Whether reading client 0's examples draws random numbers.
+        random: True if reading client 0's examples draws random numbers.
         on_read: See `Examples`.
     """
 
@@ -206,7 +208,7 @@ class ReadWhenDrawn:
     def expect(self, *cohorts: Tensor) -> None:
         """Starts to read these clients' examples, in this order, and drops all others."""
         if self.random:
-            # threads share the global generators, so that draws would depend on their order
+            # threads share the global generators, so draws would depend on the order of threads
             return
         clients = torch.cat(cohorts)
         near = clients[self.counts[clients].cumsum(0) <= _MAX_READ_AHEAD].tolist()
@@ -226,7 +228,7 @@ class ReadWhenDrawn:
         """See `Examples.take`.
 
         Raises:
-            DataError: a client's data cannot be used; it is named.
+            DataError: a client's data cannot be used; the message names the client.
         """
         pairs = [self._pair_of(client) for client in clients.tolist()]
         ends = torch.tensor([len(first(targets)) for _, targets in pairs]).cumsum(0)
@@ -248,7 +250,7 @@ class ReadWhenDrawn:
         pairs: dict[int, Pair] = {}
         for client in clients:
             if self.random:
-                # each view is read anew, from its own random numbers; what is read here is only checked
+                # each view is read again, from its random numbers; the examples read here are only checked
                 with global_generators() as seed:
                     seed(0)
                     pairs[client] = self._clients.read(client).pair
@@ -274,36 +276,48 @@ def lazy_clients(
     workers: Count = 2,
     augmentation: Augmentation | None = None,
 ) -> LazyClients:
-    """Makes clients whose examples are read when they are drawn, for populations that do not fit into memory.
+    """Creates clients whose examples are read when they are drawn, for populations that do not fit into memory.
 
     Args:
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`. All clients start from a copy of it.
         loss: Maps (outputs, targets) of a batch to a scalar.
         load: `load(i)` returns client i's map-style data set of (input, target) pairs, the same each time. It is called
-            from several threads at once. Whoever sees its reads learns who takes part: with secret cohorts the store
-            must belong to the trusted server.
+            from several threads at once. An observer of its reads can learn who takes part: with secret cohorts, the
+            storage must belong to the trusted server.
         sizes: True number of examples of each client, `[n_clients]`, at least 1 each; it is public.
             `count_examples(load, n_clients)` counts them once.
-        workers: Threads that read the next cohort while a round is computed.
-        augmentation: Random views of the examples, new ones in each answer; by default there are none.
+        workers: Number of threads that read the next cohort while a round is computed; 2 by default.
+        augmentation: Random views of the examples, redrawn in each query; none by default.
 
     Returns:
-        A sequence of clients, for `train` and `Training`. Runs are those of `make_clients` with the same data, bit for
-        bit, but only 16 clients are read before a run to find mistakes. Examples at two clients, or in the test data,
-        are found among these alone: `load` must make sure that no person's data are at two clients.
+        A sequence of clients, for `train` and `Training`. Runs equal those of `make_clients` with the same data, bit
+        for bit, but only 16 clients are read before a run to find mistakes. The search for examples that are at two
+        clients, or also in the test data, covers these 16 only: `load` must ensure that no person's data are at two
+        clients.
 
     Raises:
         ConfigError: there is no client, a size is below 1, or the model holds the result of a run.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> labels = torch.zeros(5, dtype=torch.long)
+        >>> load = lambda i: torch.utils.data.TensorDataset(torch.full((5, 1), float(i)), labels)
+        >>> clients = fedpriv.lazy_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), load, sizes=[5] * 1000)
+        >>> len(clients), len(clients[999])
+        (1000, 5)
     """
     check_fresh("lazy_clients.model", model)
     if isinstance(sizes, Tensor):
         sizes = sizes.tolist()
     if isinstance(sizes, Mapping):
-        raise ConfigError("lazy_clients.sizes", sizes, "give a list whose entry i is the size of what load(i) returns")
+        raise ConfigError(
+            "lazy_clients.sizes", sizes, "must be a list; entry i is the number of examples that load(i) returns"
+        )
     if not isinstance(sizes, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        fix = "give a list with each client's size, e.g. fedpriv.count_examples(load, n_clients)"
+        fix = "must be a list with the size of each client, e.g. fedpriv.count_examples(load, n_clients)"
         raise ConfigError("lazy_clients.sizes", sizes, fix)
     numbers = [int(size) for size in sizes]
     if not numbers or min(numbers) < 1:
-        raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "give each client's size, at least 1")
+        raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "each client's size must be at least 1")
     return LazyClients(copy_model(model), loss, load, numbers, workers, augmentation)

@@ -17,8 +17,8 @@ from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.borrowed import GeneratorStates, global_generators
 
 _FROZEN = (
-    "a random transform has run once for every example, when the data were read, and is frozen, for constraints are "
-    "about examples as they are. Use a fixed transform"
+    "a random transform was applied once to every example, when the data were read, because constraints need "
+    "fixed examples; its views stay the same in all rounds. Use a fixed transform"
 )
 
 
@@ -28,7 +28,7 @@ def ignored(clients: Sequence[Client], privacy: Privacy, *, is_random: bool) -> 
     Args:
         clients: The clients of this process.
         privacy: The privacy settings.
-        is_random: Whether examples draw random numbers when they are read.
+        is_random: True if examples draw random numbers when they are read.
     """
     roster = as_client_set(clients)
     validated = [(index, clients[index]) for index in roster.validated_clients]
@@ -44,21 +44,21 @@ def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     if not settings:
         return []
     note = (
-        f"not used of the clients' loaders: {', '.join(settings)}. fedpriv draws its own batches, in secret: Privacy("
-        f"sampling={_shuffled(clients)}) has every example in one batch of an epoch, as shuffling has, Poisson(rate) "
-        "takes each with that probability, FullBatch() takes all"
+        f"settings of the clients' loaders are ignored: {', '.join(settings)}. fedpriv draws its own secret "
+        f"batches: Privacy(sampling={_shuffled(clients)}) puts every example into one batch of an epoch, like "
+        "shuffling; Poisson(rate) draws each example with that probability; FullBatch() uses all"
     )
     if any(_has_weights(client.loader) for _, client in clients):
         note += (
-            ". The weights of the sampler are lost: each example is drawn with the same probability, so that classes "
-            "stay as unbalanced as they are. Give the weights of classes to the loss instead, "
+            ". The sampler's weights are ignored too: every example is drawn with the same probability, so "
+            "classes stay unbalanced. Give class weights to the loss instead, "
             "torch.nn.CrossEntropyLoss(weight=w)"
         )
     return [note]
 
 
 def _has_weights(loader: DataLoader[Any]) -> bool:
-    """Whether a loader's sampler draws some examples more often than others."""
+    """True if a loader's sampler draws some examples more often than others."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     return isinstance(sampler, WeightedRandomSampler) and len(sampler.weights.unique()) > 1
 
@@ -96,14 +96,14 @@ def _collate_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
         tried.add(id(client.loader.collate_fn))
         if _mixes(client.loader, len(client) - 1):
             return [
-                f"the collate_fn of client {index} makes something else of two examples together than of each alone. "
-                "fedpriv collates each alone, so that no example changes another"
+                f"the collate_fn of client {index} treats two examples together differently from each alone. "
+                "fedpriv collates each example alone, so that no example changes another"
             ]
     return []
 
 
 def _mixes(loader: DataLoader[Any], last: int) -> bool:
-    """Whether the first and the last example are others together than alone; False if they are random."""
+    """True if the first and the last example differ when read together; False if they are random."""
     with global_generators() as begin:
         begin(0)
         before = GeneratorStates.current()

@@ -1,6 +1,6 @@
 """Warns about examples that share numbers in memory, as sliding windows over one series do.
 
-An epsilon is for one example. If one number is in six examples, it has the epsilon of a group of six, whatever the
+An epsilon is for one example. If one number is in six examples, it has the epsilon of a group of six, for any
 model. Only addresses are compared: copies of equal numbers go unnoticed.
 """
 
@@ -29,7 +29,7 @@ Addresses = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Spans:
-    """Where examples are in memory.
+    """The memory addresses of examples.
 
     Attributes:
         starts: First byte of each example, `[k]`.
@@ -54,7 +54,7 @@ class _Spans:
         return int((np.arange(1, len(self.starts) + 1) - ended).max(initial=1))
 
     def is_between_owners(self) -> bool:
-        """Whether examples of different clients overlap."""
+        """True if examples of different clients overlap."""
         reached = np.maximum.accumulate(self.ends)
         return bool(((self.starts[1:] < reached[:-1]) & (self.owners[1:] != self.owners[:-1])).any())
 
@@ -65,7 +65,7 @@ def check_memory(datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None
     Reads no examples.
 
     Args:
-        datasets: The data of each client; not those of the server, which are public.
+        datasets: The data of each client, without the server's public data.
         test: Public test data.
         privacy: The privacy settings of a private run.
 
@@ -84,7 +84,7 @@ def check_memory(datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None
 
 
 def note_on_items(datasets: Sequence[Dataset[Any]], privacy: Privacy) -> list[str]:
-    """Returns a warning if examples of a user's own data set are overlapping views of one memory.
+    """Returns a warning if examples of a custom data set are overlapping views of one memory.
 
     Reads two neighbouring examples of one data set of each class.
 
@@ -110,23 +110,23 @@ def _notes(examples: int, privacy: Privacy, *, between_clients: bool) -> list[st
     cut = "Divide a series among clients before you cut it into windows"
     if privacy.unit == "client" and between_clients:
         return [
-            f"examples of several clients share numbers in memory, and epsilon is for the data of one client. {cut}"
+            f"examples of several clients share numbers in memory, but epsilon covers the data of one client. {cut}"
         ]
     if privacy.unit == "client" or examples < 2:
         return []
     note = (
-        f"one number is in up to {examples} examples, whose rows overlap in memory, as those of sliding windows do. "
-        f"Epsilon is for one example: unless that number is public, it has the larger epsilon of a group of {examples} "
-        f"(fedpriv account RUN --group {examples}). Take windows that do not overlap, or protect whole clients (unit: "
-        "client)"
+        f"one number is in up to {examples} examples: their rows overlap in memory, like sliding windows. "
+        "Epsilon covers one example: unless that number is public, its epsilon is that of a group of "
+        f"{examples} examples (fedpriv account RUN --group {examples}). Use windows that do not overlap, or "
+        "protect whole clients (unit: client)"
     )
     if between_clients:
-        note += f". Examples of several clients share numbers, too. {cut}"
+        note += f". Examples of several clients also share numbers. {cut}"
     return [note]
 
 
 def _check_test(test: Dataset[Any], training: Mapping[str, _Spans]) -> None:
-    """Refuses test inputs that share numbers with training examples.
+    """Raises if test inputs share numbers with training examples.
 
     Raises:
         PrivacyError: they do.
@@ -140,8 +140,9 @@ def _check_test(test: Dataset[Any], training: Mapping[str, _Spans]) -> None:
             shared += int((begun > ended).sum())
     if shared:
         raise PrivacyError(
-            f"{shared} test examples share numbers with training examples, as windows over one series do, so every "
-            "metric is an answer about them without noise: leave out the windows that overlap, or leave test data out"
+            f"{shared} test examples share numbers with training examples, like windows over one series, so "
+            "every test metric would reveal them without noise: remove the overlapping windows, or leave test "
+            "data out"
         )
 
 
@@ -150,7 +151,7 @@ def _overlapping(dataset: Dataset[Any], owner: int | None) -> Iterator[tuple[str
 
     Args:
         dataset: The data set.
-        owner: Number of its client; None for public test data, whose inputs alone are compared.
+        owner: Number of its client; None for public test data, where only inputs are compared.
     """
     for base, index in components(dataset, np.arange(size(dataset)), owner):
         if not isinstance(base, TensorDataset):
@@ -186,7 +187,7 @@ def _is_dense(tensor: Tensor) -> bool:
 def _examples_with_one_number(dataset: Dataset[Any], first: int, second: int) -> int:
     """Returns how many examples hold one number, if all neighbours share as much memory as these two; 1 for none.
 
-    An example that cannot be read is refused elsewhere.
+    An example that cannot be read raises elsewhere.
     """
     with global_generators() as begin:
         begin(0)

@@ -48,7 +48,7 @@ class DuplicateCounts:
 def check_ownership(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> list[str]:
     """Runs `check_datasets` on the clients' data sets; lazy clients' are checked one by one when they are read.
 
-    A client without an objective is the server, whose data are public and may be the test data.
+    A client without an objective is the server. Its data are public and may be the test data.
 
     Returns:
         A warning if examples share numbers in memory.
@@ -76,7 +76,7 @@ def _check_alone(client: int, dataset: Dataset[Any], privacy: Privacy) -> None:
 def check_datasets(
     datasets: Sequence[Dataset[Any]], test: Dataset[Any] | None, privacy: Privacy, *, public: Sequence[int] = ()
 ) -> None:
-    """Refuses a private run in which an example occurs more than once, or also in the test data.
+    """Raises if an example of a private run occurs more than once, or also in the test data.
 
     Examples are identified by data set and index, also through `Subset` and `ConcatDataset`, or in a `TensorDataset`
     by their memory address; contents are not compared, see `count_duplicates`.
@@ -85,11 +85,11 @@ def check_datasets(
         datasets: The clients' data.
         test: Public test data.
         privacy: The privacy settings; runs without privacy are not checked.
-        public: Clients whose data are public.
+        public: Clients with public data.
 
     Raises:
         PrivacyError: an example is at two clients, twice at one (for unit sample) or in the test data; or the data
-            were prepared by looking at all of them.
+                were prepared with statistics of all of them.
     """
     if privacy.private:
         _check_owners(dict(enumerate(datasets)), test, privacy, public)
@@ -116,7 +116,7 @@ def example_fingerprints(population: Population) -> list[list[bytes]]:
 
 
 def check_test(population: Population, test: Dataset[Any], examples: Sequence[list[bytes]]) -> None:
-    """Refuses a private run whose test data are a copy of its training data.
+    """Raises if the test data of a private run are a copy of its training data.
 
     Args:
         population: Clients of the run, for the formats of numbers.
@@ -128,8 +128,8 @@ def check_test(population: Population, test: Dataset[Any], examples: Sequence[li
     """
     if Counter(_test_digests(population, test)) == Counter(chain.from_iterable(examples)):
         raise PrivacyError(
-            f"the {size(test)} test examples are copies of the training examples, so every metric is an answer about "
-            "them without noise: hold a part of the data out, or leave test data out"
+            f"the {size(test)} test examples are copies of the training examples, so every test metric would "
+            "reveal them without noise: hold out part of the data, or leave test data out"
         )
 
 
@@ -161,12 +161,12 @@ def _locate(dataset: Dataset[Any], index: Integers, owner: int) -> Iterator[tupl
 
 
 def _has_rows(tensor: Tensor) -> bool:
-    """Returns whether each row has its own memory address."""
+    """Returns True if each row has its own memory address."""
     return tensor.layout == torch.strided and tensor.numel() > 0 and (len(tensor) == 1 or tensor.stride(0) != 0)
 
 
 def _check_source(owners: Integers, positions: Integers, privacy: Privacy, public: Sequence[int]) -> None:
-    """Refuses a source with an example at two owners, or twice at one; `owners` and `positions` are of occurrences."""
+    """Raises if a source has an example at two owners, or twice at one; `owners` and `positions` are of occurrences."""
     order = np.lexsort((owners, positions))
     owners = owners[order]
     positions = positions[order]
@@ -177,21 +177,23 @@ def _check_source(owners: Integers, positions: Integers, privacy: Privacy, publi
     tested = (before == _TEST) & (after != _TEST) & ~np.isin(after, public)
     if tested.any():
         raise PrivacyError(
-            f"{int(tested.sum())} test examples are training examples (the first of client {after[tested][0]}), so "
-            "every metric is an answer about them without noise: hold them out, or leave test data out"
+            f"{int(tested.sum())} test examples are also training examples (the first of client "
+            f"{after[tested][0]}), so every test metric would reveal them without noise: hold them out, or "
+            "leave test data out"
         )
     train = before != _TEST
     split = train & (before != after)
     twice = train & (before == after)
     if split.any():
         raise PrivacyError(
-            f"{int(split.sum())} examples are at two clients (the first at {before[split][0]} and {after[split][0]}), "
-            "and an epsilon is for one: give each example, known by its data set and index, to one client"
+            f"{int(split.sum())} examples belong to two clients (the first to {before[split][0]} and "
+            f"{after[split][0]}), but an epsilon covers one: assign each example (a data set and an index) to "
+            "one client"
         )
     if twice.any() and privacy.unit == "sample":
         raise PrivacyError(
-            f"client {before[twice][0]} has an example twice ({int(twice.sum())} repeats in all), and unit: sample "
-            "counts it once: list each index once, or protect whole clients (unit: client)"
+            f"client {before[twice][0]} has an example twice ({int(twice.sum())} repeats in all), but unit: "
+            "sample covers each copy alone: list each index once, or protect whole clients (unit: client)"
         )
 
 

@@ -33,7 +33,7 @@ from fedpriv.models.problem import Problem
 
 
 class Population:
-    """The clients of a run that are in this process: all of them, unless `shard` says otherwise.
+    """The clients of a run that are in this process: all of them, unless `shard` selects some.
 
     Rows are numbered from 0 in each process; `shard.ids` holds the clients' numbers in the run.
 
@@ -43,8 +43,8 @@ class Population:
         device: The device of parameters and data.
         dtype: Floating point type of parameters and inputs.
         chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
-        shard: Which clients of the run these are, and the public facts of all clients; None if these are all.
-        pad_batches: Whether secret batches are padded to a public number of examples.
+        shard: The numbers of these clients in the run, and the public facts of all clients; None if these are all.
+        pad_batches: True if secret batches are padded to a public number of examples.
 
     Attributes:
         shard: See above.
@@ -83,7 +83,7 @@ class Population:
         self.loss: Loss = clients[0].loss
         self.layout = Layout.of(clients[0].model)
         self.params = self._roster.rows(self.layout, self.device, dtype)
-        # a forward pass may change its module: clients' own modules, which users get back, are not computed with
+        # a forward pass may change its module: the clients' modules, which users get back, are not used for computation
         self.model: nn.Module = copy_trainable(clients[0].model)
         if len(self):
             self.examples: Examples = self._roster.examples(self.device, dtype)
@@ -126,13 +126,13 @@ class Population:
     def validated_clients(self) -> Sequence[int]:
         """Indices of the clients whose data are validated before training.
 
-        Of lazy clients these are a few; the others are validated when they are first drawn.
+        For lazy clients these are a few; the others are validated when they are first drawn.
         """
         return self._roster.validated_clients
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether all examples stay in memory."""
+        """True if all examples stay in memory."""
         return len(self.validated_clients) == len(self)
 
     def reset_models(self, start: Tensor | None = None) -> Tensor:
@@ -174,19 +174,19 @@ class Population:
                 return Views(self.examples, augmentation)
             return None
         if not plain:
-            fix = "constraints are about examples as they are: leave out one or the other"
+            fix = "cannot be used with constraints, which need fixed examples: leave out one of the two"
             raise ConfigError("augmentation", augmentation, fix)
         augmentation.try_out(self.first_examples(1)[0])
         return Views(self.examples, augmentation)
 
     def _check_fresh(self) -> None:
-        """Refuses clients whose models hold the result of an earlier run, in whatever client they were."""
+        """Raises if the model of a client holds the result of an earlier run."""
         for index, price in enumerate(self._roster.released_prices()):
             if price is not None:
                 raise ConfigError(
                     f"clients[{self.shard.numbers[index]}]",
                     price,
-                    f"{EARLIER_RESULT}; make fresh clients, with a fresh model. {GO_ON}",
+                    f"{EARLIER_RESULT}; create new clients with a new model. {GO_ON}",
                 )
 
     def examples_of(self, client: int) -> Pair:
@@ -203,7 +203,7 @@ class Population:
 
     @property
     def kind(self) -> str | None:
-        """How an example is nested and shaped; None without examples."""
+        """The nesting and shape of an example; None without examples."""
         if len(self):
             return kind_of(self.first_examples(1))
         return None

@@ -22,7 +22,7 @@ class PublicDataInfo:
         input_shape: Shape of one example's input.
         n_classes: Number of classes, labelled from 0; None for regression.
         dtype: Type of a model's inputs.
-        tests_have_owners: Whether each test example is assigned to one of the clients.
+        tests_have_owners: True if each test example is assigned to one of the clients.
         target_shape: Shape of one example's target: `()`, or `(length,)` where it is a sequence.
     """
 

@@ -52,7 +52,7 @@ class Read(NamedTuple):
 
     Attributes:
         pair: Inputs `[m, ...]` and targets `[m, ...]`.
-        random: Whether reading them drew from torch's, NumPy's or Python's global generator: then they differ when they
+        random: True if reading them drew from torch's, NumPy's or Python's global generator: then they differ when they
             are read again.
     """
 
@@ -68,16 +68,16 @@ def length_of(dataset: Dataset[Any]) -> int:
     """
     if isinstance(dataset, IterableDataset):
         raise DataError(
-            "a client's loader must have a map-style data set: a streaming one has no public size, and private "
-            "batches are drawn by index. Collect the examples into a TensorDataset first"
+            "is a streaming data set, but a client needs a map-style one, since its size is public and private "
+            "batches are drawn by index: collect the examples into a TensorDataset first"
         )
     try:
         length = len(cast("TensorDataset", dataset))
-    except Exception as error:  # whatever a user's data set raises
-        fix = "give a data set with a length, the number of its examples"
-        raise DataError(f"len() of a client's data set fails ({in_short(error)}): {fix}") from error
+    except Exception as error:  # a user's data set can raise anything
+        fix = "give a data set with a length, its number of examples"
+        raise DataError(f"len() of a client's data set raises {in_short(error)}: {fix}") from error
     if length > _MAX_EXAMPLES:
-        raise DataError(f"a client's data set says that it has {length} examples: give at most {_MAX_EXAMPLES}")
+        raise DataError(f"a client's data set has length {length}: use at most {_MAX_EXAMPLES} examples")
     return length
 
 
@@ -91,18 +91,18 @@ def read_all(source: Source, length: int) -> Read:
         (inputs, targets), random = _read(source)
     except DataError:
         raise
-    except Exception as error:  # whatever a user's data set or collate_fn raises
-        fix = "each index below its length must give a pair (input, target) that collates to tensors"
+    except Exception as error:  # a user's data set or collate_fn can raise anything
+        fix = "each index below its length must return a pair (input, target) that collates to tensors"
         raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
     counts = len(first(inputs)), len(first(targets))
     if counts != (length, length):
-        problem = f"its data set says {length} examples, and gives {counts[0]} inputs and {counts[1]} targets"
-        raise DataError(f"{problem}: make its length the number of examples, since sums are divided by it")
+        problem = f"its data set has length {length}, but returns {counts[0]} inputs and {counts[1]} targets"
+        raise DataError(f"{problem}: its length must be the number of examples, since sums are divided by it")
     for name, tree in (("inputs", inputs), ("targets", targets)):
         for tensor in leaves(tree):
             if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
                 kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
-                raise DataError(f"a client's {name} are {kind}: give dense real tensors that hold their numbers")
+                raise DataError(f"a client's {name} are {kind}: use dense real tensors with data")
     check_finite(inputs, targets)
     return Read((inputs, targets), random)
 
@@ -113,7 +113,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
     Args:
         source: Where to read it.
         position: Its index in the data set.
-        like: Inputs and targets of other examples, whose nesting and shapes it must have.
+        like: Inputs and targets of other examples; nesting and shapes must be equal.
 
     Raises:
         DataError: its nesting or shapes differ, or it cannot be read.
@@ -122,18 +122,18 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
         pair = pair_of(source.collate_fn([source.dataset[position]]), 1)
     except DataError:
         raise
-    except Exception as error:  # whatever a user's data set or collate_fn raises
-        fix = "random transforms must work whenever they are drawn"
+    except Exception as error:  # a user's data set or collate_fn can raise anything
+        fix = "random transforms must work at every call"
         raise DataError(f"an example cannot be read again ({in_short(error)}): {fix}") from error
     shapes = [[tuple(tensor.shape[1:]) for tensor in leaves(some_pair)] for some_pair in (pair, like)]
     if structure(pair) != structure(like) or shapes[0] != shapes[1]:
-        problem = f"an example that is read again has shapes {shapes[0]} instead of {shapes[1]}"
-        raise DataError(f"{problem}: let random transforms give one public shape")
+        problem = f"an example has shapes {shapes[0]} when it is read again, instead of {shapes[1]}"
+        raise DataError(f"{problem}: random transforms must return one public shape")
     return pair
 
 
 def check_finite(inputs: Nested, targets: Nested) -> None:
-    """Refuses examples with NaN or infinity.
+    """Raises for examples with NaN or infinity.
 
     Raises:
         DataError: names the example.
@@ -152,7 +152,7 @@ def first_broken(rows: Tensor) -> int | None:
 
 
 def is_plain(loader: Source) -> bool:
-    """Returns whether the loader's examples are rows of tensors, unchanged by a user's class or `collate_fn`."""
+    """Returns True if the loader's examples are rows of tensors, unchanged by a user's class or `collate_fn`."""
     dataset = loader.dataset
     while isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
         dataset = dataset.dataset
@@ -176,29 +176,31 @@ def _read(loader: Source) -> Read:
 
 
 def _check_repeats(source: Source, pair: Pair) -> None:
-    """Refuses a data set whose examples depend on which ones it has read before: one would change the others."""
+    """Raises if the examples of a data set depend on earlier reads: one example would change the others."""
     length = len(first(pair))
     for position in dict.fromkeys((length - 1, 0)):
         again = read_one(source, position, pair)
         expected = [leaf[position] for leaf in leaves(pair)]
         if not all(torch.equal(new[0], old) for new, old in zip(leaves(again), expected, strict=True)):
             raise DataError(
-                f"example {position} is another one when it is read again, and nothing was drawn from torch's, NumPy's "
-                "or Python's global generator: let the data set keep nothing of what it has read (a running mean or "
-                "scale would let one example change others), and draw random numbers from torch's global generator"
+                f"example {position} changes when it is read again, although nothing was drawn from the global "
+                "generators of torch, NumPy or Python: the data set must not keep state of earlier examples "
+                "(with a running mean or scale, one example would change others), and must draw random numbers "
+                "from torch's global generator"
             )
 
 
 def _check_one_shape(name: str, column: Sequence[Nested]) -> None:
     if len({structure(value) for value in column}) > 1:
-        raise DataError(f"{name} of a client are not nested alike: give each example the same names and places")
+        raise DataError(f"{name} of a client are not nested alike: use the same names and positions in each example")
     for tensors in zip(*map(leaves, column), strict=True):
         shapes = {tuple(value.shape[1:]) for value in tensors}
         if len(shapes) > 1:
             raise DataError(
-                f"{name} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape. Where lengths "
-                "differ, pad each to a length that you choose, in the data set or in a collate_fn (it gets one example "
-                "at a time, so that the longest of a batch changes no other), and give the model a mask"
+                f"{name} of a client have shapes {sorted(shapes)[:3]}: use one public shape. If lengths differ, "
+                "pad each example to a chosen length, in the data set or in a collate_fn (it gets one example "
+                "at a time, so that the longest example of a batch changes no other), and pass the model a "
+                "mask"
             )
 
 
@@ -237,7 +239,7 @@ def _stacked(examples: list[Any]) -> list[Pair]:
 
 
 def _is_text(labels: object) -> bool:
-    """True for strings, which is what `default_collate` makes of labels that are words."""
+    """True for strings, the output of `default_collate` for labels that are words."""
     return isinstance(labels, tuple | list) and len(labels) > 0 and isinstance(labels[0], str)
 
 
@@ -248,7 +250,7 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
     `(x1, x2, y)` becomes `((x1, x2), y)`.
 
     Args:
-        batch: What a loader returned.
+        batch: The return value of a loader.
         count: Number of examples that it must have; by default as many as its first tensor has rows.
 
     Raises:
@@ -259,24 +261,27 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
         pair = pair[:-1], pair[-1]
     if isinstance(pair, Tensor) or (isinstance(pair, tuple) and len(pair) == 1):
         raise DataError(
-            "a loader gave inputs without targets: give pairs (input, target), e.g. TensorDataset(inputs, targets); "
-            "for a model that learns from inputs alone TensorDataset(inputs, inputs)"
+            "a loader returned inputs without targets: use pairs (input, target), e.g. TensorDataset(inputs, "
+            "targets); for a model that learns from inputs alone, TensorDataset(inputs, inputs)"
         )
     if isinstance(batch, tuple | list) and len(batch) == 2 and _is_text(batch[1]):
         raise DataError(
-            "a loader gave labels that are text: number the classes from 0, e.g. with {'no': 0, 'yes': 1}[label]"
+            "a loader returned labels that are text: number the classes from 0, e.g. with {'no': 0, 'yes': 1}[label]"
         )
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise DataError(
-            f"a loader gave a {type(batch).__name__}; fedpriv needs batches (inputs, targets) of tensors, or of dicts "
-            "and tuples of tensors: use a collate_fn that returns such a pair, e.g. (batch, batch['labels'])"
+            f"a loader returned a {type(batch).__name__}; fedpriv needs batches (inputs, targets) of tensors, "
+            "or of dicts and tuples of tensors: use a collate_fn that returns such a pair, e.g. (batch, "
+            "batch['labels'])"
         )
     shapes = [tuple(tensor.shape) for tensor in leaves(pair)]
     if count is None and shapes[0]:
         count = shapes[0][0]
     if any(shape[:1] != (count,) for shape in shapes):
-        problem = f"a loader gave tensors of shapes {' and '.join(map(str, shapes))} for {count} of its examples"
-        raise DataError(f"{problem}: give one row for each, for what an example may change is bounded row by row")
+        problem = f"a loader returned tensors of shapes {' and '.join(map(str, shapes))} for {count} of its examples"
+        raise DataError(
+            f"{problem}: each tensor needs one row per example, since the influence of an example is bounded by its row"
+        )
     return pair
 
 

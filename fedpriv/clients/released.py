@@ -1,4 +1,4 @@
-"""Notes which parameters hold the result of a run: a run that starts from them would not count what they cost."""
+"""Marks parameters that hold the result of a run: a run that starts from them would not count their cost."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedpriv.errors import ConfigError
 
-EARLIER_RESULT = "holds the result of an earlier run, whose epsilon this run would not count"
-GO_ON = "To go on from a released model on purpose, take copy.deepcopy(model), and add up the prices with fedpriv.total"
+EARLIER_RESULT = "holds the result of an earlier run, and the epsilon of this run would not include the earlier one"
+GO_ON = "To continue from a released model, use copy.deepcopy(model), and add up the privacy costs with fedpriv.total"
 
 
 @dataclass(frozen=True)
 class _Note:
-    """What is known of a parameter that holds a result.
+    """The note on a parameter that holds a result.
 
     Attributes:
-        price: The privacy spent on it, in words.
-        version: torch's count of changes in place; another one means that the user has given it other values.
+        price: The privacy cost of its value, in words.
+        version: torch's count of changes in place; another count means that the user has set other values.
     """
 
     price: str
     version: int
 
 
-# by the parameter itself, so that a module around a trained one is recognised; a copy has parameters of its own
+# keyed by the parameter, so that a module around a trained one is recognised; a copy has new parameters
 _NOTES = WeakTensorKeyDictionary()
 
 
 def note_result(model: nn.Module, price: str) -> None:
-    """Notes that a run has written its result into the trainable parameters of a model, and what it cost."""
+    """Notes that a run has written its result into the trainable parameters of a model, with its cost."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             _NOTES[parameter] = _Note(price, parameter._version)  # noqa: SLF001 - torch counts changes there
@@ -47,11 +47,11 @@ def price_of(model: nn.Module) -> str | None:
 
 
 def check_fresh(field: str, model: nn.Module) -> None:
-    """Refuses a model that holds the result of a run, before it is copied: a copy does not bear the note.
+    """Raises if a model holds the result of a run, before it is copied: a copy does not have the note.
 
     Raises:
         ConfigError: names the field and the privacy spent on the model.
     """
     price = price_of(model)
     if price is not None:
-        raise ConfigError(field, price, f"{EARLIER_RESULT}; make a fresh model. {GO_ON}")
+        raise ConfigError(field, price, f"{EARLIER_RESULT}; create a new model. {GO_ON}")

@@ -1,4 +1,4 @@
-"""Which clients of a run are in this process, and the public facts of all clients."""
+"""The clients of a run that are in this process, and the public facts of all clients."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fedpriv.errors import ConfigError
 
 @dataclass(frozen=True)
 class ClientShard:
-    """The clients of a run whose examples and rows are in this process, and the public facts of all clients.
+    """The clients of a run with examples and rows in this process, and the public facts of all clients.
 
-    The noise of an answer, and its record in the ledger, follow from the facts of all clients: the facts of this
-    process's clients alone would give too little noise.
+    The noise of a query result and its ledger record depend on the facts of all clients; computed from this process's
+    clients alone, the noise would be too small.
 
     Args:
         numbers: Numbers of this process's clients among all clients of the run, ascending.
         all_sizes: Public number of examples of every client of the run.
-        n_objectives: How many of all clients have an objective, at least 1.
+        n_objectives: Number of clients in the run with an objective, at least 1.
         widths: Largest number of constraints, and of constraint values, of a client of the run, so that rows are
             equally wide in all processes.
 
@@ -42,7 +42,7 @@ class ClientShard:
     def __post_init__(self) -> None:
         numbers = self.ids
         if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < self.n_clients and (numbers.diff() > 0).all()):
-            fix = f"give numbers from 0 to {self.n_clients - 1}, ascending, each once"
+            fix = f"must be numbers from 0 to {self.n_clients - 1} in ascending order, each once"
             raise ConfigError("part.numbers", self.numbers, fix)
 
     @classmethod
@@ -73,7 +73,7 @@ class ClientShard:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all clients of the run are in this process."""
+        """True if all clients of the run are in this process."""
         return self.ids.shape[0] == self.n_clients
 
     def select(self, clients: Sequence[Client]) -> Sequence[Client]:

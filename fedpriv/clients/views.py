@@ -23,7 +23,7 @@ positions in their clients' data, and the size. An example's numbers depend on i
 class Views:
     """Random views of a population's examples.
 
-    If reading a client's examples draws random numbers, each view is read anew before it is augmented.
+    If reading a client's examples draws random numbers, each view is read again before it is augmented.
 
     Args:
         examples: The examples.

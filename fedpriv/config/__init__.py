@@ -1,4 +1,4 @@
-"""Configurations: YAML files that are checked and made into runs."""
+"""Configurations: YAML files that are validated and converted to runs."""
 
 from fedpriv.config.building import build, forecast
 from fedpriv.config.files import fingerprint, load_config, to_yaml

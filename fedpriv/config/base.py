@@ -34,7 +34,7 @@ M = TypeVar("M", bound=BaseModel)
 def _make_scalars_strict(schema: Any, handler: GetCoreSchemaHandler) -> None:  # noqa: ANN401 - a core schema
     """Makes types in a core schema strict, in place.
 
-    Lists may still fill tuples, and mappings dataclasses, as YAML has neither.
+    Lists are still accepted for tuples, and mappings for dataclasses, since YAML has neither.
     """
     if isinstance(schema, dict):
         if schema.get("type") == "definition-ref":
@@ -51,7 +51,7 @@ def _make_scalars_strict(schema: Any, handler: GetCoreSchemaHandler) -> None:  #
 class Section(BaseModel):
     """A mapping of the configuration; an unknown name is an error that suggests the nearest known one.
 
-    Types are strict: `true` is not 1, `1.0` is no whole number, and `"1"` is text.
+    Types are strict: `true` is not 1, `1.0` is not an integer, and `"1"` is text.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants")
@@ -70,16 +70,16 @@ class Section(BaseModel):
         return _only(raw, cls.model_fields)
 
 
-GENERATED = "is not as fedpriv writes it: take the file again from where it came, unchanged"
-"""What to do about text that a person did not write."""
+GENERATED = "was changed after fedpriv wrote it: restore the original file"
+"""Suggested fix for text that was not typed by the user."""
 
 
 def matching(pattern: str, fix: str) -> AfterValidator:
-    """Returns the check of a text that must match a regular expression; its error shows words, not the expression.
+    """Returns a validator for text that must match a regular expression; its error shows words, not the expression.
 
     Args:
-        pattern: What the whole text must match.
-        fix: What to write, for the error.
+        pattern: Regular expression for the whole text.
+        fix: Text to write instead, for the error.
     """
 
     def check_text(text: str) -> str:
@@ -92,7 +92,7 @@ def matching(pattern: str, fix: str) -> AfterValidator:
 
 @dataclasses.dataclass(frozen=True)
 class Spelled:
-    """Metadata of `Annotated[kind, Spelled(form)]`: YAML writes an object of this kind by the fields of the form."""
+    """Metadata of `Annotated[kind, Spelled(form)]`: YAML writes an object of this kind with the fields of the form."""
 
     form: Any
 
@@ -104,7 +104,7 @@ class Choice(Section):
     """At most one of the fields: `{poisson: {rate: 0.1}}`. A bare word is a field without options, or none of them."""
 
     neither: ClassVar[str]
-    # what each word makes in Python
+    # the Python object of each word
     words: ClassVar[dict[str, type]]
 
     @model_validator(mode="before")
@@ -121,11 +121,11 @@ class Choice(Section):
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:
         if len(self.model_fields_set - {name for name, value in self if value is None}) > 1:
-            raise PydanticCustomError("choice", "choose one of {names}", {"names": ", ".join(type(self).model_fields)})
+            raise PydanticCustomError("choice", "must be one of {names}", {"names": ", ".join(type(self).model_fields)})
         return self
 
     def value(self, nothing: object = None) -> Any:  # noqa: ANN401 - of the field that was chosen
-        """Returns the value of the field that is set; `nothing` if none is."""
+        """Returns the value of the field that is set; `nothing` if none is set."""
         return next((value for _, value in self if value is not None), nothing)
 
     @model_serializer(mode="wrap")
@@ -139,9 +139,9 @@ class Plugin(Section):
     model_config = ConfigDict(extra="allow")
     field: ClassVar[str]
     registry: ClassVar[plugins.Registry[Any]]
-    # parameters of builders that the caller fills in: not options
+    # parameters of builders that the caller fills in, which are not options
     context: ClassVar[tuple[str, ...]] = ()
-    # how YAML writes values of these annotations
+    # spelling in YAML for values of these annotations
     spellings: ClassVar[Mapping[Any, Any]] = {}
 
     name: str
@@ -155,7 +155,7 @@ class Plugin(Section):
             section = raw
         # a registered name as the key of its options
         if isinstance(section, dict) and "name" not in section and len(section) == 1 and {*section} <= {*cls.registry}:
-            fix = f"write {{name: {next(iter(section))}, ...}}, its options beside it"
+            fix = f"write {{name: {next(iter(section))}, ...}}, and list its options next to name"
             raise PydanticCustomError("nested", "{fix}", {"fix": fix})
         if not isinstance(section, dict) or not isinstance(section.get("name"), str):
             return section
@@ -182,7 +182,7 @@ class Plugin(Section):
 
     @classmethod
     def variants(cls, name: str) -> tuple[dict[str, str], ...]:
-        """Returns the fields beside this name that choose other options."""
+        """Returns the fields, besides this name, that select other options."""
         return ({},)
 
     @property
@@ -198,7 +198,7 @@ class Plugin(Section):
 
 @lru_cache(maxsize=256)
 def _options_of_builder(section: type[Plugin], builder: Callable[..., Any]) -> type[BaseModel]:
-    """Returns a model of a builder's options. It is kept: a configuration asks for each several times."""
+    """Returns a model of a builder's options. It is cached, since a configuration uses each several times."""
     return options_model(builder, {*section.context, *section.model_fields}, section.spellings)
 
 
@@ -212,9 +212,9 @@ def options_model(
 
     Args:
         builder: A class or function.
-        skip: Parameters that are no options.
-        spellings: How YAML writes values of some annotations.
-        words: Parameters that have another name in YAML.
+        skip: Parameters that are not options.
+        spellings: Spelling in YAML for values of some annotations.
+        words: Parameters with another name in YAML.
     """
     parameters = inspect.signature(builder).parameters.values()
     option_parameters = [
@@ -241,12 +241,12 @@ def options_model(
 def options_section(options: type, names: Collection[str], spellings: Mapping[Any, Any] | None = None) -> Any:  # noqa: ANN401 - a base class
     """Creates the base of a section from fields of the dataclass that declares the options of Python.
 
-    So an option has one name, type, bound and default in Python, YAML and the JSON schema.
+    An option therefore has one name, type, bound and default in Python, YAML and the JSON schema.
 
     Args:
         options: The dataclass, e.g. `TrainingOptions`.
-        names: Those of its fields that the section has.
-        spellings: How YAML writes values of some annotations.
+        names: The names of the fields that the section has.
+        spellings: Spelling in YAML for values of some annotations.
     """
     model = options_model(options, {field.name for field in dataclasses.fields(options)} - {*names}, spellings)
     unknown = {*names} - {*model.model_fields}
@@ -260,12 +260,12 @@ def check(model: type[M], raw: object, path: str = "", overrides: Collection[str
 
     Args:
         model: The section.
-        raw: What YAML held.
+        raw: The YAML value.
         path: Its dotted name in the configuration, for errors.
-        overrides: Dotted names of settings from the command line, whose errors name the fix as it stands there.
+        overrides: Dotted names of settings from the command line; their errors show the fix in that form.
 
     Raises:
-        ConfigError: the section is not valid; the message names the first error.
+        ConfigError: If the section is not valid; the message names the first error.
     """
     try:
         return model.model_validate(raw, context=overrides)
@@ -291,7 +291,7 @@ def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
     """Returns the annotations of a builder's parameters, with their bounds.
 
     Raises:
-        ConfigError: an annotation cannot be read, so that the options could not be checked.
+        ConfigError: If an annotation cannot be read, so that the options could not be checked.
     """
     if inspect.isclass(builder):
         call = builder.__init__
@@ -300,12 +300,12 @@ def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(call, include_extras=True)
     except NameError as error:
-        fix = f"an annotation cannot be read ({error}): import what it names where the module runs, not for checkers"
+        fix = f"an annotation cannot be read ({error}): import its names at run time, outside of TYPE_CHECKING"
         raise ConfigError("plugin", f"{call.__module__}:{call.__qualname__}", fix) from error
 
 
 def named_fields(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
-    """Returns an annotation of a dataclass whose errors about unknown names list the known ones."""
+    """Returns an annotation of a dataclass with errors for unknown names that list the known ones."""
     dataclass_types = [
         candidate for candidate in (annotation, *get_args(annotation)) if dataclasses.is_dataclass(candidate)
     ]
@@ -325,7 +325,7 @@ def _only(raw: object, names: Collection[str]) -> object:
 
 
 def _unknown(choice: str, choices: Collection[str]) -> str:
-    """Returns the error for a word that is none of the choices."""
+    """Returns the error for a word that is not one of the choices."""
     close = nearest(choice, choices)
     if "did you mean" in close:
         everything = f" (there are: {', '.join(sorted(choices))})"
@@ -335,12 +335,12 @@ def _unknown(choice: str, choices: Collection[str]) -> str:
 
 
 def _translate(error: ErrorDetails, raw: Any, path: str, overrides: Collection[str]) -> ConfigError:  # noqa: ANN401 - of YAML
-    """Turns an error of pydantic into a ConfigError that names the setting, its value and what to write."""
+    """Converts an error of pydantic to a ConfigError that names the setting, its value and the fix."""
     context = error.get("ctx", {})
     cause = context.get("error")
     keys = [path] if path else []
     value = raw
-    # for these errors the name of the setting stands in the context, not in the location
+    # for these errors the name of the setting is in the context, not in the location
     tag_key = {
         "unknown_field": "name",
         "union_tag_not_found": "discriminator",
@@ -361,13 +361,13 @@ def _translate(error: ErrorDetails, raw: Any, path: str, overrides: Collection[s
                 continue  # the tag of a union, which the user did not write
             value = cast("Any", None)
         keys.append(str(key))
-    if isinstance(cause, ConfigError):  # that of a schedule does not know which option the schedule is
+    if isinstance(cause, ConfigError):  # a schedule's error does not contain the option's name
         before, schedule_name, field = cause.field.rpartition(_SCHEDULE)
         if before or not schedule_name:
             return cause
         return ConfigError(".".join(keys) + field, cause.value, cause.fix)
     field = ".".join(keys) or "configuration"
-    if error["type"] == "unknown_field":  # what the name means depends on where it stands
+    if error["type"] == "unknown_field":  # the meaning of the name depends on its location
         place = field.rpartition(".")[0]
         language = "command line" if field in overrides else "yaml"
         fix = suggestion(context["name"], context["value"], context["known"], language, place)
@@ -385,23 +385,24 @@ EXAMPLES = {
     "data.partition": "partition: {kind: iid, n_clients: 1} if one owner has all examples",
     "data.partition.kind": "kind: iid",
     "data.label": "label: outcome, the name of its column",
+    "data.test": "test: test.csv, public rows with the same columns",
     "model": "model: logistic_regression",
     "strategy": "strategy: {name: fedavg, learning_rate: 0.1}",
     "privacy": "privacy: {epsilon: 1}",
 }
-"""What to write for settings that every configuration has, if they are absent."""
+"""Suggested values for missing settings that every configuration has."""
 _ABSENT = ("missing", "union_tag_not_found")
 _FIXES = {
     **dict.fromkeys(_ABSENT, "is required"),
     **dict.fromkeys(
-        ("model_type", "model_attributes_type", "dataclass_type", "dict_type"), "give a mapping, e.g. {name: value}"
+        ("model_type", "model_attributes_type", "dataclass_type", "dict_type"), "must be a mapping, e.g. {name: value}"
     ),
-    **dict.fromkeys(("list_type", "tuple_type", "sequence_str"), "give a list, e.g. [value]"),
+    **dict.fromkeys(("list_type", "tuple_type", "sequence_str"), "must be a list, e.g. [value]"),
 }
 
 
 def _required(name: str) -> str:
-    """Returns the error for a setting that is missing, with an example if it is a number: others are Python code."""
+    """Returns the error for a missing setting, with an example if it is a number: others are Python code."""
     usual = example(name)
     is_plain = usual.replace(".", "").replace("-", "").replace("e", "").isdigit()
     if is_plain:

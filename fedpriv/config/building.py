@@ -1,4 +1,4 @@
-"""Build a run from a configuration, or compute what it would cost."""
+"""Builds a run from a configuration, or computes its expected cost."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def build(
 
     Args:
         config: The configuration.
-        folder: The run's folder, which gets the configuration too; None keeps the run in memory.
-        resume: Go on from the folder's checkpoint.
-        extend: Folder of a finished run to go on with for more rounds, see `fedpriv.train`; None begins a new run.
+        folder: The run's folder, to which the configuration is also written; None keeps the run in memory.
+        resume: True to resume from the folder's checkpoint.
+        extend: Folder of a finished run to extend by more rounds, see `fedpriv.train`; None begins a new run.
 
     Raises:
-        ConfigError: settings do not fit the data.
-        DataError: the data are missing or broken.
-        FedprivError: the run to extend was made with other settings.
+        ConfigError: If settings do not fit the data.
+        DataError: If the data are missing or broken.
+        FedprivError: If the run to extend was made with other settings.
     """
     if extend is not None:
         _check_extends(config, extend)
@@ -77,7 +77,7 @@ def build(
 
 
 def _with_config(config: Config, folder: Path | RunFolder | None) -> RunFolder | None:
-    """Returns the run's folder, in which the configuration lies unless there are files of a run."""
+    """Returns the run's folder, which contains the configuration unless there are files of a run."""
     if folder is None:
         return None
     if isinstance(folder, Path):
@@ -88,10 +88,10 @@ def _with_config(config: Config, folder: Path | RunFolder | None) -> RunFolder |
 
 
 def _check_extends(config: Config, folder: Path) -> None:
-    """Refuses to extend a run with other settings than a longer run may change.
+    """Raises an error if a run is extended with changes to settings that must stay the same.
 
     Raises:
-        FedprivError: other settings differ; the message names them.
+        FedprivError: If other settings differ; the message names them.
     """
     before = load_config(folder / "config.yaml")
     may_change = {name: getattr(config.privacy, name) for name in ("epsilon", "noise_multiplier")}
@@ -103,8 +103,8 @@ def _check_extends(config: Config, folder: Path) -> None:
     words = settings_in_words(config=strict_json.plain(config.model_dump(mode="json", exclude={"log"})))
     differing = difference(words_before, words) or "the file of weights"
     raise FedprivError(
-        f"{folder} was made with other settings ({differing}): a run that extends it may change rounds, "
-        "privacy.epsilon and privacy.noise_multiplier alone"
+        f"{folder} has other settings ({differing}): a run that extends it may change only rounds, "
+        "privacy.epsilon and privacy.noise_multiplier"
     )
 
 
@@ -112,7 +112,7 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
     """Returns the arguments of a `Training` for seeds, types of numbers, test data and metrics.
 
     Raises:
-        ConfigError: the owners of test examples are needed and unknown, or a metric does not fit the data.
+        ConfigError: If the owners of test examples are needed and unknown, or a metric does not fit the data.
     """
     check_owners(config, are_known=split.writers is not None and split.test_writers is not None)
     return {
@@ -134,10 +134,10 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
 
     Args:
         config: The run.
-        timed: Whether to measure a round, on made-up data of the same shape.
+        timed: True to measure a round, on synthetic data of the same shape.
 
     Raises:
-        ConfigError: the run cannot work, or no noise reaches its target.
+        ConfigError: If the run cannot work, or no noise reaches its target.
     """
     draft, recipe = _draft(config)
     entry = STRATEGIES.get(config.strategy.name)
@@ -166,7 +166,7 @@ def planned(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
         first: The rounds of an earlier run that it extends.
 
     Raises:
-        FedprivError: the run's data, or its plugins, are not on this machine.
+        FedprivError: If the run's data, or its plugins, are not on this machine.
     """
     draft, _ = _draft(config)
     plan = replace(draft, seed=seed).plan(first=first).on(config.compute.planned_device)
@@ -208,24 +208,23 @@ def at_start(config: Config, training: Training) -> list[str]:
 
 
 def _network_notes(config: Config, strategy: Strategy, n_clients: int) -> list[str]:
-    """Returns the warning for a strategy of neighbours whose configuration names no topology."""
+    """Returns the warning for a decentralised strategy if the configuration names no topology."""
     if "topology" in config.network.model_fields_set:
         return []
     return warnings_of_no_network(strategy, n_clients, "yaml")
 
 
 def _notes(config: Config) -> list[str]:
-    """Returns what the privacy of the run depends on besides noise."""
+    """Returns the conditions of the run's privacy besides noise."""
     warnings = [*notes(config.data.partition.kind)]
     if config.data.extractor is not None:
         warnings.append(
-            "epsilon covers neither the network in data.extractor.file nor the data that it was fitted on: take one "
-            "that is public"
+            "epsilon covers neither the network in data.extractor.file nor its training data: use a public network"
         )
     if config.model.weights is not None:
         warnings.append(
-            "epsilon does not cover the data that model.weights were fitted on: take public weights, or add the price "
-            "of the run that made them"
+            "epsilon does not cover the training data of model.weights: use public weights, or add the privacy "
+            "cost of the run that made them"
         )
     return warnings
 
@@ -236,9 +235,9 @@ def load_data(config: Config) -> Split:
 
 
 def load_section(section: DataSection) -> Split:
-    """Loads the data set that a section of data names, as the features of its frozen network if it names one."""
+    """Loads the data set of a data section, as the features of its frozen network if it has one."""
     if section.extractor is not None and section.augment:
-        fix = "features are computed once, and random views anew in each answer: leave one of them out"
+        fix = "features are computed once, but random views are drawn anew for each query: leave one of them out"
         raise ConfigError("data.augment", [view.name for view in section.augment], fix)
     split = data.load(section.name, **section.options)
     if section.extractor is None:
@@ -259,7 +258,7 @@ def make_population(config: Config, split: Split) -> list[Client]:
 
 
 def client_tests(config: Config, split: Split, n_clients: int) -> list[Subset[Any] | None]:
-    """Returns for each client the test examples of the writers whose train examples it has; None without any."""
+    """Returns for each client the test examples of the writers of its train examples; None without such examples."""
     assert split.writers is not None
     assert split.test_writers is not None, "see `check_owners`"
     tests: list[Subset[Any] | None] = [None] * n_clients
@@ -272,7 +271,7 @@ def client_tests(config: Config, split: Split, n_clients: int) -> list[Subset[An
 
 
 def client_names(config: Config, split: Split, n_clients: int) -> list[str] | None:
-    """Returns the names of the clients, if each is a writer whom the data name; the server, if any, is the last."""
+    """Returns the names of the clients, if each is a writer with a name in the data; a server is the last."""
     if config.data.partition.kind != "by_writer" or split.writers is None or not split.writer_names:
         return None
     names = [split.writer_names[writer] for writer in split.writers.unique().tolist()]
@@ -307,7 +306,7 @@ def divide(config: Config, split: Split) -> list[Subset[Any]]:
 
 
 def divided(section: DataSection, split: Split) -> list[Subset[Any]]:
-    """Divides the train examples among owners as the section of data says."""
+    """Divides the train examples among owners according to the data section."""
     partition = section.partition
     labels = labels_of(split.train)
     generator = torch.Generator().manual_seed(partition.seed)
@@ -328,7 +327,7 @@ def outline(config: Config) -> PublicDataInfo:
     if config.data.name in DATASETS:
         facts = DATASETS[config.data.name].facts_of(config.data.options)
     if config.data.extractor is not None:
-        facts = None  # how many features there are is known once the network has computed some
+        facts = None  # the number of features is known once the network has computed some
     sizes = None
     if facts:
         sizes = known_sizes(partition.kind, facts.n_train, partition.n_clients)

@@ -1,4 +1,4 @@
-"""Read configurations from YAML files, override settings, and write them with all defaults."""
+"""Reads configurations from YAML files, overrides settings, and writes them with all defaults."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
     Args:
         path: YAML file.
         overrides: `dotted.name=value`, the value as YAML; later ones win.
-        n_owners: The number of organisations that hold the data, each its own: a configuration without
-            `data.partition` then gets one with so many clients. None: the configuration must have one.
+        n_owners: The number of organisations that each hold their own data: a configuration without `data.partition`
+            then gets a partition with this many clients. None: the configuration must have one.
 
     Raises:
-        ConfigError: the file or a setting cannot be used; the error has the field, the value and the fix.
+        ConfigError: If the file or a setting cannot be used; the error has the field, the value and the fix.
     """
     try:
         raw = strict_yaml.read(Path(path).read_text(encoding="utf-8"), str(path))
@@ -34,14 +34,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
         folder = Path(path).parent
         files = [str(file) for file in (*folder.glob("*.yaml"), *folder.glob("*.yml"))]
         close = nearest(str(path), files)
-        fix = f"there is no such file{close if 'did you mean' in close else ''}"
+        fix = f"this file does not exist{close if 'did you mean' in close else ''}"
         raise ConfigError("configuration", str(path), fix) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("configuration", str(path), f"cannot be read ({error})") from None
     if not isinstance(raw, dict):
         fix = "must be a mapping of sections (data, model, strategy, ...)"
         if Path(path).suffix in (".csv", ".tsv", ".parquet"):
-            fix = "is a table: a configuration names it, data: {name: csv, train: ...}; see `fedpriv list csv`"
+            fix = "is a table: name it in a configuration, data: {name: csv, train: ...}; see `fedpriv list csv`"
         raise ConfigError("configuration", str(path), fix)
     for setting in overrides:
         raw = override(raw, setting)
@@ -59,12 +59,12 @@ def to_yaml(config: Config) -> str:
 
 @checked("fingerprint")
 def fingerprint(config: Config) -> str:
-    """Returns a digest of what must not change between stop and resume: all settings but those of logging and speed.
+    """Returns a digest of the settings that must not change on resume: all but logging and speed.
 
-    Files of weights enter by their contents, not by their paths.
+    Files of weights are included by their contents, not by their paths.
 
     Raises:
-        ConfigError: a file of weights cannot be read.
+        ConfigError: If a file of weights cannot be read.
     """
     settings = config.model_dump(mode="json")
     weights = config.model.weights
@@ -72,7 +72,7 @@ def fingerprint(config: Config) -> str:
         settings["model"]["weights"]["file"] = weights.digest()
     extractor = config.data.extractor
     if extractor is None:
-        del settings["data"]["extractor"]  # as before there was this setting
+        del settings["data"]["extractor"]  # the digest is unchanged from before this setting existed
     else:
         settings["data"]["extractor"]["file"] = extractor.digest()
     return of_config(settings)[:16]
@@ -82,12 +82,12 @@ def override(raw: dict[str, Any], setting: str) -> dict[str, Any]:
     """Returns a copy of a mapping in which `dotted.name=value` is set.
 
     Raises:
-        ConfigError: the setting has another form.
+        ConfigError: If the setting has another form.
     """
     name, equals, text = setting.partition("=")
     keys = name.strip().split(".")
     if not equals or not all(keys) or len(keys) > strict_yaml.DEEPEST:
-        raise ConfigError("override", setting, "write it as section.field=value, e.g. privacy.epsilon=1")
+        raise ConfigError("override", setting, "must have the form section.field=value, e.g. privacy.epsilon=1")
     section = raw.get(keys[0])
     if isinstance(section, str):  # the short form of a plugin
         raw = {**raw, keys[0]: {"name": section}}
@@ -95,7 +95,7 @@ def override(raw: dict[str, Any], setting: str) -> dict[str, Any]:
 
 
 def _set(section: object, keys: Sequence[str], value: object) -> dict[str, Any]:
-    """Returns a copy of a mapping in which the value at these nested keys is set; other than mappings are replaced."""
+    """Returns a copy of a mapping with the value at these nested keys set; non-mappings are replaced."""
     copied: dict[str, Any] = {}
     if isinstance(section, dict):
         copied |= section

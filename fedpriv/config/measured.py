@@ -20,11 +20,11 @@ def metrics_of(config: Config, n_classes: int | None, scale: float = 1.0) -> dic
 
     Args:
         config: The configuration.
-        n_classes: Number of classes of the data; None where targets are numbers.
-        scale: How many of the target's own units 1 is.
+        n_classes: Number of classes of the data; None if targets are numbers.
+        scale: Size of 1 in units of the original target.
 
     Raises:
-        ConfigError: a metric does not exist, or is not for targets of this kind.
+        ConfigError: If a metric does not exist, or does not fit this kind of targets.
     """
     return {name: _metric(name, reference, n_classes, scale) for name, reference in config.log.metrics.items()}
 
@@ -33,40 +33,42 @@ def _metric(name: str, reference: str, n_classes: int | None, scale: float) -> C
     field = f"log.metrics.{name}"
     if reference in ERRORS:
         if n_classes is not None:
-            fix = "is for targets that are numbers, and the data have classes: leave it out"
+            fix = "needs targets that are numbers, but the data have classes: leave it out"
             raise ConfigError(field, reference, fix)
         return ERRORS[reference](scale)
     if reference in BINARY:
         if n_classes != 2:
-            fix = "is for data with two classes: leave it out"
+            fix = "needs two classes: leave it out"
             raise ConfigError(field, reference, fix)
         return BINARY[reference]()
     if ":" not in reference:
         names = ", ".join((*ERRORS, *BINARY))
-        raise ConfigError(field, reference, f"choose one of {names}, or write 'package.module:name'")
+        raise ConfigError(field, reference, f"must be one of {names}, or 'package.module:name'")
     return plugins.resolve_object(reference, field=field)
 
 
 def check_owners(config: Config, *, are_known: bool) -> None:
-    """Refuses `log.client_tests` for a data set that does not say who owns each test example.
+    """Raises an error for `log.client_tests` with a data set that does not name the owner of each test example.
 
     Args:
         config: The configuration.
-        are_known: Whether the owners are known.
+        are_known: True if the owners are known.
 
     Raises:
-        ConfigError: the owners are needed and unknown.
+        ConfigError: If the owners are needed and unknown.
     """
     if config.log.client_tests and not are_known:
-        fix = f"{config.data.name} does not say whose each test example is; femnist does, and hf with a column client"
+        fix = (
+            f"{config.data.name} does not name the client of each test example; use femnist, or hf with a column client"
+        )
         raise ConfigError("log.client_tests", True, fix)
 
 
 def check_measured(config: Config, public_info: PublicDataInfo, model: nn.Module, loss: nn.Module) -> None:
-    """Refuses metrics and early stopping that the run would refuse, without its data.
+    """Raises the errors that the run would raise for metrics and early stopping, without its data.
 
     Raises:
-        ConfigError: the same error that the run would raise.
+        ConfigError: The same error that the run would raise.
     """
     check_owners(config, are_known=public_info.tests_have_owners)
     with named_in_log():
@@ -80,7 +82,7 @@ def check_measured(config: Config, public_info: PublicDataInfo, model: nn.Module
 
 @contextmanager
 def named_in_log() -> Generator[None]:
-    """Context manager that adds `log.` to errors about arguments that a configuration has in that section."""
+    """Context manager that adds `log.` to errors about arguments that are in that section of a configuration."""
     try:
         yield
     except ConfigError as error:

@@ -30,13 +30,13 @@ from fedpriv.settings import Count, Probability, plugins
 
 
 class TopologySection(Plugin):
-    """A graph by name, from a file, or from `package.module:function` of your own that returns a networkx graph."""
+    """A graph by name, from a file, or from `package.module:function`, which returns a networkx graph."""
 
     field, registry, context = "network.topology", TOPOLOGIES, ("n_clients",)
 
 
 class MixingSection(Plugin):
-    """How mixing weights are computed from a graph."""
+    """The computation of mixing weights from a graph."""
 
     field, registry, context = "network.mixing", MIXINGS, ("graph",)
 
@@ -47,13 +47,13 @@ class MixingSection(Plugin):
 
 
 class ActivitySection(Plugin):
-    """Which nodes and links are active in a round."""
+    """The nodes and links that are active in a round."""
 
     field, registry = "network.activity", ACTIVITIES
 
 
 class CohortChoice(Choice):
-    """Who takes part in a round: everyone, each with a probability, a fixed number, or fixed blocks in turn."""
+    """The participants of a round: everyone, each with a probability, a fixed number, or fixed blocks in turn."""
 
     neither = "everyone"
     words: ClassVar = {"everyone": Everyone, "poisson": PoissonCohort, "fixed": FixedCohort, "cyclic": CyclicCohort}
@@ -74,7 +74,7 @@ class CohortChoice(Choice):
 
 
 class NetworkSection(Section):
-    """Who sends to whom: a server with cohorts of clients, or a graph with mixing, activity and outages."""
+    """The communication network: a server with cohorts of clients, or a graph with mixing, activity and outages."""
 
     topology: TopologySection = TopologySection(name="star")
     cohort: CohortChoice = CohortChoice()
@@ -87,7 +87,7 @@ class NetworkSection(Section):
         """Builds the network of `n_clients` clients.
 
         Raises:
-            ConfigError: settings do not fit each other or the number of clients.
+            ConfigError: If settings do not fit each other or the number of clients.
         """
         cohort = self.cohort.build()
         if self.topology.name == "star":
@@ -97,20 +97,20 @@ class NetworkSection(Section):
                 if self.outages:
                     field = "outages"
                     value = str(self.outages)
-                fix = "belongs to graphs; on a star say network.cohort"
+                fix = "is for graphs; on a star use network.cohort"
                 if self.outages:
                     fix = (
-                        "belongs to graphs: behind a server fedpriv prices everyone, or a cohort that is drawn "
-                        "(network.cohort); for a client that joins late train in two parts (Special cases in the docs)"
+                        "is for graphs; with a server, use network.cohort, or leave it out (all clients take "
+                        "part). For a client that joins late, train in two parts (Special cases in the docs)"
                     )
                 raise ConfigError(f"network.{field}", value, fix)
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
-            fix = "belongs to the star; on a graph say network.activity"
+            fix = "is for the star; on a graph use network.activity"
             raise ConfigError("network.cohort", str(self.cohort), fix)
         has_own_weights = self.activity.name == "one_peer_exponential" and not self.outages
         if has_own_weights and self.mixing.name != "metropolis":
-            fix = "one_peer_exponential has weights of its own; leave it out"
+            fix = "one_peer_exponential sets its own weights; leave it out"
             raise ConfigError("network.mixing", self.mixing.name, fix)
         graph = checked(self.topology.build(n_clients=n_clients), n_clients)
         rule = self.mixing.rule()

@@ -13,14 +13,14 @@ from fedpriv.privacy import Record
 from fedpriv.reports.spendings import PlannedSpending, may_stay_unfinished
 from fedpriv.runs import PlannedReleases, RunFiles, fixed_data, settings_in_words
 
-_LONGEST = 60  # characters of sizes in a checkpoint's words; of longer texts the end is not there
+_LONGEST = 60  # characters of sizes in a checkpoint's text; longer texts are cut
 
 
 def plan_of(files: RunFiles) -> PlannedSpending:
-    """Returns public sizes and unreleased records of a run's plan; None of what is unknown.
+    """Returns public sizes and unreleased records of a run's plan; None for each that is unknown.
 
-    The sizes follow from the configuration and the data as they are now. Files of the user's own may have changed since
-    the run: then sizes are unknown.
+    The sizes are computed from the configuration and the data in their present state. User files may have changed since
+    the run; sizes are then unknown.
     """
     config = None
     sizes = None
@@ -48,7 +48,8 @@ def _remaining(files: RunFiles, config: Config | None, sizes: Sequence[int] | No
         elif config is None or (sizes is None and not files.ledger.records):
             return None
         else:
-            # a checkpoint of an earlier version: the configuration makes the plan again, if the data are the same
+            # a checkpoint of an earlier version: the plan is recomputed from the configuration, if the data are the
+            # same
             plan = PlannedReleases.of(planned(config, int(checkpoint.seed, 16), FirstPart.of(files.ledger)))
         if not plan.is_of(files.ledger):
             return None
@@ -58,7 +59,7 @@ def _remaining(files: RunFiles, config: Config | None, sizes: Sequence[int] | No
 
 
 def _are_sizes_of_run(sizes: Sequence[int], files: RunFiles) -> bool:
-    """Returns whether the clients of the run had these numbers of examples; False if that is not on record."""
+    """Returns True if the clients of the run had these numbers of examples; False if that is not on record."""
     if fixed_data(files.config) is not None:
         return True
     if files.checkpoint is None:

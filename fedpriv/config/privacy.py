@@ -53,7 +53,7 @@ SAMPLING = by_key(
 
 _FOR = {"iterate": "for"}  # `for` cannot be a name in Python
 MATRIX = by_key("independent", None, bsr=BSR, banded=by_fields(Banded, {}, _FOR), blt=by_fields(BLT, {}, _FOR))
-choice_of(MATRIX).words["independent"] = Independent  # which a run has where there is no matrix
+choice_of(MATRIX).words["independent"] = Independent  # the value if there is no matrix
 SECRETS = by_key("complete", Complete(), random_regular=RandomRegular, topology=Topology)
 TRUST = by_key(
     "local",
@@ -65,7 +65,7 @@ TRUST = by_key(
 
 
 class ScheduleChoice(Choice):
-    """How rounds share the budget; `function` is `package.module:name` of a function from a round to its share."""
+    """The division of the budget among rounds; `function` is the `package.module:name` of a function of the round."""
 
     neither = "uniform"
     words: ClassVar = {"uniform": Uniform, "geometric": Geometric, "function": Custom}
@@ -100,10 +100,11 @@ _AS_IN_PYTHON: Any = options_section(Privacy, _SETTINGS - {*_NOT_AS_IN_PYTHON}, 
 
 
 class PrivacySection(_AS_IN_PYTHON):
-    """The privacy settings: those of `fedpriv.Privacy`, and what YAML writes in another way.
+    """The privacy settings: the fields of `fedpriv.Privacy`, some with another form in YAML.
 
-    Give the total `epsilon`, or the `noise_multiplier`; `epsilon_bar` is for published variants.
-    `budget` names the file of the data's lifetime budget (`fedpriv budget`), which refuses a run that would overspend.
+    Set the total `epsilon`, or the `noise_multiplier`; `epsilon_bar` is for published variants.
+    `budget` names the file of the data's lifetime budget (`fedpriv budget`); a run that would exceed it raises an
+    error.
     """
 
     epsilon_bar: PositiveOrInfinite | None = None
@@ -118,7 +119,7 @@ class PrivacySection(_AS_IN_PYTHON):
         """Fills in an l2 clip for Gaussian noise and an l1 clip for Laplace noise, unless a norm is set."""
         if not isinstance(raw, dict) or not isinstance(raw.get("clip", {}), dict):
             return raw
-        # an unknown mechanism, of any type, is refused later
+        # an unknown mechanism, of any type, raises an error later
         distribution = next(
             (distribution for name, distribution in NOISE_DISTRIBUTIONS.items() if name == raw.get("mechanism")),
             NOISE_DISTRIBUTIONS["gaussian"],
@@ -126,25 +127,25 @@ class PrivacySection(_AS_IN_PYTHON):
         return {**raw, "clip": {"bound": 1.0, "norm": distribution.norm, **raw.get("clip", {})}}
 
     def _check_published(self, published: bool) -> None:
-        """Refuses `epsilon_bar` for sound strategies, and a target or noise multiplier for published variants."""
+        """Raises an error for `epsilon_bar` with sound strategies, or target or multiplier with published variants."""
         if not published and self.epsilon_bar is not None:
-            fix = "it belongs to strategy.variant: published; give the run's total as privacy.epsilon"
+            fix = "is only for strategy.variant: published; set the total of the run as privacy.epsilon"
             raise ConfigError("privacy.epsilon_bar", self.epsilon_bar, fix)
         if not published:
             return
         for name in ("epsilon", "noise_multiplier"):
             if getattr(self, name) is not None:
-                fix = "variant: published makes no promise; leave it out, epsilon_bar sets the noise"
+                fix = "variant: published has no privacy guarantee and takes its noise from epsilon_bar; leave it out"
                 raise ConfigError(f"privacy.{name}", getattr(self, name), fix)
 
     def build(self, recipe: Recipe) -> Privacy:
         """Builds the settings `fedpriv.Privacy`.
 
         Args:
-            recipe: The strategy, with the schedule or published noise that it brings.
+            recipe: The strategy, with its own schedule or published noise, if any.
 
         Raises:
-            ConfigError: settings contradict each other or the strategy.
+            ConfigError: If settings contradict each other or the strategy.
         """
         self._check_published(recipe.published is not None)
         schedule = self.schedule.build()

@@ -12,7 +12,7 @@ from fedpriv.runs import TrainingOptions
 
 
 class ObjectiveSection(Plugin):
-    """What each client minimises."""
+    """The objective that each client minimises."""
 
     field, registry = "problem.objective", OBJECTIVES
 
@@ -24,7 +24,7 @@ class ConstraintSection(Plugin):
 
 
 class ServerSection(Section):
-    """Constraints on the server's data, which are the test data: one more client, without an objective."""
+    """Constraints on the server's data (the test data); the server is one more client, without an objective."""
 
     constraints: list[ConstraintSection]
     data: Literal["test"] = "test"
@@ -41,7 +41,7 @@ class ProblemSection(_OPTIONS):
     server: ServerSection | None = None
 
     def everyones(self) -> list[Problem]:
-        """Returns the problem of each client, and that of the server if it has constraints."""
+        """Returns the problem of each client, and the server's problem if it has constraints."""
         problems = [Problem(self.objective.build(), tuple(constraint.build() for constraint in self.constraints))]
         if self.server is not None:
             problems.append(Problem(None, tuple(constraint.build() for constraint in self.server.constraints)))

@@ -1,4 +1,4 @@
-"""How YAML writes step sizes: a number, the fields of a decaying sequence, or one of the schedules by name."""
+"""The spelling of step sizes in YAML: a number, the fields of a decaying sequence, or a schedule by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _OneSchedule(Section):
     @model_validator(mode="after")
     def _just_one(self) -> Self:
         if len(self.chosen) != 1:
-            raise PydanticCustomError("choice", "give one of {names}", {"names": ", ".join(type(self).model_fields)})
+            raise PydanticCustomError("choice", "must be one of {names}", {"names": ", ".join(type(self).model_fields)})
         return self
 
     @property

@@ -30,7 +30,7 @@ from fedpriv.strategies import Strategy
 
 
 class PartitionSection(Section):
-    """Who holds which examples: `kind` names a function of `fedpriv.data.partition`, whose options stand beside it."""
+    """The distribution of examples: `kind` names a function of `fedpriv.data.partition`, followed by its options."""
 
     kind: Kind
     n_clients: int | None
@@ -63,12 +63,12 @@ class AugmentSection(Plugin):
 
 
 class DataSection(Plugin):
-    """A data set, and how it is divided among clients.
+    """A data set and its division among clients.
 
-    `augment` lists random changes of training inputs, applied in order and drawn anew in each answer:
-    `[{name: crop, padding: 2}, flip]`. With an `augmentation_multiplicity` of K an example has K views, whose mean
-    gradient is clipped once. `extractor` names a frozen network in a file, whose outputs become the inputs:
-    `{file: body.safetensors, model: resnet18_gn, layer: avgpool, without: [fc.*]}` or `{file: body.onnx}`.
+    `augment` lists random changes of training inputs, which are applied in order and drawn anew for each query:
+    `[{name: crop, padding: 2}, flip]`. With an `augmentation_multiplicity` of K, an example has K views, and their mean
+    gradient is clipped once. `extractor` names a frozen network in a file; its outputs become the inputs: `{file:
+    body.safetensors, model: resnet18_gn, layer: avgpool, without: [fc.*]}` or `{file: body.onnx}`.
     """
 
     field, registry = "data", DATASETS
@@ -93,9 +93,9 @@ def _as_file(raw: object) -> object:
 class ModelSection(Plugin):
     """The model; `fix` replaces layers that mix examples, such as BatchNorm.
 
-    `weights` names a file to start from, on this machine: a path, or `{file: PATH, without: [head.*]}`.
-    `train` lists the parameters to train, with `*` for any text: `[head.*]`. All others are frozen, and must be public.
-    `lora` puts adapters beside linear layers, which are then trained besides: `{layers: [blocks.*.query], rank: 4}`.
+    `weights` names a local file with initial weights: a path, or `{file: PATH, without: [head.*]}`.
+    `train` lists the parameters to train, with `*` for any text: `[head.*]`. All others are frozen and must be public.
+    `lora` adds adapters to linear layers, which are then also trained: `{layers: [blocks.*.query], rank: 4}`.
     """
 
     field, registry, context = "model", MODELS, ("input_shape", "n_features", "n_classes")
@@ -113,7 +113,7 @@ class LossSection(Plugin):
 
 
 class StrategySection(Plugin):
-    """The algorithm. `variant: published` is what a paper publishes, with its noise, private or not."""
+    """The algorithm. `variant: published` is the version published in a paper, with its noise, private or not."""
 
     field, registry, context, spellings = "strategy", STRATEGIES, CONTEXT, SPELLINGS
 
@@ -122,18 +122,21 @@ class StrategySection(Plugin):
     @model_validator(mode="before")
     @classmethod
     def _optimizer_only_where_steps_are_free(cls, raw: object) -> object:
-        """Refuses an optimizer for strategies whose proof, or whose algorithm itself, needs their own plain step."""
+        """Raises an error for an optimizer with strategies that require their own plain step."""
         if not (isinstance(raw, dict) and "optimizer" in raw and raw.get("name") in STRATEGIES):
             return raw
         names = [name for name, entry in STRATEGIES.items() if "optimizer" in signature(entry.build).parameters]
         if raw["name"] not in names or raw.get("variant", "sound") != "sound":
-            fix = f"{raw['name']} makes steps of its own: leave it out; these take one: {', '.join(names)}"
+            fix = (
+                f"{raw['name']} computes its own step sizes: leave it out; these strategies have one: "
+                f"{', '.join(names)}"
+            )
             raise ConfigError("strategy.optimizer", raw["optimizer"], fix)
         return raw
 
     @classmethod
     def variants(cls, name: str) -> tuple[dict[str, str], ...]:
-        """Returns no field, and `variant: published` for a name that has a published variant."""
+        """Returns no field, and `variant: published` for a name with a published variant."""
         if STRATEGIES[name].variants.published:
             return ({}, {"variant": "published"})
         return ({},)
@@ -161,7 +164,9 @@ class StrategySection(Plugin):
         elif isinstance(built, Strategy):
             recipe = Recipe(built)
         if not isinstance(recipe, Recipe):
-            raise ConfigError("strategy", self.name, f"gives a {type(built).__name__}; give a fedpriv.Strategy")
+            raise ConfigError(
+                "strategy", self.name, f"returns a {type(built).__name__}; it must return a fedpriv.Strategy"
+            )
         name = self.name
         if self.variant != "sound":
             name = f"{self.name} ({self.variant})"
@@ -173,20 +178,20 @@ _REPORTING_OPTIONS: Any = options_section(TrainingOptions, REPORTING)
 
 
 class LogSection(_REPORTING_OPTIONS):
-    """What is written down, and how often: options of `fedpriv.train`, and what files to write.
+    """The contents and frequency of logs: options of `fedpriv.train`, and the files to write.
 
-    `model.pt` is the model (the mean over nodes); `save_node_models` writes each node's to `node_models.pt`.
-    `stop_on` ends a run when a released model is not finite (`nonfinite`), also when its test loss is not
+    `model.pt` is the model (the mean over nodes); `save_node_models` writes each node's model to `node_models.pt`.
+    `stop_on` ends a run when a released model is not finite (`nonfinite`), also when its test loss is not finite
     (`nonfinite_loss`), or never (`nothing`); the whole plan is then charged.
-    `optimum` is the smallest value of the objective, if known. The result then has the gap to it, which is not private:
-    for experiments on public data only.
-    `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `keep: best` gives the
-    model of the round that tested best: for no epsilon, but with an optimistic metric. `metrics` gives further
-    ones by name, each a `package.module:name` of a function of outputs and targets; or, where targets are numbers,
-    `rmse` or `mae`, in the units of the data's own column; where there are two classes, `auc`, `sensitivity`,
-    `specificity`, `brier` or `calibration_error`. `client_tests` also tests each client's model on the test
-    examples of its own writers (femnist), and reports the spread over clients. `test: false` is for test data that are
-    private: nothing is computed on them (`fedpriv tune --score-noise` tells a noised score).
+    `optimum` is the smallest value of the objective, if known. The result then contains the gap to it, which is not
+    private: for experiments on public data only.
+    `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `keep: best` returns the
+    model of the round with the best test metric: at no epsilon, but with an optimistic metric. `metrics` adds further
+    metrics by name, each a `package.module:name` of a function of outputs and targets; if targets are numbers, also
+    `rmse` or `mae`, in the units of the data's own column; with two classes also `auc`, `sensitivity`, `specificity`,
+    `brier` or `calibration_error`. `client_tests` also tests each client's model on the test examples of its own
+    writers (femnist), and reports the spread over clients. `test: false` is for private test data: nothing is computed
+    on them (`fedpriv tune --score-noise` releases a noised score).
     """
 
     test: bool = True
@@ -200,7 +205,7 @@ class LogSection(_REPORTING_OPTIONS):
         needs_test_data = {"stop": self.stop, "metrics": self.metrics, "client_tests": self.client_tests}
         for name, value in needs_test_data.items():
             if value and not self.test:
-                raise ConfigError(f"log.{name}", value, "is computed on test data: leave it out, or log.test: false")
+                raise ConfigError(f"log.{name}", value, "needs test data: leave it out, or log.test: false")
         return self
 
 
@@ -208,7 +213,7 @@ _RUN_OPTIONS: Any = options_section(TrainingOptions, ("rounds", "seed", "compute
 
 
 class Config(_RUN_OPTIONS):
-    """The configuration of a run: options of `fedpriv.train`, and sections for what are objects in Python."""
+    """The configuration of a run: options of `fedpriv.train`, and sections for settings that are objects in Python."""
 
     data: DataSection
     model: ModelSection
@@ -217,12 +222,12 @@ class Config(_RUN_OPTIONS):
     strategy: StrategySection
     privacy: PrivacySection
     network: NetworkSection = NetworkSection()
-    secret_seed: Annotated[Whole | None, Field(exclude=True)] = None  # neither written down nor fingerprinted
+    secret_seed: Annotated[Whole | None, Field(exclude=True)] = None  # neither written to files nor fingerprinted
     log: LogSection = LogSection()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        self.promise()  # raises for settings that contradict each other; builds the strategy and the network, too
+        self.promise()  # raises for settings that contradict each other; also builds the strategy and the network
         return self
 
     def recipe(self, n_clients: int | None = None) -> Recipe:
@@ -231,7 +236,7 @@ class Config(_RUN_OPTIONS):
         return self.strategy.recipe(self.rounds, self.privacy.epsilon_bar, fraction)
 
     def promise(self, n_clients: int | None = None) -> Privacy:
-        """Builds the privacy settings; `n_clients` as for `recipe`."""
+        """Builds the privacy settings; see `recipe` for `n_clients`."""
         if self.strategy.variant == "published" and self.privacy.epsilon_bar is None:
             fix = "variant: published needs the paper's epsilon per round, e.g. 0.05 (.inf: no noise)"
             raise ConfigError("privacy.epsilon_bar", None, fix)

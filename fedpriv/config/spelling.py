@@ -1,4 +1,4 @@
-"""How YAML writes parameters that are objects in Python; all others are written as in Python.
+"""The spelling in YAML of parameters that are objects in Python; all others are written as in Python.
 
 `SPELLINGS` is a table by annotation; `wrapped` is for one factory around another. Names, bounds and defaults are read
 from the factories.
@@ -55,7 +55,7 @@ from fedpriv.strategies import (
 def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN401 - an annotation
     """Returns the spelling `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for the object `nothing`.
 
-    A class some of whose fields are spelled themselves is given as `by_fields` makes it.
+    A class with fields that have a spelling is passed as the result of `by_fields`.
     """
     options: dict[str, Any] = {key: (named_fields(kind) | None, None) for key, kind in classes.items()}
     model = create_model("Choice", __base__=Choice, **options)
@@ -68,7 +68,7 @@ def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN40
         if value == nothing:
             return neither
         key = keys[type(value)]
-        if get_args(classes[key]):  # some of its fields are spelled themselves
+        if get_args(classes[key]):  # some of its fields have a spelling
             return {key: TypeAdapter(classes[key]).dump_python(value, mode="json")}
         return {key: asdict(value)}
 
@@ -76,7 +76,7 @@ def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN40
 
 
 def choice_of(spelling: Any) -> type[Choice]:  # noqa: ANN401 - an annotation
-    """Returns the section behind a spelling that `by_key` made."""
+    """Returns the section behind a spelling of `by_key`."""
     return get_args(spelling)[0]
 
 
@@ -102,8 +102,8 @@ def by_fields(kind: type, spellings: Mapping[Any, Any], words: Mapping[str, str]
 
     Args:
         kind: The class.
-        spellings: How YAML writes values of some annotations.
-        words: Fields that have another name in YAML.
+        spellings: Spelling in YAML for values of some annotations.
+        words: Fields with another name in YAML.
     """
     model = options_model(kind, spellings=spellings, words=words)
 
@@ -163,7 +163,7 @@ SPELLINGS: Mapping[Any, Any] = {
 
 
 def wrapped(factory: Callable[..., Strategy], **around: Callable[..., Strategy]) -> Callable[..., Strategy]:
-    """Adds options to a factory, each for a function that makes a strategy from a strategy; null leaves it out."""
+    """Adds options to a factory, each for a function from strategy to strategy; null omits it."""
 
     def build(**options: Any) -> Strategy:  # noqa: ANN401 - checked by the factory
         sections = {name: options.pop(name, None) for name in around}

@@ -1,8 +1,8 @@
 """The strategies that a configuration can name, collected from the files of `strategies/`, `algorithms/` and `papers/`.
 
-A file lists its strategies in `NAMES`, the published variants of a name in `VARIANTS`, and functions that make a
-strategy from a strategy in `AROUND`. Options are the parameters of these functions, with their bounds and defaults;
-parameters named in `CONTEXT` are filled in. `spelling` says how YAML writes objects.
+A file lists its strategies in `NAMES`, the published variants of a name in `VARIANTS`, and functions from strategy to
+strategy in `AROUND`. Options are the parameters of these functions, with their bounds and defaults; parameters named in
+`CONTEXT` are filled in. The spelling of objects in YAML is defined in `spelling`.
 """
 
 from __future__ import annotations

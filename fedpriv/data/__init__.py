@@ -1,4 +1,4 @@
-"""Data sets, and how their examples are divided among clients."""
+"""Data sets, and the division of their examples among clients."""
 
 import lazy_loader
 

@@ -15,7 +15,7 @@ from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
 from fedpriv.settings import RegistryEntry, checked
 
-_NO_TARGET = -100  # torch's mark of a position in a sequence that has no target
+_NO_TARGET = -100  # torch's mark for a position in a sequence without a target
 
 
 @checked("data")
@@ -27,15 +27,15 @@ class Split:
         train: Examples `(x, y)`, to be divided among the clients.
         test: Examples `(x, y)`, which count as public.
         n_classes: Labels are in `[0, n_classes)`; None if targets are numbers (regression).
-        writers: int64 `[n_train]`, the owner of each train example (e.g. who wrote it); None if the data do not say.
-        description: One line: what the data are, and how many.
-        test_writers: int64 `[n_test]`, the owner of each test example; None if the data do not say.
-        target_scale: In regression, how many of the target's own units 1 is; it is public.
-        writer_names: The public name of each number in `writers`, by which reports call a client; empty if they have
-            none.
+        writers: int64 `[n_train]`, the owner of each train example (e.g. its writer); None if unknown.
+        description: One line with the contents and size of the data.
+        test_writers: int64 `[n_test]`, the owner of each test example; None if unknown.
+        target_scale: In regression, the size of 1 in units of the original target; it is public.
+        writer_names: The public name of each number in `writers`, used for clients in reports; empty if there are no
+            names.
 
     Raises:
-        DataError: an example cannot be used, or `writers` does not fit `train`, or `test_writers` does not fit `test`.
+        DataError: If an example cannot be used, or `writers` or `test_writers` does not fit its examples.
     """
 
     train: Dataset[Any]
@@ -59,7 +59,7 @@ class Split:
 @checked("data")
 @dataclass(frozen=True)
 class DataFacts:
-    """Public facts of a data set that do not depend on the options with which it is loaded.
+    """Public facts of a data set that do not depend on its loading options.
 
     Attributes:
         n_train: Number of train examples.
@@ -80,7 +80,7 @@ class DatasetEntry(RegistryEntry[Split]):
     Args:
         build: Loads the data set.
         description: One line about it.
-        facts: Its public facts, where they never change, or a function of its options that returns them: then a run is
+        facts: Its public facts, if they never change, or a function of its options that returns them: a run is then
             planned without reading the data.
     """
 
@@ -95,7 +95,7 @@ class DatasetEntry(RegistryEntry[Split]):
 
 @checked("labels_of")
 def labels_of(dataset: Dataset[Any]) -> Tensor:
-    """Returns the targets `[n]`, int64 where they are labels, `[n, length]` where they are sequences.
+    """Returns the targets `[n]`, int64 if they are labels, or `[n, length]` if they are sequences.
 
     A data set that is not a `TensorDataset` is read once in full.
     """
@@ -106,20 +106,20 @@ def labels_of(dataset: Dataset[Any]) -> Tensor:
 
 @checked("check_dataset")
 def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "dataset") -> None:
-    """Refuses examples that would break training silently; reads every example once.
+    """Raises an error for examples that would silently break training; reads every example once.
 
     Args:
-        dataset: Map-style examples `(x, y)`: x a tensor, y a class number, or a number where there are no classes. In a
+        dataset: Map-style examples `(x, y)`: x a tensor, y a class number, or a number if there are no classes. In a
             `TensorDataset` y may be a sequence of class numbers, where -100 marks positions that do not count.
         n_classes: Labels must be in `[0, n_classes)`; None for regression: targets must be finite.
-        name: What to call the data in an error.
+        name: Name of the data in errors.
 
     Raises:
-        DataError: there are no examples, an input is no finite tensor, or a target cannot be used; the message names
-            the index.
+        DataError: If there are no examples, an input is not a finite tensor, or a target cannot be used; the message
+            contains the index.
     """
     if size(dataset) == 0:
-        raise DataError(f"{name} is empty: give at least one example")
+        raise DataError(f"{name} is empty: it needs at least one example")
     if _is_plain(dataset):
         inputs, targets = dataset.tensors
         _check_examples(inputs, targets, n_classes, name, first=0)
@@ -127,16 +127,16 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
     for index in range(size(dataset)):
         example = dataset[index]
         if not (isinstance(example, (tuple, list)) and len(example) == 2 and isinstance(example[0], Tensor)):
-            raise DataError(f"{name}[{index}] is a {type(example).__name__}: give pairs (tensor, label)")
+            raise DataError(f"{name}[{index}] is a {type(example).__name__}: use pairs (tensor, label)")
         _check_examples(example[0][None], torch.as_tensor(example[1]).reshape(1), n_classes, name, first=index)
 
 
 def as_inputs(pixels: Tensor, *, flat: bool, transforms: Sequence[TransformName]) -> Tensor:
-    """Turns images into model inputs.
+    """Converts images to model inputs.
 
     Args:
         pixels: float32 `[n, channels, height, width]` in [0, 1].
-        flat: Give `[n, channels * height * width]` instead.
+        flat: Return `[n, channels * height * width]` instead.
         transforms: Names of functions of single images, applied in order; see `fedpriv.data.transforms`.
     """
     images = apply(pixels, transforms)
@@ -147,7 +147,7 @@ def as_inputs(pixels: Tensor, *, flat: bool, transforms: Sequence[TransformName]
 
 
 def _is_plain(dataset: Dataset[Any]) -> TypeGuard[TensorDataset]:
-    """Whether the examples are pairs in tensors as they are; a subclass of the user's may change them when read."""
+    """True if the examples are pairs in tensors; a user-defined subclass may change them when they are read."""
     return type(dataset).__getitem__ is TensorDataset.__getitem__ and len(cast("TensorDataset", dataset).tensors) == 2
 
 
@@ -163,7 +163,7 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name:
         _check_numbers(labels, name, first)
         return
     if labels.is_floating_point() or labels.dim() == 0:
-        raise DataError(f"{name} has labels of {labels.dtype} and shape {tuple(labels.shape)}: give int64 [n]")
+        raise DataError(f"{name} has labels of {labels.dtype} and shape {tuple(labels.shape)}: use int64 [n]")
     wrong = (labels < 0) | (labels >= n_classes)
     if labels.dim() > 1:
         wrong &= labels != _NO_TARGET
@@ -176,7 +176,7 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name:
 
 def _check_numbers(targets: Tensor, name: str, first: int) -> None:
     if not targets.is_floating_point() or targets.dim() != 1:
-        fix = "give float [n], or say how many classes there are"
+        fix = "use float [n], or set n_classes"
         raise DataError(f"{name} has targets of {targets.dtype} and shape {tuple(targets.shape)}: {fix}")
     broken = (~torch.isfinite(targets)).nonzero()
     if len(broken):

@@ -1,4 +1,4 @@
-"""Values that may occur in each column of a published table; another value means that the file is damaged."""
+"""Valid values for each column of a published table; any other value means that the file is damaged."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Column:
 
     Args:
         name: Its name in error messages.
-        words: All words that occur; empty for numbers.
-        low: Least number.
+        words: All valid words; empty for numbers.
+        low: Smallest number.
         high: Largest number.
-        gaps: Whether `?` may stand for a missing value.
+        gaps: True if `?` may represent a missing value.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Column:
     gaps: bool = False
 
     def holds(self, text: str) -> bool:
-        """Whether the column may hold this value."""
+        """True if the value is valid for the column."""
         if text == MISSING:
             return self.gaps
         if self.words:
@@ -46,15 +46,15 @@ class Column:
 
 
 def check_rows(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:
-    """Refuses a value that a column cannot have.
+    """Raises an error for an invalid value in a column.
 
     Raises:
-        DataError: there is no row, a row has another length, or a value may not occur; the message names file, row and
-            column.
+        DataError: If there is no row, a row has another length, or a value is invalid; the message contains file, row
+            and column.
     """
     if not rows:
         raise DataError(f"{path} has no rows: fetch it again")
-    # most columns have few different values, so that each value is checked once; a wrong one is then looked for by row
+    # most columns have few distinct values, so each value is checked once; an invalid one is then searched for by row
     if all(len(row) == len(columns) for row in rows):
         by_column = zip(columns, zip(*rows, strict=True), strict=True)
         if all(column.holds(value) for column, values in by_column for value in {*values}):
@@ -119,7 +119,7 @@ ADULT = (
         ),
         gaps=True,
     ),
-    Column("income", ("<=50K", ">50K", "<=50K.", ">50K.")),  # the test file ends them in a point
+    Column("income", ("<=50K", ">50K", "<=50K.", ">50K.")),  # in the test file they end in a point
 )
 _GRADES = ("thickness", "cell size", "cell shape", "adhesion", "epithelial size", "nuclei", "chromatin", "nucleoli")
 BREAST_CANCER = (

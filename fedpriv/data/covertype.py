@@ -34,19 +34,19 @@ def covertype(
 ) -> Split:
     """Forest cover types, 54 features and a constant; rows have l2 norm 1, so logistic gradients have norm at most 1.
 
-    Measured columns are brought to [-1, 1] by UCI's published ranges, a constant column is appended, and each row is
-    divided by its own norm: fixed maps of single rows, which cost no privacy.
+    Measured columns are scaled to [-1, 1] by UCI's published ranges, a constant column is appended, and each row is
+    divided by its own norm. These are fixed maps of single rows, which have no privacy cost.
 
     Args:
         root: Folder of the file; None is `$FEDPRIV_DATA/covertype`.
-        file: Its name; None takes the first that exists of covtype.data, covtype.data.gz and a 16 % sample.
+        file: Its name; None uses the first that exists of covtype.data, covtype.data.gz and a 16 % sample.
         n_train: Number of training rows; the others are for testing. None is 86 % of all.
         target: `binary`: class 2 against the rest, as in Wang, Ye, Xu (2017); `cover`: the seven classes.
         seed: Seed of the split.
 
     Raises:
-        DataError: the file is missing or has other columns.
-        ConfigError: an option is out of range.
+        DataError: If the file is missing or has other columns.
+        ConfigError: If an option is out of range.
 
     Source: Blackard and Dean (1998), UCI.
     """
@@ -94,7 +94,7 @@ def _find(root: str | None, file: str | None) -> Path:
     for name in (file,) if file else _FILES:
         if (folder / name).is_file():
             return folder / name
-    raise DataError(f"Covertype: no {file or ' or '.join(_FILES)} in {folder}: get covtype.data.gz from UCI")
+    raise DataError(f"Covertype: no {file or ' or '.join(_FILES)} in {folder}: download covtype.data.gz from UCI")
 
 
 def _read(path: Path) -> np.ndarray:
@@ -105,7 +105,7 @@ def _read(path: Path) -> np.ndarray:
             content = path.read_bytes()
         rows = np.loadtxt(content.decode("ascii").splitlines(), delimiter=",", ndmin=2)
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): get it again") from error
+        raise DataError(f"{path} cannot be read ({error}): download it again") from error
     if rows.shape[1] != _COLUMNS or not np.isin(rows[:, -1], range(1, 8)).all():
         raise DataError(f"{path}: rows need 54 features and a cover type from 1 to 7, as in UCI's covtype.data")
     return rows

@@ -30,26 +30,28 @@ def csv(
 ) -> Split:
     """Reads a table from comma-separated files with a heading line, one example a row.
 
-    Ranges, categories and classes are settings, not measured on the data, so the encoding of a row depends on no other.
+    Ranges, categories and classes are settings and not measured on the data, so the encoding of a row depends on no
+    other.
 
     Args:
-        train: Comma-separated file (UTF-8) with the clients' examples; or one file a client, by a folder, of which
-            those that end in `.csv` count, or a pattern such as `sites/*/data.csv`. Then clients are numbered in the
-            sorted order of the paths, which are public, and `partition: {kind: by_writer}` keeps them apart.
-        test: The same with public examples; accuracies are computed on them without noise. A folder or pattern whose
-            files have the names of the clients', or a table with the column `client`, says whose each one is.
+        train: Comma-separated file (UTF-8) with the clients' examples; or one file per client: a folder with files that
+            end in `.csv`, or a pattern such as `sites/*/data.csv`. Clients are then numbered in the sorted order of the
+            paths, which are public, and `partition: {kind: by_writer}` keeps them apart.
+        test: The same for public examples; accuracies are computed on them without noise. The owner of each test file
+            is determined if the files of a folder or pattern have the names of the clients' files, or if the table has
+            the column `client`.
         label: Column of the class, or of the number to predict.
         classes: The values of that column, in the order of the class numbers. None is regression: the column is a
             number with a range in `numbers`, and is mapped to [-1, 1] like the others.
         numbers: For each numeric column its range `[low, high]`, from public knowledge such as the limits of a device.
             It is mapped to [-1, 1]; values outside count as the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
-        missing: For a column the public value that stands for one that is missing, see `TableEncoder`. What is missing
-            without a rule is an error.
-        indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
-        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`, where one file has
-            the rows of all. Clients are numbered in the sorted order of its values, which are public, too: reports call
-            clients by them.
+        missing: For a column, the public value that replaces a missing one, see `TableEncoder`. A missing value without
+            a rule is an error.
+        indicators: Columns that get one more 0/1 feature: 1 if the value is missing.
+        client: Column with the client of each row, for `partition: {kind: by_writer}`, if one file has the rows of all
+            clients. Clients are numbered in the sorted order of its values, which are also public: reports use them as
+            names of clients.
         bias: Add a constant feature.
         centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
 
@@ -58,9 +60,9 @@ def csv(
         the constant.
 
     Raises:
-        ConfigError: the files lack a column, a range is empty, or a value is listed twice.
-        DataError: there is no file, or it cannot be read, or a value is missing, no number or not listed; the message
-            names file and line.
+        ConfigError: If the files lack a column, a range is empty, or a value is listed twice.
+        DataError: If there is no file, it cannot be read, or a value is missing, not a number or not listed; the
+            message contains file and line.
     """
     encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
     return read_split(encoder, read_table, train, test, client=client, suffix=".csv")
@@ -70,7 +72,7 @@ def read_headings(path: str) -> list[str]:
     """Returns the names of the columns of a comma-separated file.
 
     Raises:
-        DataError: it cannot be read, or is empty.
+        DataError: If it cannot be read, or is empty.
     """
     return [name for name in _rows(path)[0] if name]
 
@@ -79,8 +81,8 @@ def read_table(path: str, columns: Sequence[str]) -> Table:
     """Reads these columns of a comma-separated file.
 
     Raises:
-        ConfigError: the file lacks a column.
-        DataError: it cannot be read, or has no rows.
+        ConfigError: If the file lacks a column.
+        DataError: If it cannot be read, or has no rows.
     """
     rows = _rows(path)
     check_columns(path, columns, list(rows[0]))
@@ -92,13 +94,13 @@ def read_table(path: str, columns: Sequence[str]) -> Table:
 
 
 def _rows(path: str) -> list[dict[str, str]]:
-    """Reads a comma-separated file; each row by the names of its columns, what is left over under an empty name."""
+    """Reads a comma-separated file; each row as a mapping by column names, with surplus values under an empty name."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             rows = list(reader.DictReader(file, restval="", restkey=""))
     except (OSError, UnicodeDecodeError, reader.Error) as error:
-        fix = "give a comma-separated file in UTF-8, or for one file a client a folder or a pattern, sites/*.csv"
+        fix = "use a comma-separated file in UTF-8; for one file per client, a folder or a pattern, sites/*.csv"
         raise DataError(f"{path} cannot be read ({error}): {fix}") from error
     if not rows:
-        raise DataError(f"{path} has no rows: give a heading line and at least one example")
+        raise DataError(f"{path} has no rows: it needs a heading line and at least one example")
     return rows

@@ -1,10 +1,10 @@
-"""Random images of leaves that hide one another, drawn from no data: edges and colours of all sizes, as in photographs.
+"""Random images of overlapping leaves, drawn without data: edges and colours of all sizes, as in photographs.
 
-Filters and statistics of features come from them where others use public photographs. Who reads them learns nothing of
-any client.
+They replace public photographs for computing filters and statistics of features, and contain no information about any
+client.
 
 Source: Lee, Mumford and Huang (2001), occlusion models for natural images; Baradad, Wulff, Wang, Isola and Torralba
-(2021), learning to see by looking at noise, who train networks on them.
+(2021), learning to see by looking at noise, which trains networks on such images.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import math
 import torch
 from torch import Tensor
 
-_LEAVES = 80  # an image; later ones cover earlier ones
+_LEAVES = 80  # leaves per image; later ones cover earlier ones
 _SMALLEST = 2.0  # pixels from a leaf's middle to its edge
 _LARGEST = 0.6  # of the image's height
-_COLOUR = 0.3  # how far channels differ, beside brightness in [0, 1]
+_COLOUR = 0.3  # difference between channels, in addition to brightness in [0, 1]
 _SHADE = 0.15  # change of brightness from a leaf's middle to its edge, at most
 
 
@@ -30,7 +30,7 @@ def dead_leaves(n: int, shape: tuple[int, int, int], generator: torch.Generator)
     Args:
         n: Number of images.
         shape: `(channels, height, width)`.
-        generator: Where randomness comes from; a seeded one gives the same images again.
+        generator: Source of randomness; a seeded one reproduces the images.
     """
     channels, height, width = shape
     rows = torch.arange(height)[:, None] + 0.5

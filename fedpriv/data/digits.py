@@ -1,4 +1,4 @@
-"""Scikit-learn's embedded digits: 1797 images of 8x8, no file and no network needed."""
+"""Scikit-learn's embedded digits: 1797 images of 8x8, without a file or network access."""
 
 from __future__ import annotations
 

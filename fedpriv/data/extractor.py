@@ -1,7 +1,7 @@
 """Frozen extractors: features that a network from the user's own file computes once, before training.
 
-The network was fitted on other data, and counts as public: epsilon covers neither those data nor the network. What it
-makes of an example must depend on no other example, which is tried on made-up ones.
+The network was fitted on other data, and counts as public: epsilon covers neither those data nor the network. Its
+features of an example must depend on no other example, which is tested on synthetic ones.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Network = Callable[[Tensor], Tensor]
 @checked("data.extractor")
 @dataclass(frozen=True)
 class Extractor:
-    """A network in a file, whose outputs are the inputs of the model that is trained.
+    """A network in a file; its outputs are the inputs of the trained model.
 
     Args:
-        file: A `.safetensors` file, or a `.pt` or `.pth` file with a `state_dict`: code in it is not executed. Or an
-            `.onnx` file, which has its layers in itself; it needs the extra `onnx`.
+        file: A `.safetensors` file, or a `.pt` or `.pth` file with a `state_dict`, loaded without executing code. Or an
+            `.onnx` file, which contains its layers; it needs the extra `onnx`.
         model: The network's architecture, a key of `MODELS` or `package.module:Name`; none for ONNX.
         options: The options of that model, such as `{n_classes: 1000}`.
-        without: Patterns of names that keep their initial values, such as `fc.*` where the head is not used.
-        layer: Name of the layer whose output is the features; empty for the output of the network.
+        without: Patterns of names that keep their initial values, such as `fc.*` if the head is not used.
+        layer: Name of the layer with the features as output; empty for the output of the network.
         unit: Scale each example's features to norm 1, so that gradients have similar norms.
-        sha256: Digest that the file must have; empty does not check. The statement repeats it.
+        sha256: Digest that the file must have; empty skips the check. The statement includes it.
 
     Raises:
-        ConfigError: `model` is missing for a file of weights, or given for an ONNX file.
+        ConfigError: If `model` is missing for a file of weights, or given for an ONNX file.
     """
 
     file: str
@@ -56,29 +56,35 @@ class Extractor:
 
     def __post_init__(self) -> None:
         if self.is_onnx and (self.model or self.options or self.without or self.layer):
-            fix = "an ONNX file has its layers in itself: leave out model, options, without and layer"
+            fix = "an ONNX file contains its layers: leave out model, options, without and layer"
             raise ConfigError(_FIELD, self.file, fix)
         if not self.is_onnx and not self.model:
-            raise ConfigError(f"{_FIELD}.model", self.model, "name the model that the weights are of, or give .onnx")
+            raise ConfigError(f"{_FIELD}.model", self.model, "name the model of these weights, or use an .onnx file")
 
     @property
     def is_onnx(self) -> bool:
-        """Whether the file holds layers besides weights."""
+        """True if the file contains layers and not only weights."""
         return Path(self.file).suffix.lower() == ".onnx"
 
     def digest(self) -> str:
         """Returns the SHA-256 digest of the file's contents.
 
         Raises:
-            ConfigError: the file cannot be read, or is another than `sha256` says.
+            ConfigError: If the file cannot be read, or its digest differs from `sha256`.
         """
         try:
             with Path(self.file).open("rb") as opened:
                 digest = hashlib.file_digest(opened, "sha256").hexdigest()
         except OSError as error:
-            raise ConfigError(f"{_FIELD}.file", self.file, f"cannot be read ({error.strerror}): correct it") from error
+            raise ConfigError(
+                f"{_FIELD}.file", self.file, f"cannot be read ({error.strerror}): correct the path"
+            ) from error
         if self.sha256 and self.sha256.lower() != digest:
-            raise ConfigError(f"{_FIELD}.sha256", self.sha256, f"{self.file} has {digest}: take the file that is meant")
+            raise ConfigError(
+                f"{_FIELD}.sha256",
+                self.sha256,
+                f"{self.file} has SHA-256 {digest}: use the intended file, or correct sha256",
+            )
         return digest
 
 
@@ -86,14 +92,14 @@ class Extractor:
 def extract_features(
     network: nn.Module | Network, dataset: Dataset[Any], *, layer: str = "", unit: bool = True, batch_size: Count = 256
 ) -> TensorDataset:
-    """Replaces each input by the features that a frozen network computes of it, once.
+    """Replaces each input by its features, which a frozen network computes once.
 
     Epsilon covers neither the network nor the data that it was fitted on: both must be public.
 
     Args:
         network: A module, which is used in eval mode, or a function of batches.
         dataset: Examples `(input, target)`.
-        layer: Name of the module's layer whose output is taken; empty for its own.
+        layer: Name of the module's layer that provides the features; empty for the module's output.
         unit: Scale each example's features to norm 1; features of norm 0 stay.
         batch_size: Examples at a time.
 
@@ -101,15 +107,15 @@ def extract_features(
         Features float32 `[n, n_features]`, and the targets as they are.
 
     Raises:
-        ConfigError: there is no such layer, or what the network makes of an example depends on others.
-        DataError: the network cannot take an input, or a feature is not finite.
+        ConfigError: If there is no such layer, or the features of an example depend on other examples.
+        DataError: If the network cannot process an input, or a feature is not finite.
     """
     compute = network
     if isinstance(network, nn.Module):
         network.eval()
         compute = _output_of(network, layer)
     elif layer:
-        raise ConfigError(f"{_FIELD}.layer", layer, "is for a torch module: leave it out")
+        raise ConfigError(f"{_FIELD}.layer", layer, "is only for torch modules: leave it out")
     first: Tensor = dataset[0][0]
     with torch.no_grad():
         _check_alone(compute, first)
@@ -134,20 +140,22 @@ def _features(compute: Network, inputs: Tensor) -> Tensor:
         outputs = compute(inputs)
         features = torch.as_tensor(outputs).float().reshape(len(inputs), -1)
     except Exception as error:  # whatever a user's network raises
-        fix = "give inputs of the shape that it was made for (data.transforms, size)"
+        fix = "use inputs of the shape that it was made for (data.transforms, size)"
         shape = tuple(inputs.shape[1:])
-        raise DataError(f"the extractor cannot take inputs of shape {shape} ({in_short(error)}): {fix}") from error
+        raise DataError(f"the extractor cannot process inputs of shape {shape} ({in_short(error)}): {fix}") from error
     if not torch.isfinite(features).all():
-        raise DataError("the extractor computes features that are not finite: check its file, and the inputs' range")
+        raise DataError(
+            "the extractor computes features that are not finite: check its file, and the range of the inputs"
+        )
     return features
 
 
 def _check_alone(compute: Network, example: Tensor) -> None:
-    """Refuses a network whose features of an example change with the rest of the batch; looks at no example's values.
+    """Raises an error if a network's features of an example depend on the rest of the batch; reads no values.
 
     Args:
         compute: The network.
-        example: An example, of which shape and type are taken.
+        example: An example that provides shape and type.
     """
     generator = torch.Generator().manual_seed(0)
     shape = (3, *example.shape)
@@ -158,8 +166,10 @@ def _check_alone(compute: Network, example: Tensor) -> None:
     together = _features(compute, made_up)
     alone = torch.cat([_features(compute, row[None]) for row in made_up])
     if not torch.allclose(together, alone, rtol=_DIFFERENCE, atol=_DIFFERENCE * float(alone.abs().max())):
-        fix = "an extractor must look at one example at a time, since epsilon counts one: replace such layers"
-        raise ConfigError(_FIELD, "the network", f"makes another thing of an example among others: {fix}")
+        fix = "an extractor must process each example alone, since epsilon covers one example: replace these layers"
+        raise ConfigError(
+            _FIELD, "the network", f"computes other features for an example if other examples are in the batch: {fix}"
+        )
 
 
 def _output_of(network: nn.Module, layer: str) -> Network:
@@ -191,8 +201,8 @@ def _output_of(network: nn.Module, layer: str) -> Network:
 def load_onnx(file: str | Path) -> Network:
     """Loads an ONNX file with one input, as a function of batches that returns its first output.
 
-    Raises:
-        ConfigError: the extra `onnx` is missing, or the file cannot be read or has several inputs.
+    ConfigError: If the extra `onnx` is missing, or the file cannot be read or has several inputs.
+        ConfigError: If the extra `onnx` is missing, or the file cannot be read or has several inputs.
     """
     try:
         import onnxruntime
@@ -204,24 +214,24 @@ def load_onnx(file: str | Path) -> Network:
     try:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's own kinds
-        raise ConfigError(f"{_FIELD}.file", str(file), f"is no ONNX file to be read ({in_short(error)})") from error
+        raise ConfigError(f"{_FIELD}.file", str(file), f"cannot be read as an ONNX file ({in_short(error)})") from error
     names = [node.name for node in session.get_inputs()]
     if len(names) != 1:
-        raise ConfigError(f"{_FIELD}.file", str(file), f"has the inputs {names}: give a network of one input")
+        raise ConfigError(f"{_FIELD}.file", str(file), f"has the inputs {names}: use a network with one input")
     return lambda inputs: torch.from_numpy(session.run(None, {names[0]: inputs.numpy()})[0])
 
 
 def through(extractor: Extractor, split: Split, build: Callable[..., nn.Module]) -> Split:
-    """Returns a data set whose inputs are features.
+    """Returns a data set with features as inputs.
 
     Args:
-        extractor: The network, and what of it is taken.
+        extractor: The network, and the layer that provides the features.
         split: The data set.
         build: Builds a model by name, see `fedpriv.models.resolve`.
 
     Raises:
-        ConfigError: the file, the model or the layer does not fit.
-        DataError: the network cannot take the inputs.
+        ConfigError: If the file, the model or the layer does not fit.
+        DataError: If the network cannot process the inputs.
     """
     digest = extractor.digest()
     if extractor.is_onnx:

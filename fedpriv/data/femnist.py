@@ -68,13 +68,13 @@ def femnist(
         min_examples: Leave out writers with fewer train examples.
         max_writers: Largest number of writers, the first by writer number; None takes all.
         test: Test examples of the `chosen` writers, or of `all` writers.
-        invert: Make ink 1 on paper 0, as in MNIST; LEAF has it the other way round.
+        invert: Store ink as 1 on paper 0, as in MNIST; LEAF uses the opposite.
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
     Raises:
-        DataError: a file is missing or broken, or no writer is left.
-        ConfigError: an option is out of range.
+        DataError: If a file is missing or broken, or no writer is left.
+        ConfigError: If an option is out of range.
 
     Source: Caldas et al. (2018), LEAF, from NIST Special Database 19.
     """
@@ -119,7 +119,7 @@ def _folder(root: str | None) -> Path:
     else:
         folder = Path(shared or "") / "femnist"
     if not folder.is_dir():
-        raise DataError(f"FEMNIST: no folder {folder}: {fix}")
+        raise DataError(f"FEMNIST: folder {folder} does not exist: {fix}")
     return folder
 
 
@@ -129,7 +129,7 @@ def _read_npz_files(folder: Path, files: Sequence[str] | None) -> _Read:
     else:
         paths = sorted(folder.glob("*.npz"))
     if not paths:
-        raise DataError(f"FEMNIST: {folder} has neither train/ and test/ with json files nor npz files: check root")
+        raise DataError(f"FEMNIST: {folder} has neither train/ and test/ with json files nor npz files: correct root")
     tables = [_read_npz(path) for path in paths]
     ids = np.concatenate([np.unique(table["writers"]) for table in tables])
     if len(np.unique(ids)) < len(ids):
@@ -144,7 +144,7 @@ def _read_npz_files(folder: Path, files: Sequence[str] | None) -> _Read:
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
-        raise DataError(f"FEMNIST: no file {path}: check root and files")
+        raise DataError(f"FEMNIST: file {path} does not exist: correct root and files")
     try:
         with np.load(path, allow_pickle=False) as archive:
             table = {key: archive[key] for key in _NPZ_KEYS & set(archive.files)}
@@ -180,7 +180,7 @@ def _read_leaf_folder(folder: Path) -> dict[str, tuple[NDArray[np.float32], NDAr
     """Reads a folder of LEAF's json files: images `[n, 28, 28]` and labels `[n]` of each user."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
-        raise DataError(f"FEMNIST: no json files in {folder}: LEAF's preprocess.sh makes train/ and test/")
+        raise DataError(f"FEMNIST: no json files in {folder}: create train/ and test/ with LEAF's preprocess.sh")
     examples_of_users: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}
     for path in paths:
         try:

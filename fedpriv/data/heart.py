@@ -1,4 +1,4 @@
-"""Heart disease in four hospitals: a federation as it is, with missing values filled by public rules."""
+"""Heart disease in four hospitals: a real federation, with missing values filled by public rules."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _COLUMNS = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
     *("slope", "ca", "thal", "num"),
 )
-_USED = _COLUMNS[:10]  # FLamby leaves out the next three, which three hospitals hardly record
-_NEVER_ZERO = ("trestbps", "chol")  # nobody alive has 0: a hospital wrote it where it did not measure
-# None of these numbers is from the files. In the middle of each range is what textbooks call normal, which also stands
-# for what is missing; at its ends is what they call clearly abnormal: pressures of 120 and 160 mm Hg, cholesterol of
-# 200 and 300 mg/dl, a highest heart rate of 220 - 55 years, no depression of the ST segment and one of 2 mm.
+_USED = _COLUMNS[:10]  # FLamby omits the next three, which three hospitals hardly record
+_NEVER_ZERO = ("trestbps", "chol")  # 0 is impossible: a hospital wrote it for a missing measurement
+# None of these numbers is taken from the files. The middle of each range is the normal value of textbooks, which also
+# replaces missing values; the ends are clearly abnormal values: pressures of 120 and 160 mm Hg, cholesterol of 200 and
+# 300 mg/dl, a highest heart rate of 220 - 55 years, no depression of the ST segment and one of 2 mm.
 _NUMBERS: dict[str, tuple[float, float]] = {
     "age": (20, 80),
     "trestbps": (80, 160),
@@ -54,32 +54,34 @@ def heart(
     centered: bool = False,
     only: HospitalName | None = None,
 ) -> Split:
-    """Loads heart disease at Cleveland, Budapest, Zurich and Basel, and Long Beach: 920 patients, class 1 is ill.
+    """Loads heart disease in Cleveland, Budapest, Zurich and Basel, and Long Beach: 920 patients, class 1 is ill.
 
-    Ten columns become 18 features: numbers by public ranges, categories one-hot. A value that is missing
-    becomes a public constant within its range, so that no patient is left out; a blood pressure or cholesterol of 0 is
-    missing, too. For `partition: {kind: by_writer}` each hospital is a client, and test patients are known by hospital.
+    Ten columns become 18 features: numbers by public ranges, categories one-hot. A missing value becomes a public
+    constant within its range, so that all patients are kept; a blood pressure or cholesterol of 0 also counts as
+    missing. For `partition: {kind: by_writer}` each hospital is a client, and the hospital of each test patient is
+    known.
 
-    A third of each hospital's patients is for testing, by a fixed seed and with as many ill ones as among all. So the
-    division depends on everybody's label; it is taken as fixed, as is usual where data are divided once to compare.
+    A third of each hospital's patients is for testing, by a fixed seed and with the same share of ill patients. The
+    division therefore depends on the labels of all patients; it is treated as fixed, as is usual if data are divided
+    once for comparisons.
 
     Args:
         root: Folder with a file a hospital: `cleveland.csv`, `hungarian.csv`, `switzerland.csv` and `va.csv` with a
             heading, or UCI's `processed.cleveland.data` and so on. None is `$FEDPRIV_DATA/heart`.
-        train_rows: Train on `all` patients who are not for testing, or only on those without a missing value.
+        train_rows: Train on `all` patients that are not for testing, or only on those without a missing value.
         test_rows: Divide the `complete` patients, which are FLamby's 740 and its division, or `all`.
-        indicators: Columns with one more feature: 1 where the value is missing.
-        intercept: Add a constant, `common` to all; or for each `hospital` a flag of 0.5, since a hospital knows which
-            one it is, and how many of its patients are ill differs.
+        indicators: Columns with one more feature: 1 if the value is missing.
+        intercept: Add a constant, `common` to all; or for each `hospital` a flag of 0.5, since hospitals differ in
+            their share of ill patients and each client belongs to one.
         centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
-        only: Read the file of this hospital alone, which is then the one client: for a site of its own.
+        only: Read the file of this hospital only, which is then the only client: for a separate site.
 
     Raises:
-        ConfigError: an indicator's column does not exist.
-        DataError: a file is missing or broken; the message names it.
+        ConfigError: If an indicator's column does not exist.
+        DataError: If a file is missing or broken; the message names it.
 
-    Source: Janosi, Steinbrunn, Pfisterer and Detrano (1988), UCI; Ogier du Terrail and others (2022), FLamby, whose
-    columns, target and division these are.
+    Source: Janosi, Steinbrunn, Pfisterer and Detrano (1988), UCI; Ogier du Terrail and others (2022), FLamby, for
+    columns, target and division.
     """
     hospitals = HOSPITALS
     if only is not None:
@@ -123,7 +125,7 @@ def _folder(root: str | None, hospitals: Sequence[str]) -> Path:
         raise DataError(f"heart: no root given and FEDPRIV_DATA is unset: {fix}")
     folder = Path(root or Path(shared or "") / "heart")
     if not folder.is_dir():
-        raise DataError(f"heart: no folder {folder}: {fix}")
+        raise DataError(f"heart: folder {folder} does not exist: {fix}")
     for hospital in hospitals:
         if not any(path.is_file() for path in _paths(folder, hospital)):
             raise DataError(f"heart: {folder} has no file of {hospital}: {fix}")
@@ -146,7 +148,7 @@ def _read(folder: Path, hospital: str) -> dict[str, list[str]]:
     if has_heading:
         heading = rows[:1]
         if heading != [[*_COLUMNS]]:
-            raise DataError(f"{path}: its heading is not {','.join(_COLUMNS)}: correct it")
+            raise DataError(f"{path}: its heading must be {','.join(_COLUMNS)}: correct it")
         rows = rows[1:]
     columns: dict[str, list[str]] = {name: [] for name in _COLUMNS}
     for number, row in enumerate(rows, start=1 + has_heading):
@@ -161,27 +163,27 @@ def _read(folder: Path, hospital: str) -> dict[str, list[str]]:
 
 
 def _canonical(path: Path, line: int, name: str, text: str) -> str:
-    """Returns a value as the encoder lists it, `1.0` as `1`; empty if it is missing."""
-    if text.casefold() in ("", "?", "-9", "-9.0", "nan"):  # UCI's two marks, and what libraries write
+    """Returns a value in the form of the encoder, `1.0` as `1`; empty if it is missing."""
+    if text.casefold() in ("", "?", "-9", "-9.0", "nan"):  # UCI's two marks, and the marks that libraries write
         if name == "num":
             raise DataError(f"{path}, line {line}: num is missing: it is the label; fetch the file again")
         return ""
     try:
         value = float(text)
     except ValueError:
-        raise DataError(f"{path}, line {line}: {name} = {text!r} is no number: fetch the file again") from None
+        raise DataError(f"{path}, line {line}: {name} = {text!r} is not a number: fetch the file again") from None
     if name == "num" and value not in (0, 1, 2, 3, 4):
         raise DataError(f"{path}, line {line}: num = {text} is not 0, 1, 2, 3 or 4: fetch the file again")
     return f"{value:g}"
 
 
 def _division(columns: dict[str, list[str]], train_rows: str, test_rows: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which patients of a hospital are for training and which for testing, bool `[n]` each."""
+    """Returns masks of the training and test patients of a hospital, bool `[n]` each."""
     from sklearn.model_selection import train_test_split  # slow to import
 
     labels = np.array(columns["num"])
     rows = zip(*(columns[name] for name in _USED), strict=True)
-    is_complete = np.array(["" not in row for row in rows])  # FLamby took a 0 for a value, so here it is one
+    is_complete = np.array(["" not in row for row in rows])  # FLamby counted 0 as a value, so it is one here
     divided = np.arange(len(labels))
     if test_rows == "complete":
         divided = divided[is_complete]

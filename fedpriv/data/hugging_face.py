@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face's library `datasets` that are on this machine, encoded with public settings only."""
+"""Local data sets of Hugging Face's library `datasets`, encoded with public settings only."""
 
 from __future__ import annotations
 
@@ -46,33 +46,35 @@ def hugging_face(
 ) -> Split:
     """Loads a data set of Hugging Face's library `datasets`, from files on this machine.
 
-    Ranges, categories and classes are settings, not measured on the data, so the encoding of a row depends on no other.
+    Ranges, categories and classes are settings and not measured on the data, so the encoding of a row depends on no
+    other.
 
     Args:
-        path: The folder: what `DatasetDict.save_to_disk` wrote, or one with files.
+        path: The folder: written by `DatasetDict.save_to_disk`, or containing data files.
         label: Column of the class, or of the number to predict.
         train: The clients' examples: the name of a split that `save_to_disk` wrote, or of files in the folder, as in
             `train-*.parquet`; they end in `.parquet`, `.csv`, `.json` or `.jsonl`.
         test: The same with public examples; accuracies are computed on them without noise.
-        input: Column of the input, if one has all of it: images, or arrays or lists of numbers of one shape. Without
-            it `numbers` and `categories` are the input, as in `csv`.
-        classes: The values of the label, in the order of the class numbers. A column of type `ClassLabel` has them.
-            Else None is regression: the label is a number with a range in `numbers`, and is mapped to [-1, 1].
+        input: Column of the complete input, if there is one: images, or arrays or lists of numbers with one shape.
+            Without it, `numbers` and `categories` are the input, as in `csv`.
+        classes: The values of the label, in the order of the class numbers. A column of type `ClassLabel` contains
+            them. Otherwise None is regression: the label is a number with a range in `numbers`, and is mapped to [-1,
+            1].
         numbers: For each numeric column its range `[low, high]`, from public knowledge such as the limits of a device.
-            It is mapped to [-1, 1]; values outside count as the nearest end. An `input` of numbers may be left out:
-            its numbers are then taken as they are. Images are in [0, 1].
+            It is mapped to [-1, 1]; values outside count as the nearest end. An `input` of numbers may be omitted: its
+            numbers are then unchanged. Images are in [0, 1].
         categories: For each categorical column its values, which become one 0/1 feature each.
-        missing: For a column the public value that stands for one that is missing, see `TableEncoder`.
-        indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
-        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`. Its values are
-            public: they name the clients in reports. Where the test data have it too, `log.client_tests` uses it.
-        bias: Add a constant feature to those of `numbers` and `categories`.
+        missing: For a column, the public value that replaces a missing one, see `TableEncoder`.
+        indicators: Columns that get one more 0/1 feature: 1 if the value is missing.
+        client: Column with the client of each row, for `partition: {kind: by_writer}`. Its values are public: they name
+            the clients in reports. If the test data also have it, `log.client_tests` uses it.
+        bias: Add a constant feature to the features from `numbers` and `categories`.
         flat: `[n, numbers]` instead of the shape of `input`.
         transforms: Functions of single images of `input`, see `fedpriv.data.transforms`.
 
     Raises:
-        ConfigError: the extra `hf` is missing, the data lack a column, or settings contradict each other.
-        DataError: there are no such data, or a value is missing or not listed; the message names it.
+        ConfigError: If the extra `hf` is missing, the data lack a column, or settings contradict each other.
+        DataError: If there are no such data, or a value is missing or not listed; the message names it.
     """
     rows = {name: _read(Path(path), name) for name in (train, test)}
     if classes is None:
@@ -81,7 +83,7 @@ def hugging_face(
     named = dict.fromkeys([*ranges, *(categories or ()), *(missing or ()), *indicators])
     extra = [name for name in named if name != label]
     if input is not None and extra:
-        raise ConfigError("data.input", input, f"is the whole input: leave out what is said of {', '.join(extra)}")
+        raise ConfigError("data.input", input, f"is the whole input: remove {', '.join(extra)} from the other options")
     encoder = TableEncoder(label, classes, ranges, categories or {}, missing or {}, indicators, bias)
 
     def examples(name: str) -> TensorDataset:
@@ -95,7 +97,7 @@ def hugging_face(
             return encoder.encoded(table)
         values = _inputs(rows[name], input, (numbers or {}).get(input), source)
         if transforms and values.ndim != 4:
-            raise ConfigError("data.transforms", [*transforms], f"are for images, and {input} holds none")
+            raise ConfigError("data.transforms", [*transforms], f"are for images, but {input} has none")
         return TensorDataset(as_inputs(values, flat=flat, transforms=transforms), encoder.targets(table))
 
     train_set = examples(train)
@@ -124,7 +126,7 @@ def _read(folder: Path, name: str) -> Dataset:
     try:
         import datasets
     except ImportError as error:
-        raise ConfigError("data.name", "hf", "needs the library datasets: pip install fedpriv[hf]") from error
+        raise ConfigError("data.name", "hf", "needs the package datasets: pip install fedpriv[hf]") from error
     files = sorted(str(path) for path in folder.glob(name))
     suffixes = {Path(file).suffix for file in files}
     try:
@@ -132,18 +134,18 @@ def _read(folder: Path, name: str) -> Dataset:
             return datasets.Dataset.load_from_disk(str(folder / name))
         suffix = suffixes.pop() if len(suffixes) == 1 else ""
         if suffix in _READERS:
-            # what is read is copied into this folder, not into the cache of all data sets
+            # the data are copied into this folder, not into the cache of all data sets
             with TemporaryDirectory() as copied:
                 read = getattr(datasets.Dataset, _READERS[suffix])
                 return read(files, cache_dir=copied, keep_in_memory=True)
     except Exception as error:  # whatever the library or its parsers raise
         raise DataError(f"{folder / name} cannot be read ({in_short(error)}): save it again") from error
-    fix = "give a split that save_to_disk wrote, or files of one kind (*.parquet, *.csv, *.json, *.jsonl)"
-    raise DataError(f"{folder} has no data {name!r} to read: {fix}")
+    fix = "name a split written by save_to_disk, or files of one kind (*.parquet, *.csv, *.json, *.jsonl)"
+    raise DataError(f"{folder} has no readable data {name!r}: {fix}")
 
 
 def _class_names(rows: Dataset, label: str) -> Sequence[str] | None:
-    """Returns the names of a column of type `ClassLabel`, whose values in rows are numbers; None for other types."""
+    """Returns the names of a `ClassLabel` column, which contains numbers in the rows; None for other types."""
     return getattr(rows.features.get(label), "names", None)
 
 
@@ -153,7 +155,7 @@ def _texts(rows: Dataset, column: str) -> list[str]:
     values = rows[column]
     if names is None:
         return [text_of(value) for value in values]
-    # -1 is how the library marks what has no label
+    # the library marks rows without a label with -1
     return [str(names[value]) if value is not None and value >= 0 else "" for value in values]
 
 
@@ -163,23 +165,23 @@ def _owners(rows: Dataset, client: str | None) -> list[str] | None:
         return None
     owners = _texts(rows, client)
     if "" in owners:
-        raise DataError(f"row {owners.index('')} has no {client}: name a client for each row, or drop it")
+        raise DataError(f"row {owners.index('')} has no {client}: name a client for each row, or drop the row")
     return owners
 
 
 def _inputs(rows: Dataset, column: str, ends: tuple[float, float] | None, source: str) -> Tensor:
     """Returns all inputs, `[n, ...]`; those with a range are scaled to [-1, 1]."""
     if ends is not None and type(rows.features[column]).__name__ == "Image":
-        raise ConfigError(f"data.numbers.{column}", [*ends], "images are in [0, 1] already: leave it out")
+        raise ConfigError(f"data.numbers.{column}", [*ends], "images are already in [0, 1]: leave it out")
     pairs = RowDataset(rows.select_columns([column]), column, column)
     inputs = [pairs[index][1] for index in range(len(pairs))]
     shapes = sorted({tuple(values.shape) for values in inputs})
     if len(shapes) > 1:
-        raise DataError(f"{source}: {column} has values of shapes {shapes[:3]}: bring all to one shape")
+        raise DataError(f"{source}: {column} has values of shapes {shapes[:3]}: use one shape")
     values = torch.stack(inputs)
     if ends is None:
         return values
     low, high = ends
     if not -math.inf < low < high < math.inf:
-        raise ConfigError(f"data.numbers.{column}", [low, high], "give [low, high] with low below high")
+        raise ConfigError(f"data.numbers.{column}", [low, high], "must be [low, high] with low below high")
     return 2 * (values.float().clamp(low, high) - low) / (high - low) - 1

@@ -1,4 +1,4 @@
-"""Images in folders, one folder a class; the user names classes, size and channels."""
+"""Images in folders, one folder per class; the user names classes, size and channels."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ def image_folder(
 ) -> Split:
     """Loads images from folders: `root/train/CLASS/*.png` and `root/test/CLASS/*.png`.
 
-    Classes, size and channels are settings, not measured on the images, so what an image becomes depends on no other.
+    Classes, size and channels are settings and not measured on the images, so the result of an image depends on no
+    other.
 
     Args:
         root: The folder.
         classes: Names of the folders of classes, in the order of the class numbers. Another folder is an error.
-        size: `[height, width]` to which each image is brought, without keeping its proportions.
+        size: `[height, width]` to which each image is scaled, without keeping its proportions.
         channels: Colour (`[n, 3, h, w]`) or grey (`[n, 1, h, w]`); images of the other kind are converted. A
             transparent background becomes black.
-        clients: The train images lie in a folder for each client, `root/train/CLIENT/CLASS/*.png`, for
-            `partition: {kind: by_writer}`. Its name is public: reports call the client by it.
+        clients: True if the train images are in a folder for each client, `root/train/CLIENT/CLASS/*.png`, for
+            `partition: {kind: by_writer}`. The folder's name is public: reports use it for the client.
         train: Name of the folder of train images.
         test: Name of the folder of public test images.
         flat: `[n, channels * height * width]` instead.
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
     Raises:
-        ConfigError: a class is listed twice.
-        DataError: a folder is missing, has another name than a class, or has no image; or a file is no image.
+        ConfigError: If a class is listed twice.
+        DataError: If a folder is missing, has another name than a class, or has no image; or if a file is not an image.
     """
     if len(set(classes)) < max(len(classes), 1):
         raise ConfigError("data.classes", [*classes], "list each folder of a class once")
@@ -84,10 +85,10 @@ def image_folder(
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    """Returns the folders in a folder, in order of name; hidden ones do not count."""
+    """Returns the folders in a folder, in order of name, without hidden ones."""
     if not folder.is_dir():
-        fix = "set root to the folder that has it; images belong in root/train/CLASS/ and root/test/CLASS/"
-        raise DataError(f"image_folder: no folder {folder}: {fix}")
+        fix = "set root to their folder; images must be in root/train/CLASS/ and root/test/CLASS/"
+        raise DataError(f"image_folder: folder {folder} does not exist: {fix}")
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
@@ -97,13 +98,13 @@ def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     files: list[tuple[Path, int]] = []
     for subfolder in _subfolders(folder):
         if subfolder.name not in numbers:
-            fix = "list it in classes, move it, or set clients where there is a folder for each client"
-            raise DataError(f"{subfolder}: {subfolder.name!r} is none of {cut(', '.join(classes))}: {fix}")
+            fix = "list it in classes, move it, or set clients if there is a folder for each client"
+            raise DataError(f"{subfolder}: {subfolder.name!r} is not one of {cut(', '.join(classes))}: {fix}")
         paths = sorted(path for path in subfolder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
         files += [(path, numbers[subfolder.name]) for path in paths]
     if not files:
         kinds = ", ".join(sorted(_SUFFIXES))
-        raise DataError(f"{folder} has no image in {cut(', '.join(classes))}: put files ({kinds}) into them")
+        raise DataError(f"{folder} has no image in {cut(', '.join(classes))}: put files ({kinds}) into these folders")
     return files
 
 
@@ -117,7 +118,7 @@ def _pixels(path: Path, size: tuple[int, int], channels: str) -> Tensor:
             # modes of 16 and 32 bits would be cut off at 255
             if image.mode.startswith(("I", "F")):
                 raise ValueError(
-                    f"its mode {image.mode} has more than 8 bits a channel; convert it with a public range"
+                    f"its mode {image.mode} has more than 8 bits per channel; convert it with a public range"
                 )
             if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
                 image = image.convert("RGBA")
@@ -127,7 +128,7 @@ def _pixels(path: Path, size: tuple[int, int], channels: str) -> Tensor:
             if image.size != (size[1], size[0]):
                 image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             pixels = np.array(image)
-    except Exception as error:  # Pillow raises many kinds for what is damaged or absurdly large
+    except Exception as error:  # Pillow raises many kinds for damaged or absurdly large files
         raise DataError(f"{path}: cannot be read as an image ({in_short(error)}): repair or remove it") from error
     if pixels.ndim == 2:
         return torch.from_numpy(pixels)[None]

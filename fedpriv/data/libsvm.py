@@ -34,14 +34,14 @@ def libsvm(
         train: File with the clients' examples.
         test: The same with public examples.
         n_features: Number of columns. It must be given, since the largest index in the files would reveal data.
-        classes: Labels in the order of the class numbers; None takes labels as numbers, for regression.
+        classes: Labels in the order of the class numbers; None uses labels as numbers, for regression.
         normalize: Divide each row by its own l2 norm (rows of zeros stay).
         bias: Append a constant feature, before rows are divided.
         root: Folder of the files; None is `$FEDPRIV_DATA/libsvm` if that is set, else the current folder.
 
     Raises:
-        DataError: a file cannot be read or has more columns, or a label is not listed; the message names the file.
-        ConfigError: an option is out of range.
+        DataError: If a file cannot be read or has more columns, or a label is not listed; the message names the file.
+        ConfigError: If an option is out of range.
     """
     if classes is not None and len(set(classes)) < max(2, len(classes)):
         raise ConfigError("data.classes", [*classes], "list two or more labels, each once")
@@ -73,9 +73,9 @@ def _read(path: Path, n_features: int) -> tuple[Tensor, np.ndarray]:
     try:
         inputs, labels = load_svmlight_file(str(path), **options)[:2]
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file: set data.root to its folder") from error
+        raise DataError(f"{path} does not exist: set data.root to its folder") from error
     except (OSError, EOFError, ValueError, UnicodeDecodeError) as error:
-        fix = "give rows 'label index:value ...' with indices from 1, and the right n_features"
+        fix = "write rows 'label index:value ...' with indices from 1, and set n_features correctly"
         raise DataError(f"{path} cannot be read with {n_features} features ({error}): {fix}") from error
     return torch.from_numpy(inputs.astype(np.float32).toarray()), labels
 
@@ -88,5 +88,5 @@ def _targets(labels: np.ndarray, classes: Sequence[float] | None, path: Path) ->
     if not fits.any(1).all():
         row = int((~fits.any(1)).argmax())
         listed = ", ".join(f"{label:g}" for label in classes)
-        raise DataError(f"{path}, row {row + 1}: label {labels[row]:g} is none of {listed}: set data.classes")
+        raise DataError(f"{path}, row {row + 1}: label {labels[row]:g} is not one of {listed}: set data.classes")
     return torch.from_numpy(fits.argmax(1))

@@ -34,14 +34,14 @@ def mnist(
     Args:
         root: Folder with the four idx files, or with torchvision's `MNIST/raw`. None looks in `$FEDPRIV_DATA/mnist`,
             then in `~/.cache/fedpriv`.
-        download: Let torchvision fetch what is missing, into `root` or `~/.cache/fedpriv`.
+        download: Let torchvision download missing files, into `root` or `~/.cache/fedpriv`.
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
     Raises:
-        DataError: a file is missing, truncated or not idx, or images and labels differ in number.
+        DataError: If a file is missing, truncated or not idx, or the numbers of images and labels differ.
 
-    Source: LeCun, Cortes, Burges. Any data set in the same four files (Fashion-MNIST) loads too.
+    Source: LeCun, Cortes, Burges. Any data set in the same four files (Fashion-MNIST) can also be loaded.
     """
     folder = _folder(root, download=download)
     datasets: dict[str, TensorDataset] = {}
@@ -49,7 +49,7 @@ def mnist(
         pixels = read_idx(_find(folder, f"{prefix}-images-idx3-ubyte"), n_axes=3)
         labels = read_idx(_find(folder, f"{prefix}-labels-idx1-ubyte"), n_axes=1)
         if len(pixels) != len(labels) or pixels.shape[1:] != (28, 28):
-            fix = "take all four files from one source"
+            fix = "use all four files from one source"
             raise DataError(f"{folder}: {name} has images {list(pixels.shape)} and {len(labels)} labels: {fix}")
         images = pixels[:, None].float() / 255  # [n, 28, 28] -> [n, 1, 28, 28]
         datasets[name] = TensorDataset(as_inputs(images, flat=flat, transforms=transforms), labels.long())
@@ -62,8 +62,8 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
     """Reads an idx file of unsigned bytes as uint8 with `n_axes` axes.
 
     Raises:
-        DataError: the file is unreadable, a broken gzip, no idx file of this kind, or its length is not that in its
-            header.
+        DataError: If the file is unreadable, a broken gzip, not an idx file of this kind, or its length differs from
+            the length in its header.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -78,7 +78,7 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
     shape = np.frombuffer(content, dtype=">u4", count=n_axes, offset=4).tolist()
     if len(content) - header != prod(shape):
         fix = "fetch this file again"
-        raise DataError(f"{path}: holds {len(content) - header} bytes where its header says {shape}: {fix}")
+        raise DataError(f"{path}: contains {len(content) - header} bytes, but its header gives {shape}: {fix}")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header).reshape(shape)
 
 
@@ -99,7 +99,7 @@ def _folder(root: str | None, *, download: bool) -> Path:
         return _download(folders[-1])
     missing = {str(folder): next(name for name in _FILES if not _candidates(folder, name)) for folder in folders}
     problems = "; ".join(f"no {name} in {folder}" for folder, name in missing.items())
-    fix = f"set root to a folder that holds {_LAYOUT}, or download=True (data.download=true in a command)"
+    fix = f"set root to a folder with {_LAYOUT}, or download=True (data.download=true in a command)"
     raise DataError(f"MNIST: {problems}: {fix}")
 
 
@@ -108,7 +108,7 @@ def _download(folder: Path) -> Path:
     try:
         datasets.MNIST(str(folder), download=True)
     except (OSError, RuntimeError) as error:
-        fix = f"set root to a folder that you can write to, or put {_LAYOUT}"
+        fix = f"set root to a folder that you can write to, or put {_LAYOUT} there"
         raise DataError(f"MNIST: download into {folder} failed ({error}): {fix}") from error
     return folder
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def numbered(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]:
-    """Numbers names: the number of a name is its position among all different names in sorted order.
+    """Numbers names: the number of a name is its position among all distinct names in sorted order.
 
     Args:
         *columns: The names of train examples' owners, of test examples' owners, and so on.
@@ -19,7 +19,7 @@ def numbered(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]:
     Returns:
         For each column its numbers, int64 `[n]`, and the name of each number.
 
-    Example:
+    Examples:
         >>> numbered(["south", "north"], ["north"])
         ([tensor([1, 0]), tensor([0])], {0: 'north', 1: 'south'})
     """
@@ -29,9 +29,9 @@ def numbered(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]:
 
 
 def short(paths: Sequence[str]) -> list[str]:
-    """Shortens paths to what distinguishes them: without their common folder, and without a suffix that all have.
+    """Shortens paths to their distinguishing parts: without the common folder, and without a common suffix.
 
-    Example:
+    Examples:
         >>> short(["sites/north/data.csv", "sites/south/data.csv"])
         ['north/data', 'south/data']
     """

@@ -26,30 +26,30 @@ def parquet(
     bias: bool = True,
     centered: bool = False,
 ) -> Split:
-    """Reads a table from Parquet files, one example a row; settings mean what they mean for `csv`.
+    """Reads a table from Parquet files, one example a row; for the settings see `csv`.
 
     Only the columns that the settings name are read. A null or NaN is a missing value.
 
     Args:
-        train: Parquet file with the clients' examples; or one file a client, by a folder, of which those that end in
-            `.parquet` count, or a pattern such as `sites/*/data.parquet`.
-        test: The same with public examples; accuracies are computed on them without noise.
+        train: Parquet file with the clients' examples; or one file per client: a folder with files that end in
+            `.parquet`, or a pattern such as `sites/*/data.parquet`.
+        test: The same for public examples; accuracies are computed on them without noise.
         label: Column of the class, or of the number to predict.
         classes: The values of that column, in the order of the class numbers; None is regression.
         numbers: For each numeric column its range `[low, high]`, from public knowledge. It is mapped to [-1, 1];
             values outside count as the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
-        missing: For a column the public value that stands for one that is missing, see `TableEncoder`.
-        indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
-        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`; it is public.
+        missing: For a column, the public value that replaces a missing one, see `TableEncoder`.
+        indicators: Columns that get one more 0/1 feature: 1 if the value is missing.
+        client: Column with the client of each row, for `partition: {kind: by_writer}`; it is public.
         bias: Add a constant feature.
         centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
 
     Raises:
-        ConfigError: the extra `parquet` is missing, a file lacks a column, a range is empty, or a value is listed
+        ConfigError: If the extra `parquet` is missing, a file lacks a column, a range is empty, or a value is listed
             twice.
-        DataError: a file cannot be read, or a value is missing without a rule, no number or not listed; the message
-            names file and row.
+        DataError: If a file cannot be read, or a value is missing without a rule, not a number or not listed; the
+            message contains file and row.
     """
     encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
     return read_split(encoder, _table, train, test, client=client, suffix=".parquet")
@@ -68,9 +68,9 @@ def _table(path: str, columns: Sequence[str]) -> Table:
     except ConfigError:
         raise
     except Exception as error:  # whatever the library raises
-        fix = "give a Parquet file, or for one file a client a folder or a pattern, sites/*.parquet"
+        fix = "use a Parquet file; for one file per client, a folder or a pattern, sites/*.parquet"
         raise DataError(f"{path} cannot be read ({in_short(error)}): {fix}") from error
     if table.num_rows == 0:
-        raise DataError(f"{path} has no rows: give at least one example")
+        raise DataError(f"{path} has no rows: it needs at least one example")
     texts = {name: [text_of(value) for value in table.column(name).to_pylist()] for name in columns}
     return Table(path, texts, first=0)

@@ -33,30 +33,30 @@ def partition(
 
     Args:
         kind: The name of one of the functions below.
-        labels: int64 `[n_examples]`, or `[n_examples, length]`; float where targets are numbers.
+        labels: int64 `[n_examples]`, or `[n_examples, length]`; float if targets are numbers.
         n_clients: Number of clients; each gets at least one example. None for `by_writer`: all writers.
         generator: Source of randomness; unused by `in_order`.
         writers: int64 `[n_examples]`, for `by_writer`: the owner of each example.
-        **options: The function's own, such as `alpha` for `dirichlet`.
+        **options: Options of the function, such as `alpha` for `dirichlet`.
 
     Returns:
         For each client the ascending indices of its examples, int64.
 
     Raises:
-        ConfigError: such a division does not exist, e.g. there are fewer examples than clients.
+        ConfigError: If such a division does not exist, e.g. if there are fewer examples than clients.
     """
     if kind not in PARTITIONS:
         raise ConfigError("partition.kind", kind, f"unknown{nearest(str(kind), get_args(Kind))}")
     if labels.is_floating_point() and kind in LABEL_DEPENDENT:
-        fix = "divides by class, and the data's targets are numbers: use iid, in_order or by_writer"
+        fix = "divides by class, but the targets are numbers: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)
     if labels.dim() > 1 and kind in LABEL_DEPENDENT:
-        fix = "divides by class, and an example has a sequence of them: use iid, in_order or by_writer"
+        fix = "divides by class, but an example has a sequence of classes: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)
     if kind == "by_writer" and (writers is None or len(writers) != len(labels)):
         n_writers = None if writers is None else len(writers)
-        who = "data.client names a column of them (csv, hf), and femnist has them"
-        fix = f"by_writer needs the writer of each of the {len(labels)} examples: {who}"
+        who = "name their column as data.client (csv, hf), or use femnist"
+        fix = f"by_writer needs the owner of each of the {len(labels)} examples: {who}"
         raise ConfigError("partition.writers", n_writers, fix)
     facts = {"n_examples": len(labels), "labels": labels, "writers": writers}
     context = {**facts, "n_clients": n_clients, "generator": generator}
@@ -76,8 +76,8 @@ def notes(kind: Kind) -> list[str]:
     if kind not in LABEL_DEPENDENT:
         return []
     return [
-        f"data.partition.kind = {kind} looks at the labels: one other label would move other examples to other "
-        "clients, and epsilon does not cover that. It simulates owners who hold their data already"
+        f"data.partition.kind = {kind} uses the labels: changing one label would move other examples to other "
+        "clients, and epsilon does not cover that. Use it only to simulate owners who already hold their data"
     ]
 
 
@@ -95,12 +95,15 @@ def stratified(labels: Tensor, n_clients: Count, generator: torch.Generator) -> 
     classes = labels.unique()
     fewest = min(int((labels == label).sum()) for label in classes)
     if n_clients > fewest:
-        fix = f"give between 1 and {fewest}, the examples of the rarest class: each client gets one of every class"
+        fix = (
+            f"must be between 1 and {fewest}, the number of examples of the rarest class: each client gets one of "
+            "every class"
+        )
         raise ConfigError("partition.n_clients", n_clients, fix)
     shards: list[list[Tensor]] = [[] for _ in range(n_clients)]
     for index, label in enumerate(classes):
         pieces = list(_shuffled((labels == label).nonzero()[:, 0], generator).tensor_split(n_clients))
-        # the larger pieces come first: in reverse for every other class, so that sizes stay close
+        # the larger pieces come first, in reverse for every other class, so that sizes stay similar
         if index % 2 == 1:
             pieces.reverse()
         for shard, piece in zip(shards, pieces, strict=True):
@@ -121,7 +124,7 @@ def by_label(
 ) -> list[Tensor]:
     """Cuts each label into shards of about equal size and deals `labels_per_client` shards to each client.
 
-    So a client has at most that many labels.
+    A client therefore has at most that many labels.
 
     Source: McMahan et al. (2017), section 3, except that here no shard straddles two labels.
     """
@@ -132,7 +135,7 @@ def by_label(
         smallest = math.ceil(len(classes) / n_clients)
         largest = len(labels) // n_clients
         limits = f"from {smallest} to {largest} for {n_clients} clients"
-        fix = f"give {limits}, so that each label is dealt and no shard is empty"
+        fix = f"must be {limits}, so that every label is assigned and no shard is empty"
         raise ConfigError("partition.labels_per_client", labels_per_client, fix)
     shards_of = torch.ones_like(counts)
     for _ in range(n_shards - len(classes)):
@@ -150,14 +153,14 @@ def dirichlet(
 ) -> list[Tensor]:
     """Divides each label among clients in proportions drawn from Dirichlet(alpha, ..., alpha).
 
-    With small alpha few clients hold most examples of a label; with large alpha clients are similar. Draws that leave a
-    client fewer than `min_examples` are repeated.
+    With small alpha few clients hold most examples of a label; with large alpha clients are similar. Draws in which a
+    client has fewer than `min_examples` are repeated.
 
     Source: Yurochkin et al. (2019), section 4; Hsu et al. (2019) draw the proportions per client instead.
     """
     _check_clients(n_clients, len(labels), "examples")
     if not min_examples <= len(labels) // n_clients:
-        fix = f"give between 1 and {len(labels) // n_clients} ({len(labels)} examples, {n_clients} clients)"
+        fix = f"must be between 1 and {len(labels) // n_clients} ({len(labels)} examples, {n_clients} clients)"
         raise ConfigError("partition.min_examples", min_examples, fix)
     numpy_generator = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     classes = [(labels == label).nonzero()[:, 0] for label in labels.unique()]
@@ -171,16 +174,18 @@ def dirichlet(
             owner[_shuffled(examples, generator)] = torch.arange(n_clients).repeat_interleave(sizes)
         if int(owner.bincount(minlength=n_clients).min()) >= min_examples:
             return _groups(owner, n_clients)
-    fix = f"{_TRIES} draws each left one of {n_clients} clients fewer than {min_examples} examples: raise alpha"
+    fix = (
+        f"in each of {_TRIES} draws, one of the {n_clients} clients had fewer than {min_examples} examples: raise alpha"
+    )
     raise ConfigError("partition.alpha", alpha, f"{fix}, or lower n_clients or min_examples")
 
 
 @checked("partition")
 def by_writer(writers: Tensor, n_clients: Count | None = None, *, generator: torch.Generator) -> list[Tensor]:
-    """Gives all examples of a writer to one client; without `n_clients` each writer is a client.
+    """Assigns all examples of a writer to one client; without `n_clients` each writer is a client.
 
-    With as many clients as writers, client i is the i-th writer by number. With fewer, the writers are dealt at random,
-    in numbers that differ by at most one.
+    With as many clients as writers, client i is writer i in the order of numbers. With fewer, the writers are
+    distributed at random, in numbers that differ by at most one.
     """
     ids, position = writers.unique(return_inverse=True)
     n_clients = n_clients or len(ids)
@@ -203,7 +208,7 @@ PARTITIONS: dict[Kind, Callable[..., list[Tensor]]] = {
 
 def _check_clients(n_clients: int, available: int, unit: str) -> None:
     if n_clients > available:
-        fix = f"give between 1 and {available}, the number of {unit}: no client may be empty"
+        fix = f"must be between 1 and {available}, the number of {unit}: no client may be empty"
         raise ConfigError("partition.n_clients", n_clients, fix)
 
 

@@ -1,9 +1,9 @@
-"""Random filters of small patches: how much an image has of each of 256 patterns in nine regions.
+"""Random filters of small patches: the strength of each of 256 patterns in nine regions of an image.
 
-The filters are patches of drawn images (`fedpriv.data.dead_leaves`), whitened by what is common in such patches. They
+The filters are patches of drawn images (`fedpriv.data.dead_leaves`), whitened by the statistics of such patches. They
 are the same in all runs. Nothing is fitted to data.
 
-Source: Coates, Ng and Lee (2011), an analysis of single-layer networks in unsupervised feature learning, who take
+Source: Coates, Ng and Lee (2011), an analysis of single-layer networks in unsupervised feature learning, which uses
 patches, whitening and both signs from the training images.
 """
 
@@ -26,22 +26,22 @@ _THRESHOLD = 0.5
 _PIXEL_NOISE = 0.003  # added to a patch's variance: flat patches stay flat
 _RIDGE = 0.05  # added to the variances of whitened patches
 _DRAWN, _SEEN = 500, 40_000  # images, and patches of them
-_BLOCK = 16  # images whose responses stay in a cache
+_BLOCK = 16  # images for which the responses fit in a cache
 
 
 def patches(images: Tensor) -> Tensor:
-    """Computes how strongly patterns are present: `[n, c, h, w] -> [n, 512, 3, 3]`, from pixels in [0, 1].
+    """Computes the strength of patterns: `[n, c, h, w] -> [n, 512, 3, 3]`, from pixels in [0, 1].
 
-    Each patch of 6 x 6 pixels is scaled to mean 0 and variance 1 and multiplied with 256 filters and their mirror
-    images. What a response exceeds .5 by, in either direction, is averaged over a region; a filter and its mirror image
-    in the mirrored region are averaged; then comes the root. So an image of even width and its mirror image have the
-    same result. Use `whiten` and `unit` after it.
+    Each patch of 6 x 6 pixels is scaled to mean 0 and variance 1 and multiplied by 256 filters and their mirror images.
+    The excess of a response over .5, in either direction, is averaged over a region; a filter and its mirror image in
+    the mirrored region are averaged; then the square root is taken. An image of even width and its mirror image
+    therefore have the same result. Use `whiten` and `unit` after it.
 
     Raises:
-        ConfigError: an image is smaller than a patch.
+        ConfigError: If an image is smaller than a patch.
     """
     if min(images.shape[-2:]) < _SIDE:
-        fix = f"needs {_SIDE} pixels a side, found {images.shape[-2]} x {images.shape[-1]}"
+        fix = f"needs {_SIDE} pixels per side, but images are {images.shape[-2]} x {images.shape[-1]}"
         raise ConfigError("data.transforms", "patches", fix)
     filters = _filters(images.shape[1]).to(images)
     return torch.cat([_responses(block, filters) for block in images.split(_BLOCK)])
@@ -62,7 +62,7 @@ def _responses(images: Tensor, filters: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _filters(channels: int) -> Tensor:
-    """Returns filters of mean 0, `[512, channels, 6, 6]`; each whitens a patch and compares it with a drawn one."""
+    """Returns filters of mean 0, `[512, channels, 6, 6]`; each whitens a patch and compares it with a drawn patch."""
     generator = torch.Generator().manual_seed(0)
     images = dead_leaves(_DRAWN, (channels, 32, 32), generator)
     windows = images.unfold(2, _SIDE, 1).unfold(3, _SIDE, 1)  # -> [images, channels, 27, 27, 6, 6]

@@ -36,16 +36,14 @@ class _Row:
 
 
 _TABLE = {
-    "csv": _Row("csv_file.csv", "your own table, from comma-separated files and public ranges"),
-    "parquet": _Row("parquet_file.parquet", "your own table, from Parquet files and public ranges"),
-    "sql": _Row("sql_table.sql", "your own table or view in a database, with public ranges"),
-    "image_folder": _Row("image_folder.image_folder", "your own images, a folder for each class"),
-    "hf": _Row(
-        "hugging_face.hugging_face", "your own files of Hugging Face's datasets: save_to_disk, Parquet, CSV, JSON"
-    ),
-    "libsvm": _Row("libsvm.libsvm", "your own files in LIBSVM's sparse text format, such as a9a"),
+    "csv": _Row("csv_file.csv", "your table, from comma-separated files, with public ranges"),
+    "parquet": _Row("parquet_file.parquet", "your table, from Parquet files, with public ranges"),
+    "sql": _Row("sql_table.sql", "your table or view in a database, with public ranges"),
+    "image_folder": _Row("image_folder.image_folder", "your images, one folder per class"),
+    "hf": _Row("hugging_face.hugging_face", "your files of Hugging Face's datasets: save_to_disk, Parquet, CSV, JSON"),
+    "libsvm": _Row("libsvm.libsvm", "your files in LIBSVM's sparse text format, such as a9a"),
     "digits": _Row("digits.digits", "scikit-learn's 8x8 digits; needs no file", DataFacts(1437, (1, 8, 8), 10)),
-    "sensors": _Row("sensors.sensors", "simulated sensors that look at one point, regression; needs no file"),
+    "sensors": _Row("sensors.sensors", "simulated sensors that observe one point, regression; needs no file"),
     "mnist": _Row("mnist.mnist", "MNIST, 28x28, 60000 train and 10000 test images", DataFacts(60000, (1, 28, 28), 10)),
     "torchvision": _Row(
         "torchvision_sets.torchvision",
@@ -87,13 +85,13 @@ def load(name: str, **options: object) -> Split:
 
     Args:
         name: A key of `DATASETS`, or `package.module:function` that returns a `Split`.
-        **options: The loader's own options.
+        **options: The options of the loader.
 
     Raises:
-        ConfigError: unknown name or option.
-        DataError: the data are missing or broken.
+        ConfigError: If the name or an option is unknown.
+        DataError: If the data are missing or broken.
     """
     split = plugins.build(name, DATASETS, options, field="data")
     if not isinstance(split, Split):  # a user's function may return anything
-        raise ConfigError("data", name, f"returned a {type(split).__name__}: return a fedpriv.data.Split")
+        raise ConfigError("data", name, f"returned a {type(split).__name__}; it must return a fedpriv.data.Split")
     return split

@@ -1,4 +1,4 @@
-"""Rows with names, such as those of Hugging Face `datasets` and flwr-datasets, as pairs (input, target)."""
+"""Rows with named columns, such as rows of Hugging Face `datasets` and flwr-datasets, as pairs (input, target)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class NamedRows(Protocol):
 class RowDataset(Dataset[tuple[Nested, Tensor]]):
     """Pairs (input, target) of rows with named columns, each read when it is used.
 
-    A number, a list of numbers, an array or a tensor becomes a tensor with the same numbers. An image of Pillow, which
-    is what `datasets` decodes, becomes float32 `[channels, height, width]` in [0, 1].
+    A number, a list of numbers, an array or a tensor becomes a tensor with the same numbers. A Pillow image, as decoded
+    by `datasets`, becomes float32 `[channels, height, width]` in [0, 1].
 
     Args:
         rows: A `datasets.Dataset`, a partition of flwr-datasets, a list of dicts, or another object with a length and a
@@ -43,10 +43,10 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
         target: The column of the target.
 
     Raises:
-        ConfigError: there is no such column.
-        DataError: a value is no number, array or image of grey or RGB; when it is read.
+        ConfigError: If there is no such column.
+        DataError: If a value is not a number, an array, or a grey or RGB image; raised when it is read.
 
-    Example:
+    Examples:
         >>> rows = [{"pixels": [0.0, 1.0], "digit": 3}]
         >>> RowDataset(rows, inputs="pixels", target="digit")[0]
         (tensor([0., 1.]), tensor(3))
@@ -58,13 +58,13 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
 
     def __post_init__(self) -> None:
         if len(self) == 0:
-            raise DataError("a data set of rows is empty: give at least one")
+            raise DataError("a data set of rows is empty: it needs at least one")
         first = self.rows[0]
         if not isinstance(first, Mapping):
-            raise DataError(f"row 0 is a {type(first).__name__}: give rows that map columns to values, as a dict does")
+            raise DataError(f"row 0 is a {type(first).__name__}: rows must map columns to values, like a dict")
         for name in (*self._names, self.target):
             if name not in first:
-                raise ConfigError("column", name, f"the rows have none{nearest(name, map(str, first))}")
+                raise ConfigError("column", name, f"does not exist in the rows{nearest(name, map(str, first))}")
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -101,5 +101,5 @@ def _tensor(value: object, name: str) -> Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        fix = "give numbers, lists of numbers of one length, arrays, tensors or images"
-        raise DataError(f"{name} is no tensor ({in_short(error)}): {fix}") from error
+        fix = "use numbers, lists of numbers of one length, arrays, tensors or images"
+        raise DataError(f"{name} cannot become a tensor ({in_short(error)}): {fix}") from error

@@ -1,7 +1,7 @@
-"""The scattering transform of images: moduli of wavelets in eight directions and two sizes, and moduli of those.
+"""The scattering transform of images: moduli of wavelets in eight directions and two sizes, and moduli of these.
 
-Stable under small shifts and deformations and fixed before any data are seen: short features with which a linear model,
-whose gradients are short too, beats a deep one under the same noise.
+The features are stable under small shifts and deformations, and fixed before any data are read. They are short, and so
+are the gradients of a linear model on them, which is therefore better than a deep model under the same noise.
 
 Source: Bruna and Mallat (2013), invariant scattering convolution networks; with privacy Tramèr and Boneh (2021).
 """
@@ -19,11 +19,11 @@ from torch.nn import functional
 from fedpriv.errors import ConfigError
 
 _SIZES, _DIRECTIONS = 2, 8
-_BLOCK = 32  # images whose waves stay in a cache
+_BLOCK = 32  # images for which the waves fit in a cache
 _STEP = 2**_SIZES  # pixels between outputs
-_SLANT = 4 / _DIRECTIONS  # a wavelet's extent along its waves over that across them
+_SLANT = 4 / _DIRECTIONS  # ratio of a wavelet's extent along its waves to its extent across them
 CHANNELS = 1 + _SIZES * _DIRECTIONS + _DIRECTIONS**2 * math.comb(_SIZES, 2)
-"""Means of: the image; its wavelet moduli; for moduli of small wavelets, their moduli of large ones."""
+"""Means of the image, of its wavelet moduli, and of the large-wavelet moduli of its small-wavelet moduli."""
 
 
 def scattering(images: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def scattering(images: Tensor) -> Tensor:
     Morlet wavelets of two sizes and eight directions; moduli are averaged over about 4 pixels and kept at every fourth.
 
     Raises:
-        ConfigError: an image is smaller than 8 pixels.
+        ConfigError: If an image is smaller than 8 pixels.
     """
     return _by_channel(images, _two_layers, "scattering")
 
@@ -43,16 +43,16 @@ def wavelets(images: Tensor) -> Tensor:
     `[n, c, h, w] -> [n, 16 c, ceil(h / 4), ceil(w / 4)]`.
 
     Raises:
-        ConfigError: an image is smaller than 8 pixels.
+        ConfigError: If an image is smaller than 8 pixels.
     """
     return _by_channel(images, _first_layer, "wavelets")
 
 
 def _by_channel(images: Tensor, coefficients: Callable[[Tensor], Tensor], name: str) -> Tensor:
-    """Computes `coefficients` of each channel, mirrored at its edges, in blocks whose waves stay in a cache."""
+    """Computes `coefficients` of each channel, mirrored at its edges, in blocks with waves that fit in a cache."""
     channels, height, width = images.shape[1:]
     if min(height, width) < 2 * _STEP:
-        raise ConfigError("data.transforms", name, f"needs 8 pixels a side, found {height} x {width}")
+        raise ConfigError("data.transforms", name, f"needs 8 pixels per side, but images are {height} x {width}")
     # a multiple of 4, and two outputs beyond either edge, where the image is mirrored
     tall = -(-height // _STEP) * _STEP + 2 * _STEP
     wide = -(-width // _STEP) * _STEP + 2 * _STEP
@@ -68,7 +68,7 @@ def _two_layers(images: Tensor) -> Tensor:
     moduli = _moduli(waves)
     smooth = _low_pass(*images.shape[-2:]).to(images)
     large = _wavelets(*images.shape[-2:])[1].to(images)
-    # what large wavelets leave has no high frequency: half the resolution holds it
+    # results of large wavelets have no high frequency: half the resolution represents them
     halved = torch.fft.ifft2(_folded(moduli[:, :_DIRECTIONS].unsqueeze(2) * large, 2)).abs().flatten(1, 2)
     means = [_folded(spectrum * smooth, _STEP) for spectrum in (waves, moduli)]
     means.append(_folded(torch.fft.fft2(halved) * _halved(smooth), _STEP // 2))
@@ -82,7 +82,7 @@ def _first_layer(images: Tensor) -> Tensor:
 
 
 def _moduli(waves: Tensor) -> Tensor:
-    """Computes the spectra of the wavelet moduli, those of small wavelets first: `[n, 1, h, w] -> [n, 16, h, w]`."""
+    """Computes the spectra of the wavelet moduli, for small wavelets first: `[n, 1, h, w] -> [n, 16, h, w]`."""
     filters = torch.cat(_wavelets(*waves.shape[-2:])).to(waves.real)
     return torch.fft.fft2(torch.fft.ifft2(waves * filters).abs())
 

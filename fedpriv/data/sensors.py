@@ -23,7 +23,7 @@ def sensors(*, n: Count = 100, readings: Count = 3, dim: Count = 2, n_test: Coun
         n_test: Number of test readings of the same x.
         seed: Seed of all draws.
 
-    Source: Xie, Liu and Chai (2025), eq 42; they leave the distributions to a reference, and these are our reading.
+    Source: Xie, Liu and Chai (2025), eq 42; they refer to another paper for the distributions, which are our reading.
     """
     draws = np.random.default_rng(seed)
     point = draws.standard_normal(dim)

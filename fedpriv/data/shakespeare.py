@@ -18,43 +18,44 @@ from fedpriv.data.owners import numbered
 from fedpriv.errors import DataError
 from fedpriv.settings import Count, checked
 
-# The vocabulary is public and fixed, whatever characters the text has: 0 starts a window, pads it, and stands for all
+# The vocabulary is public and fixed, for any characters in the text: 0 starts a window, pads it, and represents all
 # other characters; then newline and printable ASCII.
 _ALPHABET = "\n" + "".join(chr(code) for code in range(32, 127))
 _TOKENS = {character: number for number, character in enumerate(_ALPHABET, start=1)}
 N_TOKENS = 1 + len(_ALPHABET)
 _NO_TARGET = -100
-_TEST_SHARE = 5  # one window in so many
+_TEST_SHARE = 5  # one of this many windows
 
 
 @checked("data")
 def shakespeare(
     *, root: str | None = None, length: Count = 80, min_windows: Count = 5, max_roles: Count | None = None
 ) -> Split:
-    """Loads Shakespeare by role: windows of characters, each of which is to be predicted from those before it.
+    """Loads Shakespeare by role: windows of characters; each character is predicted from the ones before it.
 
-    An example is a window of `length` characters of one role: the input is a mark of the start and the window without
-    its last character, the targets are the window. Windows do not overlap, so that each character is in one example,
-    which is what `unit: sample` protects; LEAF's examples overlap by all but one character, so that a character is in
-    80. The last window of a role is padded to the same length, and padding has no target. Where windows begin depends
-    on how much a role has said before: epsilon takes the division into windows as given, and their number as public.
+    An example is a window of `length` characters of one role: the input is a start mark and the window without its last
+    character, the targets are the window. Windows do not overlap, so each character is in one example, which the
+    privacy unit `sample` protects; LEAF's examples overlap by all but one character, so a character is in 80 of them.
+    The last window of a role is padded to the same length, and padding has no target. The start of a window depends on
+    the length of the role's earlier text: epsilon treats the division into windows as given, and their number as
+    public.
 
-    The last fifth of each role's windows is for testing, which depends on their number alone.
+    The last fifth of each role's windows is for testing, which depends on the number of windows only.
 
     Args:
-        root: Folder with `input.txt` (or `input.txt.gz`), speeches divided by blank lines, the first line of each
-            `ROLE:`; or LEAF's folder with `train/*.json` and `test/*.json`, whose division is kept, and of whose
-            overlapping examples every `length`-th is taken. None is `$FEDPRIV_DATA/shakespeare`.
+        root: Folder with `input.txt` (or `input.txt.gz`), with speeches separated by blank lines, each with `ROLE:` as
+            first line; or LEAF's folder with `train/*.json` and `test/*.json`: its division is kept, and every
+            `length`-th of its overlapping examples is used. None is `$FEDPRIV_DATA/shakespeare`.
         length: Characters in a window; for LEAF's files at most theirs, 80.
-        min_windows: Leave out roles with fewer windows for training.
+        min_windows: Omit roles with fewer windows for training.
         max_roles: Largest number of roles, those with the most windows; None takes all.
 
     Returns:
-        Inputs int64 `[n, length]` of 97 tokens, targets int64 `[n, length]` with -100 where there is none. Metrics are
+        Inputs int64 `[n, length]` of 97 tokens, targets int64 `[n, length]` with -100 for no target. Metrics are
         accuracy and perplexity of a character.
 
     Raises:
-        DataError: a file is missing or broken, or no role is left.
+        DataError: If a file is missing or broken, or no role is left.
 
     Source: Caldas and others (2018), LEAF; Karpathy (2015), char-rnn, for the plain text.
     """
@@ -71,7 +72,7 @@ def shakespeare(
         raise DataError(f"shakespeare: no role in {folder} has {min_windows} windows: lower min_windows")
     tests = {role: test[role] for role in roles if len(test.get(role, ()))}
     if not tests:
-        raise DataError(f"shakespeare: no role in {folder} has a window for testing: lower length")
+        raise DataError(f"shakespeare: no role in {folder} has a test window: lower length")
 
     train_owners = [role for role in roles for _ in train[role]]
     test_owners = [role for role, windows in tests.items() for _ in windows]
@@ -85,7 +86,10 @@ def shakespeare(
 
 def _folder(root: str | None) -> Path:
     shared = os.environ.get("FEDPRIV_DATA")
-    fix = "set root to a folder with input.txt(.gz), or to LEAF's with train/ and test/ (made by its preprocess.sh)"
+    fix = (
+        "set root to a folder with input.txt(.gz), or to LEAF's folder with train/ and test/ (created by its "
+        "preprocess.sh)"
+    )
     if root is None and shared is None:
         raise DataError(f"shakespeare: no root given and FEDPRIV_DATA is unset: {fix}")
     folder = Path(root or Path(shared or "") / "shakespeare")
@@ -96,7 +100,7 @@ def _folder(root: str | None) -> Path:
 
 
 def _read_plain(folder: Path) -> dict[str, str]:
-    """Reads what each role says, its speeches one after another."""
+    """Reads the text of each role, its speeches one after another."""
     path = folder / "input.txt"
     try:
         if path.is_file():
@@ -113,13 +117,13 @@ def _read_plain(folder: Path) -> dict[str, str]:
         if newline and heading.endswith(":"):  # other paragraphs are stage directions
             speeches.setdefault(heading[:-1].strip(), []).append(speech + "\n")
     if not speeches:
-        fix = "it needs speeches divided by blank lines, each after a line ROLE:"
+        fix = "it needs speeches separated by blank lines, each after a line ROLE:"
         raise DataError(f"{path}: has no speech: {fix}")
     return {role: "".join(parts) for role, parts in speeches.items()}
 
 
 def _divided(texts: Mapping[str, str], length: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Returns each role's windows for training, and those for testing, tokens `[n, length]` each."""
+    """Returns the windows of each role for training, and for testing, tokens `[n, length]` each."""
     train: dict[str, Tensor] = {}
     test: dict[str, Tensor] = {}
     for role, text in texts.items():
@@ -138,10 +142,10 @@ def _windows(text: str, length: int) -> Tensor:
 
 
 def _read_leaf(folder: Path, length: int) -> dict[str, Tensor]:
-    """Reads LEAF's json files: of each user every `length`-th example, whose windows do not overlap."""
+    """Reads LEAF's json files: every `length`-th example of each user, so that windows do not overlap."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
-        raise DataError(f"shakespeare: no json files in {folder}: LEAF's preprocess.sh makes train/ and test/")
+        raise DataError(f"shakespeare: no json files in {folder}: create train/ and test/ with LEAF's preprocess.sh")
     windows: dict[str, Tensor] = {}
     for path in paths:
         try:
@@ -157,14 +161,16 @@ def _read_leaf(folder: Path, length: int) -> dict[str, Tensor]:
             raise DataError(f"{path}: not a LEAF json file ({type(error).__name__}: {error}): {fix}") from error
         for user, rows in texts.items():
             if user in windows or any(len(row) != length for row in rows):
-                fix = f"set length to at most theirs, or run LEAF's preprocess.sh again; windows have {length}"
+                fix = (
+                    f"set length to at most that of the texts, or run LEAF's preprocess.sh again; windows have {length}"
+                )
                 raise DataError(f"{path}: {user} occurs twice or has shorter texts: {fix}")
             windows[user] = torch.cat([_windows(row, length) for row in rows] or [torch.zeros(0, length).long()])
     return windows
 
 
 def _examples(windows: Tensor) -> TensorDataset:
-    """Returns inputs, the windows moved by one behind a start, and targets, the windows."""
+    """Returns inputs, the windows shifted by one after a start mark, and targets, the windows."""
     inputs = torch.zeros_like(windows)
     inputs[:, 1:] = windows[:, :-1].clamp_min(0)
     return TensorDataset(inputs, windows)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # an extra
     from sqlalchemy import Engine
 
 _NO_PASSWORD = (
-    "settings are printed, stored and compared: set an environment variable to the URL, and write url: $ITS_NAME"
+    "the URL would be printed and stored with the settings: put it into an environment variable, and set url: $ITS_NAME"
 )
 
 
@@ -38,33 +38,33 @@ def sql(
     bias: bool = True,
     centered: bool = False,
 ) -> Split:
-    """Reads tables or views of a database through SQLAlchemy, one example a row; settings as for `csv`.
+    """Reads tables or views of a database through SQLAlchemy, one example a row; for the settings see `csv`.
 
-    Only the columns that the settings name are read. There is no setting for a query: make a view.
+    Only the columns in the settings are read. There is no setting for a query: create a view instead.
 
     Args:
-        url: SQLAlchemy's URL of the database, such as `sqlite:///patients.db`; or `$NAME`, an environment variable
-            that has it, which a URL with a password must be in.
+        url: SQLAlchemy's URL of the database, such as `sqlite:///patients.db`; or `$NAME`, an environment variable that
+            contains it. A URL with a password must be in an environment variable.
         train: The table or view with the clients' examples, `NAME` or `SCHEMA.NAME`.
-        test: The same with public examples; accuracies are computed on them without noise.
+        test: The same for public examples; accuracies are computed on them without noise.
         label: Column of the class, or of the number to predict.
         classes: The values of that column, in the order of the class numbers; None is regression.
         numbers: For each numeric column its range `[low, high]`, from public knowledge. It is mapped to [-1, 1];
             values outside count as the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
-        missing: For a column the public value that stands for one that is missing (NULL), see `TableEncoder`.
-        indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
-        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`; it is public.
-        key: Column by which rows are sorted, since databases promise no order, and who is whose client in a simulation
-            may depend on it. Take one that does not move when another row changes, such as the patient's number. None
-            is the primary key; a view has none.
+        missing: For a column, the public value that replaces a missing one (NULL), see `TableEncoder`.
+        indicators: Columns that get one more 0/1 feature: 1 if the value is missing.
+        client: Column with the client of each row, for `partition: {kind: by_writer}`; it is public.
+        key: Column by which rows are sorted, since databases guarantee no order, and the assignment of rows to
+            simulated clients may depend on it. Use one that does not move when another row changes, such as the
+            patient's number. None is the primary key; a view has none.
         bias: Add a constant feature.
         centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
 
     Raises:
-        ConfigError: the extra `sql` or a driver is missing, the URL holds a password, or a table lacks a column.
-        DataError: the database or table cannot be read, or a value is missing without a rule, no number or not listed;
-            the message names table and row.
+        ConfigError: If the extra `sql` or a driver is missing, the URL contains a password, or a table lacks a column.
+        DataError: If the database or table cannot be read, or a value is missing without a rule, not a number or not
+            listed; the message contains table and row.
     """
     encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
     engine = _engine(url)
@@ -92,17 +92,17 @@ def _engine(url: str) -> Engine:
         parsed = sqlalchemy.make_url(address)
         if not url.startswith("$") and parsed.password is not None:
             raise ConfigError("data.url", parsed.render_as_string(hide_password=True), _NO_PASSWORD)
-        # SQLite would make a new, empty one
+        # SQLite would create a new, empty one
         if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
-            raise DataError(f"data.url: there is no database file {parsed.database}: correct the path")
+            raise DataError(f"data.url: database file {parsed.database} does not exist: correct the path")
         return sqlalchemy.create_engine(parsed)
     except FedprivError:
         raise
     except ImportError as error:
-        fix = f"its driver is not installed ({error.name}): pip install it"
+        fix = f"its driver {error.name} is not installed: install it with pip"
         raise ConfigError("data.url", "a URL of this database", fix) from None
-    except Exception:  # its message may hold the URL, and the URL a password
-        fix = "is no URL of SQLAlchemy: write it like sqlite:///patients.db or postgresql+psycopg://host/database"
+    except Exception:  # its message may contain the URL, and the URL a password
+        fix = "is not a URL of SQLAlchemy: write it like sqlite:///patients.db or postgresql+psycopg://host/database"
         if not url.startswith("$"):
             url = "what is given"
         raise ConfigError("data.url", url, fix) from None
@@ -131,11 +131,11 @@ def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -
     except ConfigError:
         raise
     except NoSuchTableError as error:
-        raise DataError(f"there is no table or view {name}: correct data.train or data.test") from error
+        raise DataError(f"table or view {name} does not exist: correct data.train or data.test") from error
     except SQLAlchemyError as error:
         reason = in_short(getattr(error, "orig", None) or error)
         raise DataError(f"table {name} cannot be read ({reason}): check data.url and the rights of its user") from None
     if not rows:
-        raise DataError(f"table {name} has no rows: give at least one example")
+        raise DataError(f"table {name} has no rows: it needs at least one example")
     texts = {column: [text_of(row[index]) for row in rows] for index, column in enumerate(columns)}
     return Table(f"table {name}", texts, first=0)

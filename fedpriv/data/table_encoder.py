@@ -1,4 +1,4 @@
-"""Encodes rows of a table as examples by public settings only: no mean, range or value comes from the data."""
+"""Encodes rows of a table as examples by public settings only: no mean, range or value is taken from the data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from fedpriv.errors import ConfigError, DataError, cut, shown
 from fedpriv.settings import checked, nearest
 
-if TYPE_CHECKING:  # frames come from those who have pandas; it is no dependency
+if TYPE_CHECKING:  # frames come from users with pandas; it is not a dependency
     from pandas import DataFrame
 
 _GAPS = frozenset({"", "?", "na", "n/a", "nan", "<na>", "null", "none"})
@@ -28,7 +28,7 @@ class Table:
     Args:
         name: Its name in errors.
         columns: By name, the stripped text of each row; at least one row.
-        first: The number that errors give to the first row.
+        first: The number of the first row in errors.
     """
 
     name: str
@@ -45,9 +45,9 @@ class Table:
 class TableEncoder:
     """Encodes the rows of a table as examples.
 
-    The encoding of a row depends on these settings and on no other row, so it reveals nothing. Take all values from
-    public knowledge, such as the limits of a device: a mean or a list of values taken from the data would reveal
-    something about them without noise.
+    The encoding of a row depends on these settings and on no other row, so it reveals nothing. Use public knowledge for
+    all values, such as the limits of a device: a mean or a list of values computed from the data would reveal
+    information about them without noise.
 
     Args:
         label: Column of the class, or of the number to predict.
@@ -56,20 +56,20 @@ class TableEncoder:
         numbers: For each numeric column its range `[low, high]`. It is mapped to [-1, 1]; values outside count as the
             nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
-        missing: For a column the value that stands for one that is missing: a number in its range, or one of its
-            values. Missing is what is empty, NaN, None, `NA`, `N/A`, `null` or `?`, unless `categories` lists it.
-        indicators: Columns that get one more 0/1 feature: 1 where the value is missing. If `missing` does not name
-            the column, its own features are 0 there: the middle of the range, or none of the categories.
+        missing: For a column, the value that replaces a missing one: a number in its range, or one of its values.
+            Missing values are empty, NaN, None, `NA`, `N/A`, `null` or `?`, unless `categories` lists them.
+        indicators: Columns that get one more 0/1 feature: 1 if the value is missing. If `missing` does not contain the
+            column, its own features are then 0: the middle of the range, or none of the categories.
         bias: Add a constant feature.
         centered: Subtract 1 / k from the k flags of a categorical column, so that they add up to 0. Rows then have less
-            in common and shorter norms, for which private gradients need less noise. A linear model with a constant
-            predicts the same; a missing value that only has an indicator is 0 in all flags, as without.
+            in common and shorter norms, so private gradients need less noise. A linear model with a constant gives the
+            same predictions; a missing value that only has an indicator is 0 in all flags, as without.
 
     Raises:
-        ConfigError: a range is empty, a value is listed twice, or `missing` or `indicators` has a column or value that
-            does not exist.
+        ConfigError: If a range is empty, a value is listed twice, or `missing` or `indicators` has a column or value
+            that does not exist.
 
-    Example:
+    Examples:
         >>> encoder = TableEncoder("ill", classes=[0, 1], numbers={"age": (0, 100)}, missing={"age": 40})
     """
 
@@ -85,7 +85,7 @@ class TableEncoder:
     def __post_init__(self) -> None:
         for name, (low, high) in self.numbers.items():
             if not -math.inf < low < high < math.inf:
-                raise ConfigError(f"data.numbers.{name}", [low, high], "give [low, high] with low below high")
+                raise ConfigError(f"data.numbers.{name}", [low, high], "must be [low, high] with low below high")
         lists = dict(self.categories)
         if self.classes is not None:
             lists = {self.label: self.classes, **lists}
@@ -93,7 +93,7 @@ class TableEncoder:
             if len({str(value) for value in values}) < max(len(values), 1):
                 raise ConfigError(f"data, values of {name}", [*values], "list each value once")
         if self.classes is None and self.label not in self.numbers:
-            fix = f"list the values of {self.label}, or give its range in numbers (regression)"
+            fix = f"list the values of {self.label}, or set its range in numbers (regression)"
             raise ConfigError("data.classes", None, fix)
         for name, value in self.missing.items():
             self._check_column("missing", name)
@@ -110,14 +110,14 @@ class TableEncoder:
 
     @property
     def n_classes(self) -> int | None:
-        """Number of classes; None where targets are numbers."""
+        """Number of classes; None if targets are numbers."""
         if self.classes is None:
             return None
         return len(self.classes)
 
     @property
     def target_scale(self) -> float:
-        """How many units of the label 1 is, where it is a number: half its range; 1 where it is a class."""
+        """Size of 1 in units of a numeric label: half its range; 1 for classes."""
         if self.classes is not None:
             return 1.0
         low, high = self.numbers[self.label]
@@ -128,19 +128,19 @@ class TableEncoder:
 
         Args:
             frame: One row an example.
-            name: Its name in errors, which count its rows from 0, as `iloc` does.
+            name: Its name in errors, which count its rows from 0, like `iloc`.
 
         Returns:
             Inputs float32 `[n, n_features]`: numbers, categories, indicators, in the order of the settings, then the
             constant; targets `[n]`, int64 classes or float32 numbers.
 
         Raises:
-            ConfigError: the frame lacks a column.
-            DataError: the frame has no rows, or a value is missing without a rule, no number or not listed; the message
-                names the row.
+            ConfigError: If the frame lacks a column.
+            DataError: If the frame has no rows, or a value is missing without a rule, not a number or not listed; the
+                message contains the row.
         """
         if len(frame) == 0:
-            raise DataError(f"{name} has no rows: give at least one example")
+            raise DataError(f"{name} has no rows: it needs at least one example")
         names = [str(column) for column in frame.columns]
         check_columns(name, self.columns, names)
         return self.encoded(table_of(frame, self.columns, name))
@@ -150,9 +150,9 @@ class TableEncoder:
         return TensorDataset(self.inputs(table), self.targets(table))
 
     def inputs(self, table: Table) -> Tensor:
-        """Returns the features of a table of text, float32 `[n, n_features]`; it need not have the label."""
+        """Returns the features of a table of text, float32 `[n, n_features]`; the label column is not needed."""
         if not self._features and not self.categories:
-            raise ConfigError("data.numbers", {}, "name at least one column, in numbers or categories")
+            raise ConfigError("data.numbers", {}, "name at least one column in numbers or categories")
         features = [self._scaled(table, name).unsqueeze(1) for name in self._features]
         features += [self._one_hot(table, name) for name in self.categories]
         features += [self._gaps(table, name).float().unsqueeze(1) for name in self.indicators]
@@ -162,12 +162,12 @@ class TableEncoder:
 
     @property
     def feature_columns(self) -> list[str]:
-        """The columns that features are made of."""
+        """The columns from which features are computed."""
         return [*self._features, *self.categories]
 
     @property
     def feature_names(self) -> list[str]:
-        """The name of each feature, in their order, e.g. `age`, `smoker=yes`, `age missing`, `constant`."""
+        """The name of each feature, in order, e.g. `age`, `smoker=yes`, `age missing`, `constant`."""
         names = [*self._features]
         names += [f"{column}={value}" for column in self.categories for value in self._values(column)]
         names += [f"{column} missing" for column in self.indicators]
@@ -187,20 +187,20 @@ class TableEncoder:
 
     def _check_column(self, setting: str, name: str) -> None:
         if name == self.label:
-            fix = "is the label, which is not made up where it is missing: drop such rows"
+            fix = "is the label, and missing labels cannot be replaced: drop such rows"
             raise ConfigError(f"data.{setting}", name, fix)
         if name not in (*self._features, *self.categories):
             fix = f"is in neither numbers nor categories{nearest(name, [*self._features, *self.categories])}"
             raise ConfigError(f"data.{setting}", name, fix)
 
     def _check_stand_in(self, name: str, value: float | str) -> None:
-        """Refuses a value for missing ones that its column cannot have."""
+        """Raises an error for a replacement of missing values that is invalid in its column."""
         if name in self.numbers:
             low, high = self.numbers[name]
             if isinstance(value, (str, bool)) or not low <= value <= high:
-                raise ConfigError(f"data.missing.{name}", value, f"give a number from {low} to {high}, its range")
+                raise ConfigError(f"data.missing.{name}", value, f"must be a number from {low} to {high}, its range")
         elif str(value) not in self._values(name):
-            raise ConfigError(f"data.missing.{name}", value, f"choose one of {cut(', '.join(self._values(name)))}")
+            raise ConfigError(f"data.missing.{name}", value, f"must be one of {cut(', '.join(self._values(name)))}")
 
     def _values(self, name: str) -> list[str]:
         """Returns the values that are listed for a categorical column, or for the label, as text."""
@@ -213,7 +213,7 @@ class TableEncoder:
         return text.casefold() in _GAPS and not listed
 
     def _gaps(self, table: Table, name: str) -> Tensor:
-        """Returns which values are missing, bool `[n]`."""
+        """Returns True for missing values, bool `[n]`."""
         return torch.tensor([self._is_gap(name, text) for text in table.columns[name]])
 
     def _scaled(self, table: Table, name: str) -> Tensor:
@@ -244,9 +244,9 @@ class TableEncoder:
         return flags
 
     def _value_indices(self, table: Table, name: str) -> Tensor:
-        """Returns the index of each row's value among those that are listed, int64 `[n]`.
+        """Returns the index of each row's value among the listed values, int64 `[n]`.
 
-        It is their number for a missing value that only has an indicator.
+        The index of a missing value that only has an indicator is the number of listed values.
         """
         numbers = {value: number for number, value in enumerate(self._values(name))}
         stand_in = None
@@ -261,7 +261,7 @@ class TableEncoder:
             else:
                 number = numbers.get(text)
             if number is None:
-                fix = f"is none of {cut(', '.join(numbers))}: {self._fix(name, text, 'correct it, or list it')}"
+                fix = f"is not one of {cut(', '.join(numbers))}: {self._fix(name, text, 'correct it, or list it')}"
                 raise DataError(f"{table.row(row)}: {name} = {shown(text)} {fix}")
             indices.append(number)
         return torch.tensor(indices)
@@ -269,20 +269,20 @@ class TableEncoder:
     def _fix(self, name: str, text: str, otherwise: str) -> str:
         if name == self.label or not self._is_gap(name, text):
             return otherwise
-        return f"if it is missing, give missing.{name} a value that is public, or list {name} in indicators"
+        return f"if the value is missing, set missing.{name} to a public value, or list {name} in indicators"
 
 
 def table_of(frame: DataFrame, columns: Sequence[str], name: str) -> Table:
-    """Returns columns of a pandas DataFrame as text, where what is missing is empty."""
+    """Returns columns of a pandas DataFrame as text; missing values are empty."""
     names = [str(column) for column in frame.columns]
     return Table(name, {column: _texts(frame.iloc[:, names.index(column)]) for column in columns}, first=0)
 
 
 def check_columns(table: str, expected: Sequence[str], existing: Sequence[str]) -> None:
-    """Refuses a table that lacks an expected column.
+    """Raises an error for a table that lacks an expected column.
 
     Raises:
-        ConfigError: a column is missing, or there are several of its name.
+        ConfigError: If a column is missing, or there are several with its name.
     """
     for name in expected:
         if name not in existing:
@@ -299,7 +299,7 @@ def _number(text: str) -> float:
 
 
 def text_of(value: object) -> str:
-    """Formats a value; whole numbers without a point, since libraries turn a column with a gap into floats."""
+    """Formats a value; integers without a point, since libraries convert a column with missing values to floats."""
     if value is None:
         return ""
     if isinstance(value, float) and value.is_integer():

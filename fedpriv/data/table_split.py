@@ -1,4 +1,4 @@
-"""From tables to train and test examples with their owners, wherever the tables come from."""
+"""Converts tables from any source to train and test examples with their owners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedpriv.data.table_encoder import Table, TableEncoder
 from fedpriv.errors import ConfigError, DataError
 
 TableReader = Callable[[str, Sequence[str]], Table]
-"""Reads these columns of the table with this name: of a file, or in a database."""
+"""Reads these columns of the table with this name, from a file or a database."""
 
 
 def read_split(
@@ -26,21 +26,21 @@ def read_split(
     Args:
         encoder: The public settings.
         read: Reads a table.
-        train: The clients' examples: the name of a table, or of a folder or pattern of files, one a client.
-        test: The same with public examples.
-        client: Column that says which client a row belongs to.
-        suffix: What files in a folder end in, as in `.csv`; None where tables are no files.
+        train: The clients' examples: the name of a table, or of a folder or pattern of files, one per client.
+        test: The same for public examples.
+        client: Column with the client of each row.
+        suffix: Suffix of the files in a folder, as in `.csv`; None if tables are not files.
 
     Raises:
-        ConfigError: a column is missing, or `client` is given although there is a file a client.
-        DataError: a table cannot be read or encoded, or an example has no client.
+        ConfigError: If a column is missing, or `client` is given although there is a file for each client.
+        DataError: If a table cannot be read or encoded, or an example has no client.
     """
     files = files_of_clients(train, suffix)
     test_files = files_of_clients(test, suffix)
     if client is not None and files:
         raise ConfigError("data.client", client, f"{train} has a file for each client: leave this out")
     train_set, train_owners = _encoded(encoder, read, files or [train], client)
-    # public test data may be everybody's, in one table without owners
+    # public test data may belong to all, in one table without owners
     test_client = None
     if client is not None and not test_files:
         test_client = _client_column(read, test, client)
@@ -54,8 +54,8 @@ def read_split(
         if test_files:
             test_owners = _short_names(test_files, test_owners)
             if not set(test_owners) & set(train_owners):
-                fix = "give a client's files one name, in two folders"
-                raise DataError(f"data.test = {test}: no file is of a client of data.train = {train}: {fix}")
+                fix = "use the same file name for a client in both folders"
+                raise DataError(f"data.test = {test}: no file belongs to a client of data.train = {train}: {fix}")
     if files or client is not None:
         tests_have_owners = bool(test_files) or test_client is not None
         (writers, test_writers), names = numbered(train_owners, test_owners if tests_have_owners else [])
@@ -76,10 +76,10 @@ def read_split(
 
 
 def files_of_clients(train: str, suffix: str | None) -> list[str]:
-    """Returns the files that a folder or a pattern names, sorted; none if it is neither.
+    """Returns the sorted files in a folder or for a pattern; none if it is neither.
 
     Raises:
-        DataError: a folder or pattern has no such file.
+        DataError: If a folder or pattern has no such file.
     """
     path = Path(train)
     if suffix is None or path.is_file() or not (path.is_dir() or glob.escape(train) != train):
@@ -89,7 +89,7 @@ def files_of_clients(train: str, suffix: str | None) -> list[str]:
         pattern = str(Path(glob.escape(train)) / f"*{suffix}")
     paths = sorted(glob.glob(pattern))
     if not paths:
-        raise DataError(f"data.train = {train}: there is no such file: give a folder with a file NAME{suffix} a client")
+        raise DataError(f"data.train = {train} does not exist: name a folder with one file NAME{suffix} per client")
     return paths
 
 

@@ -26,7 +26,7 @@ Integers = NDArray[np.int64]
 Protocol = Literal["held_out", "paper"]
 Owner = Literal["workclass", "education", "marital-status", "occupation", "race", "native-country"]
 
-# public constants of the published file (all 45 222 complete rows), so that scaling looks at nobody's data
+# public constants of the published file (all 45 222 complete rows), so that scaling reads no private data
 _ADULT_SCALE = {
     "age": (38.5479, 13.2177),
     "fnlwgt": (189734.73, 105638.03),
@@ -57,8 +57,8 @@ _OCCUPATION = (
     "Tech-support",
     "Transport-moving",
 )
-# round numbers beyond the ranges that UCI's description of the diagnostic set (as scikit-learn prints it) gives for ten
-# measures of a cell's nucleus: their means, their standard errors, and their worst
+# round numbers beyond the ranges in UCI's description of the diagnostic set (as printed by scikit-learn) for ten
+# measures of a cell's nucleus: their means, their standard errors, and their worst values
 _CELLS = (
     *(
         (6, 30),
@@ -99,10 +99,10 @@ def adult(
     (1 male): the group of `GroupLossGap(feature=-1)`.
 
     Args:
-        root: Folder with `adult.data(.gz)` and `adult.test(.gz)`; `$FEDPRIV_DATA/adult` if left out.
+        root: Folder with `adult.data(.gz)` and `adult.test(.gz)`; `$FEDPRIV_DATA/adult` if omitted.
         n_train: Use only this many train rows, the first ones.
-        owner: Column that says which client a row belongs to, for `partition: {kind: by_writer}`. Clients are numbered
-            in the sorted order of its values, which are public. It stays a feature.
+        owner: Column with the client of each row, for `partition: {kind: by_writer}`. Clients are numbered in the
+            sorted order of its values, which are public. It is still used as a feature.
         bias: Add the constant feature.
 
     Source: Kohavi and Becker (1996), UCI; the encoding follows the `adult-b` set of He, Peng and Sun (2024).
@@ -111,7 +111,7 @@ def adult(
     train = _complete(folder, "adult.data")
     test = _complete(folder, "adult.test")
     if n_train is not None and n_train > len(train):
-        raise ConfigError("data.n_train", n_train, f"give between 1 and {len(train)}")
+        raise ConfigError("data.n_train", n_train, f"must be between 1 and {len(train)}")
     train = train[:n_train]
     datasets: list[TensorDataset] = []
     for rows in (train, test):
@@ -139,16 +139,18 @@ def breast_cancer(
     protocol: Protocol = "held_out",
     seed: Whole = 0,
 ) -> Split:
-    """Loads breast cancer; class 1 is malignant. Features are brought to [-1, 1] by public ranges.
+    """Loads breast cancer; class 1 is malignant. Features are scaled to [-1, 1] by public ranges.
 
     Args:
         variant: `wisconsin`: the original set, 683 complete rows of 9 features, from a file. Some of its 630 patients
-            have several rows, which stay on one side. `diagnostic`: 569 rows of 30 features from scikit-learn, no file.
-        root: Folder with `breast-cancer-wisconsin.data`; `$FEDPRIV_DATA/breast-cancer-wisconsin` if left out.
+            have several rows, which stay in the same part. `diagnostic`: 569 rows of 30 features from scikit-learn, no
+            file.
+        root: Folder with `breast-cancer-wisconsin.data`; `$FEDPRIV_DATA/breast-cancer-wisconsin` if omitted.
         features: Use these columns only.
         bias: Add a constant feature.
-        protocol: `held_out`: a fifth of the patients is for testing. `paper`, as He, Peng and Sun: all rows are both
-            for training and testing, standardised by their own mean and deviation; a private run refuses them.
+        protocol: `held_out`: a fifth of the patients is for testing. `paper`, as He, Peng and Sun: all rows are used
+            for both training and testing, standardised by their own mean and deviation; a private run raises an error
+            for them.
         seed: Seed of the choice of patients.
 
     Source: Wolberg and Mangasarian (1990); Street, Wolberg and Mangasarian (1993); UCI.
@@ -183,16 +185,17 @@ def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "h
     """Loads Monks-1: six discrete features, one-hot (17 columns).
 
     Args:
-        root: Folder with `monks-1.train` and `monks-1.test`; `$FEDPRIV_DATA/monks` if left out.
+        root: Folder with `monks-1.train` and `monks-1.test`; `$FEDPRIV_DATA/monks` if omitted.
         bias: Add a constant feature.
-        protocol: `held_out`: the 432 different rows, of which a fifth is for testing. `paper`, as He, Peng and Sun: all
-            556 rows of both files are both for training and testing, 124 occur twice; a private run refuses them.
+        protocol: `held_out`: the 432 distinct rows, one fifth for testing. `paper`, as He, Peng and Sun: all 556 rows
+            of both files are used for both training and testing, 124 occur twice; a private run raises an error for
+            them.
         seed: Seed of the choice of test rows.
 
     Source: Thrun et al. (1991), UCI.
     """
     folder = _folder(root, "monks")
-    # the test file is the whole domain, and the train file a part of it
+    # the test file is the whole domain, and the train file is a part of it
     if protocol == "held_out":
         files = ("monks-1.test",)
     else:
@@ -259,7 +262,9 @@ def _folder(root: str | None, name: str) -> Path:
     else:
         folder = Path(shared or "") / name
     if not folder.is_dir():
-        raise DataError(f"{name}: no folder {folder}: set root, or FEDPRIV_DATA to a folder that has {name}/")
+        raise DataError(
+            f"{name}: folder {folder} does not exist: set root, or FEDPRIV_DATA to a folder that contains {name}/"
+        )
     return folder
 
 

@@ -1,8 +1,8 @@
 """The only module that imports torchvision.
 
-Beside a CPU build of torch, the C++ library of PyPI's torchvision (built for CUDA) cannot load, and importing
-torchvision fails because two of that library's operators are missing. For its data sets, which are all that is needed
-here, it is enough to declare the two operators.
+With a CPU build of torch, the C++ library of PyPI's torchvision (built for CUDA) cannot be loaded, and importing
+torchvision fails because two of that library's operators are missing. For its data sets, the only part needed here, it
+is enough to declare the two operators.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def import_torchvision(submodule: str) -> ModuleType:
     """Imports `torchvision.<submodule>`.
 
     Raises:
-        DataError: torchvision is absent, or does not work with this torch; the message names both versions and the fix.
+        DataError: If torchvision is missing or does not work with this torch; the message has both versions and the
+            fix.
     """
     try:
         try:
@@ -42,7 +43,7 @@ def import_torchvision(submodule: str) -> ModuleType:
 
 def _import(submodule: str) -> ModuleType:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its image library cannot load either; we read no image files with it
+        warnings.simplefilter("ignore")  # its image library cannot be loaded either; no image files are read with it
         return importlib.import_module(f"torchvision.{submodule}")
 
 
@@ -51,18 +52,18 @@ def _declare_missing_operators() -> None:
         if not hasattr(torch.ops.torchvision, name):
             torch.library.define(f"torchvision::{name}", _SCHEMA)
             _declared.append(name)
-    # modules that the failed import left behind would be taken for complete ones
+    # modules that the failed import left behind would be mistaken for complete ones
     for module in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[module]
 
 
 def is_mended() -> bool:
-    """Whether torchvision could be imported only with declared operators, so that `import torchvision` alone fails."""
+    """True if torchvision could be imported only with declared operators, so that `import torchvision` alone fails."""
     return bool(_declared)
 
 
 def versions_and_fix() -> str:
-    """Returns which versions are installed, and how to install a matching pair."""
+    """Returns the installed versions, and the command that installs a matching pair."""
     try:
         version = importlib.metadata.version("torchvision")
     except importlib.metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Folders of image data sets as torchvision lays them out: which files there are, and how to read them.
+"""Folders of image data sets in the layout of torchvision: the required files, and their reading.
 
 The files are read here and not by torchvision, which accepts published bytes only: a subset, or a copy in the same
-layout, loads too. A pickle can name any code, so only those of arrays are unpickled.
+layout, can be loaded too. A pickle can name any code, so only pickles of arrays are unpickled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ARRAYS = {
 
 
 class ImageLayout(Protocol):
-    """How a data set lies in a folder."""
+    """The layout of a data set in a folder."""
 
     @property
     def n_classes(self) -> int:
@@ -44,18 +44,18 @@ class ImageLayout(Protocol):
 
     @property
     def source(self) -> str:
-        """What torchvision downloads, for a user who does so by hand."""
+        """The files that torchvision downloads, for a user who downloads them manually."""
         ...
 
     def missing(self, folder: Path) -> str | None:
-        """Returns the first file that the folder lacks, as a path in it; None if it has all."""
+        """Returns the first missing file, as a path in the folder; None if the folder has all files."""
         ...
 
     def read(self, folder: Path, subset: SubsetName) -> tuple[Tensor, Tensor]:
         """Reads images, uint8 `[n, channels, height, width]`, and labels, int64 `[n]`.
 
         Raises:
-            DataError: a file is damaged; the message names it.
+            DataError: If a file is damaged; the message names it.
         """
         ...
 
@@ -86,7 +86,7 @@ class CifarLayout:
         return f"{self.folder_name}/ of the archive {self.folder_name.replace('-batches-py', '-python')}.tar.gz"
 
     def missing(self, folder: Path) -> str | None:
-        """Returns the first file that the folder lacks; None if it has all."""
+        """Returns the first missing file; None if the folder has all files."""
         names = [f"{self.folder_name}/{name}" for name in (*self.train, self.test)]
         return next((name for name in names if not (folder / name).is_file()), None)
 
@@ -110,7 +110,7 @@ class SvhnLayout:
     source: str = "train_32x32.mat and test_32x32.mat"
 
     def missing(self, folder: Path) -> str | None:
-        """Returns the first file that the folder lacks; None if it has all."""
+        """Returns the first missing file; None if the folder has all files."""
         names = ["train_32x32.mat", "test_32x32.mat"]
         return next((name for name in names if not (folder / name).is_file()), None)
 
@@ -124,7 +124,7 @@ class SvhnLayout:
             pixels = np.ascontiguousarray(content["X"].astype(np.uint8).transpose(3, 2, 0, 1))
             labels = content["y"].reshape(-1).astype(np.int64) % 10
         except Exception as error:  # scipy raises many kinds for damaged files
-            raise DataError(f"{path}: no Matlab file with X and y ({in_short(error)}): {_FETCH}") from error
+            raise DataError(f"{path}: not a Matlab file with X and y ({in_short(error)}): {_FETCH}") from error
         if len(pixels) != len(labels) or pixels.shape[1:] != (3, 32, 32):
             raise DataError(f"{path}: has images {[*pixels.shape]} and {len(labels)} labels: {_FETCH}")
         return torch.from_numpy(pixels), torch.from_numpy(labels)
@@ -137,9 +137,9 @@ class IdxLayout:
     Args:
         n_classes: Number of classes.
         class_name: torchvision's class, which also names the folder.
-        prefixes: What the names of files of train and of test examples begin with.
-        first_label: The label in the files of class 0.
-        transposed: Whether images lie on their side.
+        prefixes: Prefixes of the names of train and test files.
+        first_label: The label of class 0 in the files.
+        transposed: True if images are transposed.
     """
 
     n_classes: int
@@ -154,7 +154,7 @@ class IdxLayout:
         return f"{self.class_name}/raw/ with {', '.join(self._names())} (.gz or not)"
 
     def missing(self, folder: Path) -> str | None:
-        """Returns the first file that the folder lacks; None if it has all."""
+        """Returns the first missing file; None if the folder has all files."""
         names = [f"{self.class_name}/raw/{name}" for name in self._names()]
         return next((name for name in names if _plain_or_gzip(folder, name) is None), None)
 
@@ -168,7 +168,7 @@ class IdxLayout:
         pixels = read_idx(images_path, n_axes=3)
         labels = read_idx(labels_path, n_axes=1).long() - self.first_label
         if len(pixels) != len(labels) or pixels.shape[1:] != (28, 28):
-            fix = "take all four files from one source"
+            fix = "use all four files from one source"
             raise DataError(f"{images_path}: has images {[*pixels.shape]} and {len(labels)} labels: {fix}")
         if self.transposed:
             pixels = pixels.mT.contiguous()
@@ -183,11 +183,11 @@ def _plain_or_gzip(folder: Path, name: str) -> Path | None:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickles dictionaries, lists and numpy's arrays; a file that names anything else is refused."""
+    """Unpickles dictionaries, lists and numpy's arrays; raises an error for any other object."""
 
     def find_class(self, module_name: str, global_name: str, /) -> object:
         if (module_name, global_name) not in _ARRAYS:
-            raise pickle.UnpicklingError(f"it names {module_name}.{global_name}, which is no array")
+            raise pickle.UnpicklingError(f"it contains {module_name}.{global_name}, which is not an array")
         return super().find_class(module_name, global_name)
 
 
@@ -198,8 +198,8 @@ def _unpickled(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
             table = _ArrayUnpickler(file, encoding="latin1").load()
         rows = np.asarray(table["data"], np.uint8)
         labels = np.asarray(table[label_key], np.int64)
-    except Exception as error:  # whatever a damaged pickle makes of itself
-        raise DataError(f"{path}: no file of CIFAR's python version ({in_short(error)}): {_FETCH}") from error
+    except Exception as error:  # whatever a damaged pickle evaluates to
+        raise DataError(f"{path}: not a file of CIFAR's Python version ({in_short(error)}): {_FETCH}") from error
     if rows.ndim != 2 or rows.shape[1] != 3072 or labels.shape != (len(rows),):
         raise DataError(f"{path}: has images {[*rows.shape]} and labels {[*labels.shape]}: {_FETCH}")
     return rows, labels

@@ -1,4 +1,4 @@
-"""Image data sets of torchvision by name: read from its folder layout, downloaded by it on request alone."""
+"""Image data sets of torchvision by name: read from its folder layout, downloaded by it on request only."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def torchvision(
     Args:
         dataset: `cifar10`, `cifar100` (its 100 fine classes) and `svhn` (without its `extra` images) have 3x32x32,
             `fashion_mnist`, `kmnist` and `emnist` 1x28x28.
-        root: Folder in which torchvision has put the data, or would. None looks in `$FEDPRIV_DATA`, there in a folder
-            of the set's name, then in `~/.cache/fedpriv`.
-        download: Let torchvision fetch what is missing, into `root` or `~/.cache/fedpriv`.
-        emnist_split: Which of EMNIST's six divisions; needed for `emnist`, and for no other. Its images are turned
-            upright, and the letters' labels start from 0.
+        root: Folder into which torchvision has downloaded the data, or would. None searches `$FEDPRIV_DATA`, in a
+            folder with the set's name, then `~/.cache/fedpriv`.
+        download: Let torchvision download missing files, into `root` or `~/.cache/fedpriv`.
+        emnist_split: One of EMNIST's six divisions; required for `emnist`, and only allowed there. Its images are
+            turned upright, and the letters' labels start from 0.
         flat: `[n, channels * height * width]` instead of `[n, channels, height, width]`.
         transforms: Functions of single images, see `fedpriv.data.transforms`.
 
     Raises:
-        ConfigError: `emnist_split` does not fit the set.
-        DataError: a file is missing or damaged; the message says what belongs where.
+        ConfigError: If `emnist_split` does not fit the set.
+        DataError: If a file is missing or damaged; the message contains the expected files and folders.
 
     Source: Krizhevsky (2009), CIFAR; Netzer and others (2011), SVHN; Xiao and others (2017), Fashion-MNIST; Clanuwat
     and others (2018), KMNIST; Cohen and others (2017), EMNIST.
@@ -89,12 +89,12 @@ def torchvision(
 
 
 def torchvision_facts(dataset: str = "", emnist_split: str | None = None, **other_options: object) -> DataFacts | None:
-    """Returns the published facts of a data set; None for options that `torchvision` refuses.
+    """Returns the published facts of a data set; None for options that `torchvision` rejects.
 
     Args:
         dataset: See `torchvision`.
         emnist_split: See `torchvision`.
-        **other_options: The other options of `torchvision`, which change none of them.
+        **other_options: The other options of `torchvision`, which do not change the facts.
     """
     if dataset == "emnist" and emnist_split in _EMNIST_TRAIN:
         return DataFacts(_EMNIST_TRAIN[emnist_split], (1, 28, 28), _EMNIST_CLASSES[emnist_split])
@@ -104,10 +104,12 @@ def torchvision_facts(dataset: str = "", emnist_split: str | None = None, **othe
 def _layout(dataset: str, emnist_split: str | None) -> ImageLayout:
     if dataset != "emnist":
         if emnist_split is not None:
-            raise ConfigError("data.emnist_split", emnist_split, f"is for emnist, and dataset is {dataset}: leave out")
+            raise ConfigError(
+                "data.emnist_split", emnist_split, f"is only for emnist, but dataset is {dataset}: leave it out"
+            )
         return _LAYOUTS[dataset]
     if emnist_split is None:
-        raise ConfigError("data.emnist_split", None, f"emnist needs one of {', '.join(_EMNIST_CLASSES)}")
+        raise ConfigError("data.emnist_split", None, f"must be one of {', '.join(_EMNIST_CLASSES)} for emnist")
     prefixes = (f"emnist-{emnist_split}-train", f"emnist-{emnist_split}-test")
     first_label = 0
     if emnist_split == "letters":
@@ -133,14 +135,14 @@ def _folder(dataset: str, layout: ImageLayout, root: str | None, download: bool,
         _download(dataset, layout, folders[-1], emnist_split)
         return folders[-1]
     problems = "; ".join(f"no {name} in {folder}" for folder, name in missing.items())
-    fix = f"set root to a folder that holds {layout.source}, or download=True (data.download=true in a command)"
+    fix = f"set root to a folder with {layout.source}, or download=True (data.download=true in a command)"
     raise DataError(f"{dataset}: {problems}: {fix}")
 
 
 def _download(dataset: str, layout: ImageLayout, folder: Path, emnist_split: str | None) -> None:
     datasets = import_torchvision("datasets")
     make = getattr(datasets, layout.class_name)
-    by_hand = f"put {layout.source} into {folder}; or set root to a folder that has it"
+    by_hand = f"put {layout.source} into {folder}, or set root to a folder that contains it"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if dataset == "svhn":

@@ -1,7 +1,7 @@
-"""Fixed functions of single images. None is fitted to data, so they cost no privacy.
+"""Fixed functions of single images. None is fitted to data, so they have no privacy cost.
 
-They help more with privacy than without: noise is equal in all directions, so short feature vectors and per-example
-gradients of similar norms mean less noise for the same epsilon.
+They help more with privacy than without: noise is equal in all directions, so short feature vectors, and per-example
+gradients of similar norms, mean less noise for the same epsilon.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fedpriv.errors import ConfigError
 from fedpriv.settings import nearest
 
 _AT_ONCE = 4096  # images
-_DRAWN_AT_ONCE = 200  # images whose leaves are drawn in a cache
+_DRAWN_AT_ONCE = 200  # images for which the leaves are drawn in a cache
 _PRODUCTS = 4000
-_SPREAD = 0.18  # of an image's height: ink then fills some two thirds of it
-_PIXEL = 1 / 12  # variance of a place within a pixel
+_SPREAD = 0.18  # of an image's height: ink then fills about two thirds of it
+_PIXEL = 1 / 12  # variance of a position within a pixel
 TransformName = Literal[
     "center",
     "unit",
@@ -73,18 +73,20 @@ def bandpass(images: Tensor) -> Tensor:
 
 
 def edges(images: Tensor) -> Tensor:
-    """Computes the strength of edges in eight directions per cell of 4 x 4 pixels: `[n, c, h, w] -> [n, 8c, h/4, w/4]`.
+    """Computes edge strengths in eight directions per cell of 4 x 4 pixels: `[n, c, h, w] -> [n, 8c, h/4, w/4]`.
 
     The length of the Sobel gradient is divided between the two nearest of eight directions modulo pi and averaged over
     the cell; its square root keeps strong edges from hiding weak ones. Use `center` and `unit` after it.
 
     Raises:
-        ConfigError: an image is smaller than a cell.
+        ConfigError: If an image is smaller than a cell.
 
     Source: Dalal and Triggs (2005), histograms of oriented gradients; the root is Arandjelovic and Zisserman's (2012).
     """
     if min(images.shape[-2:]) < 4:
-        raise ConfigError("data.transforms", "edges", f"needs 4 pixels a side, found {tuple(images.shape[-2:])}")
+        raise ConfigError(
+            "data.transforms", "edges", f"needs 4 pixels per side, but images are {tuple(images.shape[-2:])}"
+        )
     n, channels, height, width = images.shape
     sobel = images.new_tensor([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]) / 8
     single = functional.pad(images.reshape(-1, 1, height, width), (1, 1, 1, 1), mode="replicate")  # -> [n c, 1, h, w]
@@ -99,7 +101,7 @@ def edges(images: Tensor) -> Tensor:
 def deskew(images: Tensor) -> Tensor:
     """Centres each image and makes it upright, by a shear from its own second moments: `[n, c, h, w] -> [n, c, h, w]`.
 
-    Source: LeCun, Bottou, Bengio, Haffner (1998), who deskew digits for their linear classifier.
+    Source: LeCun, Bottou, Bengio, Haffner (1998), in which digits are deskewed for a linear classifier.
     """
     ink = _Ink.of(images)
     spread = ink.mean_y2
@@ -110,11 +112,11 @@ def deskew(images: Tensor) -> Tensor:
 
 
 def size_norm(images: Tensor) -> Tensor:
-    """Centres each image and brings its ink to one size, by its own second moments: `[n, c, h, w] -> [n, c, h, w]`.
+    """Centres each image and scales its ink to one size, by its own second moments: `[n, c, h, w] -> [n, c, h, w]`.
 
     The root mean square distance of the ink from its middle, over both axes, becomes 0.18 of the image's height. A tall
     or wide shape is also brought half of the way (in logarithms) to equal spreads along both axes. An image without ink
-    stays blank. What is small is interpolated between its pixels; which size it had is lost. Put `deskew` before it.
+    stays blank. Small shapes are interpolated between their pixels; the original size is lost. Put `deskew` before it.
 
     Source: Casey (1970), moment normalization of handprinted characters.
     """
@@ -133,25 +135,27 @@ def group_norm(images: Tensor) -> Tensor:
     """Scales groups of three channels of each image to mean 0 and variance 1: `[n, c, h, w] -> [n, c, h, w]`.
 
     Raises:
-        ConfigError: the channels cannot be divided by three, as those of `scattering` can.
+        ConfigError: If the number of channels is not divisible by three, as it is for `scattering`.
 
-    Source: Tramèr and Boneh (2021), who normalise scattering coefficients so, which needs no noise.
+    Source: Tramèr and Boneh (2021), who normalise scattering coefficients this way without noise.
     """
     if images.shape[1] % 3:
-        raise ConfigError("data.transforms", "group_norm", f"needs a multiple of 3 channels, found {images.shape[1]}")
+        raise ConfigError(
+            "data.transforms", "group_norm", f"needs a multiple of 3 channels, but images have {images.shape[1]}"
+        )
     return functional.group_norm(images, images.shape[1] // 3)
 
 
 def contrast(images: Tensor) -> Tensor:
-    """Computes how eight directions differ at each position: `[n, 8 k, h, w] -> [n, 8 k, h, w]`.
+    """Computes the contrast between eight directions at each position: `[n, 8 k, h, w] -> [n, 8 k, h, w]`.
 
-    From the eight numbers of a position, one for each direction, their mean is subtracted, and the result is divided by
-    the root of its root mean square. The mean over directions says where ink is, which is similar in most images, and
-    the root keeps strong edges from hiding weak ones. Of `scattering`'s channels, `[n, 81 c, h, w] -> [n, 80 c, h, w]`,
-    the first has no direction and is left out.
+    For each position, the mean of its eight numbers, one per direction, is subtracted, and the result is divided by the
+    root of its root mean square. The mean over directions shows the position of ink, which is similar in most images,
+    and the root keeps strong edges from hiding weak ones. For the channels of `scattering`, `[n, 81 c, h, w] -> [n, 80
+    c, h, w]`, the first has no direction and is omitted.
 
     Raises:
-        ConfigError: the channels are not those of `scattering`, `wavelets` or `edges`.
+        ConfigError: If the channels do not come from `scattering`, `wavelets` or `edges`.
 
     Source: local contrast normalisation of Jarrett, Kavukcuoglu, Ranzato and LeCun (2009), here over directions alone;
     the root is Arandjelovic and Zisserman's (2012).
@@ -159,7 +163,10 @@ def contrast(images: Tensor) -> Tensor:
     if images.shape[1] % CHANNELS == 0:
         images = images.unflatten(1, (-1, CHANNELS))[:, :, 1:].flatten(1, 2)
     if images.shape[1] % 8:
-        fix = f"needs the channels of scattering, wavelets or edges, found {images.shape[1]}: put it behind one of them"
+        fix = (
+            f"needs the channels of scattering, wavelets or edges, but images have {images.shape[1]}: put it after "
+            "one of them"
+        )
         raise ConfigError("data.transforms", "contrast", fix)
     directions = images.unflatten(1, (-1, 8))
     differences = directions - directions.mean(2, keepdim=True)
@@ -171,7 +178,7 @@ def products(images: Tensor) -> Tensor:
     """Computes 4000 products of two random sums of an image's numbers: `[n, c, h, w] -> [n, 4000, 1, 1]`.
 
     The signs in the sums are the same for all images and runs. The inner product of two results is, up to sampling, the
-    square of that of the images: a linear model of them is a quadratic one of the image. Use `unit` after it.
+    squared inner product of the images: a linear model on them is quadratic in the image. Use `unit` after it.
 
     Source: Kar and Karnick (2012), random feature maps for dot product kernels.
     """
@@ -189,11 +196,11 @@ def products(images: Tensor) -> Tensor:
 def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
     """Applies the transforms with these names, in order: `[n, c, h, w] -> [n, c', h', w']`.
 
-    `whiten` takes the statistics that the transforms before it have on drawn images of the same shape, so it has no
-    meaning of its own; like all others, it maps one image at a time.
+    `whiten` uses the statistics of the preceding transforms on drawn images of the same shape, so it depends on them;
+    like all others, it maps one image at a time.
 
     Raises:
-        ConfigError: a name is unknown.
+        ConfigError: If a name is unknown.
     """
     for name in names:
         if name not in TRANSFORMS and name != "whiten":
@@ -207,19 +214,19 @@ def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
             steps.append(_whitening(tuple(names[:index]), (channels, height, width)))
         else:
             steps.append(TRANSFORMS[name])
-    # in blocks, so that results between transforms are in memory for some images at a time
+    # in blocks, so that intermediate results are in memory for some images at a time
     return torch.cat([reduce(lambda x, step: step(x), steps, block) for block in images.split(_AT_ONCE)])
 
 
 def reshaping(names: Sequence[TransformName]) -> list[TransformName]:
-    """Returns the transforms that can change a shape: all but `whiten`, whose statistics take minutes."""
+    """Returns the transforms that can change a shape: all but `whiten`, with statistics that take minutes."""
     return [name for name in names if name != "whiten"]
 
 
 @lru_cache(maxsize=1)  # a map of 4608 numbers an image has 85 MB
 def _whitening(names: tuple[TransformName, ...], shape: tuple[int, int, int]) -> Whitening:
-    """Returns the map that whitens what transforms with these names make of drawn images of this shape."""
-    generator = torch.Generator().manual_seed(1)  # other images than those that filters are taken from
+    """Returns the map that whitens the results of these transforms on drawn images of this shape."""
+    generator = torch.Generator().manual_seed(1)  # other images than the ones for the filters
     blocks = [min(_DRAWN_AT_ONCE, DRAWN - start) for start in range(0, DRAWN, _DRAWN_AT_ONCE)]
     return Whitening.of(torch.cat([apply(dead_leaves(n, shape, generator), names) for n in blocks]))
 
@@ -238,12 +245,12 @@ TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "products": products,
     "patches": patches,
 }
-"""Functions of single images that depend on nothing else; `whiten` depends on those before it."""
+"""Functions of single images that depend on nothing else; `whiten` depends on the transforms before it."""
 
 
 @dataclass(frozen=True)
 class _Ink:
-    """Where the ink of each image is, summed over channels. The middle of an image without ink is the image's.
+    """The position of the ink of each image, summed over channels; for an image without ink, the image's middle.
 
     Attributes:
         x: Columns from the image's middle, `[1, w]`.
@@ -283,10 +290,10 @@ class _Ink:
 
 
 def _resampled(images: Tensor, source_x: Tensor, source_y: Tensor) -> Tensor:
-    """Reads each pixel at a place of its image, given from the image's middle: both broadcast to `[n, h, w]`."""
+    """Reads each pixel at a position of its image, relative to the image's middle: both broadcast to `[n, h, w]`."""
     height, width = images.shape[-2:]
     shape = (len(images), height, width)
-    # grid_sample wants (x, y) in [-1, 1] from the first pixel's centre to the last's
+    # grid_sample expects (x, y) in [-1, 1] from the first pixel's centre to the last's
     across = (source_x * 2 / max(width - 1, 1)).expand(shape)
     down = (source_y * 2 / max(height - 1, 1)).expand(shape)
     return functional.grid_sample(images, torch.stack([across, down], -1), align_corners=True)
@@ -294,7 +301,7 @@ def _resampled(images: Tensor, source_x: Tensor, source_y: Tensor) -> Tensor:
 
 def _cosines(length: int) -> Tensor:
     """Returns the lower half of the DCT-II basis, `[length // 2, length]`."""
-    from scipy.fft import dct  # slow to import, and for this alone
+    from scipy.fft import dct  # slow to import, and only needed here
 
     basis = dct(torch.eye(length, dtype=torch.float64).numpy(), axis=0, norm="ortho")
     return torch.as_tensor(basis)[: length // 2]

@@ -1,12 +1,12 @@
-"""Whitening of features by the statistics they have on drawn images, which belong to nobody.
+"""Whitening of features by their statistics on drawn images, which contain no private data.
 
-A release is noised alike in all directions, and an example's bound is shared by the directions in which its features
-lie. Features of images lie mostly in a few directions that say little of the class, and these use up the bound.
-Whitening shares the bound evenly. The covariance of private features would cost privacy; that of the same features of
-drawn images (`fedpriv.data.dead_leaves`) costs none.
+Releases have equal noise in all directions, and the directions of an example's features share its bound. Features of
+images lie mostly in a few directions with little information about the class, and these use up the bound. Whitening
+shares the bound evenly. The covariance of private features would have a privacy cost; the covariance of the same
+features on drawn images (`fedpriv.data.dead_leaves`) has none.
 
 Source: Mehta, Krichene, Thakurta, Kurakin and Cutkosky (2022), differentially private image classification from
-features, who release the private covariance instead.
+features, which releases the private covariance instead.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 from fedpriv.errors import ConfigError
 
 DRAWN = 10_000
-"""Drawn images whose features give the statistics."""
+"""Number of drawn images from which the statistics are computed."""
 
-_RIDGE = 2.0  # mean variances, added to each: directions of little variance would fill the bound with what noise hides
-_LARGEST = 8192  # numbers an image: the eigenvectors of so many take some minutes
+_RIDGE = 2.0  # mean variances, added to each: small variances would fill the bound with values below the noise
+_LARGEST = 8192  # numbers per image: the eigenvectors of this many take some minutes
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Whitening:
     """A public affine map of features.
 
     Attributes:
-        mean: Of the features of drawn images, `[d]`.
+        mean: Mean of the features of drawn images, `[d]`.
         matrix: Symmetric, `(C + r I)^(-1/2)` of their covariance C, `[d, d]`; r is twice the mean variance.
     """
 
@@ -42,13 +42,14 @@ class Whitening:
         """Computes the map from features of drawn images, `[n, ...]`.
 
         Raises:
-            ConfigError: an image has more than 8192 features.
+            ConfigError: If an image has more than 8192 features.
         """
         flat = features.flatten(1)
         size = flat.shape[1]
         if size > _LARGEST:
             fix = (
-                f"needs at most {_LARGEST} numbers an image, found {size}: put a transform that leaves fewer before it"
+                f"needs at most {_LARGEST} numbers per image, but images have {size}: put a transform with "
+                "fewer outputs before it"
             )
             raise ConfigError("data.transforms", "whiten", fix)
         mean = flat.mean(0)

@@ -1,4 +1,4 @@
-"""How many processor cores this process may use."""
+"""The number of processor cores that this process may use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.
 def usable_cores() -> int:
     """Returns the number of cores: those it is bound to, but no more than the time that its container may use.
 
-    A container's limit (`docker run --cpus 2`, a Kubernetes limit) hides no core: torch would start a thread for each
-    core of the machine, and they would wait for each other. A fraction of a core counts as one.
+    A container's limit (`docker run --cpus 2`, a Kubernetes limit) does not hide cores: torch would start a thread for
+    each core of the machine, and they would wait for each other. A fraction of a core counts as one.
     """
     if hasattr(os, "sched_getaffinity"):
         bound = len(os.sched_getaffinity(0))
@@ -23,7 +23,7 @@ def usable_cores() -> int:
 
 
 def _share(v2: Path, quota_file: Path, period_file: Path) -> int:
-    """Returns the cores whose time the container may use, rounded up; a large number without a limit."""
+    """Returns the cores of CPU time that the container may use, rounded up; a large number without a limit."""
     try:
         if v2.exists():
             quota, period = v2.read_text(encoding="ascii").split()

@@ -1,4 +1,4 @@
-"""The processes of a run: a communicator with the verbs of torch.distributed, and what each dimension splits."""
+"""The processes of a run: a communicator with the verbs of torch.distributed, and the split along each dimension."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Torch's modes for fedpriv's own computations, whatever the modes of the code that calls them.
+"""Torch's modes for fedpriv's computations, independent of the modes of the calling code.
 
 A user may enter `torch.autocast` or `torch.no_grad`, or change torch's default type or the precision of products, at
 any time, also between two rounds. A run must compute every round as it was tested before the first. So modes are not
-looked at: they are set for each computation, and restored after it.
+read: they are set for each computation, and restored after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Modes:
 
     Attributes:
         dtype: Torch's default type of floating-point tensors, which a model may use for tensors that it makes.
-        full_precision: Whether float32 numbers are multiplied in float32. If not, the user's choice stays.
+        full_precision: True if float32 numbers are multiplied in float32. If not, the user's choice stays.
     """
 
     dtype: torch.dtype
@@ -52,7 +52,7 @@ class Modes:
             yield
 
     def iterate(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields items, each computed in these modes; the code that gets them has its own."""
+        """Yields items, each computed in these modes; the code that gets them keeps its modes."""
         iterator = iter(items)
         try:
             while True:
@@ -70,7 +70,7 @@ class Modes:
 
 @cache
 def _switches() -> list[ModuleType]:
-    """Returns what has a switch `fp32_precision` of its own; empty in versions of torch that have none."""
+    """Returns the objects with a separate switch `fp32_precision`; empty in versions of torch that have none."""
     backends = torch.backends
     owners: list[tuple[ModuleType, tuple[str, ...]]] = [(backends.mkldnn, ("matmul", "conv", "rnn"))]
     if torch.cuda.is_available():

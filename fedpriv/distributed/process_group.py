@@ -1,7 +1,8 @@
 """The processes of a run over torch.distributed.
 
 Every process of the group is trusted with everything: rows, the secret of the noise, sums before noise is added.
-Connections are not encrypted, and whoever reaches the ports can take part. Use one machine, or a network of your own.
+Connections are not encrypted, and any program that reaches the ports can take part. Use one machine, or a private
+network.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from fedpriv.errors import ConfigError, FedprivError, ProcessError, in_short
 T = TypeVar("T")
 _REDUCE_OPS: dict[ReduceOp, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _MAX_INLINE_BYTES = 2**16  # a broadcast value up to this size travels with the message that it was made
-_STORES: list[Store] = []  # of the default group, when this module made it: says who reports an error
-_SENT_NOTE = "(the other processes of the run were told)"
+_STORES: list[Store] = []  # of the default group, when this module made it: marks the reporter of an error
+_SENT_NOTE = "(the other processes of the run were notified)"
 Failure = tuple[int, str]
 """Rank and message of an exception."""
 
@@ -102,7 +103,7 @@ class ProcessGroup:
         """Returns the values of all ranks, in order of rank.
 
         Raises:
-            ProcessError: another rank failed before it came here; the message is its own.
+            ProcessError: another rank failed before; the message is from that rank.
         """
         return [cast("T", received) for received in self._exchange_or_raise(None, value)]
 
@@ -188,33 +189,33 @@ class ProcessGroup:
 
     @contextmanager
     def _lost_peer_as_error(self) -> Generator[None]:
-        """Turns what torch raises when another process is gone, which differs between backends, into a ProcessError."""
+        """Turns torch's errors about a lost process, which differ between backends, into a ProcessError."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
-            lost = f"process {self.rank} of {self.world_size} lost another one, which ended or gave no answer"
-            fix = "see what that one says; then go on with: fedpriv resume RUN"
+            lost = f"process {self.rank} of {self.world_size} lost another process, which ended or does not respond"
+            fix = "see the error of that process; then resume with: fedpriv resume RUN"
             raise ProcessError(f"{lost} for {self._timeout:g} s ({in_short(error)}); {fix}") from error
 
 
 def _pickled(value: object) -> bytes:
     try:
         return pickle.dumps(value)
-    except Exception as error:  # whatever a user's class raises
+    except Exception as error:  # a user's class can raise anything
         fix = "a part of the settings cannot be sent to the other processes; define it at the top of a module"
         raise FedprivError(f"{fix} ({in_short(error)})") from error
 
 
 @cache
 def join_processes(timeout: float) -> ProcessGroup:
-    """Joins all processes that torchrun started, or those of a default group that the caller has made.
+    """Joins all processes that torchrun started, or the default group of the caller.
 
     Args:
         timeout: Seconds after which a process that waits for another one gives up.
 
     Raises:
         ConfigError: torchrun did not start this process.
-        ProcessError: the other processes do not come.
+        ProcessError: the other processes do not join.
     """
     wait = timedelta(seconds=timeout)
     if torch.cuda.is_available() and dist.is_nccl_available():
@@ -224,14 +225,14 @@ def join_processes(timeout: float) -> ProcessGroup:
     if dist.is_initialized():
         return ProcessGroup(cast("dist.ProcessGroup", dist.new_group(timeout=wait, backend=backend)), timeout)
     if not dist.is_torchelastic_launched():
-        fix = "is for processes that torchrun starts: fedpriv train CONFIG --processes 2, or torchrun -m fedpriv train"
+        fix = "needs processes started by torchrun: fedpriv train CONFIG --processes 2, or torchrun -m fedpriv train"
         raise ConfigError("compute.engine", "processes", fix)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
-        fix = "start all of them, on machines that reach each other"
-        raise ProcessError(f"not all processes of the run came together ({in_short(error)}); {fix}") from error
+        fix = "start all of them, on machines that can reach each other"
+        raise ProcessError(f"not all processes of the run connected ({in_short(error)}); {fix}") from error
     _STORES.append(store)
     atexit.register(_destroy_group)
     return ProcessGroup(None, timeout)
@@ -249,7 +250,7 @@ def is_first_to_report(*, default: bool) -> bool:
         return default
     try:
         return _STORES[0].add("fedpriv/errors told", 1) == 1
-    except RuntimeError:  # what started the processes is gone, and so may the others be
+    except RuntimeError:  # the launcher of the processes is gone, and the others may be, too
         return True
 
 

@@ -1,6 +1,6 @@
 """Runs work on many items in as many threads as torch may use, where each thread computes alone.
 
-Torch's own threads share every single operation and wait for each other after it. Threads that each take whole clients
+Torch's threads share every single operation and wait for each other after it. Threads that each take whole clients
 need not wait.
 """
 
@@ -34,7 +34,7 @@ def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
     lock = threading.Lock()
     stopped = threading.Event()
     results = dict[int, R]()
-    # settings that torch has for each thread: new threads get those of this one
+    # settings that torch has for each thread: new threads get the values of this one
     gradients = torch.is_grad_enabled()
     mixed = torch.is_autocast_enabled("cpu")
     precision = torch.get_autocast_dtype("cpu")
@@ -74,7 +74,7 @@ def single_thread() -> Generator[None]:
 
 
 def are_too_many(multiplications: int, worth_sharing: int = _WORTH_SHARING) -> bool:
-    """Returns whether torch uses several threads, and to wake them would take longer than the work itself.
+    """Returns True if torch uses several threads, and to wake them would take longer than the work itself.
 
     Args:
         multiplications: How many the work has.

@@ -1,1 +1,1 @@
-"""Private logistic regression as a scikit-learn estimator, and what its pipelines need."""
+"""Private logistic regression as a scikit-learn estimator, and tools for its pipelines."""

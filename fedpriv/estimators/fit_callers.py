@@ -1,7 +1,7 @@
-"""Which objects of scikit-learn called `fit`: searches fit many times, pipelines transform the rows before.
+"""The objects of scikit-learn that called `fit`: searches fit many times, pipelines transform the rows before.
 
-An estimator counts the epsilon of one fit, on the rows that it got. Whoever calls it decides what else is read and
-spent, so `fit` looks for its callers among the frames of the stack.
+An estimator counts the epsilon of one fit, on the rows that it got. Its caller determines further reads and further
+epsilon, so `fit` searches for its callers among the frames of the stack.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEVERAL_FITS = (
 
 @dataclass(frozen=True)
 class FitCallers:
-    """What called `fit`.
+    """The callers of `fit`.
 
     Attributes:
         several: The object or function that makes several fits, e.g. `GridSearchCV`; None if there is none.
@@ -40,7 +40,7 @@ class FitCallers:
 
 
 def fit_callers() -> FitCallers:
-    """Returns what of scikit-learn is on the stack."""
+    """Returns the objects of scikit-learn on the stack."""
     several: str | None = None
     learning = list[str]()
     frame = inspect.currentframe()

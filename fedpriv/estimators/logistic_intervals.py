@@ -1,6 +1,6 @@
 """Private coefficients of a logistic regression with their covariance, which counts the noise.
 
-Four private answers about the same rows x (with the constant feature) and labels y share one budget:
+Four private queries on the same rows x (with the constant feature) and labels y share one budget:
 
     curvature     B~ = B + E0,  B = mean of x x^T / 4, the information at 0; it bounds the information everywhere
     pilot         t: gradient descent with momentum, preconditioned by (B~ + b + lam)^-1, b about the norm of E0
@@ -9,7 +9,7 @@ Four private answers about the same rows x (with the constant feature) and label
 
 The estimate is one Newton step from the pilot, `t + delta` with `delta = -(H~ + lam)^-1 (g~ + lam t)`. Its covariance
 is `(H~ + lam)^-1 (H~ / n + s^2 I + e^2 / 2 (|delta|^2 I + delta delta^T)) (H~ + lam)^-1`: sampling, the noise of the
-score, and the noise of the information, whose entries have the deviation e (off the diagonal e / sqrt 2).
+score, and the noise of the information with entries of deviation e (off the diagonal e / sqrt 2).
 
 The preconditioner makes the pilot independent of the scale and the correlation of columns (Boehning and Lindsay 1988:
 the lower bound algorithm). Without it, 30 steps on age, education and hours ended so far from the optimum that most
@@ -22,7 +22,7 @@ misses the optimum in coefficient j by at most (Bach 2010, proposition 1; r is |
 
     sqrt((H + lam)^-1_jj) sqrt(u^T (H + lam) u) (exp(r) - 1 - r) / r
 
-whose square is added to the variance: a pilot that did not converge gives wide intervals.
+and its square is added to the variance: a pilot that did not converge gives wide intervals.
 
 Sources: van der Vaart 1998, section 5.7 (one-step estimators); Avella-Medina, Bradshaw, Loh 2023 (Annals of Statistics
 51(5): private Newton steps, and intervals that count the noise). The intervals assume that the logistic model is right
@@ -57,8 +57,8 @@ _STEPS = 60  # of the pilot
 _MOMENTUM = 0.7
 _AVERAGE = 2.0  # later steps of the pilot count more
 _RELIABLE = 3.0  # smallest eigenvalue of the information over the spectral norm of its noise
-_UNLIKELY = 1e-3  # chance that noise alone is taken for a pilot that did not converge
-_LONGEST = 30.0  # Newton step that says anything, times the bound on rows: its error grows with e to that power
+_UNLIKELY = 1e-3  # probability that noise alone looks like a pilot that did not converge
+_LONGEST = 30.0  # largest useful Newton step, times the bound on rows: its error grows with e to that power
 _TINY = 1e-9  # eigenvalue below which columns determine each other
 _SLACK = 1 + 1e-6  # of bounds that no row reaches, so that rounding clips none
 
@@ -70,9 +70,9 @@ class Estimate:
     Attributes:
         params: The estimate, `[d]`.
         covariance: Its covariance, `[d, d]`, with the squared bound on the Newton step's error on the diagonal;
-            infinite on the diagonal if the noise is too large to tell.
+            infinite on the diagonal if the noise is too large for an estimate.
         steps: Gradient steps of the pilot.
-        spent: What all answers together cost.
+        spent: The privacy cost of all queries together.
         squared_norm: Mean squared norm of a row, noised, with the constant feature.
     """
 
@@ -85,12 +85,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Budget:
-    """The noise of the answers; all of it is public.
+    """The noise of the queries; all of it is public.
 
     Attributes:
         n: Number of private rows.
         norm: Bound on the norm of a row with the constant feature.
-        ratio: Sensitivity over noise of all answers together; infinite without noise.
+        ratio: Sensitivity over noise of all query results together; infinite without noise.
     """
 
     n: int
@@ -99,14 +99,14 @@ class Budget:
 
     @classmethod
     def of(cls, epsilon: float, delta: float, n: int, norm: float) -> Budget:
-        """Returns the budget of answers that are (epsilon, delta)-private together."""
+        """Returns the budget of queries that are (epsilon, delta)-private together."""
         ratio = math.inf
         if math.isfinite(epsilon):
             ratio = gaussian.ratio_of(epsilon, delta)
         return cls(n, norm * _SLACK, ratio)
 
     def ratio_of(self, name: str) -> float:
-        """Returns the sensitivity over the noise of the answer of this name."""
+        """Returns the sensitivity over the noise of the query of this name."""
         return self.ratio * math.sqrt(_SHARES[name])
 
     def vector_noise(self, name: str) -> float:
@@ -124,13 +124,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class _Answers:
-    """Asks for answers about one data set.
+    """Makes queries on one data set.
 
     Attributes:
         inputs: Rows with the constant feature, `[n, d]`, of norm at most `budget.norm`.
         labels: 0 or 1, `[n]`.
-        budget: The noise of the answers.
-        delta: Delta of the promise.
+        budget: The noise of the queries.
+        delta: Delta of the guarantee.
         seed: Secret seed; None draws one.
     """
 
@@ -141,7 +141,7 @@ class _Answers:
     seed: int | None
 
     def run(self, name: str, model: nn.Module, loss: Loss, data: TensorDataset, bound: float, plan: _Rounds) -> Result:
-        """Trains on one client, with the share of the budget that the answer of this name has."""
+        """Trains on one client, with the share of the budget of the query of this name."""
         return train(
             make_clients(model, loss, [data]),
             plan.strategy,
@@ -153,14 +153,14 @@ class _Answers:
         )
 
     def privacy(self, name: str, bound: float, rounds: int) -> Privacy:
-        """Returns the privacy of the answer of this name, which takes so many rounds."""
+        """Returns the privacy settings of the query of this name, which takes `rounds` rounds."""
         if math.isinf(self.budget.ratio):
             return Privacy(at="none", delta=self.delta)
         noise = math.sqrt(rounds) / self.budget.ratio_of(name)
         return Privacy(noise_multiplier=noise, delta=self.delta, clip=Clip(bound))
 
     def seed_of(self, name: str) -> int | None:
-        """Returns a seed of its own for each answer: none share noise."""
+        """Returns a separate seed for each query: no two share noise."""
         if self.seed is None:
             return None
         return int.from_bytes(hashlib.blake2b(f"{name} {self.seed}".encode(), digest_size=16).digest(), "little")
@@ -177,7 +177,7 @@ class _Preconditioned:
     """Nesterov's momentum along `matrix @ gradient`: `u = b u + g; x -= size matrix (g + b u)`.
 
     Attributes:
-        matrix: Public, or computed from released answers, `[d, d]`, symmetric.
+        matrix: Public, or computed from released query results, `[d, d]`, symmetric.
         beta: Share of the last direction in the next one.
     """
 
@@ -216,14 +216,14 @@ def estimate(
 ) -> Estimate:
     """Returns private coefficients of a logistic regression with their covariance.
 
-    Guarantee: all answers together are (epsilon, delta)-differentially private for data sets that differ in one row
-    with its label; the number of rows is public.
+    Guarantee: all query results together are (epsilon, delta)-differentially private for data sets that differ in one
+    row with its label; the number of rows is public.
 
     Args:
         inputs: Rows `[n, d]` of norm at most `norm`, the constant feature among them.
         labels: 0 or 1, `[n]`.
         norm: Public bound on the norm of a row.
-        epsilon: Of all answers together; infinite for exact ones.
+        epsilon: Of all query results together; infinite for exact ones.
         delta: Its delta.
         lam: Weight of the l2 regulariser `lam / 2 ||t||^2`.
         steps: Gradient steps of the pilot, by default 60.
@@ -254,11 +254,11 @@ def forecast(
     """Returns the covariance to expect of `estimate` on n rows that are distributed like public ones.
 
     Args:
-        inputs: Public or made-up rows `[m, d]` of norm at most `norm`, the constant feature among them.
+        inputs: Public or synthetic rows `[m, d]` of norm at most `norm`, the constant feature among them.
         params: Assumed coefficients, `[d]`; at 0 the covariance is the smallest.
         n: Number of private rows.
         norm: Public bound on the norm of a row.
-        epsilon: Of all answers together; infinite for exact ones.
+        epsilon: Of all query results together; infinite for exact ones.
         delta: Its delta.
         lam: Weight of the l2 regulariser.
 
@@ -298,7 +298,7 @@ def private_mean(vectors: Floats, privacy: Privacy, seed: int | None) -> tuple[F
 
 
 def reliable_ratio(budget: Budget, d: int, largest: float) -> float:
-    """Returns how many times too small the noise is for it to hide the information of all d coefficients.
+    """Returns the factor by which the noise is too small to hide the information of all d coefficients.
 
     Args:
         budget: The noise.
@@ -378,7 +378,7 @@ def _pilot(answers: _Answers, curvature: Floats, lam: float, steps: int) -> Resu
 
 
 def _score(answers: _Answers, at: Floats) -> tuple[Floats, Result]:
-    """Returns the noised mean gradient of the loss at a point: one step of length 1 goes that far."""
+    """Returns the noised mean gradient of the loss at a point: the distance of a step of length 1."""
     model = LogisticRegression(len(at))
     with torch.no_grad():
         model.linear.weight.copy_(torch.from_numpy(at).view(1, -1))
@@ -391,8 +391,8 @@ def _score(answers: _Answers, at: Floats) -> tuple[Floats, Result]:
 def _information(answers: _Answers, name: str, at: Floats) -> tuple[Floats, Result]:
     """Returns the noised mean of p (1 - p) x x^T at a point.
 
-    It is the gradient of a linear function of its entries. Those off the diagonal are counted once, times sqrt 2, so
-    that the norm of a row's matrix is that of its vector: at most `norm^2 / 4`.
+    It is the gradient of a linear function of its entries. Entries off the diagonal are counted once, times sqrt 2, so
+    that the norm of a row's matrix equals the norm of its vector: at most `norm^2 / 4`.
     """
     rows, columns = np.triu_indices(len(at))
     factors = np.where(rows == columns, 1.0, math.sqrt(2))

@@ -38,7 +38,7 @@ from fedpriv.settings import checked
 from fedpriv.strategies import L2, Zero, gradient_descent
 
 Rows = ArrayLike | spmatrix | sparray
-_CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise
+_CONSTANT = 0.25  # for rows of norm at most 1: a larger constant slows the other columns down and needs more noise
 _INPUT_NORM = math.sqrt(1 + _CONSTANT**2)  # largest norm of a row with the constant
 _CLIP = 0.4
 _MOST_STEPS = 500
@@ -58,47 +58,51 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     instead of their means and deviations, and give encoders public categories (`OneHotEncoder(categories=...)`).
 
     Args:
-        epsilon: Privacy of the whole fit; `math.inf` fits without noise, and `spent_` says that it is not private.
-        delta: Failure probability; well below one over the number of rows.
-        data_norm: Public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
-            None is the square root of the number of columns, for columns in [-1, 1]; then 1/500 of the budget pays for
-            a private count of the rows that are longer, and fit warns if they are the most. The closer the bound, the
-            better the fit; the one-hot columns of one variable count as one column.
-        clip_norm: Bound on the l2 norm of one row's gradient, its weight included. Without clipping the norm is at most
-            1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and weakens badly predicted rows. None
-            is 0.4; with `intervals` nothing is clipped, since that would bias the coefficients.
+        epsilon: Epsilon of the whole fit, 1 by default. `math.inf` fits without noise: not private, as `spent_` notes.
+        delta: Failure probability, well below one over the number of rows; 1e-5 by default.
+        data_norm: Public bound on the l2 norm of rows: rows are divided by it, and longer ones are scaled down to
+            norm 1. None (default) is the square root of the number of columns, for columns in [-1, 1]; then 1/500 of
+            the budget is used for a private count of longer rows, and fit warns if they are the majority. A tighter
+            bound gives a better fit; the one-hot columns of one variable count as one column.
+        clip_norm: Bound on the l2 norm of one row's gradient, including its weight. Without clipping the norm is at
+            most 1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and reduces the influence of badly
+            predicted rows. None (default) is 0.4; with `intervals` nothing is clipped, since clipping would bias the
+            coefficients.
         lam: Weight of the l2 regulariser `lam/2 ||w||^2`, where rows have norm at most 1 and the constant feature is
-            1/4; 0 is none.
-        max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. More steps need more noise each. None is
-            `sqrt(12 mu n)` for n rows, from 10 to 500, where mu is the ratio of sensitivity to noise of one Gaussian
-            mechanism that is (epsilon, delta)-private.
-        classes: The labels; None takes those in `y`, which reveals which labels occur: `spent_` says so. `classes_` is
-            sorted, as everywhere in scikit-learn; the order here says only for which class `coefficients()` are.
-        class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
-            divided by the largest. "balanced" would count private labels and is refused.
-        intervals: Also estimate how far off the coefficients may be, from sampling and from noise together, with a
-            part of the budget (`fedpriv.estimators.logistic_intervals`); for two classes, without weights.
-            `coefficients()` and `covariance_` then have them. `max_iter` is then 60 by default; too few steps give wide
-            intervals. `plan_intervals` forecasts their widths without private rows.
-        random_state: An int repeats the fit, but who knows it can remove the noise (`spent_` says so for ints below
-            2^64, which can be guessed); None draws a secret seed.
+            1/4; 0 (default) for none.
+        max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. With more steps, each needs more noise. None
+            (default) is `sqrt(12 mu n)` for n rows, from 10 to 500, where mu is the ratio of sensitivity to noise of
+            one Gaussian mechanism that is (epsilon, delta)-private.
+        classes: The labels. None (default) uses the labels in `y`, which reveals the set of labels, as `spent_` notes.
+            `classes_` is sorted, as everywhere in scikit-learn; the order given here only selects the class of
+            `coefficients()`.
+        class_weight: Public positive numbers by label; 1 for labels that are left out. Only their ratios count: they
+            are divided by the largest. "balanced" would count private labels and raises.
+        intervals: True also estimates the error of the coefficients, from sampling and noise together, with a part of
+            the budget (`fedpriv.estimators.logistic_intervals`); for two classes, without weights. The results are in
+            `coefficients()` and `covariance_`. `max_iter` is then 60 by default; too few steps give wide intervals.
+            `plan_intervals` forecasts their widths without private rows. False by default.
+        random_state: An int makes the fit repeatable, but the noise can be removed with it (`spent_` notes this for
+            ints below 2^64, which can be guessed); None (default) draws a secret seed.
 
     Attributes:
         classes_: Labels, `[n_classes]`.
         coef_: `[n_classes, n_features]`, or `[1, n_features]` for the second of two classes; for rows as given (of norm
             at most `data_norm`).
         intercept_: `[n_classes]`, or `[1]`.
-        covariance_: With `intervals`, the covariance of the coefficients and the intercept, which is last,
+        covariance_: With `intervals`, the covariance of the coefficients and, at the end, the intercept,
             `[n_features + 1, n_features + 1]`; infinite where noise hides it.
         n_features_in_: Number of columns.
         n_iter_: Number of gradient steps.
-        spent_: What the fit spent: epsilon with its delta, unit, relation and accountant.
+        spent_: The privacy cost of the fit: epsilon with its delta, unit, relation and accountant.
 
-    >>> from sklearn.datasets import make_blobs
-    >>> X, y = make_blobs(2000, centers=[[-2, 0], [2, 0]], random_state=0)
-    >>> model = PrivateLogisticRegression(epsilon=1.0, data_norm=5.0, random_state=0).fit(X, y)
-    >>> bool(model.score(X, y) > 0.9)
-    True
+    Examples:
+        >>> import fedpriv
+        >>> from sklearn.datasets import make_blobs
+        >>> X, y = make_blobs(2000, centers=[[-2, 0], [2, 0]], random_state=0)
+        >>> model = fedpriv.PrivateLogisticRegression(epsilon=1.0, data_norm=5.0, random_state=0).fit(X, y)
+        >>> bool(model.score(X, y) > 0.9)
+        True
     """
 
     n_features_in_: int
@@ -138,13 +142,13 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """Fits to rows `[n, n_features]` and labels `[n]`.
 
         Each fit spends epsilon. Within a search or a cross-validation of scikit-learn, and behind pipeline steps that
-        learn from rows, fit warns, and `spent_` names what epsilon does not cover.
+        learn from rows, fit warns, and `spent_` lists the uses of data that epsilon does not cover.
 
         Args:
             X: Dense array or scipy sparse matrix, which becomes dense here: about 16 bytes times n times n_features.
             y: Labels.
-            sample_weight: Factors in [0, 1] of the rows' losses, `[n]`; private, as rows are. The mean loss divides by
-                n, not by their sum. Gradients are clipped with the weight included.
+            sample_weight: Factors in [0, 1] of the rows' losses, `[n]`; private, like the rows. The mean loss is the
+                sum divided by n. Gradients are clipped with the weight included.
 
         Raises:
             ValueError: parameters or data cannot be used.
@@ -166,7 +170,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         steps = self._steps(len(codes))
         privacy = self._privacy(steps)
         regularizer = L2(self.lam) if self.lam else Zero()
-        # all rows are those of one client
+        # all rows belong to one client
         result = train(
             make_clients(model, loss, [TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets))]),
             gradient_descent(1 / smoothness, regularizer, momentum=max(0.0, 1 - 6 / steps), average=4.0),
@@ -190,17 +194,17 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def coefficients(self, level: float = 0.95, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Returns a row for each coefficient and for the intercept, as `pandas.DataFrame` takes them.
 
-        Each has its name, the class whose odds it is about (`outcome`), the coefficient, its standard error, the ends
-        of its confidence interval, and the odds ratio with those of its interval: by how much the odds of that class
-        grow with one unit of the column. The class is the last of `classes` in the order that was given; without
-        `classes` it is the second, as in `coef_`. Of the other class coefficients have the other sign.
+        Each row contains the name, the class that the odds refer to (`outcome`), the coefficient, its standard error,
+        the ends of its confidence interval, and the odds ratio with the ends of its interval: the factor by which the
+        odds of that class grow with one unit of the column. The class is the last of `classes` in the given order;
+        without `classes` it is the second, as in `coef_`. For the other class the coefficients have the opposite sign.
 
-        Intervals count sampling and privacy noise together. They assume that the logistic model is right, that no row
-        is longer than `data_norm`, and that there are many rows. They are for one coefficient at a time.
+        Intervals include sampling and privacy noise. They assume that the logistic model is correct, that no row is
+        longer than `data_norm`, and that there are many rows. They hold for one coefficient at a time.
 
         Args:
             level: Probability with which an interval covers the coefficient.
-            names: Names of the columns; by default those of the DataFrame. Behind a `PublicEncoder` they are
+            names: Names of the columns; by default the names in the DataFrame. After a `PublicEncoder` use
                 `encoder.get_feature_names_out()`.
 
         Raises:
@@ -209,7 +213,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if not self.intervals:
-            raise ConfigError("intervals", False, "needs intervals=True, which spends a part of the budget on them")
+            raise ConfigError("intervals", False, "needs intervals=True, which spends part of the budget on them")
         quantile = _quantile(level)
         names = _column_names(names, getattr(self, "feature_names_in_", None), self.n_features_in_)
         outcome = self.classes_[1]
@@ -227,14 +231,14 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return rows
 
     def summary(self, level: float = 0.95, names: Sequence[str] | None = None) -> str:
-        """Returns the coefficients as a table of text, with the epsilon that they cost.
+        """Returns the coefficients as a table of text, with their epsilon.
 
         Args:
             level: Probability with which an interval covers the coefficient.
             names: Names of the columns, as in `coefficients`.
 
         Raises:
-            ConfigError: as `coefficients` does.
+            ConfigError: as for `coefficients`.
         """
         rows = self.coefficients(level, names)
         ends = f"{100 * level:g} % interval"
@@ -245,7 +249,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             ratio = f"{row['odds_ratio']:.3g}, {row['odds_low']:.3g} to {row['odds_high']:.3g}"
             table.append([row["name"], f"{row['coefficient']:.3f}", f"{row['standard_error']:.3f}", interval, ratio])
         widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-        lines = [f"Odds of {rows[0]['outcome']}; intervals count sampling and privacy noise"]
+        lines = [f"Odds of {rows[0]['outcome']}; intervals include sampling and privacy noise"]
         for first, *others in table:
             cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
             lines.append("  ".join([first.ljust(widths[0]), *cells]))
@@ -260,18 +264,18 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         level: float = 0.95,
         names: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
-        """Forecasts the intervals of `fit` with `intervals` from public or made-up rows. Spends nothing.
+        """Forecasts the intervals of `fit` with `intervals` from public or synthetic rows. Spends no epsilon.
 
         Args:
-            X: Public or made-up rows that are distributed like the private ones, `[m, n_features]`.
-            y: Their labels, of two classes. Without labels all chances are taken for 1/2: the narrowest case.
+            X: Public or synthetic rows that are distributed like the private ones, `[m, n_features]`.
+            y: Their labels, of two classes. Without labels all probabilities count as 1/2: the narrowest case.
             n: Number of private rows; by default the number of rows in X.
             level: Probability with which an interval covers the coefficient.
             names: Names of the columns, as in `coefficients`.
 
         Returns:
-            A row for each coefficient and for the intercept: its name, the standard error to expect, and the width of
-            the interval; both are infinite where noise hides the coefficients.
+            A row for each coefficient and for the intercept: its name, the expected standard error, and the width of
+            the interval; both are infinite if noise hides the coefficients.
 
         Raises:
             ConfigError: a setting or an argument is out of range, or y does not have two classes.
@@ -282,7 +286,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if not (isinstance(n, Integral) and n >= 1):
             raise ConfigError("n", n, "the number of private rows, at least 1")
         self._check_settings()
-        # not validate_data, which would keep the number of columns as if this were a fit
+        # not validate_data: it would store the number of columns like a fit
         check: Any = check_array
         rows = check(X, accept_sparse="csr", dtype=np.float64)
         bound = _bound_on_rows(self.data_norm, rows.shape[1])
@@ -348,11 +352,13 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     ) -> PrivateLogisticRegression:
         """Fits coefficients with their covariance; see `logistic_intervals.estimate`."""
         if len(self.classes_) != 2:
-            raise ConfigError("intervals", True, f"are for two classes, and there are {len(self.classes_)}")
+            raise ConfigError("intervals", True, f"need two classes, but there are {len(self.classes_)}")
         if self.class_weight is not None or (weights != 1).any():
-            raise ConfigError("intervals", True, "are for rows of equal weight: leave class_weight, sample_weight out")
+            raise ConfigError("intervals", True, "need rows of equal weight: leave class_weight and sample_weight out")
         if self.clip_norm is not None:
-            raise ConfigError("clip_norm", self.clip_norm, "clipping biases coefficients: leave it out with intervals")
+            raise ConfigError(
+                "clip_norm", self.clip_norm, "clipping biases the coefficients: leave it out with intervals"
+            )
         self._check_possible(*inputs.shape)
         result = logistic_intervals.estimate(
             inputs,
@@ -377,41 +383,41 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             _warn_of_long_rows(self._bound(), stacklevel=4)
         if not np.isfinite(np.diag(self.covariance_)).all():
             warnings.warn(
-                "the noise is too large for intervals: they are infinite. Take a larger epsilon, fewer columns, a "
-                "closer data_norm, or more rows; plan_intervals forecasts widths without spending",
+                "the noise is too large for intervals, so they are infinite. Use a larger epsilon, fewer "
+                "columns, a closer data_norm, or more rows; plan_intervals forecasts widths without spending",
                 PromiseWarning,
                 stacklevel=3,
             )
         return self
 
     def _check_possible(self, n: int, d: int) -> None:
-        """Refuses n rows with d coefficients whose intervals are infinite whatever the rows are.
+        """Raises if n rows with d coefficients have infinite intervals for any data.
 
         Raises:
-            ConfigError: names how many rows would be needed at least.
+            ConfigError: the message contains the number of rows that is needed at least.
         """
         budget = logistic_intervals.Budget.of(self.epsilon, self.delta, n, _INPUT_NORM)
-        # the information of the intercept is at most this, and that of the columns together at most 1/4
+        # the information of the intercept is at most this; the columns together have at most 1/4
         largest = min(_CONSTANT**2 / 4, 1 / (4 * (d - 1)))
         ratio = logistic_intervals.reliable_ratio(budget, d, largest)
         if ratio < 1:
             raise ConfigError(
                 "epsilon",
                 self.epsilon,
-                f"is too small for intervals of {d} coefficients from {n} rows: whatever the rows are, they would be "
-                f"infinite. At this epsilon they need at least {math.ceil(n / ratio)} rows, and usually far more: see "
-                "plan_intervals. Take a larger epsilon, fewer columns, or intervals=False",
+                f"is too small for intervals of {d} coefficients from {n} rows: they would be infinite for any "
+                f"data. This epsilon needs at least {math.ceil(n / ratio)} rows, and usually far more: see "
+                "plan_intervals. Use a larger epsilon, fewer columns, or intervals=False",
             )
 
     def _not_covered(self, callers: FitCallers) -> tuple[str, ...]:
-        """Returns what the fit reveals of the data besides epsilon, and against whom its noise does not help."""
+        """Returns information that epsilon does not cover, and observers that can remove the noise."""
         reveals = list[str]()
         if callers.several is not None and self.epsilon != math.inf:
             reveals.append(f"the other fits of {callers.several}")
             warnings.warn(
-                f"{callers.several} fits several times, and each fit spends epsilon={self.epsilon:g} of its rows: "
-                "spent_ counts one fit. Choose settings on public or made-up rows, or with fedpriv tune, which counts "
-                "every trial",
+                f"{callers.several} fits several times, and each fit spends epsilon={self.epsilon:g} on its "
+                "rows, but spent_ contains one fit. Choose settings on public or made-up rows, or with fedpriv "
+                "tune, which accounts for every trial",
                 PromiseWarning,
                 stacklevel=3,
             )
@@ -419,31 +425,31 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             steps = ", ".join(callers.learning)
             reveals.append(f"what {steps} learned from the rows")
             warnings.warn(
-                f"{steps} learns from private rows, which no epsilon covers: fedpriv.PublicEncoder takes ranges, "
-                "stand-ins and categories from public knowledge",
+                f"{steps} learns from private rows, which epsilon does not cover: use fedpriv.PublicEncoder, "
+                "which takes ranges, replacements for missing values and categories from public knowledge",
                 PromiseWarning,
                 stacklevel=3,
             )
         if self.classes is None:
             reveals.append("the set of labels, read from y")
         if self.random_state is not None and abs(self.random_state) < _GUESSABLE:
-            reveals.append("whoever guesses random_state")
+            reveals.append("anyone who guesses random_state")
         return tuple(reveals)
 
     def _check_settings(self) -> None:
-        """Refuses settings that training would refuse under another name, later, or not at all."""
+        """Raises for settings that training would report under another name, later, or not at all."""
         if self.epsilon != math.inf:
             Privacy(epsilon=self.epsilon, delta=self.delta)
         if not (self.lam >= 0 and math.isfinite(self.lam)):
-            raise ConfigError("lam", self.lam, "must be finite and not negative; 0 is no regulariser")
+            raise ConfigError("lam", self.lam, "must be finite and not negative; 0 means no regularizer")
         if self.max_iter is not None and not (isinstance(self.max_iter, Integral) and self.max_iter >= 1):
-            raise ConfigError("max_iter", self.max_iter, "a whole number of steps, at least 1, or None")
+            raise ConfigError("max_iter", self.max_iter, "must be a whole number of steps, at least 1, or None")
         if not (self.random_state is None or isinstance(self.random_state, Integral)):
-            raise ConfigError("random_state", self.random_state, "an int, or None for a secret seed")
+            raise ConfigError("random_state", self.random_state, "must be an int, or None for a secret seed")
 
     @property
     def _counts_long_rows(self) -> bool:
-        """True if a part of the budget asks how many rows are longer than the default `data_norm`."""
+        """True if a part of the budget is used to count the rows that are longer than the default `data_norm`."""
         return self.data_norm is None and self.epsilon != math.inf
 
     def _count_long_rows(self, rows: Rows, targets: NDArray[np.float64]) -> Result:
@@ -459,7 +465,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return result
 
     def _privacy(self, steps: int) -> Privacy:
-        """Returns the privacy of so many gradient steps."""
+        """Returns the privacy settings for this number of gradient steps."""
         if self.epsilon == math.inf:
             return Privacy(at="none", delta=self.delta)
         bound = self.clip_norm
@@ -475,7 +481,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """Returns the number of gradient steps for n rows; more where there is less noise."""
         if self.max_iter is not None:
             return int(self.max_iter)
-        # T steps with momentum go T^2 / 6 gradients far, and noise with them: with mu n their errors stay of equal size
+        # T steps with momentum move by T^2 / 6 gradients, noise included: with mu n both errors have equal size
         if self.epsilon == math.inf:
             ratio = math.inf
         else:
@@ -489,30 +495,32 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         else:
             self.classes_ = np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
-            raise ValueError("y holds one class only; give at least two classes, or name them with classes=")
+            raise ValueError("y contains one class only; use at least two classes, or name them with classes=")
         codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         if (self.classes_[codes] != labels).any():
-            raise ConfigError("classes", self.classes, "y holds a label that is not among them")
+            raise ConfigError("classes", self.classes, "y contains a label that is not in classes")
         return codes
 
     def _class_weights(self) -> NDArray[np.float64]:
         """Returns the weight of each class, at most 1."""
         factors: Any = {} if self.class_weight is None else self.class_weight
         if not isinstance(factors, Mapping):
-            fix = "would count private labels; give public numbers by label, e.g. {0: 0.1, 1: 1}"
+            fix = "would count private labels; use public numbers by label, e.g. {0: 0.1, 1: 1}"
             raise ConfigError("class_weight", factors, fix)
         unknown = set(factors) - set(self.classes_.tolist())
         if unknown:
-            raise ConfigError("class_weight", factors, f"{unknown} are no labels; there are {self.classes_.tolist()}")
+            raise ConfigError(
+                "class_weight", factors, f"{unknown} are not labels; the labels are {self.classes_.tolist()}"
+            )
         weights = np.array([float(factors.get(label, 1)) for label in self.classes_.tolist()])
         if not (np.isfinite(weights).all() and (weights > 0).all()):
             raise ConfigError(
-                "class_weight", factors, "positive finite numbers; leave rows of weight 0 out of the data"
+                "class_weight", factors, "must be positive finite numbers; remove rows of weight 0 from the data"
             )
         return weights / weights.max()
 
     def _model(self, n_inputs: int) -> tuple[nn.Module, Loss, float]:
-        """Returns a linear model, its loss of one row times the row's weight, and the largest smoothness of that."""
+        """Returns a linear model, the weighted loss of one row, and the largest smoothness of that loss."""
         # the largest squared norm of a row with the constant feature
         squared = _INPUT_NORM**2
         if len(self.classes_) == 2:
@@ -522,8 +530,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def _seed(self, *data: NDArray[np.float64]) -> int | None:
         """Returns a secret seed that depends on the parameters and the data, not on `random_state` alone.
 
-        Otherwise two fits that differ in either would share their noise. The difference of two such answers has no
-        noise at all, and cross-validation or a grid search makes just such fits.
+        Otherwise two fits that differ in either would share their noise. The difference of their results would contain
+        no noise at all, and cross-validation or a grid search makes such fits.
         """
         if self.random_state is None:
             return None
@@ -538,10 +546,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
 
 def _check_numbers(rows: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses a DataFrame with columns that are not numbers.
+    """Raises if a DataFrame has columns that are not numbers.
 
     Raises:
-        DataError: names the first such column and what encodes it.
+        DataError: the message names the first such column and an encoder for it.
     """
     if not hasattr(rows, "iloc") or not hasattr(rows, "dtypes") or not hasattr(rows, "columns"):
         return
@@ -573,9 +581,9 @@ def coefficient_row(value: float, error: float, quantile: float) -> dict[str, fl
 def _warn_of_long_rows(bound: float, stacklevel: int) -> None:
     """Warns that the columns were not scaled."""
     warnings.warn(
-        f"most rows are longer than {bound:.3g}, the default data_norm for columns in [-1, 1], and were scaled down to "
-        "that length (a private answer, which epsilon covers): divide columns by public bounds, with "
-        "fedpriv.PublicEncoder, or give data_norm",
+        f"most rows are longer than {bound:.3g}, the default data_norm for columns in [-1, 1], and were scaled "
+        "down to that length (a private query result, which epsilon covers): divide columns by public bounds, "
+        "with fedpriv.PublicEncoder, or set data_norm",
         PromiseWarning,
         stacklevel=stacklevel,
     )
@@ -584,7 +592,7 @@ def _warn_of_long_rows(bound: float, stacklevel: int) -> None:
 def _quantile(level: float) -> float:
     """Returns half the width of an interval of this level in standard errors."""
     if not 0 < level < 1:
-        raise ConfigError("level", level, "a probability between 0 and 1, e.g. 0.95")
+        raise ConfigError("level", level, "must be a probability between 0 and 1, e.g. 0.95")
     return float(ndtri((1 + level) / 2))
 
 
@@ -593,7 +601,7 @@ def _bound_on_rows(data_norm: float | None, n_columns: int) -> float:
     if data_norm is None:
         return math.sqrt(n_columns)
     if not (np.isfinite(data_norm) and data_norm > 0):
-        fix = "give a positive bound on the l2 norm of rows that does not come from the data, e.g. sqrt(n_columns)"
+        fix = "must be a positive bound on the l2 norm of rows, from public knowledge, e.g. sqrt(n_columns)"
         raise ConfigError("data_norm", data_norm, f"{fix} for columns in [-1, 1]")
     return data_norm
 
@@ -608,18 +616,18 @@ def _with_constant(rows: Rows, bound: float) -> NDArray[np.float64]:
 
 
 def _units(bound: float, n_columns: int) -> NDArray[np.float64]:
-    """Returns what undoes the scaling of rows and of the constant feature, `[n_columns + 1]`."""
+    """Returns factors that undo the scaling of rows and of the constant feature, `[n_columns + 1]`."""
     return np.append(np.full(n_columns, 1 / bound), _CONSTANT)
 
 
 def _column_names(names: Sequence[str] | None, known: Iterable[str] | None, n_columns: int) -> list[str]:
-    """Returns the names of the columns: those given, those of the DataFrame, or x0, x1, ..."""
+    """Returns the names of the columns: the given names, the names in the DataFrame, or x0, x1, ..."""
     if names is None:
         if known is None:
             known = [f"x{index}" for index in range(n_columns)]
         return [str(name) for name in known]
     if len(names) != n_columns:
-        raise ConfigError("names", list(names), f"give one for each of the {n_columns} columns")
+        raise ConfigError("names", list(names), f"give one per column, {n_columns} in all")
     return [str(name) for name in names]
 
 
@@ -638,11 +646,11 @@ def _row_weights(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]
     else:
         weights = column_or_1d(sample_weight, dtype=np.float64)
     if len(weights) != n:
-        raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: give one for each")
+        raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: use one per row")
     if not ((weights >= 0) & (weights <= 1)).all():
         raise DataError(
-            "sample_weight has numbers outside [0, 1], so that a row could do more than its epsilon allows: divide "
-            "them by a public bound on the largest"
+            "sample_weight has numbers outside [0, 1], so that one row could have more influence than epsilon "
+            "covers: divide them by a public bound on the largest"
         )
     return weights
 
@@ -669,5 +677,5 @@ def _nan_explained() -> Generator[None]:
         what = str(error).splitlines()[0].rstrip(".:")
         if "NaN" not in what and "infinity" not in what:
             raise
-        fix = "fill such values with public ones, as fedpriv.PublicEncoder does; epsilon does not cover an imputer's"
+        fix = "replace such values by public ones, e.g. with fedpriv.PublicEncoder; epsilon does not cover an imputer"
         raise DataError(f"{what}: {fix}") from None

@@ -1,7 +1,7 @@
-"""A scikit-learn transformer that learns nothing from data, and a check for pipelines that do.
+"""A scikit-learn transformer with public settings, and a check for pipelines that learn from data.
 
-`StandardScaler`, `SimpleImputer` and `OneHotEncoder` read means, medians and categories from private rows; no epsilon
-of the estimator behind them covers that. `PublicEncoder` takes ranges, stand-ins and categories from its settings.
+`StandardScaler`, `SimpleImputer` and `OneHotEncoder` compute means, medians and categories from private rows, which the
+epsilon of a later estimator does not cover. `PublicEncoder` has ranges, fill values and categories as settings.
 """
 
 from __future__ import annotations
@@ -22,26 +22,37 @@ from fedpriv.data.table_encoder import TableEncoder, check_columns, table_of
 from fedpriv.errors import DataError, PrivacyError
 from fedpriv.settings import checked
 
-_INSTEAD = "fedpriv.PublicEncoder takes ranges, stand-ins and categories from public knowledge"
+_INSTEAD = (
+    "use fedpriv.PublicEncoder, which takes ranges, replacements for missing values and categories from public "
+    "knowledge"
+)
 
 
 @checked("", values=False)
 class PublicEncoder(TransformerMixin, BaseEstimator):
-    """Encodes the columns of a DataFrame by public ranges and categories; `fit` looks at no value.
+    """Encodes the columns of a DataFrame by public ranges and categories; `fit` uses no values.
 
     Guarantee: the encoding of a row depends on these settings and on no other row, so it costs no epsilon.
 
     Args:
-        numbers: For each numeric column its range `[low, high]`, which is mapped to [-1, 1]; values outside count as
-            the nearest end.
+        numbers: For each numeric column its range `[low, high]`, which is mapped to [-1, 1]; values outside of the
+            range count as the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
-        missing: For a column the public value that stands for one that is missing.
-        indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
-        drop_first: Leave out the feature of each column's first category, so that coefficients compare with it.
+        missing: For a column, the public value that replaces missing values.
+        indicators: Columns with an additional 0/1 feature: 1 where the value is missing.
+        drop_first: True leaves out the feature of each column's first category, so that coefficients compare with it;
+            False by default.
 
     Attributes:
         data_norm_: Public bound on the norm of an encoded row, for `PrivateLogisticRegression(data_norm=...)`.
         n_features_in_: Number of columns of the frame.
+
+    Examples:
+        >>> import fedpriv, pandas
+        >>> frame = pandas.DataFrame({"age": [20, 60], "smoker": ["no", "yes"]})
+        >>> encoder = fedpriv.PublicEncoder(numbers={"age": (0, 80)}, categories={"smoker": ["no", "yes"]})
+        >>> encoder.fit_transform(frame).tolist()
+        [[-0.5, 1.0, 0.0], [0.5, 0.0, 1.0]]
     """
 
     def __init__(
@@ -60,7 +71,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         self.drop_first = drop_first
 
     def __sklearn_tags__(self) -> Tags:
-        """Declares to scikit-learn that there is nothing to fit, and that text is accepted."""
+        """Declares to scikit-learn that no fit is needed, and that text is accepted."""
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
         tags.input_tags.string = True
@@ -69,7 +80,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: object = None) -> PublicEncoder:  # noqa: ANN401 - a frame
-        """Checks the settings and the names of the columns. Looks at no value."""
+        """Checks the settings and the names of the columns. Uses no values."""
         check_columns("X", self._encoder().feature_columns, _names(X))
         self.n_features_in_ = len(_names(X))
         return self
@@ -79,7 +90,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
 
         Raises:
             ConfigError: the frame lacks a column, or a setting is wrong.
-            DataError: a value is missing without a rule, no number or not listed; the message names the row.
+            DataError: a value is missing without a replacement, no number or not listed; the message names the row.
         """
         encoder = self._encoder()
         check_columns("X", encoder.feature_columns, _names(X))
@@ -109,7 +120,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         )
 
     def _kept(self, encoder: TableEncoder) -> list[int]:
-        """Returns the indices of the features that are not left out."""
+        """Returns the indices of the features that are kept."""
         if not self.drop_first:
             return list(range(len(encoder.feature_names)))
         firsts = {f"{column}={values[0]}" for column, values in (self.categories or {}).items()}
@@ -118,24 +129,36 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
 
 @checked("check_pipeline")
 def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of scikit-learn
-    """Refuses a pipeline that learns from private rows before its private estimator does.
+    """Raises if steps of a pipeline learn from private rows before its private estimator.
 
-    Steps without anything to fit, such as `PublicEncoder`, `FunctionTransformer` and `Normalizer`, and encoders with
-    given categories pass.
+    Steps without a fit, such as `PublicEncoder`, `FunctionTransformer` and `Normalizer`, and encoders with given
+    categories pass.
 
     Args:
-        pipeline: A `Pipeline`, `ColumnTransformer` or transformer; of a pipeline the last step is the estimator, whose
-            own promise counts.
+        pipeline: A `Pipeline`, `ColumnTransformer` or transformer. The last step of a pipeline is the estimator, which
+            has its own guarantee.
 
     Raises:
-        PrivacyError: names each step that learns from data, and what to use instead.
+        PrivacyError: the message names each step that learns from data, and an alternative.
+
+    Examples:
+        >>> import fedpriv
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.preprocessing import StandardScaler
+        >>> try:
+        ...     fedpriv.check_pipeline(make_pipeline(StandardScaler(), fedpriv.PrivateLogisticRegression()))
+        ... except fedpriv.PrivacyError as error:
+        ...     print("StandardScaler" in str(error))
+        True
     """
     if isinstance(pipeline, Pipeline):
         names = learning_steps(pipeline)
     else:
         names = list(_learning(pipeline, type(pipeline).__name__))
     if names:
-        raise PrivacyError(f"{', '.join(names)} would learn from private rows, which no epsilon covers: {_INSTEAD}")
+        raise PrivacyError(
+            f"{', '.join(names)} would learn from private rows, which epsilon does not cover: {_INSTEAD}"
+        )
 
 
 def learning_steps(pipeline: Pipeline) -> list[str]:
@@ -169,5 +192,5 @@ def _names(frame: Any) -> list[str]:  # noqa: ANN401 - whatever a user gives
         DataError: it is no DataFrame.
     """
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):  # pandas is no dependency
-        raise DataError(f"X is a {type(frame).__name__}: give a pandas DataFrame, whose columns have names")
+        raise DataError(f"X is a {type(frame).__name__}: use a pandas DataFrame, which has column names")
     return [str(column) for column in frame.columns]

@@ -62,7 +62,7 @@ class BestModel:
             return BestModel(name, sign_of(name, stop.better))
         name = next((row.name for row in metrics.headlines() if row.name in names), None)
         if name is None:
-            raise ConfigError("keep", keep, "which model is best is tested on public data: give test data")
+            raise ConfigError("keep", keep, "needs public test data to choose the best model: pass test data")
         return BestModel(name, sign_of(name, None))
 
     def after(self, progress: TrainState, values: Mapping[str, float]) -> BestModel:
@@ -121,6 +121,6 @@ def choice_in_words(facts: Mapping[str, Any]) -> str:
     titles = {row.name: row.title for row in metrics.TESTED}
     title = titles.get(kept["metric"], kept["metric"].replace("_", " "))
     return (
-        f"of round {kept['round']}, which has the best {title} of {kept['rounds_tested']} tested rounds; "
-        f"chosen by it, so this {title} is optimistic"
+        f"of round {kept['round']}, which has the best {title} of {kept['rounds_tested']} tested rounds; this "
+        f"{title} is optimistic, since it chose the round"
     )

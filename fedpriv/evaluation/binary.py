@@ -1,9 +1,9 @@
-"""Metrics of yes-or-no answers on public test data, for one or for several labels.
+"""Metrics of binary predictions on public test data, for one or for several labels.
 
 With the confusion table of true and false positives and negatives at a threshold of the probability:
 
     sensitivity = TP / (TP + FN)        specificity = TN / (TN + FP)
-    AUC = P(score of a yes > score of a no)                        (Hanley and McNeil 1982)
+    AUC = P(score of a positive > score of a negative)             (Hanley and McNeil 1982)
     Brier score = mean (p - y)^2                                   (Brier 1950)
     calibration error = sum over bins of share * |mean p - mean y| (Naeini, Cooper, Hauskrecht 2015), 10 bins
 
@@ -33,14 +33,14 @@ class BinaryMetric(ABC):
     """A metric of probabilities and truth, averaged over labels.
 
     Args:
-        probabilities: Whether outputs are probabilities, as for `BCELoss`; by default they are scores (logits). Of
-            outputs `[n, 2]` with targets `[n]` the scores are those of two classes.
+        probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits). Outputs
+            `[n, 2]` with targets `[n]` are scores of two classes.
     """
 
     probabilities: bool = False
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
-        """Computes it of outputs `[n]`, `[n, 1]` or `[n, k]`, and targets 0 or 1; NaN where it has no meaning."""
+        """Computes the metric from outputs `[n]`, `[n, 1]` or `[n, k]` and targets 0 or 1; NaN if undefined."""
         chances, truth = _columns(outputs, targets, probabilities=self.probabilities)
         if not np.isfinite(chances).all():
             return math.nan
@@ -52,16 +52,26 @@ class BinaryMetric(ABC):
 
     @abstractmethod
     def score(self, chances: Floats, truth: Flags) -> float:
-        """Computes it for one label, from probabilities `[n]` and truth `[n]`; NaN where it has no meaning."""
+        """Computes the metric for one label, from probabilities `[n]` and truth `[n]`; NaN where it is undefined."""
 
 
 @checked("metrics")
 @dataclass(frozen=True)
 class Auc(BinaryMetric):
-    """Area under the ROC curve: the probability that a yes has a higher score than a no."""
+    """Area under the ROC curve: the probability that a positive example has a higher score than a negative one.
+
+    Args:
+        probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
+        >>> fedpriv.Auc()(scores, targets)
+        1.0
+    """
 
     def score(self, chances: Floats, truth: Flags) -> float:
-        """See `Auc`; NaN if all or none are a yes."""
+        """See `Auc`; NaN if all or no targets are positive."""
         from sklearn.metrics import roc_auc_score  # slow to import
 
         if truth.all() or not truth.any():
@@ -72,36 +82,63 @@ class Auc(BinaryMetric):
 @checked("metrics")
 @dataclass(frozen=True)
 class Sensitivity(BinaryMetric):
-    """Fraction of the yes that are recognised (true positive rate, recall).
+    """Fraction of the positive examples that are predicted positive (true positive rate, recall).
 
     Args:
-        probabilities: Whether outputs are probabilities.
-        threshold: Smallest probability that counts as a yes.
+        probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
+        threshold: Smallest probability that counts as positive, in (0, 1); 0.5 by default.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
+        >>> fedpriv.Sensitivity()(scores, targets)
+        1.0
     """
 
     threshold: Ratio = 0.5
 
     def score(self, chances: Floats, truth: Flags) -> float:
-        """See `Sensitivity`; NaN if none is a yes."""
+        """See `Sensitivity`; NaN if no target is positive."""
         return _fraction(chances[truth] >= self.threshold)
 
 
 @checked("metrics")
 @dataclass(frozen=True)
 class Specificity(BinaryMetric):
-    """Fraction of the no that are recognised (true negative rate); arguments as of `Sensitivity`."""
+    """Fraction of the negative examples that are predicted negative (true negative rate).
+
+    Args:
+        probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
+        threshold: Smallest probability that counts as positive, in (0, 1); 0.5 by default.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
+        >>> round(fedpriv.Specificity()(scores, targets), 3)
+        0.667
+    """
 
     threshold: Ratio = 0.5
 
     def score(self, chances: Floats, truth: Flags) -> float:
-        """See `Specificity`; NaN if none is a no."""
+        """See `Specificity`; NaN if no target is negative."""
         return _fraction(chances[~truth] < self.threshold)
 
 
 @checked("metrics")
 @dataclass(frozen=True)
 class Brier(BinaryMetric):
-    """Mean squared difference of probability and truth; 0.25 is a guess."""
+    """Mean squared difference of probability and truth (Brier score); 0.25 for the constant prediction 1/2.
+
+    Args:
+        probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
+        >>> round(fedpriv.Brier()(scores, targets), 3)
+        0.159
+    """
 
     def score(self, chances: Floats, truth: Flags) -> float:
         """See `Brier`."""
@@ -111,11 +148,17 @@ class Brier(BinaryMetric):
 @checked("metrics")
 @dataclass(frozen=True)
 class CalibrationError(BinaryMetric):
-    """Expected calibration error: how far probabilities are from frequencies, averaged over bins of equal width.
+    """Expected calibration error: mean difference of probabilities and frequencies over bins of equal width.
 
     Args:
-        probabilities: Whether outputs are probabilities.
-        bins: Number of bins.
+        probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
+        bins: Number of bins; 10 by default.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
+        >>> 0 <= fedpriv.CalibrationError()(scores, targets) <= 1
+        True
     """
 
     bins: Count = 10
@@ -134,16 +177,24 @@ BINARY: dict[str, Callable[[], BinaryMetric]] = {
     "brier": Brier,
     "calibration_error": CalibrationError,
 }
-"""By the name that configurations have for them."""
+"""Metrics by their name in configurations."""
 
 
 @checked("binary_metrics")
 def binary_metrics(*, probabilities: bool = False, threshold: Ratio = 0.5) -> dict[str, BinaryMetric]:
-    """Returns the metrics of yes-or-no answers by name, for `train(..., metrics=fedpriv.binary_metrics())`.
+    """Returns metrics of binary predictions by name, for `train(..., metrics=fedpriv.binary_metrics())`.
 
     Args:
-        probabilities: Whether outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
-        threshold: Smallest probability that counts as a yes, for sensitivity and specificity.
+        probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
+        threshold: Smallest probability that counts as positive, for sensitivity and specificity; 0.5 by default.
+
+    Returns:
+        The metrics.
+
+    Examples:
+        >>> import fedpriv
+        >>> sorted(fedpriv.binary_metrics())
+        ['auc', 'brier', 'calibration_error', 'sensitivity', 'specificity']
     """
     return {
         "auc": Auc(probabilities),
@@ -162,16 +213,16 @@ def _columns(outputs: Tensor, targets: Tensor, *, probabilities: bool) -> tuple[
     """
     scores = outputs.double()
     if scores.ndim == 2 and scores.shape[1] == 2 and targets.ndim == 1:
-        # of two classes: the chance of the second
+        # for two classes: the probability of the second
         if probabilities:
             scores = scores[:, 1]
         else:
             scores = scores[:, 1] - scores[:, 0]
     if scores.numel() != targets.numel():
         shapes = f"outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}"
-        raise ValueError(f"{shapes}: give one score a label, or two classes")
+        raise ValueError(f"{shapes}: use one score per label, or two classes")
     if not ((targets == 0) | (targets == 1)).all():
-        raise ValueError("a target is neither 0 nor 1: these metrics are for yes-or-no answers")
+        raise ValueError("a target is neither 0 nor 1: these metrics need binary targets")
     if not probabilities:
         scores = torch.sigmoid(scores)
     n = len(targets)

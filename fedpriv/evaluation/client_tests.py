@@ -26,12 +26,12 @@ def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> 
     if tests is None:
         return {}
     if len(tests) != n_clients:
-        fix = f"give one test set for each of the {n_clients} clients, None where there is none"
+        fix = f"must have one test set for each of the {n_clients} clients, None for a client without one"
         raise ConfigError("client_tests", len(tests), fix)
     tests_by_client = {client: test for client, test in enumerate(tests) if test is not None}
     for client, test in tests_by_client.items():
         if isinstance(test, IterableDataset):
-            fix = "streams examples: collect them first, torch.utils.data.TensorDataset(inputs, targets)"
+            fix = "is a streaming data set: collect its examples first, torch.utils.data.TensorDataset(inputs, targets)"
             raise ConfigError(f"client_tests[{client}]", f"a {type(test).__name__}", fix)
     if not tests_by_client:
         raise ConfigError("client_tests", [], "no client has a test set: leave it out")
@@ -47,13 +47,13 @@ def checked_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ...
     if names is None:
         return ()
     if len(names) != n_clients:
-        raise ConfigError("client_names", len(names), f"give one name for each of the {n_clients} clients")
+        raise ConfigError("client_names", len(names), f"must have one name for each of the {n_clients} clients")
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - a user's
-            raise ConfigError(f"client_names[{index}]", name, "give a text")
+            raise ConfigError(f"client_names[{index}]", name, "must be text")
     if len(set(names)) < n_clients:
         repeated = next(name for name in names if [*names].count(name) > 1)
-        raise ConfigError("client_names", repeated, "is the name of several clients: give each its own")
+        raise ConfigError("client_names", repeated, "is the name of several clients: use a different name for each")
     return tuple(names)
 
 
@@ -73,7 +73,7 @@ def reported_names(names: Sequence[str], tests: Tests) -> list[str]:
     """Returns the names of all metrics on public data in a round's report.
 
     Args:
-        names: The names of the model's own test metrics.
+        names: The names of the model's test metrics.
         tests: The test sets of clients; empty if they have none.
     """
     reported = [*names]

@@ -1,4 +1,4 @@
-"""Metrics of the user's own, on public test data: functions, or objects such as those of torchmetrics."""
+"""Custom metrics on public test data: functions, or objects with the interface of torchmetrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpriv.models.nested import each, joined
 
 @runtime_checkable
 class StatefulMetric(Protocol):
-    """A metric that is updated batch by batch and then computed, as those of torchmetrics are."""
+    """A metric that is updated batch by batch and then computed, as in torchmetrics."""
 
     def reset(self) -> None:
         """Forgets all batches."""
@@ -54,12 +54,12 @@ class MetricSet:
             is_taken = f"test_{name}" in metrics.numbers() and f"test_{name}" not in metrics.ERRORS
             if not name.isidentifier() or is_taken:
                 if name.isidentifier():
-                    fix = "is a metric of fedpriv's: take another name"
+                    fix = "is the name of a built-in metric: use another name"
                 else:
                     fix = "must be a plain name"
                 raise ConfigError("metrics", name, fix)
             if not (callable(metric) or isinstance(metric, StatefulMetric)):
-                fix = "give a function of outputs and targets, or an object with update, compute and reset"
+                fix = "must be a function of outputs and targets, or an object with update, compute and reset"
                 raise ConfigError(f"metrics.{name}", metric, fix)
 
     @property
@@ -83,8 +83,8 @@ class MetricSet:
             value = _call_metric(metric, batches)
             if isinstance(value, Tensor) and value.numel() == 1:
                 value = value.item()
-        except Exception as error:  # whatever a user's metric raises
-            fix = f"fails on the test data ({in_short(error)})"
+        except Exception as error:  # a user's metric can raise anything
+            fix = f"raises on the test data ({in_short(error)})"
             raise ConfigError(f"metrics.{name}", metric, fix) from error
         if not isinstance(value, Real) or math.isinf(value):
             raise ConfigError(f"metrics.{name}", cut(repr(value)), "must be one finite number, or NaN")

@@ -1,7 +1,8 @@
-"""End a run when a metric on public test data no longer improves.
+"""Ends a run when a metric on public test data no longer improves.
 
-The metric is computed from released models and public data, so looking at it costs nothing. But when it stops depends
-on the answers so far, and so would an epsilon that counted only those: such a run is charged for its whole plan.
+The metric is computed from released models and public data, so it costs no epsilon. The time of the stop, however,
+depends on earlier query results, and so would an epsilon that counted only the rounds before it. Therefore such a run
+is charged for its whole plan.
 """
 
 from __future__ import annotations
@@ -21,18 +22,24 @@ Better = Literal["higher", "lower"]
 @checked("stop")
 @dataclass(frozen=True)
 class Stop:
-    """Ends a run when a metric has not improved in this many evaluations. It saves time, not epsilon.
+    """Ends a run when a metric has not improved for `patience` evaluations. It saves time, not epsilon.
 
-    The first rounds of a private run are mostly noise: one of them may test well by chance, and later ones seem no
-    better. Therefore they do not count.
+    The first rounds of a private run are mostly noise: one of them can have a good test result by chance, after which
+    later rounds seem to be no improvement. Therefore evaluations before `min_rounds` are ignored.
 
     Args:
-        metric: Name of a metric on public test data, e.g. `accuracy` or `test_accuracy`; also of the user's own.
-        patience: Evaluations without improvement after which the run ends.
-        least: By how much the metric must be better than the best so far to count as improved.
-        better: Which way is better; needed for the user's own metrics.
-        min_rounds: Evaluations in rounds before this one do not count, so that the run cannot end in them. By default
-            half of the run's rounds in a private run, and 0 in any other.
+        metric: Name of a metric on public test data, e.g. `accuracy` (default) or `test_accuracy`, or the name of a
+            custom metric.
+        patience: Number of evaluations without improvement after which the run ends; 5 by default.
+        least: Smallest difference to the best value that counts as an improvement; 0 by default.
+        better: Better direction, `"higher"` or `"lower"`; required for custom metrics.
+        min_rounds: Evaluations before this round are ignored, so the run cannot end in them. By default half of the
+            run's rounds in a private run, and 0 in any other.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Stop("accuracy", patience=3).name_in(["test_accuracy", "test_loss"])
+        'test_accuracy'
     """
 
     metric: str = "accuracy"
@@ -45,12 +52,12 @@ class Stop:
         """Returns the state before the first evaluation.
 
         Args:
-            names: Names of the metrics that an evaluation gives.
+            names: Names of the metrics of an evaluation.
             rounds: Number of rounds of the run.
-            private: Whether the run is private.
+            private: True if the run is private.
 
         Raises:
-            ConfigError: there is no such metric, or it is unknown which way is better.
+            ConfigError: there is no such metric, or its better direction is unknown.
         """
         name = self.name_in(names)
         min_rounds = self.min_rounds
@@ -59,7 +66,7 @@ class Stop:
         return EarlyStopping(name, self.patience, self.least, sign_of(name, self.better), min_rounds=min_rounds)
 
     def name_in(self, names: Collection[str]) -> str:
-        """Returns the name that the metric has among those of an evaluation.
+        """Returns the name of the metric in an evaluation.
 
         Raises:
             ConfigError: there is no such metric.
@@ -69,10 +76,10 @@ class Stop:
         name = f"test_{self.metric}"
         if name in names:
             return name
-        choice = "there are no test data: give some"
+        choice = "needs test data: pass some"
         if names:
             choice = f"there are: {', '.join(names)}"
-        raise ConfigError("stop.metric", self.metric, f"is no metric on public test data; {choice}")
+        raise ConfigError("stop.metric", self.metric, f"is not a metric on public test data; {choice}")
 
 
 def sign_of(name: str, better: Better | None) -> float:
@@ -80,14 +87,14 @@ def sign_of(name: str, better: Better | None) -> float:
 
     Args:
         name: Name of the metric in a round's file.
-        better: Which way is better; None for what is known of the metric.
+        better: Better direction; None for the known direction of the metric.
 
     Raises:
-        ConfigError: it is not known.
+        ConfigError: the direction is not known.
     """
     better = better or metrics.direction(name)
     if better is None:
-        fix = f"say which way {name.removeprefix('test_')} is better: higher or lower"
+        fix = f"set whether {name.removeprefix('test_')} should be higher or lower"
         raise ConfigError("stop.better", None, fix)
     if better == "higher":
         return 1.0
@@ -96,7 +103,7 @@ def sign_of(name: str, better: Better | None) -> float:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """The state of early stopping: the best value of a metric, and for how long it has not improved.
+    """The state of early stopping: the best value of a metric, and the number of evaluations since then.
 
     Attributes:
         name: Name of the metric; empty if no metric ends the run.
@@ -136,7 +143,7 @@ class EarlyStopping:
 
     @property
     def stops(self) -> bool:
-        """Whether the run ends after this round."""
+        """True if the run ends after this round."""
         return bool(self.name) and self.since >= self.patience
 
     def stored(self) -> dict[str, float]:

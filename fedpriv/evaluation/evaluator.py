@@ -30,9 +30,9 @@ from fedpriv.oracle.backends.functional import Functional
 _AT_ONCE = 16  # models in a forward pass
 _EXAMPLES = 2**14  # of all models in a forward pass on another device than a processor
 _NO_TOKEN_METRICS = (
-    "test accuracy and perplexity are left out: they count targets at each position, and a function of your own does "
-    "not show which target it ignores. Write torch.nn.CrossEntropyLoss(ignore_index=...), or functools.partial of "
-    "torch.nn.functional.cross_entropy, or give metrics of your own"
+    "test accuracy and perplexity are left out: they count targets at each position, and the target that a "
+    "custom function ignores is unknown. Use torch.nn.CrossEntropyLoss(ignore_index=...), or functools.partial "
+    "of torch.nn.functional.cross_entropy, or pass your own metrics"
 )
 _RANKED = ("binary", "multilabel")  # tasks with metrics of all examples together
 Batches = list[Pair]
@@ -42,18 +42,18 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Evaluator:
-    """Computes the test metrics of models: those of `metrics.TESTED` that have a meaning for the task.
+    """Computes the test metrics of models: the members of `metrics.TESTED` that are defined for the task.
 
     Args:
-        model: The model whose parameters vary; it is copied, and tested in eval mode.
+        model: The model with the parameters to vary; it is copied, and tested in eval mode.
         loss: Maps (outputs, targets) of a batch to their mean loss.
         test: Public test examples, as (input, target).
         batch_size: Examples at a time.
-        batched: Whether to let vmap batch the model, where it can. Then `of_each` evaluates several models in one
+        batched: True lets vmap batch the model, where it can. Then `of_each` evaluates several models in one
             forward pass, which takes half to two thirds of the time for linear layers; on a processor models with
             convolutions are evaluated one after another, since together they take two to three times as long (torch
             2.13).
-        custom: The user's own metrics, which are computed of single models only.
+        custom: Custom metrics, which are computed for single models only.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Evaluator:
         """Evaluates the examples with the smallest and the largest target of each batch, to find errors early.
 
         Raises:
-            DataError: model, loss or a metric cannot be computed on them; the message says why.
+            DataError: the model, loss or a metric cannot be computed on them; the message contains the reason.
         """
         named = self._functional.unflatten(params)
         for inputs, targets in self._batches:
@@ -113,10 +113,10 @@ class Evaluator:
                 x, y = each(lambda t, index=index: t[index : index + 1], (inputs, targets))
                 try:
                     self._totals([([self._forward(named, x)], y)])
-                except Exception as error:  # whatever a user's model or loss raises
+                except Exception as error:  # a user's model or loss can raise anything
                     description = f"shape {tuple(first(x).shape[1:])} and target {cut(str(first(y)[0].tolist()))}"
-                    fix = f"test data must be like the clients' ({in_short(error)})"
-                    raise DataError(f"model and loss do not take a test example of {description}: {fix}") from error
+                    fix = f"test data must have the same form as the clients' ({in_short(error)})"
+                    raise DataError(f"model and loss cannot process a test example of {description}: {fix}") from error
         if self._custom.metrics_by_name:
             self(params)
         self._batched = self._batched and self._can_batch(params)
@@ -130,12 +130,12 @@ class Evaluator:
         parameter = self._parameter
         batches = [each(lambda t: _like(t, parameter), pair) for pair in _read(test, self._batch_size)]
         if not batches:
-            raise DataError("the test data are empty: give at least one example, or leave test data out")
+            raise DataError("the test data are empty: pass at least one example, or leave test data out")
         return batches
 
     @torch.no_grad()
     def on(self, params: Tensor, batches: Batches) -> dict[str, float]:
-        """Returns metrics of one model `[dim]` on other test examples; without the user's own."""
+        """Returns metrics of one model `[dim]` on other test examples; without custom metrics."""
         return self._read([self._totals(self._answers(params[None], batches))])[0]
 
     @torch.no_grad()
@@ -151,12 +151,12 @@ class Evaluator:
         try:
             inputs = each(lambda t: t[:2], self._batches[0][0])
             return isinstance(self._outputs(params.expand(2, -1), inputs), Tensor)
-        except Exception:  # whatever torch or a user's model raises
+        except Exception:  # torch or a user's model can raise anything
             return False
 
     @torch.no_grad()
     def __call__(self, params: Tensor) -> dict[str, float]:
-        """Returns `{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`, and the user's own metrics."""
+        """Returns `{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`, and the custom metrics."""
         answers = self._answers(params[None], self._batches)
         if not self._custom.metrics_by_name:
             return self._read([self._totals(answers)])[0]
@@ -184,7 +184,7 @@ class Evaluator:
         return tree_map(lambda part: part.detach() if isinstance(part, Tensor) else part, outputs)
 
     def _mean_loss(self, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
-        """Returns the mean of the examples' losses, which is what a run minimises; see `example_losses`."""
+        """Returns the mean of the examples' losses, which a run minimises; see `example_losses`."""
         if isinstance(outputs, Tensor):
             return example_losses(self._loss, outputs, targets).mean()
         return self._loss(outputs, targets)
@@ -298,8 +298,8 @@ def _read(test: Dataset[Any], batch_size: int) -> Iterator[Pair]:
             pair = pair_of(batch)
             check_finite(*pair)
             yield pair
-    except Exception as error:  # whatever a user's data set raises
-        fix = "give pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
+    except Exception as error:  # a user's data set can raise anything
+        fix = "use pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
         raise DataError(f"the test data cannot be read ({in_short(error)}): {fix}") from error
 
 

@@ -22,16 +22,16 @@ _STOPS: dict[str, tuple[str, ...]] = {
     "nothing": (),
 }
 _WATCHED = ("test_loss", "model")
-_FIX = "take smaller steps, e.g. a lower learning_rate"
+_FIX = "use smaller steps, e.g. a lower learning_rate"
 
 
 @dataclass(frozen=True)
 class FiniteCheck:
-    """What has not been finite in a run, and since which round.
+    """The values of a run that were not finite, and the first round of each.
 
     Args:
-        stop_on: What ends the run: `"nonfinite"`, a released model with NaN or infinity; `"nonfinite_loss"`, also such
-            a test loss; or `"nothing"`.
+        stop_on: The event that ends the run: `"nonfinite"`, a released model with NaN or infinity; `"nonfinite_loss"`,
+            also such a test loss; or `"nothing"`.
         first: For `"model"` and `"test_loss"` the first round, counted from 1, in which it was not finite.
 
     Raises:
@@ -56,7 +56,7 @@ class FiniteCheck:
 
     @property
     def stops(self) -> bool:
-        """Whether the run ends after this round."""
+        """True if the run ends after this round."""
         return not self.first.keys().isdisjoint(_STOPS[self.stop_on])
 
     def warning(self, before: FiniteCheck, models: Tensor, spent: str) -> str | None:
@@ -74,11 +74,11 @@ class FiniteCheck:
             subject = f"the released model is not finite ({_count(models)})"
         else:
             subject = "the test loss is not finite"
-        consequence = "answers from here on may be noise alone"
+        consequence = "later query results may be noise alone"
         if self.stops:
-            consequence = "the run ends here, charged whole"
+            consequence = "the run ends here, and its whole plan is charged"
         elif "model" not in new:
-            consequence += " (stop_on: nonfinite_loss ends such a run)"
+            consequence += " (to end such a run, set stop_on: nonfinite_loss)"
         texts = [f"round {next(iter(new.values()))}: {subject}", consequence, _FIX]
         if spent:
             texts.append(spent)
@@ -95,7 +95,7 @@ def first_rounds_in_words(first: Mapping[str, int]) -> str:
 
 
 def is_finite(values: Tensor | float) -> bool:
-    """Whether all values are finite.
+    """True if all values are finite.
 
     The sum is tested first, in one pass. A NaN or an infinity makes it not finite; so may finite numbers that overflow,
     therefore the values themselves are tested then.
@@ -110,7 +110,7 @@ def _count(models: Tensor) -> str:
 
 
 def _distinct(values: Tensor) -> Tensor:
-    """Returns one row of values whose rows are all the same row in memory, else the values."""
+    """Returns one row of values if all rows are the same row in memory, else the values."""
     if values.ndim == 2 and values.stride(0) == 0:
         return values[:1]
     return values

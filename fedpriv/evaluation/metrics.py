@@ -54,12 +54,12 @@ class Metric(Generic[F]):
         name: Its name in files, e.g. `test_accuracy`.
         function: Computes it; None where a strategy, the network or a check at the end of a run reports it.
         form: The format specification of its values: `.2%`, `.4g`.
-        better: Which way is better, None if that is unknown; a metric of which more is better is listed before one of
-            which less is.
+        better: Better direction, None if it is unknown; metrics where higher is better are listed before metrics where
+                lower is better.
         live: Its word on the progress line; empty if it is not shown there.
-        words: Its name for people; by default `name` with spaces.
-        remark: A remark beside the value.
-        together: For a test metric: whether vmap can compute it for several models' outputs at once.
+        words: Displayed name; by default `name` with spaces.
+        remark: A remark after the value.
+        together: For a test metric: True if vmap can compute it for several models' outputs at once.
         whole: For a test metric: whether it is computed from all examples at once, not batch by batch.
         root: For a test metric: whether it is the square root of the mean.
         exponential: For a test metric: whether it is e to the power of the mean.
@@ -84,7 +84,7 @@ class Metric(Generic[F]):
 
     @property
     def percent(self) -> bool:
-        """Whether it is a fraction, shown out of a hundred."""
+        """True if it is a fraction, shown out of a hundred."""
         return self.form.endswith("%")
 
     def text(self, value: float) -> str:
@@ -105,7 +105,7 @@ def mean_loss(outputs: object, targets: Nested, loss: Loss, task: Task) -> Tenso
 
 
 def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Computes the fraction of examples whose class is right; of labels, where an example has several."""
+    """Computes the fraction of examples with a correct class; of labels, if an example has several."""
     if task.kind == "classes" and task.ignored is None:
         return _pair((predict(outputs) == targets).sum().double(), len(targets))
     if task.kind in ("classes", "tokens") and task.ignored is not None:
@@ -119,7 +119,7 @@ def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | Non
 
 
 def token_loss(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Computes the mean cross entropy of a token, whatever the loss is; each token of the test data has one weight."""
+    """Computes the mean cross entropy of a token, for any loss; each token of the test data has one weight."""
     if task.kind != "tokens" or task.ignored is None:
         return None
     total = functional.cross_entropy(outputs.double(), targets, ignore_index=task.ignored, reduction="sum")
@@ -180,18 +180,18 @@ TESTED: tuple[Metric[OfTest], ...] = (
     Metric("test_rmse", squared_error, ".4g", "lower", live="RMSE", words="test RMSE", together=True, root=True),
     Metric("test_mae", absolute_error, ".4g", "lower", words="test MAE", together=True),
 )
-"""Metrics of a model on public test data; of nodes' own models as `node_<name>`: least, mean and largest."""
+"""Metrics of a model on public test data; of nodes' models as `node_<name>`: least, mean and largest."""
 
 ERRORS = ("test_rmse", "test_mae")
-"""Names that metrics of the user's own may have too, e.g. in the target's own units: theirs are shown then."""
+"""Names that custom metrics may have too, e.g. in the target's units: the custom ones are then shown."""
 
 OF_NODES: tuple[Metric[Callable[[Tensor], float]], ...] = (
     Metric("consensus_distance", consensus_distance, ".4g", "lower", live="apart"),
 )
-"""Metrics of nodes' own models `[n, dim]`, where they have them."""
+"""Metrics of nodes' models `[n, dim]`, if they have different ones."""
 
 OF_RUN: tuple[Metric[Callable[[TrainState], float]], ...] = (Metric("bytes_sent", bytes_sent, ",.0f", "lower"),)
-"""Metrics of what a run has done so far."""
+"""Metrics of the run so far."""
 
 REPORTED: tuple[Metric[None], ...] = (
     Metric("objective", None, ".6g", "lower", live="objective"),
@@ -200,14 +200,14 @@ REPORTED: tuple[Metric[None], ...] = (
     Metric("max_multiplier", None, ".3g", None, live="multiplier", words="largest multiplier"),
     Metric("relative_difference", None, ".2g", "lower"),
     Metric("spectral_gap", None, ".4g", "higher"),
-    Metric("suboptimality", None, ".4g", "lower", remark="exact, of the clients' data: not private"),
+    Metric("suboptimality", None, ".4g", "lower", remark="exact, from the clients' data: not private"),
 )
 """Metrics that strategies, the network and the checks at a run's end report."""
 
 PARTS = ("min", "mean", "max")
 CLIENT_PARTS = ("min", "p10", "median", "p90", "max", "mean")
 SPREADS = {"node": PARTS, "client": CLIENT_PARTS}
-"""Statistics of test metrics over nodes' models, and over clients' own test sets: `node_test_accuracy_min`."""
+"""Statistics of test metrics over nodes' models, and over clients' test sets: `node_test_accuracy_min`."""
 
 _OBJECTIVE = REPORTED[0]
 
@@ -223,7 +223,7 @@ def headlines() -> list[Metric[OfTest]]:
 
 
 def custom_rows(names: Iterable[str]) -> list[Metric[None]]:
-    """Returns rows for those names that are metrics of the user's own, `test_<name>`."""
+    """Returns rows for the names of custom metrics, `test_<name>`."""
     table_names = {row.name for row in rows()}
     return [Metric(name, None, ".4g", None) for name in names if name.startswith("test_") and name not in table_names]
 

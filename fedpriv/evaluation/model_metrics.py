@@ -21,7 +21,7 @@ from fedpriv.oracle.oracle import Oracle
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.lagrangian import Measured, Priced
 
-AT_THE_END = 1000  # test examples for each node's own model
+AT_THE_END = 1000  # test examples for each node's model
 _AS_IT_GOES = 20_000  # the same for all nodes together, during a run
 
 
@@ -56,8 +56,8 @@ class ModelMetrics:
     def by_name(self, progress: TrainState) -> dict[str, Any]:
         """Returns the clients' names, and the test metrics of those that have a test set, by name; empty without names.
 
-        It lists all clients, whoever took part in which round, and is computed from released models and public
-        examples alone.
+        It lists all clients, independent of the participants of each round, and is computed from released models and
+        public examples alone.
         """
         if not self.names:
             return {}
@@ -96,7 +96,7 @@ class ModelMetrics:
         return values | {f"node_{name}": spread([of_node[name] for of_node in each]) for name in each[0]}
 
     def of_run(self, progress: TrainState) -> dict[str, float]:
-        """Returns public facts of what the run has done so far, such as the bytes sent."""
+        """Returns public facts of the run so far, such as the bytes sent."""
         return {row.name: row.function(progress) for row in metrics.OF_RUN}
 
     def optimality_gap(self, params: Tensor) -> float | None:
@@ -156,7 +156,7 @@ class ModelMetrics:
 
 
 def models_differ(progress: TrainState) -> bool:
-    """Whether clients may have models of their own."""
+    """True if clients may have different models."""
     return progress.models.stride(0) != 0 and progress.models.shape[0] > 1
 
 

@@ -13,10 +13,17 @@ from fedpriv.settings.checks import Positive, checked
 @checked("metrics")
 @dataclass(frozen=True)
 class Rmse:
-    """The root of the mean squared error, for `metrics={"rmse": Rmse(encoder.target_scale)}`.
+    """Root mean squared error, for `metrics={"rmse": Rmse(encoder.target_scale)}`.
 
     Args:
-        scale: How many of the target's units 1 is; `TableEncoder` maps targets to [-1, 1], and knows it.
+        scale: Size of the model's unit in units of the target; 1 by default. `TableEncoder`, which maps targets to [-1,
+            1], has it as `target_scale`.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> outputs, targets = torch.tensor([0.1, 0.3]), torch.tensor([0.1, 0.1])
+        >>> round(fedpriv.Rmse(scale=10.0)(outputs, targets).item(), 3)
+        1.414
     """
 
     scale: Positive = 1.0
@@ -29,10 +36,16 @@ class Rmse:
 @checked("metrics")
 @dataclass(frozen=True)
 class Mae:
-    """The mean absolute error; see `Rmse`.
+    """Mean absolute error.
 
     Args:
-        scale: How many of the target's units 1 is.
+        scale: Size of the model's unit in units of the target, as for `Rmse`; 1 by default.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> outputs, targets = torch.tensor([0.1, 0.3]), torch.tensor([0.1, 0.1])
+        >>> round(fedpriv.Mae(scale=10.0)(outputs, targets).item(), 3)
+        1.0
     """
 
     scale: Positive = 1.0
@@ -43,13 +56,13 @@ class Mae:
 
 
 ERRORS = {"rmse": Rmse, "mae": Mae}
-"""By the name that configurations have for them."""
+"""Metrics by their name in configurations."""
 
 
 def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.numel() != targets.numel():
         shapes = f"outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}"
-        raise ValueError(f"{shapes}: the model must predict one number an example")
+        raise ValueError(f"{shapes}: the model must predict one number per example")
     return outputs.double().reshape(targets.shape) - targets.double()
 
 

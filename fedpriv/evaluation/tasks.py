@@ -25,14 +25,14 @@ _SCORE_FUNCTIONS = (functional.cross_entropy, functional.nll_loss, cross_entropy
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a model: what it predicts.
+    """The task of a model: its kind of prediction.
 
     Attributes:
         kind: `"classes"`, a score for each class and a whole number as target; `"tokens"`, such scores `[n, k, length]`
             and targets `[n, length]` at each position of a sequence; `"binary"`, one number and a target of 0 or 1;
             `"multilabel"`, several such numbers; `"numbers"`, predictions of numbers; `"other"`.
-        threshold: Outputs above it predict 1; None if that is unknown, as for a loss of the user's own.
-        ignored: The target that does not count; None if that is unknown, as for a loss of the user's own.
+        threshold: Outputs above it predict 1; None if that is unknown, as for a custom loss.
+        ignored: The target that does not count; None if that is unknown, as for a custom loss.
     """
 
     kind: Literal["classes", "tokens", "binary", "multilabel", "numbers", "other"]
@@ -44,7 +44,7 @@ def task_of(loss: object, outputs: object, targets: Nested) -> Task:
     """Returns the task.
 
     Args:
-        loss: The loss; of torch's own losses it is known whether they take logits, probabilities or numbers, and which
+        loss: The loss; for torch's losses it is known whether they take logits, probabilities or numbers, and which
             target they ignore.
         outputs: The model's outputs for some examples.
         targets: All test targets.
@@ -75,7 +75,7 @@ def task_of(loss: object, outputs: object, targets: Nested) -> Task:
 
 
 def _ignored(loss: object) -> int | None:
-    """Returns the target that a loss ignores; None where that cannot be known, as in a function of the user's own."""
+    """Returns the target that a loss ignores; None where that cannot be known, as in a custom function."""
     if isinstance(loss, functools.partial):
         if loss.args:
             return None

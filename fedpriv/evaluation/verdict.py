@@ -1,4 +1,4 @@
-"""Says in words whether the constraints of a finished run hold."""
+"""A sentence on the constraints of a finished run: they hold, or they are violated."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ NEGLIGIBLE = 1e-3
 """Largest violation, without noise, at which constraints count as holding: a solver's, not a user's, tolerance."""
 
 _WITH_NOISE: dict[Verdict, str] = {
-    "hold": "constraints hold beyond the noise",
-    "unclear": "noise hides whether constraints hold",
-    "violated": "constraints are violated beyond the noise",
+    "hold": "constraints hold, with a margin larger than the noise",
+    "unclear": "unclear because of noise whether constraints hold",
+    "violated": "constraints are violated by more than the noise",
 }
 
 
 def of_exact_values(max_violation: float) -> Verdict:
-    """Returns the verdict on constraints whose largest violation is known without noise."""
+    """Returns the verdict on constraints with a largest violation that is known without noise."""
     if max_violation <= NEGLIGIBLE:
         return "hold"
     return "violated"

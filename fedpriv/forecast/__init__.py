@@ -1,1 +1,1 @@
-"""What a run will cost and do: computed, or tried on made-up data, before it begins."""
+"""Forecasts of runs before they begin: computed, or measured on synthetic data."""

@@ -1,4 +1,4 @@
-"""A paper's privacy claim and its price."""
+"""A paper's privacy claim and its true privacy cost."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fedpriv.errors import ConfigError
 
 @dataclass(frozen=True)
 class Claim:
-    """A paper's privacy claim, and what its noise gives over the whole run.
+    """A paper's privacy claim, and the guarantee of its noise over the whole run.
 
     Attributes:
         paper: Author and year.
         stated: The guarantee in the paper's words and symbols.
         stated_epsilon: The epsilon that the paper prints.
         basic_total: Epsilon of the whole run by basic composition: the sum over rounds.
-        tight_total: Epsilon of the whole run by the tightest bound, at the delta asked for.
-        why_not: Why the published mechanism does not guarantee even that; empty when it does.
-        scope: What the paper's epsilon is for, e.g. a single round.
+        tight_total: Epsilon of the whole run by the tightest bound, at the requested delta.
+        why_not: Reason why the published mechanism does not guarantee even that; empty if it does.
+        scope: Scope of the paper's epsilon, e.g. a single round.
         views: Pairs (adversary and relation, epsilon): the same noise against other observers or relations.
     """
 
@@ -49,7 +49,7 @@ class NoiseClaim:
 
 
 def check_positive(**values: float) -> None:
-    """Refuse arguments that are not positive and finite."""
+    """Raises an error for arguments that are not positive and finite."""
     for name, value in values.items():
         if not (math.isfinite(value) and value > 0):
             raise ConfigError(name, value, "must be positive and finite")

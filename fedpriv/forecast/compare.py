@@ -1,4 +1,4 @@
-"""Several strategies or settings on one task: each trained several times, in one table and one picture, and priced."""
+"""Compares strategies or settings on one task: several runs of each, one table, one picture, and the privacy cost."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Comparison:
 
     Attributes:
         results: By name, the result of each seed.
-        spent: What all runs together cost, which is also the price of choosing the best of them; None if they have no
-            guarantee in common.
+        spent: The privacy cost of all runs together, which is also the cost of choosing the best one; None if they
+            have no guarantee in common.
     """
 
     results: Mapping[str, tuple[Result, ...]]
@@ -55,7 +55,7 @@ class Comparison:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the metrics, rounds and epsilon of each run, and the price of all, as values for JSON."""
+        """Returns the metrics, rounds and epsilon of each run, and the cost of all, as values for JSON."""
         runs: dict[str, Any] = {}
         for name, results in self.results.items():
             measured = [row.name for row in metrics.headlines() if _values(results, row.name)]
@@ -79,8 +79,8 @@ class Comparison:
             A figure of matplotlib's pyplot, which notebooks show.
 
         Raises:
-            ConfigError: there are no test data, or the file's name ends in no format of pictures.
-            FedprivError: the file cannot be written.
+            ConfigError: If there are no test data, or the file's extension is not a picture format.
+            FedprivError: If the file cannot be written.
         """
         from matplotlib import pyplot
 
@@ -88,7 +88,7 @@ class Comparison:
         left, right = figure.subplots(1, 2, sharey=True)
         shown = next((row for row in metrics.headlines() if any(_values(r, row.name) for r in self._all)), None)
         if shown is None:
-            raise ConfigError("common.test", None, "there is nothing to draw: give test data")
+            raise ConfigError("common.test", None, "there are no test metrics to draw: pass test data")
         factor = 100 if shown.percent else 1
         styles = zip(cycle(COLORS), cycle(("-", "--", "-.", ":")), strict=False)
         for (name, results), (color, dash) in zip(self.results.items(), styles, strict=False):
@@ -113,14 +113,14 @@ class Comparison:
 
     def __str__(self) -> str:
         count = counted(sum(map(len, self._all)), "run")
-        price = "these runs have no guarantee in common, and no price together"
+        price = "these runs have no guarantee in common, so no joint privacy cost"
         if self.spent is not None:
             price = f"all {count} together, and so the choice of the best: {self.spent}"
         return "\n".join([*aligned(self.table()), price])
 
 
 def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
-    """Returns what to write for an argument of `train` that stands beside those of `compare`."""
+    """Returns the correction for an argument of `train` that was passed to `compare` itself."""
     if word in _OPTIONS:
         return f'is one of train: write common={{"{word}": ...}}, or a setting of its own in settings'
     return None
@@ -137,36 +137,52 @@ def compare(
 ) -> Comparison:
     """Trains several strategies or settings on one task, each several times.
 
-    Every run spends epsilon of the same data, and so does choosing the best one: `spent` of the comparison is the price
-    of all. On private data take as few runs as you can, or compare on public ones.
+    Every run spends epsilon on the same data, and so does choosing the best one: `spent` of the comparison is the cost
+    of all. On private data keep the number of runs small, or compare on public data.
 
     Args:
         settings: By name, the arguments of `train` that differ, e.g. `{"fedavg": {"strategy": fedpriv.fedavg(0.5)}}`;
-            where only the strategy differs, the strategy.
-        clients: Makes the clients anew, since a run leaves its result in their models.
+            if only the strategy differs, the strategy.
+        clients: Function that creates the clients of one run, since a run leaves its result in their models.
         common: The arguments of `train` that all runs have, e.g. `{"privacy": ..., "rounds": 20, "test": ...}`.
-        seeds: Runs of each, with public seeds 0, 1, ... and secret noise of their own.
-        progress: Called with a line before each run.
+        seeds: Number of runs of each setting, 3 by default, with public seeds 0, 1, ... and independent secret noise.
+        progress: Called with a line of text before each run; None by default.
 
     Returns:
-        The comparison; `print` it, or draw its `plot()`.
+        The comparison. Its text is a table; `plot()` draws it.
 
     Raises:
         ConfigError: an argument is not one of `train`, or cannot be shared by several runs.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
+        >>> comparison = fedpriv.compare(
+        ...     {"slow": fedpriv.fedavg(0.1), "fast": fedpriv.fedavg(1.0)},
+        ...     lambda: fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data]),
+        ...     {"privacy": fedpriv.Privacy(epsilon=2.0), "rounds": 3, "test": data},
+        ...     seeds=2,
+        ... )
+        >>> {name: len(results) for name, results in comparison.results.items()}
+        {'slow': 2, 'fast': 2}
     """
     if not settings:
         raise ConfigError("settings", {}, 'name at least one, e.g. {"fedavg": {"strategy": fedpriv.fedavg(0.5)}}')
     if not callable(clients):
-        fix = "a run leaves its result in their models: give a function that makes new ones, lambda: make_clients(...)"
+        fix = (
+            "must be a function that creates new clients for each run, lambda: make_clients(...), since a run "
+            "writes its result into their models"
+        )
         raise ConfigError("clients", f"a {type(clients).__name__}", fix)
     differing = {name: _arguments(name, options) for name, options in settings.items()}
     for owner, arguments in {"common": common, **{f"settings.{name}": own for name, own in differing.items()}}.items():
         for word in arguments:
             if word in _NOT_SHARED:
-                raise ConfigError(f"{owner}.{word}", arguments[word], "would be that of several runs: leave it out")
+                raise ConfigError(f"{owner}.{word}", arguments[word], "would be used by several runs: leave it out")
             if word not in _OPTIONS:
                 raise ConfigError(
-                    f"{owner}.{word}", arguments[word], f"is no argument of train{nearest(word, _OPTIONS)}"
+                    f"{owner}.{word}", arguments[word], f"is not an argument of train{nearest(word, _OPTIONS)}"
                 )
     results: dict[str, tuple[Result, ...]] = {}
     for name, own in differing.items():
@@ -189,7 +205,7 @@ def _arguments(name: str, options: Any) -> Mapping[str, Any]:  # noqa: ANN401 - 
     """Returns the arguments of `train` of one setting.
 
     Raises:
-        ConfigError: it is neither a strategy nor arguments by name.
+        ConfigError: If it is neither a strategy nor arguments by name.
     """
     if isinstance(options, Strategy):
         return {"strategy": options}

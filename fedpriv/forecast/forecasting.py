@@ -1,4 +1,4 @@
-"""What a run will cost, computed before it starts and without its data."""
+"""The privacy cost and the traffic of a run, computed before it starts and without its data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from fedpriv.strategies import Strategy
 
 Formula = Callable[[float, int, int, float], NoiseClaim]
 RoundTimer = Callable[[RunSketch, Plan, Compute], tuple[float, str]]
-"""What a paper would call a noise: its deviation over the clip, rounds, examples of a client, active fraction."""
+"""Noise in the notation of a paper: deviation over the clip, rounds, examples of a client, active fraction."""
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
     "full": "poisson",
@@ -60,14 +60,14 @@ _SAMPLED: dict[SamplingName, SamplingName] = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """The cost of a run.
+    """The cost of a run before it starts, as `plan` returns it.
 
     Attributes:
         strategy: The algorithm.
         rounds: Number of rounds.
         n_clients: Number of clients.
         examples: Fewest and most examples of a client.
-        releases: Number of noised answers.
+        releases: Number of releases.
         noise_multiplier: Noise over sensitivity in a round whose schedule share is 1; None without noise.
         spent: Epsilon of the whole run.
         first_round: Epsilon of the first round alone.
@@ -76,17 +76,25 @@ class Forecast:
         floats_per_round: Numbers sent and received by all participants, on average.
         bytes_per_round: `floats_per_round` in bytes.
         network: Properties of the graph; None with a server.
-        batches: How the examples of an answer are drawn, in words.
-        if_activity_hidden: Epsilon if inactive nodes sent noise too and nobody learned who is active, as some papers
-            assume. Here inactive nodes are silent, so it is not claimed. None if all nodes are always active.
-        seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
-        backend: What computed gradients then, and why faster backends were refused; None when not asked for.
+        batches: Description of the sampling of examples.
+        if_activity_hidden: Epsilon under the assumption of some papers that inactive nodes also send noise, so that the
+            active ones are secret. In fedpriv inactive nodes are silent, so this epsilon is not guaranteed. None if all
+            nodes are always active.
+        seconds_per_round: Time of a round in seconds, measured on synthetic data of the same shape; None if not
+            measured.
+        backend: Backend of that measurement, and the reasons against faster backends; None if not measured.
         claim: The paper's privacy claim for a published variant.
-        formula: The epsilon that the paper's noise formula gives for this noise; None where it does not apply.
-        over_time: How the noise of rounds belongs together, in words; None if each round has its own.
-        pairs: What is left of noise that cancels between pairs of clients; None where they add none.
-        noises: What other noise would leave in the final model; None where there is nothing to choose.
-        warnings: What the user should know.
+        formula: The epsilon of the paper's noise formula for this noise; None where it does not apply.
+        over_time: Description of correlated noise; None if the noise of rounds is independent.
+        pairs: Remaining noise where pairs of clients add noise that cancels; None without pairwise noise.
+        noises: Noise in the final model under alternative settings; None without alternatives.
+        warnings: Warnings for the user.
+
+    Examples:
+        >>> import fedpriv
+        >>> planned = fedpriv.plan([100] * 4, fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=1.0), rounds=5)
+        >>> isinstance(planned, fedpriv.Forecast), planned.rounds, planned.examples
+        (True, 5, (100, 100))
     """
 
     strategy: str
@@ -118,7 +126,7 @@ class Forecast:
         return _plain(asdict(self))
 
     def rows(self) -> dict[str, str]:
-        """Returns what `fedpriv plan` prints: the name and the text of each row."""
+        """Returns the output of `fedpriv plan`: the name and the text of each row."""
         smallest, largest = self.examples
         examples = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
         rows = {
@@ -134,7 +142,7 @@ class Forecast:
             a_round = size_in_words(self.bytes_per_round)
             whole = size_in_words(self.bytes_per_round * self.rounds)
             rows["messages"] = (
-                f"{self.parameters:,} numbers each; {self.floats_per_round:,} numbers a round ({a_round}), "
+                f"{self.parameters:,} numbers each; {self.floats_per_round:,} numbers per round ({a_round}), "
                 f"{whole} in the whole run"
             )
         if self.frozen:
@@ -144,19 +152,22 @@ class Forecast:
         if self.network is not None:
             rows["graph"] = graph_line(self.network)
         if self.if_activity_hidden is not None:
-            rows["whoever sees messages"] = f"epsilon={self.spent.epsilon:.4g}, as they also see which nodes are silent"
+            rows["anyone who sees messages"] = (
+                f"epsilon={self.spent.epsilon:.4g}, since it is visible which nodes are silent"
+            )
             rows["final model only"] = (
                 f"epsilon<={self.spent.epsilon:.4g}; amplified by sampling of nodes it would be "
                 f"{self.if_activity_hidden:.4g}, which holds only if inactive nodes add noise too (not claimed)"
             )
         if self.formula is not None:
             rows["by the paper's formula"] = (
-                f"this noise would be called epsilon={self.formula.stated_epsilon:.4g} ({self.formula.paper}, "
-                f"{self.formula.assumes}); its true price is {self.spent.epsilon:.4g}"
+                f"this noise would be stated as epsilon={self.formula.stated_epsilon:.4g} "
+                f"({self.formula.paper}, {self.formula.assumes}); its true privacy cost is "
+                f"{self.spent.epsilon:.4g}"
             )
         if self.seconds_per_round is not None:
             whole = self.seconds_per_round * self.rounds
-            rows["time"] = f"about {self.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
+            rows["time"] = f"about {self.seconds_per_round:.3g} s per round, {whole:.3g} s in all, without evaluation"
         if self.backend is not None:
             rows["gradients"] = self.backend
         if self.claim is not None:
@@ -197,13 +208,13 @@ def forecast(
     Args:
         draft: The run.
         compute: Settings of speed.
-        compare: Whether the run is compared with a centralised solver.
-        time_round: Measures the seconds of a round on made-up data of the same shape; returns these and the backend.
+        compare: True if the run is compared with a centralised solver.
+        time_round: Measures a round on synthetic data of the same shape; returns the seconds and the backend.
         claim: The paper's privacy claim for a published variant.
         formula: The paper's noise formula, for runs that draw one example a round.
 
     Raises:
-        ConfigError: the run cannot work, or no noise reaches its target.
+        ConfigError: If the run cannot work, or no noise reaches its target.
     """
     compute = compute or Compute()
     plan = draft.plan().on(compute.planned_device)
@@ -256,25 +267,25 @@ def plan(
     seed: int = 0,
     compute: Compute | None = None,
 ) -> Forecast:
-    """Computes what a run will cost: its epsilon, noise, releases and messages. Trains nothing and reads no example.
+    """Computes the cost of a run: its epsilon, noise, releases and messages. It trains nothing and reads no example.
 
     Args:
-        clients: The data owners, or the number of examples of each, where there are no data yet.
+        clients: The clients, or the number of examples of each client if there are no data yet.
         strategy: The algorithm, as for `train`.
         privacy: The privacy settings, as for `train`.
         rounds: Number of rounds.
-        network: Who talks to whom, as for `train`; a server and all clients by default.
-        model: What is to be trained, by which the size of messages is known; the clients' by default.
-        seed: Public seed of cohorts and links.
-        compute: Settings of speed.
+        network: The network, as for `train`; a server and all clients by default.
+        model: The model, from which the size of messages is computed; the clients' model by default.
+        seed: Public seed of cohorts and links; 0 by default.
+        compute: Settings of the computation.
 
     Returns:
-        The plan: it prints as `fedpriv plan` does, and has `spent`, `noise_multiplier` and the like.
+        The forecast. Its text equals the output of `fedpriv plan`; see `Forecast` for its attributes.
 
     Raises:
-        ConfigError: the run cannot work, or no noise reaches its target.
+        ConfigError: If the run cannot work, or no noise reaches its target.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(epsilon=3, sampling=fedpriv.Poisson(rate=0.1))
         >>> planned = fedpriv.plan([500] * 10, fedpriv.fedavg(0.5), privacy, rounds=20)
@@ -283,13 +294,13 @@ def plan(
     """
     if len(clients) == 0:
         raise ConfigError(
-            "clients", clients, "a run needs at least one client: give them, or their numbers of examples"
+            "clients", clients, "a run needs at least one client: pass clients, or their numbers of examples"
         )
     sizes = [int(size) for size in clients if isinstance(size, int)]
     problems = [Problem()]
     sizes_declared = False
     loss: nn.Module = nn.Identity()
-    if len(sizes) < len(clients):  # clients with data, of which only the public sizes are used
+    if len(sizes) < len(clients):  # clients with data: only their public sizes are used
         owners = cast("Sequence[Client]", clients)
         check_clients(owners)
         client_set = as_client_set(owners)
@@ -299,7 +310,7 @@ def plan(
         model = model or owners[0].model
         loss = cast("nn.Module", owners[0].loss)
     if min(sizes) < 1:
-        raise ConfigError("clients", min(sizes), "numbers of examples are at least 1")
+        raise ConfigError("clients", min(sizes), "numbers of examples must be at least 1")
     outline = PublicDataInfo(tuple(sizes), (), None)
     draft = RunSketch(
         strategy,
@@ -328,14 +339,14 @@ def _batches_in_words(sampling: Sampling, fewest: int) -> str:
             subsampling = f", each of its examples with probability {sampling.rate:g} (Poisson)"
         else:
             subsampling = ""
-        return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic){subsampling}"
+        return f"{sampling.blocks} fixed slots of each client's examples, one per round in turn (cyclic){subsampling}"
     if isinstance(sampling, Allocation):
         return f"each example in one of {sampling.batches} batches of an epoch, drawn in secret (random allocation)"
     if sampling == FixedSize(1):
-        return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
+        return "exactly one example, drawn uniformly as by Liu, Johansson and Shi; accounted as without replacement"
     if isinstance(sampling, FixedSize):
         if fewest < sampling.size:
-            exception = "; all of them where a client has fewer"
+            exception = "; all examples of a client that has fewer"
         else:
             exception = ""
         return f"exactly {sampling.size} examples, without replacement{exception}"
@@ -343,9 +354,9 @@ def _batches_in_words(sampling: Sampling, fewest: int) -> str:
 
 
 def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
-    """Returns how the noise of rounds belongs together and what its history takes in memory; None if it is independent.
+    """Returns the correlation of the noise and the memory of its history, in words; None if it is independent.
 
-    The history has rows of float64, of each client or of the sum.
+    The history has rows of float64, for each client or for the sum.
     """
     noise = plan.privacy.over_time
     if noise is None:
@@ -360,28 +371,27 @@ def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
     else:
         participation = f"one of {noise.separation} rounds"
     if history_bytes:
-        kind = f"cancels over rounds, {history_bytes / 1e6:.3g} MB in memory"
+        kind = f"cancels over rounds, needs {history_bytes / 1e6:.3g} MB of memory"
     else:
         kind = "independent"
     return f"{kind}; each {plan.privacy.unit} takes part in {participation}"
 
 
 def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
-    """Returns epsilon if inactive nodes sent noise too and nobody learned who is active.
+    """Returns epsilon if inactive nodes also sent noise, so that the active ones were secret.
 
-    None where that changes nothing, or where no bound is known.
-    Every node takes part in every round, and each record is sampled with the product of both probabilities (the larger
-    one where they are unequal).
+    None if that changes nothing, or if no bound is known. Every node takes part in every round, and each record is
+    sampled with the product of both probabilities (the larger one if they are unequal).
     """
     kinds = plan.records.kinds
     units = {kind.unit for kind in kinds}
     if active_fraction == 1 or not plan.privacy.private or units != {"sample"}:
         return None
-    if isinstance(plan.privacy.trust, Pairwise):  # who takes part decides how well they hide each other
+    if isinstance(plan.privacy.trust, Pairwise):  # the set of participants determines how well they hide each other
         return None
-    if any(kind.sampling == "allocation" for kind in kinds):  # no price is known for both together
+    if any(kind.sampling == "allocation" for kind in kinds):  # the cost of both together is unknown
         return None
-    # a round without participants has no rates; its query's rates are those of the last round that has some
+    # a round without participants has no rates; the query's rates are taken from the last round that has some
     last = {number: position for position, number in enumerate(plan.records.numbers)}
     in_order = [kinds[number] for number in sorted(last, key=last.__getitem__)]
     rates = {kind.query: _largest(kind.rate) for kind in in_order if kind.rate}
@@ -399,7 +409,7 @@ def _largest(rate: PerClient) -> float:
 
 
 def _formula_claim(formula: Formula, draft: RunSketch, plan: Plan) -> NoiseClaim | None:
-    """Returns the epsilon that the paper's formula gives for the run's noise; None where the formula does not apply.
+    """Returns the epsilon that the paper's formula gives for the run's noise; None if the formula does not apply.
 
     Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation).
     """

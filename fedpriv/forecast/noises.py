@@ -1,4 +1,4 @@
-"""Which noise leaves least in the final model: independent, hidden by secret draws, or cancelling over rounds."""
+"""Compares the final model's noise for independent noise, hidden by secret draws, and correlated noise."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _BUFFERS = 4
 
 @dataclass(frozen=True)
 class NoiseOption:
-    """Settings of noise, at the same epsilon and the same expected batch or cohort.
+    """Noise settings with the same epsilon and the same expected batch or cohort.
 
     Attributes:
-        settings: What to write into the configuration.
-        left: Standard deviation of the noise in the final model, over that of the planned settings.
-        needs: What must be true beyond what the planned run assumes; None if nothing.
+        settings: Settings for the configuration.
+        left: Standard deviation of the noise in the final model, relative to the planned settings.
+        needs: Conditions beyond the assumptions of the planned run; None if there are none.
     """
 
     settings: str
@@ -51,11 +51,11 @@ class NoiseOption:
 
 @dataclass(frozen=True)
 class NoisesForecast:
-    """What other noise would leave in the final model.
+    """Remaining noise of other settings in the final model.
 
     Attributes:
         choices: The least noise first; the planned settings have 1.
-        suggested: The settings with the least noise of those that need nothing else; None if they are the planned ones.
+        suggested: The settings with the least noise and no further conditions; None if they are the planned ones.
     """
 
     choices: tuple[NoiseOption, ...]
@@ -64,7 +64,9 @@ class NoisesForecast:
     def lines(self) -> list[str]:
         """Formats the choices as a table: a heading, and a line for each setting."""
         cells = [[f"{choice.left:.3g}", choice.settings, choice.needs or ""] for choice in self.choices]
-        heading = "noise in the final model, standard deviation over the planned one at the same epsilon"
+        heading = (
+            "standard deviation of the noise in the final model, relative to the planned settings, at the same epsilon"
+        )
         lines = [heading, *(f"  {text}" for text in aligned(cells))]
         if self.suggested is not None:
             lines.append(f"  suggested: {self.suggested}")
@@ -72,18 +74,18 @@ class NoisesForecast:
 
 
 def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
-    """Compares the noise of a planned run with that of other batches or cohorts and other matrices.
+    """Compares the noise of a planned run with the noise of other batches or cohorts and other matrices.
 
-    Only the strategy's linear response to the noise is compared: a plan cannot know how often clipping cuts, nor how
-    noise acts on the model's accuracy.
+    Only the strategy's linear response to the noise is compared: a plan cannot determine how often clipping occurs, or
+    the effect of noise on the model's accuracy.
 
     Args:
         draft: The run.
         plan: Its plan.
 
     Returns:
-        None where there is nothing to choose: no Gaussian noise of equal size in one answer a round, everyone and
-        everything in every round, or a strategy that is not linear in the answers.
+        None if there is no choice: no Gaussian noise of equal size in one query a round, full participation and full
+        batches in every round, or a strategy that is not linear in the query results.
     """
     blocks = _blocks(draft)
     if not plan.privacy.private or blocks < 2 or plan.records.rounds.tolist() != list(range(draft.rounds)):
@@ -94,12 +96,12 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
     impulse_responses = responses(draft.strategy, plan.privacy, draft.network, draft.rounds, Randomness(draft.seed))
     if impulse_responses is None:
         return None
-    final_response = impulse_responses[-1]  # how much of each round's noise is in the final model
+    final_response = impulse_responses[-1]  # the factor of each round's noise in the final model
     planned = _final_deviation(final_response, plan)
     choices = [NoiseOption("as planned", 1.0)]
     for words, needs, other in _others(draft, blocks):
         noise = other.privacy.noise
-        if isinstance(noise, Banded):  # the strategy was followed already
+        if isinstance(noise, Banded):  # the strategy's response was already computed
             noise = CorrelatedNoise(noise.factor(draft.rounds, blocks, lambda: impulse_responses), blocks)
         alternative = replace(other, privacy=replace(other.privacy, epsilon=target, noise_multiplier=None, noise=noise))
         if other.privacy == draft.privacy and other.network is draft.network:
@@ -107,7 +109,7 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
         try:
             deviation = _final_deviation(final_response, alternative.plan())
             deviation *= _batch_fraction(draft) / _batch_fraction(other)
-        except FedprivError:  # these settings do not go together
+        except FedprivError:  # these settings cannot be combined
             continue
         choices.append(NoiseOption(words, deviation / planned, needs))
     if len(choices) == 1:
@@ -118,7 +120,7 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
 
 
 def _blocks(draft: RunSketch) -> int:
-    """Returns the number of blocks in which units of privacy would take turns, with batches or cohorts as planned.
+    """Returns the number of blocks in which privacy units would alternate, with batches or cohorts as planned.
 
     1 if every unit takes part in every round.
     """
@@ -147,7 +149,7 @@ def _blocks(draft: RunSketch) -> int:
 
 
 def _batch_fraction(draft: RunSketch) -> float:
-    """Returns the expected part of a client's examples in one batch, by which the noise of a mean is divided."""
+    """Returns the expected fraction of a client's examples in one batch, by which the noise of a mean is divided."""
     match draft.privacy.sampling:
         case Cyclic(blocks, rate):
             return rate / blocks
@@ -162,7 +164,7 @@ def _batch_fraction(draft: RunSketch) -> float:
 
 
 def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, RunSketch]]:
-    """Yields other settings: in words, what must be true for them (None if nothing), and the draft with them."""
+    """Yields other settings: as text, their conditions (None if there are none), and the draft with them."""
     band = min(blocks, draft.rounds)
     matrices: Sequence[tuple[str, Noise]] = (
         ("", Independent()),
@@ -183,18 +185,18 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
             rate = privacy.sampling.rate
         else:
             rate = 1 / blocks
-        # a run that draws in secret already needs nothing more for other secret draws
+        # a run that already draws in secret needs nothing more for other secret draws
         if isinstance(privacy.sampling, Poisson | Allocation):
             secret = None
         else:
-            secret = "nobody but the client sees which examples are drawn"
+            secret = "only the client sees which examples are drawn"
         words = f"sampling: {{poisson: {{rate: {rate:.4g}}}}}"
         yield words, secret, _with(draft, replace(privacy, sampling=Poisson(rate)))
         words = f"sampling: {{allocation: {{batches: {blocks}}}}}"
         yield words, secret, _with(draft, replace(privacy, sampling=Allocation(blocks)))
         more_work = f"a round computes on all examples, {blocks} times as many"
         yield "sampling: full", more_work, _with(draft, replace(privacy, sampling=FullBatch()))
-        # between both: few slots, a band of as many rounds, and the rate in a slot that makes the same batch
+        # between both: few slots, a band of as many rounds, and the rate in a slot with the same batch size
         slots = round(blocks**0.5)
         words = f"sampling: {{cyclic: {{blocks: {slots}, rate: {slots * rate:.4g}}}}}{_words(slots)}"
         yield words, secret, _with(draft, replace(privacy, sampling=Cyclic(slots, slots * rate), noise=BSR(slots)))
@@ -215,7 +217,7 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
         if privacy.cohort_rate < 1:
             secret = None
         else:
-            secret = "nobody but the server sees who is drawn"
+            secret = "only the server sees who is drawn"
         other = replace(privacy, trust=Central(cohort_rate=1 / blocks))
         yield words, secret, _with(draft, other, Star(n_clients))
         other = replace(privacy, trust=Central(cohort_rounds=blocks))
@@ -232,7 +234,7 @@ def _with(draft: RunSketch, privacy: Privacy, network: Star | None = None) -> Ru
 
 
 def _final_deviation(final_response: Array, plan: Plan) -> float:
-    """Returns the standard deviation of the noise in the final model, in units of an answer's sensitivity."""
+    """Returns the standard deviation of the noise in the final model, in units of a query's sensitivity."""
     noise = plan.privacy.over_time
     factor = INDEPENDENT if noise is None else noise.factor
     multiplier = plan.privacy.noise_multiplier

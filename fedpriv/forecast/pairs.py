@@ -1,4 +1,4 @@
-"""Forecasts of pairwise noise: how much of it models keep, and epsilon if more clients collude than declared."""
+"""Forecasts of pairwise noise: its remainder in models, and epsilon if more clients collude than declared."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from fedpriv.randomness import Randomness
 
 Array = NDArray[np.float64]
 RATIOS = (0.3, 1.0, 3.0, 10.0)
-_MOST_NODES = 1000  # whose mixing is looked at as a matrix
-_MOST_SETS = 5000  # of colluders, to be tried for each line: less than half a second
-_ENOUGH = 1.05  # times the least noise of a mean: a ratio that comes so near is large enough
+_MOST_NODES = 1000  # for which mixing is computed as a matrix
+_MOST_SETS = 5000  # of colluders, tested for each line: less than half a second
+_ENOUGH = 1.05  # times the least noise of a mean: a ratio within this factor is large enough
 
 
 @dataclass(frozen=True)
 class NoiseLeft:
-    """Standard deviations of one round's noise, each over the same one under local trust at the same epsilon.
+    """Standard deviations of one round's noise, each relative to local trust at the same epsilon.
 
     Attributes:
-        colluders: How many collude.
-        ratio: Deviation of a pair's noise over that of a client's own.
-        in_mean: In the mean over clients, each counted alike. FedAvg and SCAFFOLD with several local steps count
-            clients of unequal sizes by their examples, after the noise: then pairs do not cancel quite.
+        colluders: Number of colluders.
+        ratio: Deviation of a pair's noise over the deviation of a client's individual noise.
+        in_mean: In the mean over clients with equal weights. FedAvg and SCAFFOLD with several local steps weight
+            clients of unequal sizes by their examples, after the noise: pairs then do not cancel completely.
         in_message: In one message.
         in_node: In a node's own model after the round's mixing; None on a star, where all get the mean, and on graphs
-            of more than a thousand nodes.
-        if_one_drops: In the mean of the others when a client, the worst one, fails after they added their part.
+            with more than a thousand nodes.
+        if_one_drops: In the mean of the other clients if a client, the worst one, fails after they added their part.
     """
 
     colluders: int
@@ -49,7 +49,7 @@ class NoiseLeft:
 
 @dataclass(frozen=True)
 class IfCollude:
-    """What a whole run costs if other numbers of clients collude than are declared.
+    """The cost of a whole run if more or fewer clients collude than declared.
 
     Attributes:
         colluders: The number of clients that collude.
@@ -62,18 +62,18 @@ class IfCollude:
 
 @dataclass(frozen=True)
 class PairsForecast:
-    """What noise of pairs does to a run.
+    """The effect of pairwise noise on a run.
 
     Attributes:
-        participants: Clients in the usual round, to which the noise below belongs.
+        participants: Number of clients in the usual round, to which the noise below belongs.
         left: For 0, the declared number, a tenth and a third of them as colluders, and several ratios.
-        left_out: Numbers of colluders for which lines are missing: too many sets of them to try in a plan, and secrets
-            too sparse for the bound that needs none.
-        suggested: Of the ratios in `left`, at the declared number of colluders: the one with the least noise in a
-            node's own model on a graph; on a star the smallest one whose mean has at most a twentieth more noise than
+        left_out: Numbers of colluders without lines: there are too many sets of them to test in a plan, and secrets are
+            too sparse for the bound that needs no test.
+        suggested: The best ratio in `left`, at the declared number of colluders: on a graph, the one with the least
+            noise in a node's own model; on a star, the smallest one with noise in the mean at most a twentieth above
             the best. None without a line to choose from.
-        if_others: Epsilon against whoever sees all messages and has no colluder, and if one or two more collude than
-            are declared.
+        if_others: Epsilon against an adversary with all messages and no colluder, and if one or two more clients
+            collude than declared.
     """
 
     participants: int
@@ -86,22 +86,22 @@ class PairsForecast:
         """Formats `left` as a table: a heading, and a line for each number of colluders and each ratio."""
         at_nodes = any(line.in_node is not None for line in self.left)
         heads = ["colluders", "ratio", "in the mean", "in a message", *(["in a node's model"] if at_nodes else [])]
-        cells = [[*heads, "in the mean if a client drops"]]
+        cells = [[*heads, "in the mean if a client drops out"]]
         for line in self.left:
             deviations = [line.in_mean, line.in_message, *([line.in_node or 0.0] if at_nodes else [])]
             numbers = [f"{value:.3g}" for value in (*deviations, line.if_one_drops)]
             cells.append([str(line.colluders), f"{line.ratio:g}", *numbers])
-        unit = "standard deviation over that under trust: local at the same epsilon"
+        unit = "standard deviation relative to trust: local at the same epsilon"
         lines = [f"noise of a round of {self.participants}, {unit}", *(f"  {text}" for text in aligned(cells))]
         if self.left_out:
             *smaller, largest = self.left_out
             numbers = " or ".join([*map(str, smaller), counted(largest, "colluder")])
-            why = "too many sets of them to try here, and secrets too sparse for a bound"
-            lines.append(f"  not looked at for {numbers}: {why}")
+            why = "too many sets of colluders to test, and shared secrets too sparse for a bound"
+            lines.append(f"  not computed for {numbers}: {why}")
         if self.suggested is not None:
-            reason = "the smallest here with a mean at most a twentieth noisier than the best"
+            reason = "the smallest ratio in this table with at most 5 % more noise in the mean than the best"
             if at_nodes:
-                reason = "with the least noise in a node's own model after a round's mixing"
+                reason = "with the least noise in a node's own model after the mixing of a round"
             lines.append(f"  suggested: ratio {self.suggested:g}, {reason}")
         return lines
 
@@ -111,12 +111,13 @@ class _UsualRound:
     """A round with the usual number of participants, and the noise in it.
 
     Attributes:
-        pairs: Which clients share secrets.
+        pairs: The pairs of clients that share secrets.
         participants: Their indices, as in a record; None for all clients.
         n_clients: Number of clients of the run.
-        partners: With how many participants each participant shares a secret, `[k]`.
-        local: Variance of each row under local trust, `[k]`, over that of the largest.
-        node_variances: Average variance in nodes' models of own noise, pairs' noise of ratio 1, and under local trust.
+        partners: Number of participants with which each participant shares a secret, `[k]`.
+        local: Variance of each row under local trust, `[k]`, relative to the largest row.
+        node_variances: Average variance in nodes' models of individual noise, pair noise with ratio 1, and under local
+            trust.
     """
 
     pairs: Pairs
@@ -157,7 +158,7 @@ def forecast_of_pairs(plan: Plan, network: RoundNetwork, randomness: Randomness)
 
     Args:
         plan: The run's releases.
-        network: Who sends messages to whom.
+        network: The communication network.
         randomness: The run's public random streams, which draw links.
     """
     trust = plan.privacy.trust
@@ -204,7 +205,7 @@ def _usual_round(plan: Plan, network: RoundNetwork, randomness: Randomness) -> _
 
 
 def _count_partners(pairs: Pairs, clients: Sequence[int], n_clients: int) -> Array:
-    """Counts with how many of the clients each of them shares a secret, `[k]`."""
+    """Counts the clients with which each client shares a secret, `[k]`."""
     if pairs.edges is None:
         return np.full(len(clients), len(clients) - 1.0)
     ends = np.asarray(pairs.edges, dtype=np.int64).reshape(-1, 2)
@@ -258,5 +259,5 @@ def _if_collude(plan: Plan, trust: Pairwise, colluders: int) -> IfCollude:
     try:
         records = [with_colluders(record) for record in plan.records]
         return IfCollude(colluders, account(records, plan.n_clients, plan.privacy.delta))
-    except ConfigError:  # too many sets of colluders to try, and no bound without trying them
+    except ConfigError:  # too many sets of colluders to test, and no bound without the test
         return IfCollude(colluders, None)

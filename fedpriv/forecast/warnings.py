@@ -1,4 +1,4 @@
-"""Warnings before a run: what weakens its privacy, and what its settings will do."""
+"""Warnings before a run: conditions that weaken its privacy, and effects of its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
-    """Returns the warnings for a run that is planned: what weakens its privacy, and what its settings will do.
+    """Returns the warnings for a planned run: conditions that weaken its privacy, and effects of its settings.
 
     Args:
         draft: The run.
@@ -33,12 +33,12 @@ def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) 
     if claim is not None:
         warnings += [
             f"not private as published: {claim.why_not}",
-            f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if what it assumes held, "
+            f"the paper's epsilon of {claim.stated_epsilon:g} is for {claim.scope}; if its assumptions held, "
             f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
             "tightest bound",
         ]
     elif not privacy.private:
-        warnings.append("the run makes no promise of privacy: its answers are exact or their noise is not private")
+        warnings.append("the run has no privacy guarantee: its query results are exact or their noise is not private")
     if privacy.private:
         warnings += plan.warnings(draft.outline.sizes)
         if noise is not None:
@@ -65,8 +65,8 @@ def warnings_at_start(training: Training) -> list[str]:
 def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
     """Returns the noise of a constraint value at the smallest client.
 
-    None if the run releases no private constraint values, or if their groups state no public fractions: then the noise
-    depends on counts of the data, which a plan does not look up.
+    None if the run releases no private constraint values, or if their groups give no public fractions: the noise then
+    depends on counts of the data, which a plan does not read.
     """
     privacy = plan.privacy
     outline = draft.outline
@@ -89,12 +89,12 @@ def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
 def _constraint_noise_warning(noise: ConstraintNoise, share: float) -> str:
     return (
         f"noise of a constraint value: standard deviation {noise.deviation:.3g} for the smallest client "
-        f"({noise.examples} examples); values take {share:.0%} of each round's budget"
+        f"({noise.examples} examples); constraint values use {share:.0%} of each round's budget"
     )
 
 
 def _laplace_warnings(draft: RunSketch, plan: Plan) -> list[str]:
-    """Warns if Gaussian noise would be smaller than Laplace noise at the same (epsilon, delta), as over many rounds."""
+    """Warns if Gaussian noise would be smaller than Laplace noise at equal (epsilon, delta), e.g. over many rounds."""
     privacy = plan.privacy
     if not isinstance(privacy.mechanism, Laplace) or privacy.delta == 0:
         return []
@@ -111,6 +111,7 @@ def _laplace_warnings(draft: RunSketch, plan: Plan) -> list[str]:
     if ratio >= 1:
         return []
     return [
-        f"mechanism: gaussian with an l2 clip of the same bound needs {1 - ratio:.0%} less noise for the same epsilon "
-        "(standard deviation per coordinate), and an l2 clip takes less away from a dense gradient than an l1 clip"
+        f"mechanism: gaussian with an l2 clip of the same bound needs {1 - ratio:.0%} less noise for the same "
+        "epsilon (standard deviation per coordinate), and an l2 clip changes a dense gradient less than an l1 "
+        "clip"
     ]

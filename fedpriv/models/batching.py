@@ -1,7 +1,7 @@
-"""`torch.func.vmap` in which nothing sees two elements at once, and without torch's warning about slow operations.
+"""`torch.func.vmap` in which no code gets two elements at once, and without torch's warning about slow operations.
 
 Torch computes most functions under vmap as if each element were alone. A few kinds of code get the tensors of all
-elements, and are refused: an operation of a user's own, an `autograd.Function` with its own rule for vmap, and hooks.
+elements, and raise: a custom operation, an `autograd.Function` with a custom rule for vmap, and hooks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def vmap(
     """Returns a function that maps over a dimension of its arguments, as `torch.func.vmap` does.
 
     Where torch has no batched form of an operation, such as `EmbeddingBag`, vmap computes it in a loop and warns that
-    its developers should be told. Gradients are right, so the warning is off during calls of the returned function.
+    it should be reported to torch. The gradients are correct, so the warning is off during calls of the returned
+    function.
 
     Guarantee: the function computes each element from that element and the shared arguments alone, also in a backward
     pass through its results; a call of code that could do otherwise raises `MixingElementsError`.
@@ -42,8 +43,8 @@ def vmap(
     Args:
         function: Function of one element.
         in_dims: Dimension of each argument to map over; None for an argument that all elements share.
-        randomness: Whether random operations are refused, or differ between elements, or are the same for all.
-        known: Whether all code that the function calls is torch's or fedpriv's, and calls no code of a user's own.
+        randomness: Treatment of random operations: they raise, differ between elements, or are the same for all.
+        known: True if all code that the function calls is torch's or fedpriv's, and calls no custom code.
     """
     mapped = torch_vmap(function, in_dims, randomness=randomness)
 
@@ -64,12 +65,12 @@ class MixingElementsError(RuntimeError):
         super().__init__(_SEES_ALL.format(what))
 
 
-_SEES_ALL = "vmap would show {} all elements at once"
+_SEES_ALL = "vmap would give {} all elements at once"
 _TORCHS_OPERATIONS = ("torch._ops.aten", "torch._ops.prims", "torch._ops.prim")
 
 
 class _Apart(TorchFunctionMode):
-    """A context in which no code of a user's own sees more than one element under vmap."""
+    """A context in which no custom code gets more than one element under vmap."""
 
     def __torch_function__(
         self,
@@ -78,16 +79,16 @@ class _Apart(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - whatever torch's function gives
-        """Calls torch's function; raises `MixingElementsError` for those that call code of a user's own."""
+        """Calls torch's function; raises `MixingElementsError` for those that call custom code."""
         kwargs = kwargs or {}
         if func is custom_function_call:
             return func(_kept_apart(args[0]), *args[1:], **kwargs)
         if isinstance(func, (OpOverload, OpOverloadPacket)) and func.__module__ not in _TORCHS_OPERATIONS:
             raise MixingElementsError(f"the operation {func}")
-        # torch calls what it is given later, in a backward pass for example, where this context is not active
+        # torch calls the function later, in a backward pass for example, where this context is not active
         has_callback = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
         if has_callback or isinstance(func, HigherOrderOperator):
-            raise MixingElementsError(f"a function that is given to {getattr(func, '__name__', func)}")
+            raise MixingElementsError(f"a function passed to {getattr(func, '__name__', func)}")
         if func == _STEP_BACK:
             raise MixingElementsError("a hook on gradients")
         return func(*args, **kwargs)
@@ -97,9 +98,9 @@ _STEP_BACK = cast("Any", Tensor.grad_fn).__get__  # the step of a backward pass,
 
 
 def _kept_apart(function: type[Function]) -> type[Function]:
-    """Returns an `autograd.Function` whose methods are called for one element at a time, and in a context of their own.
+    """Returns an `autograd.Function` with methods that are called for one element at a time, with a separate context.
 
-    With `generate_vmap_rule` torch calls them under vmap. Only what they call themselves may be a user's rule.
+    With `generate_vmap_rule` torch calls them under vmap. Only the functions that they call may be custom rules.
     """
     if function.__module__.partition(".")[0] in ("fedpriv", "torch"):
         return function

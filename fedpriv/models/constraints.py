@@ -1,8 +1,8 @@
 """Constraints: values `c_i(w)` on a client's examples, each `<= 0` or `= 0` at a solution.
 
-Values are torch functions of (model, examples). Sums of losses (`LossSum`) also have private answers, since a sum of
-losses that are clipped to [0, B] has a known sensitivity; other functions have none. An objective is a constraint with
-one value, whose bound is ignored.
+Values are torch functions of (model, examples). Sums of losses (`LossSum`) can also be queried privately, since a sum
+of losses that are clipped to [0, B] has a known sensitivity; other functions have none. An objective is a constraint
+with one value; its bound is ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Constraint(Protocol):
 
     @property
     def equality(self) -> tuple[bool, ...]:
-        """For each value, whether it must be zero (else at most zero)."""
+        """For each value, True if it must be zero (else it must be at most zero)."""
         ...
 
     def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
@@ -51,7 +51,7 @@ class Constraint(Protocol):
         ...
 
     def sums(self) -> LossSum | None:
-        """Returns the values as a sum of losses; None if they are no such sum, and have no private answer."""
+        """Returns the values as a sum of losses; None if they are no such sum and cannot be queried privately."""
         ...
 
 
@@ -61,8 +61,8 @@ class Group:
 
     Args:
         name: For error messages; completes "no example with".
-        members: Maps a client's inputs and targets to flags `[b]`: whether each example belongs to the group. A flag
-            must depend on its own example only.
+        members: Maps a client's inputs and targets to flags `[b]`, True for members of the group. A flag must depend on
+            its example only.
         fraction: Public fraction of examples in the group; None counts each client's, and the count becomes public.
         sign: Factor of the group's mean loss, 1 or -1.
     """
@@ -73,7 +73,7 @@ class Group:
     sign: float = 1.0
 
     def share(self, members: Tensor) -> float:
-        """Returns the public fraction of a client's examples in the group or, without one, that of `members [b]`.
+        """Returns the public fraction of a client's examples in the group or, without one, the mean of `members [b]`.
 
         Raises:
             DataError: the group is empty and no fraction is given.
@@ -83,22 +83,22 @@ class Group:
         count = int(members.sum())
         if count == 0:
             raise DataError(
-                f"no example with {self.name}: its mean loss does not exist. Divide the data so that each client "
-                "has some, leave the constraint out there, or state the group's public fraction"
+                f"no example with {self.name}, so its mean loss is undefined. Divide the data so that each "
+                "client has some, remove the constraint there, or state the group's public fraction"
             )
         return count / len(members)
 
 
 @dataclass(frozen=True)
 class LossSum:
-    """A sum of losses, each times a coefficient that depends on its own example and public counts only.
+    """A sum of losses, each times a coefficient that depends on its example and public counts only.
 
     The sum is `s = sum_g sign_g * (mean loss of group g)`, and the constraint's values are `signs * s - bound`.
 
     Args:
         groups: Disjoint groups of examples.
         bound: Bound of the values.
-        signs: Sign of each value. All values come from one private answer.
+        signs: Sign of each value. All values are computed from one private query.
     """
 
     groups: tuple[Group, ...]
@@ -107,7 +107,7 @@ class LossSum:
 
     @property
     def counts_are_public(self) -> bool:
-        """Whether a client's number of examples in a group is used, and so becomes public."""
+        """True if a client's number of examples in a group is used, and so becomes public."""
         return any(group.fraction is None for group in self.groups)
 
     @property
@@ -118,7 +118,7 @@ class LossSum:
     def coefficients(self, inputs: Nested, targets: Nested) -> tuple[Tensor, float]:
         """Returns the coefficients of a client's examples, `[b]`, and the share of its smallest group (public).
 
-        Of a client with n examples the largest possible coefficient is `1 / (share n)`.
+        The largest possible coefficient of a client with n examples is `1 / (share n)`.
         """
         coefficients: list[Tensor] = []
         shares: list[float] = []
@@ -159,12 +159,21 @@ def _everyone(inputs: Nested, targets: Nested) -> Tensor:
 @checked("problem.constraints")
 @dataclass(frozen=True)
 class LossAtMost(OfLosses):
-    """The mean loss of a client's examples is at most `bound`."""
+    """The mean loss of a client's examples is at most `bound`.
+
+    Args:
+        bound: Largest mean loss.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Problem(constraints=(fedpriv.LossAtMost(0.5),)).equality
+        (False,)
+    """
 
     bound: Finite
 
     def sums(self) -> LossSum:
-        """Returns a sum with one group, all examples, whose number is public anyway."""
+        """Returns a sum with one group, all examples, with a public number."""
         return LossSum((Group("any label", _everyone, 1.0),), self.bound)
 
 
@@ -176,8 +185,14 @@ class ClassLossAtMost(OfLosses):
     Args:
         label: Number of the class.
         bound: Largest mean loss.
-        fraction: Public fraction of examples of this class, in (0, 1]. None uses each client's own count, which private
-            runs allow only with `Statistics(public_counts=True)`.
+        fraction: Public fraction of examples of this class, in (0, 1]. None uses each client's true count, which
+            private runs allow only with `Statistics(public_counts=True)`.
+
+    Examples:
+        >>> import fedpriv
+        >>> constraint = fedpriv.ClassLossAtMost(label=1, bound=0.4, fraction=0.25)
+        >>> fedpriv.Problem(objective=fedpriv.class_loss(0, fraction=0.75), constraints=(constraint,)).equality
+        (False,)
     """
 
     label: Whole
@@ -195,11 +210,17 @@ class GroupLossGap(OfLosses):
     """The mean losses of two groups differ by at most `at_most` (loss parity, a fairness constraint). Not convex.
 
     Args:
-        feature: Index into the flattened input (-1 is the last) of the feature that defines the groups.
+        feature: Index of the feature that defines the groups, into the flattened input (-1 is the last).
         at_most: Largest absolute difference.
-        threshold: Group 1 are the examples whose feature is above it, group 0 all others.
-        fraction: Public fraction of examples in group 1. None uses each client's own counts, which private runs allow
-            only with `Statistics(public_counts=True)`.
+        threshold: Examples with a larger value of the feature are group 1, all others group 0; 0.5 by default.
+        fraction: Public fraction of examples in group 1. None uses each client's true counts, which private runs
+            allow only with `Statistics(public_counts=True)`.
+
+    Examples:
+        >>> import fedpriv
+        >>> gap = fedpriv.GroupLossGap(feature=0, at_most=0.1, fraction=0.5)
+        >>> fedpriv.Problem(constraints=(gap,)).equality  # gap <= at_most and -gap <= at_most
+        (False, False)
     """
 
     feature: int
@@ -228,7 +249,18 @@ class GroupLossGap(OfLosses):
 @checked("problem.constraints")
 @dataclass(frozen=True)
 class LinearEquality:
-    """The parameters w satisfy `coefficients @ w + offset = 0`, with shapes `[m, dim]` and `[m]`. It uses no data."""
+    """The parameters w satisfy `coefficients @ w + offset = 0`. It uses no data.
+
+    Args:
+        coefficients: Matrix `[m, dim]`.
+        offset: Vector `[m]`.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> sum_is_one = fedpriv.LinearEquality(torch.ones(1, 3), torch.tensor([-1.0]))
+        >>> fedpriv.Problem(constraints=(sum_is_one,)).equality
+        (True,)
+    """
 
     coefficients: Tensor
     offset: Tensor
@@ -246,7 +278,7 @@ class LinearEquality:
         """
         expected = (len(self.offset), len(model.params))
         if self.coefficients.shape != expected:
-            fix = f"must be {expected}: a row for each entry of offset, a column for each parameter of the model"
+            fix = f"must be {expected}: one row per entry of offset, one column per parameter of the model"
             raise ConfigError("constraints.LinearEquality", f"coefficients of shape {(*self.coefficients.shape,)}", fix)
         return self.coefficients.to(model.params) @ model.params + self.offset.to(model.params)
 
@@ -258,10 +290,20 @@ class LinearEquality:
 @checked("problem.constraints")
 @dataclass(frozen=True)
 class Function:
-    """A custom constraint (or, with one value, objective): `function(model, inputs, targets) -> [m]`.
+    """A custom constraint (or, with one value, objective): `function(model, inputs, targets) -> [m]`. Not private.
 
-    `model` is a `Model`: `model(inputs)` returns outputs, `model.losses(inputs, targets)` losses `[b]`. Only for runs
-    without privacy.
+    Only for runs without privacy: the contribution of one example is not bounded.
+
+    Args:
+        function: Computes the values. `model` is a `Model`: `model(inputs)` returns outputs, and
+            `model.losses(inputs, targets)` losses `[b]`.
+        equality: For each value, True if it must be zero; one value that must be at most zero by default.
+
+    Examples:
+        >>> import fedpriv
+        >>> small = fedpriv.Function(lambda model, inputs, targets: model.params.square().sum()[None] - 1.0)
+        >>> fedpriv.Problem(constraints=(small,)).equality
+        (False,)
     """
 
     function: Callable[[Model, Any, Any], Tensor]
@@ -281,11 +323,11 @@ class Function:
         else:
             shape = type(values).__name__
         if shape != (count,):
-            fix = f"must be a tensor of shape ({count},): return one value for each entry of equality"
+            fix = f"must be a tensor of shape ({count},): return one value per entry of equality"
             raise ConfigError(f"constraints.{name}", f"shape {shape}", fix)
         if torch.is_grad_enabled() and model.params.requires_grad and not values.requires_grad:
             fix = (
-                "its values have no gradient, so nothing could make them hold: compute them from the model by "
+                "its values have no gradient, so training cannot satisfy them: compute them from the model by "
                 "differentiable operations (no detach, item, argmax or comparison)"
             )
             raise ConfigError(f"constraints.{name}", "no gradient", fix)
@@ -298,7 +340,21 @@ class Function:
 
 @checked("problem.objective")
 def class_loss(label: Whole, fraction: Probability | None = None) -> ClassLossAtMost:
-    """Makes an objective for Neyman-Pearson classification: the mean loss of the examples with this label."""
+    """Creates an objective for Neyman-Pearson classification: the mean loss of the examples with this label.
+
+    Args:
+        label: Number of the class.
+        fraction: Public fraction of examples of this class, as for `ClassLossAtMost`; None uses each client's true
+            count.
+
+    Returns:
+        The objective, for `Problem`.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Problem(objective=fedpriv.class_loss(0, fraction=0.75)).is_mean_loss
+        False
+    """
     return ClassLossAtMost(label, 0.0, fraction)
 
 

@@ -22,13 +22,13 @@ def copy_with_modules(thing: T, modules: list[nn.Module], memo: Mapping[int, obj
     """Returns a deep copy of an object that holds modules.
 
     Torch copies no tensor that was computed from parameters, such as the weight of `weight_norm` and `prune` or an
-    attention map that a layer keeps. In the copy such an attribute is detached; the next forward pass computes it anew.
-    What a call under `torch.func` left behind has no values outside of it, and becomes None.
+    attention map that a layer keeps. In the copy such an attribute is detached; the next forward pass recomputes it.
+    Values left behind by a call under `torch.func` are not available outside of it, and become None.
 
     Args:
         thing: The object.
         modules: The modules in it.
-        memo: What to put in the place of some objects, by their `id`, as for `copy.deepcopy`.
+        memo: Replacements of some objects, by their `id`, as for `copy.deepcopy`.
     """
     replaced: dict[int, object] = {}
     for module in modules:

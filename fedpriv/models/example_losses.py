@@ -1,8 +1,8 @@
 """The loss of each example, from a loss that is written for batches.
 
 A private gradient is a sum of clipped gradients of single examples: the objective is the mean of their losses. A loss
-whose value for a batch is that mean is the same in fedpriv and in torch. Some other losses have a natural form for
-single examples, which is given here; all others are refused before a run (`fedpriv.oracle.validation`).
+with this mean as its value for a batch is the same in fedpriv and in torch. Some other losses have a natural form for
+single examples, which is given here; all others raise before a run (`fedpriv.oracle.validation`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def is_mean_of_losses(loss: BatchLoss, outputs: object, targets: Nested) -> bool
 
     Args:
         loss: The loss.
-        outputs: Outputs of a batch, of which only shape and type count.
+        outputs: Outputs of a batch; only shape and type are used.
         targets: Their targets, likewise.
     """
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or not is_known(loss):
@@ -119,13 +119,13 @@ def example_losses(loss: BatchLoss, outputs: Tensor, targets: Nested) -> Tensor:
 
     try:
         return vmap(alone, randomness="different")(outputs, targets)
-    except Exception:  # whatever torch raises where it cannot batch a user's loss
+    except Exception:  # torch can raise anything if it cannot batch a user's loss
         rows = [each(lambda values, row=row: values[row], targets) for row in range(len(first(targets)))]
         return torch.stack([alone(output, target) for output, target in zip(outputs, rows, strict=True)])
 
 
 def _reduced(loss: nn.MultiMarginLoss) -> BatchLoss:
-    """Returns the per-example form of MultiMarginLoss, whose mean over a batch does not divide by weights."""
+    """Returns the per-example form of MultiMarginLoss; its mean over a batch does not divide by weights."""
     plain = copy.copy(loss)
     if loss.reduction == "sum":
         reduce = torch.sum
@@ -171,8 +171,8 @@ def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
     else:
         smoothed = ""
     warning = (
-        f"{name}(weight=...){smoothed}: an example's loss is weight[target] times its own, and their mean divides "
-        "by the number of examples; torch's divides by the sum of the weights in a batch, which no loss of single "
-        "examples does. With weights whose mean over the examples is 1 both are of one size"
+        f"{name}(weight=...){smoothed}: an example's loss is weight[target] times its own loss, and the mean "
+        "divides by the number of examples; torch divides by the sum of the weights in a batch, which is not a "
+        "sum over single examples. With weights whose mean over the examples is 1, both have the same scale"
     )
     return ExampleForm(losses, differs=True, warning=warning)

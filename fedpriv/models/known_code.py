@@ -1,7 +1,7 @@
-"""Whether all code that a run is given comes from fedpriv or torch, and so shows nothing to anybody while rounds run.
+"""Detects custom code in a run. Code of fedpriv and torch reveals nothing while rounds run.
 
-Code of a user's own may print or send what it computes with, which it is free to do: released values are anybody's.
-Then their ledger lines must be on the disk before it gets them.
+Custom code may print or send its inputs, which is allowed: released values are public.
+Then their ledger lines must be on the disk before the code gets them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, range)
 
 
 def is_torch_script(value: object) -> TypeGuard[ScriptFunction[..., object] | ScriptModule]:
-    """Returns whether a value is a function or network that TorchScript has compiled, traced or loaded."""
+    """Returns True if a value is a function or network that TorchScript has compiled, traced or loaded."""
     return isinstance(value, ScriptFunction | ScriptModule)
 
 
 def is_known(thing: object) -> bool:
-    """Returns whether an object, and all that it holds, has code of fedpriv, torch or Python itself only.
+    """Returns True if an object, and all that it holds, has code of fedpriv, torch or Python itself only.
 
     Functions that a user has hung on a known object, such as a hook of a module or of a parameter, are found as well.
-    What cannot be looked into is not known.
+    Objects that cannot be inspected are not known.
 
     Args:
         thing: A strategy, a model, a loss, a network, or another object that computes with released values.
@@ -61,7 +61,7 @@ def _is_known(thing: object, seen: set[int]) -> bool:
 
 
 def _references_of(thing: object) -> list[object]:
-    """Returns what an object refers to: its attributes, its items, and what a function is bound to or closes over."""
+    """Returns the references of an object: attributes, items, and the bound object and closure of a function."""
     references = list[object](getattr(thing, "__dict__", {}).values())
     if isinstance(thing, types.FunctionType):
         references += [cell.cell_contents for cell in thing.__closure__ or () if cell != types.CellType()]
@@ -78,7 +78,7 @@ def _references_of(thing: object) -> list[object]:
 
 
 def _is_from_known_module(thing: object) -> bool:
-    # print, open, exec: a function of Python's own may show what it is given, as a hook for example
+    # print, open, exec: a built-in function may show its arguments, as a hook for example
     if isinstance(thing, types.BuiltinFunctionType) and module_of(thing) == "builtins":
         return False
     return module_of(thing).partition(".")[0] in _KNOWN

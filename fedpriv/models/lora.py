@@ -1,4 +1,4 @@
-"""Low-rank adapters beside linear layers.
+"""Low-rank adapters for linear layers.
 
 Source: Hu et al. (2022), LoRA: Low-rank adaptation of large language models.
 """
@@ -100,14 +100,15 @@ def add_lora(
 
 
 def _check_plain(name: str, inner: dict[str, nn.Module]) -> None:
-    """Refuses a layer to which no adapter can be added."""
+    """Raises for a layer to which no adapter can be added."""
     layer = inner[name]
     owner = inner[name.rpartition(".")[0]]
     if type(layer) is not nn.Linear:
-        fix = "choose layers that are torch.nn.Linear: an adapter stands beside one"
+        fix = "name layers of type torch.nn.Linear, since only these can have an adapter"
         raise ConfigError(_FIELD, name, f"is a {type(layer).__name__}: {fix}")
     if isinstance(owner, (nn.MultiheadAttention, nn.TransformerEncoderLayer)):
         fix = (
-            "reads the weights of its linear layers itself, past an adapter; use attention made of layers that it calls"
+            "reads the weights of its linear layers directly, so an adapter would have no effect; use "
+            "attention that calls its layers"
         )
         raise ConfigError(_FIELD, name, f"torch's {type(owner).__name__} {fix}, as in the model vit")

@@ -14,13 +14,13 @@ from fedpriv.settings.checks import checked
 
 Reduction = Literal["mean", "sum", "none"]
 IGNORED = -100
-"""The target of a position in a sequence that does not count, such as padding; torch's number for it."""
+"""The target of ignored positions in a sequence, such as padding; the same number as in torch."""
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 @checked("loss")
 class Loss(nn.Module):
-    """A loss module made of a function `(outputs [n, k], targets [n]) -> [n]` that gives each example's loss.
+    """A loss module from a function `(outputs [n, k], targets [n]) -> [n]` that returns each example's loss.
 
     Args:
         per_example: The function.
@@ -28,6 +28,12 @@ class Loss(nn.Module):
 
     Raises:
         ConfigError: the reduction is unknown.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.losses import Loss, squared_error
+        >>> round(Loss(squared_error)(torch.tensor([[1.0], [3.0]]), torch.tensor([0.0, 0.0])).item(), 3)
+        5.0
     """
 
     def __init__(self, per_example: PerExampleLoss, reduction: Reduction = "mean") -> None:
@@ -35,7 +41,7 @@ class Loss(nn.Module):
         self.per_example = per_example
         self.reduction = reduction
         if reduction not in ("mean", "sum", "none"):
-            raise ConfigError("loss.reduction", reduction, "choose 'mean', 'sum' or 'none'")
+            raise ConfigError("loss.reduction", reduction, "must be 'mean', 'sum' or 'none'")
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of the batch: a scalar, or `[n]` for `reduction="none"`."""
@@ -50,7 +56,7 @@ class Loss(nn.Module):
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns `-log softmax(outputs)[label]` of each example: `[n, k], [n] -> [n]`.
 
-    For sequences, `[n, k, length], [n, length] -> [n]`, the mean over an example's positions whose label is not
+    For sequences, `[n, k, length], [n, length] -> [n]`, the mean over an example's positions with a label other than
     `IGNORED`; 0 where there are none.
     """
     if outputs.ndim > 2:
@@ -63,9 +69,9 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 def cross_entropy_gradients(outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns the gradient of each example's `cross_entropy` in its outputs: `[n, k], [n] -> [n, k]`.
 
-    It is `softmax(outputs)` less 1 at the label, which takes a quarter of the time of autograd.
-    No bit of it depends on the other examples of a batch, as it does with torch's softmax over other dimensions than
-    the last. That of an ignored label is 0.
+    It is `softmax(outputs)` minus 1 at the label, which takes a quarter of the time of autograd. All bits are
+    independent of the other examples of a batch, unlike with torch's softmax over dimensions other than the last. The
+    loss of an ignored label is 0.
 
     Raises:
         RuntimeError: a label is neither a class from 0 to k - 1 nor `IGNORED`.
@@ -75,7 +81,7 @@ def cross_entropy_gradients(outputs: Tensor, labels: Tensor) -> Tensor:
     nothing = torch.zeros_like(probabilities)
     try:
         one_hot = nothing.scatter_(1, labels.unsqueeze(1), 1.0)
-    except RuntimeError:  # to look for ignored labels each time would take as long as all else
+    except RuntimeError:  # a search for ignored labels each time would double the time
         is_counted = labels != IGNORED
         one_hot = nothing.zero_().scatter_(1, labels.where(is_counted, 0).unsqueeze(1), 1.0)
         return probabilities.sub_(one_hot).where(is_counted.unsqueeze(1), 0)
@@ -87,6 +93,12 @@ def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
 
     For k = 1 score: `max(0, 1 - s score)`, with s = -1 for label 0 and 1 for label 1. For more:
     `sum_{j != label} max(0, 1 + score_j - score_label) / k` (Weston and Watkins, 1999), as `torch.nn.MultiMarginLoss`.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.losses import hinge
+        >>> hinge(torch.tensor([[0.5], [-2.0]]), torch.tensor([1, 0])).tolist()
+        [0.5, 0.0]
     """
     if outputs.shape[-1] == 1:
         return (1 - _signs(outputs, labels) * outputs[:, 0]).clamp_min(0)
@@ -98,7 +110,7 @@ def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
 def logistic(outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns `log(1 + exp(-s score))` of each example, s = -1 for label 0 and 1 for label 1: `[n, 1], [n] -> [n]`."""
     if outputs.shape[-1] != 1:
-        fix = "needs a model with one score, such as logistic_regression; else use cross_entropy"
+        fix = "needs a model with one score, such as logistic_regression; otherwise use cross_entropy"
         raise ConfigError("loss", "logistic", f"{fix} (found {outputs.shape[-1]} scores)")
     return functional.softplus(-_signs(outputs, labels) * outputs[:, 0])
 
@@ -115,6 +127,12 @@ def predict(outputs: Tensor) -> Tensor:
     """Returns class numbers `[n]` from scores: the largest of `[n, k]`; for `[n, 1]` and `[n]`, 1 if it is positive.
 
     For sequences, `[n, k, length] -> [n, length]`.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.losses import predict
+        >>> predict(torch.tensor([[0.1, 0.9], [2.0, -1.0]])).tolist()
+        [1, 0]
     """
     if outputs.ndim > 2:
         return outputs.argmax(1)

@@ -1,6 +1,6 @@
 """Trees of tensors, which examples and model outputs may be: a tensor, or dicts, tuples and lists of tensors.
 
-The structure is that of `torch.func.vmap`, which can therefore batch such trees.
+The structure is the same as in `torch.func.vmap`, which can therefore batch such trees.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def leaves(tree: Nested) -> list[Tensor]:
 
 
 def first(tree: Nested) -> Tensor:
-    """Returns the first tensor, whose dimensions of clients and examples are those of all."""
+    """Returns the first tensor; all tensors have its dimensions of clients and examples."""
     if isinstance(tree, Tensor):
         return tree
     return leaves(tree)[0]

@@ -1,4 +1,4 @@
-"""Small models in which no example's output depends on another example, as private training needs."""
+"""Small models for private training: the output for an example does not depend on other examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ class SoftmaxRegression(nn.Module):
     Args:
         n_features: Numbers in one input.
         n_classes: Scores per example.
-        bias: Whether the layer has a bias.
+        bias: True if the layer has a bias.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.networks import SoftmaxRegression
+        >>> SoftmaxRegression(n_features=4, n_classes=3)(torch.ones(2, 4)).shape
+        torch.Size([2, 3])
     """
 
     def __init__(self, n_features: int, n_classes: int, bias: bool = False) -> None:
@@ -31,7 +37,18 @@ class SoftmaxRegression(nn.Module):
 
 @checked("model")
 class LinearRegression(nn.Module):
-    """One linear layer on the flattened input, zero at the start, for regression: `[n, ...] -> [n, 1]`."""
+    """One linear layer on the flattened input, zero at the start, for regression: `[n, ...] -> [n, 1]`.
+
+    Args:
+        n_features: Numbers in one input.
+        bias: True if the layer has a bias; False by default.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.networks import LinearRegression
+        >>> LinearRegression(n_features=4)(torch.ones(2, 4)).shape
+        torch.Size([2, 1])
+    """
 
     def __init__(self, n_features: int, bias: bool = False) -> None:
         super().__init__()
@@ -44,7 +61,19 @@ class LinearRegression(nn.Module):
 
 @checked("model")
 class LinearSVM(nn.Module):
-    """`SoftmaxRegression` for the hinge loss: for two classes it has one score `[n, 1]`, positive for class 1."""
+    """`SoftmaxRegression` for the hinge loss: for two classes it has one score `[n, 1]`, positive for class 1.
+
+    Args:
+        n_features: Numbers in one input.
+        n_classes: Number of classes; 2 by default.
+        bias: True if the layer has a bias; False by default.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.networks import LinearSVM
+        >>> LinearSVM(n_features=4)(torch.ones(2, 4)).shape
+        torch.Size([2, 1])
+    """
 
     def __init__(self, n_features: int, n_classes: int = 2, bias: bool = False) -> None:
         super().__init__()
@@ -61,7 +90,19 @@ class LinearSVM(nn.Module):
 
 @checked("model")
 class LogisticRegression(nn.Module):
-    """`SoftmaxRegression` for two classes and the logistic loss: one score `[n, 1]`, positive for class 1."""
+    """`SoftmaxRegression` for two classes and the logistic loss: one score `[n, 1]`, positive for class 1.
+
+    Args:
+        n_features: Numbers in one input.
+        n_classes: Must be 2.
+        bias: True if the layer has a bias; False by default.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.networks import LogisticRegression
+        >>> LogisticRegression(n_features=4)(torch.ones(2, 4)).shape
+        torch.Size([2, 1])
+    """
 
     def __init__(self, n_features: int, n_classes: int = 2, bias: bool = False) -> None:
         super().__init__()
@@ -83,7 +124,15 @@ class MnistCNN(nn.Module):
         n_classes: Scores per example.
         channels: Output channels of each block; two blocks by default.
 
-    29 034 parameters by default. Source: Xie, Liu, Chai, with GroupNorm where the paper has BatchNorm.
+    It has 29 034 parameters by default.
+
+    Source: Xie, Liu, Chai, with GroupNorm instead of the paper's BatchNorm.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.networks import MnistCNN
+        >>> MnistCNN()(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(
@@ -100,9 +149,20 @@ class MnistCNN(nn.Module):
 
 @checked("model")
 class FemnistCNN(nn.Module):
-    """Three blocks of (3x3 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer; arguments as `MnistCNN`.
+    """Three blocks of (3x3 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer: `[n, c, h, w]` to scores.
 
-    59 294 parameters by default; LEAF's model has 6.6 million. The noise vector is longer with more parameters.
+    It has 59 294 parameters by default; LEAF's model has 6.6 million. The noise vector is longer with more parameters.
+
+    Args:
+        input_shape: `(c, h, w)`; flat inputs are reshaped.
+        n_classes: Scores per example; 62 by default.
+        channels: Output channels of each block; three blocks by default.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.networks import FemnistCNN
+        >>> FemnistCNN()(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 62])
     """
 
     def __init__(
@@ -129,10 +189,10 @@ def _zero_linear(n_features: int, n_outputs: int, bias: bool) -> nn.Linear:
 
 def _conv_net(shape: tuple[int, ...], n_classes: int, channels: tuple[int, ...], kernel: int) -> nn.Sequential:
     if len(shape) != 3 or min(shape[1:]) < 2 ** len(channels):
-        fix = f"give images (channels, height, width) of at least {2 ** len(channels)} pixels a side (data.flat off)"
+        fix = f"needs images (channels, height, width) of at least {2 ** len(channels)} pixels per side (data.flat off)"
         raise ConfigError("model.input_shape", shape, fix)
     if not channels or min(channels) < 1:
-        raise ConfigError("model.channels", channels, "give a positive number for each block, e.g. (16, 32)")
+        raise ConfigError("model.channels", channels, "must be one positive number per block, e.g. (16, 32)")
     blocks: list[nn.Module] = []
     in_channels, height, width = shape
     for out_channels in channels:

@@ -19,9 +19,17 @@ class Problem:
     """Objective and constraints of one client.
 
     Args:
-        objective: The client's objective f_i, by default its mean loss; None for a server, which has none. The run
+        objective: The client's objective f_i, by default its mean loss; None for a server without an objective. The run
             minimises the mean of the clients' objectives.
-        constraints: Constraints on its data, e.g. `(LossAtMost(0.5),)`.
+        constraints: Constraints on its data, e.g. `(LossAtMost(0.5),)`; none by default.
+
+    Raises:
+        ConfigError: the objective or a constraint cannot be used.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Problem().is_mean_loss
+        True
     """
 
     objective: Constraint | None = field(default_factory=mean_loss)
@@ -30,7 +38,7 @@ class Problem:
     def __post_init__(self) -> None:
         is_sequence = hasattr(self.constraints, "__len__")
         if not is_sequence or not all(hasattr(term, "equality") for term in self.constraints):
-            fix = "give a tuple of constraints; wrap a function of your own: fedpriv.Function(f)"
+            fix = "must be a tuple of constraints; wrap your own function: fedpriv.Function(f)"
             raise ConfigError("problem.constraints", self.constraints, fix)
         if self.objective is not None and len(self.objective.equality) != 1:
             raise ConfigError("problem.objective", self.objective, "must have one value")
@@ -44,17 +52,17 @@ class Problem:
 
     @property
     def equality(self) -> tuple[bool, ...]:
-        """For each constraint value, whether it must be zero (else at most zero)."""
+        """For each constraint value, True if it must be zero (else it must be at most zero)."""
         return tuple(flag for constraint in self.constraints for flag in constraint.equality)
 
     @property
     def is_mean_loss(self) -> bool:
-        """Whether it is the default, the mean loss without constraints, which every strategy can minimise."""
+        """True for the default, the mean loss without constraints, which every strategy can minimise."""
         return not self.constraints and self.objective == mean_loss()
 
     @property
     def counts_are_public(self) -> bool:
-        """Whether private answers use a client's exact numbers of examples in groups, which then count as public."""
+        """True if private queries use a client's exact numbers of examples in groups, which then count as public."""
         sums = _sums(self.terms)
         return sums is not None and any(term.counts_are_public for term in sums)
 
@@ -79,7 +87,7 @@ class Problem:
             sums = sums[1:]
         return LossTable(
             objective=objective,
-            # the first column makes the stack work without constraints, too
+            # the first column makes the stack work without constraints too
             weights=torch.stack([zeros, *(weights for weights, _ in coefficients)], 1)[:, 1:],
             share=torch.tensor([share for _, share in coefficients], dtype=torch.float64),
             total=torch.tensor([term.total for term in sums]),

@@ -41,15 +41,15 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
         name: A key of `MODELS`, or `package.module:Name`.
         input_shape: Shape of one example. The model gets it, `n_features` (its product) and `n_classes` if it has
             parameters with these names.
-        n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` are refused.
-        **options: The model's own options.
+        n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` raise.
+        **options: The options of the model.
 
     Raises:
         ConfigError: unknown name or option, or not a `torch.nn.Module`.
     """
     context = {"input_shape": tuple(input_shape), "n_features": prod(input_shape), "n_classes": n_classes}
     if n_classes is None and name in MODELS and "n_classes" in signature(MODELS[name].build).parameters:
-        raise ConfigError("model", name, "scores classes, and the data's targets are numbers: use linear_regression")
+        raise ConfigError("model", name, "scores classes, but the targets are numbers: use linear_regression")
     return _as_module(plugins.build(name, MODELS, options, field="model", context=context), name, "model")
 
 
@@ -84,7 +84,7 @@ def make(
         loss: Name and options, see `resolve_loss`.
         example: A synthetic input `[1, ...]`.
         n_classes: Number of classes; None if targets are numbers.
-        fix: Whether to replace layers that mix examples, see `fix_model`.
+        fix: True replaces layers that mix examples, see `fix_model`.
         weights: Initial weights, see `load_weights`; None draws them by the seed.
         lora: Adapters, which are trained, see `add_lora`; None adds none.
         train: The parameters to train, see `train_only`; None leaves the model's choice.
@@ -124,25 +124,25 @@ def _try_out(
     *,
     names: tuple[str, str],
 ) -> None:
-    """Refuses a model and a loss that do not fit each other or the data; `names` are theirs in the configuration."""
+    """Raises if a model and a loss do not fit each other or the data; `names` are their names in the configuration."""
     target = torch.zeros(1)
     kind = "a target that is a number"
     if n_classes is not None:
         target = torch.full((1, *target_shape), n_classes - 1)
         kind = f"label {n_classes - 1}, the last of {n_classes} classes"
     elif names[1] in LOSSES and not LOSSES[names[1]].of_numbers:
-        raise ConfigError("loss", names[1], "is for classes, and the data's targets are numbers: use mse")
+        raise ConfigError("loss", names[1], "is for classes, but the targets are numbers: use mse")
     with torch.random.fork_rng(devices=[]):  # dropout
         try:
             outputs: Tensor = model(example)
             shape = tuple(outputs.shape[1:])
-        except Exception as error:  # whatever a user's model raises
+        except Exception as error:  # a user's model can raise anything
             input_shape = tuple(example.shape[1:])
-            fix = f"cannot take inputs of shape {input_shape} ({_first_line(error)}); change it, or the inputs"
+            fix = f"cannot process inputs of shape {input_shape} ({_first_line(error)}); change it, or the inputs"
             raise ConfigError("model", names[0], fix) from error
         try:
             loss(outputs, target)
-        except Exception as error:  # whatever a user's loss raises
+        except Exception as error:  # a user's loss can raise anything
             operands = f"outputs of shape {shape} with {kind}"
             fix = (
                 f"cannot compare {operands} ({_first_line(error)}); change the model, the loss or the number of classes"
@@ -156,7 +156,7 @@ def _first_line(error: Exception) -> str:
 
 def _as_module(built: object, name: str, field: str) -> nn.Module:
     if not isinstance(built, nn.Module):
-        raise ConfigError(field, name, f"gives a {type(built).__name__}: give a torch.nn.Module class")
+        raise ConfigError(field, name, f"returns a {type(built).__name__}; it must return a torch.nn.Module")
     return built
 
 
@@ -177,7 +177,7 @@ class LossEntry(plugins.RegistryEntry[nn.Module]):
     Args:
         build: Builds the loss.
         description: A description in one line.
-        of_numbers: Whether targets may be numbers instead of classes.
+        of_numbers: True if targets may be numbers instead of classes.
     """
 
     of_numbers: bool = False
@@ -192,8 +192,8 @@ _MODELS = {
     "femnist_cnn": ModelEntry(FemnistCNN, "three 3x3 convolution blocks with GroupNorm and a linear layer"),
     "vit": ModelEntry(VisionTransformer, "a small vision transformer: patches, two blocks of attention, linear head"),
     "char_lstm": ModelEntry(CharLSTM, "an LSTM that predicts the next token at each position of a text"),
-    "char_transformer": ModelEntry(CharTransformer, "a small causal transformer, for the same as char_lstm"),
-    "resnet18_gn": ModelEntry(ResNet18, "ResNet-18 with GroupNorm, to fine-tune from weights of torchvision's names"),
+    "char_transformer": ModelEntry(CharTransformer, "a small causal transformer, for the same data as char_lstm"),
+    "resnet18_gn": ModelEntry(ResNet18, "ResNet-18 with GroupNorm, to fine-tune weights with torchvision's names"),
 }
 
 _LOSSES = {

@@ -41,7 +41,9 @@ class ResNet18(nn.Module):
     ) -> None:
         super().__init__()
         if len(input_shape) != 3:
-            raise ConfigError("model.input_shape", input_shape, "give images (channels, height, width) (data.flat off)")
+            raise ConfigError(
+                "model.input_shape", input_shape, "needs images (channels, height, width) (data.flat off)"
+            )
         self.input_shape = tuple(input_shape)
         small = stem == "cifar"
         if small:
@@ -70,7 +72,7 @@ class ResNet18(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions and a shortcut."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ class VisionTransformer(nn.Module):
     ) -> None:
         super().__init__()
         if len(input_shape) != 3 or input_shape[1] % patch or input_shape[2] % patch:
-            fix = f"give images (channels, height, width) whose sides {patch} divides (data.flat off)"
+            fix = f"needs images (channels, height, width) with sides divisible by {patch} (data.flat off)"
             raise ConfigError("model.input_shape", input_shape, fix)
         _require_heads_divide_width(heads, width)
         self.input_shape = tuple(input_shape)
@@ -69,9 +69,9 @@ class VisionTransformer(nn.Module):
 class CharTransformer(nn.Module):
     """Predicts each next token from those before it: `[n, length]` token numbers to scores `[n, n_classes, length]`.
 
-    An embedding, blocks of causal attention, and a linear layer, whose scores are classes first, as torch's cross
-    entropy takes them. Positions have no parameters, which would be noised: a token attends less to what is further
-    back, by a slope of each head's own (ALiBi). So a window may have any length.
+    An embedding, blocks of causal attention, and a linear layer with scores in the order classes first, as for torch's
+    cross entropy takes them. Positions have no parameters, which would be noised: a token attends less to what is
+    further back, by a slope for each head (ALiBi). So a window may have any length.
 
     Args:
         n_classes: Number of tokens.
@@ -129,10 +129,10 @@ class _CausalAttention(_Attention):
         return self.out(attended.transpose(-3, -2).flatten(-2))
 
     def _bias(self, x: Tensor) -> Tensor:
-        """Returns what is added to the scores of attention, `[heads, length, length]`: -inf for later tokens."""
+        """Returns the terms added to the scores of attention, `[heads, length, length]`: -inf for later tokens."""
         places = torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)
         distance = places[:, None] - places[None, :]
-        # From 2, a head that hardly sees more than the token before, to 1/32, in equal ratios. The paper's slopes are
+        # From 2, a head that uses little more than the token before, to 1/32, in equal ratios. The paper's slopes are
         # 1/2 to 1/256, for words; with them, characters were learnt more slowly.
         slopes = [2.0 ** (1 - 6 * head / max(self.heads - 1, 1)) for head in range(self.heads)]
         lines = torch.tensor(slopes, dtype=x.dtype, device=x.device)[:, None, None] * distance
@@ -140,7 +140,7 @@ class _CausalAttention(_Attention):
 
 
 class _AttentionBlock(nn.Module):
-    """Attention and two linear layers, each behind a layer normalisation and added to what it got."""
+    """Attention and two linear layers, each after a layer normalisation and added to its input."""
 
     def __init__(self, width: int, attention: nn.Module) -> None:
         super().__init__()
@@ -156,4 +156,4 @@ class _AttentionBlock(nn.Module):
 
 def _require_heads_divide_width(heads: int, width: int) -> None:
     if width % heads:
-        raise ConfigError("model.heads", heads, f"give a number that divides the width, {width}")
+        raise ConfigError("model.heads", heads, f"must divide the width, {width}")

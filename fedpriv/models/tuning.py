@@ -43,7 +43,7 @@ def matching(pattern: str, names: Collection[str], field: str) -> list[str]:
     Args:
         pattern: A pattern with wildcards, see `train_only`.
         names: All names.
-        field: The setting that the pattern comes from, for errors.
+        field: The setting with the pattern, for errors.
 
     Raises:
         ConfigError: no name matches; names the nearest ones.
@@ -51,5 +51,5 @@ def matching(pattern: str, names: Collection[str], field: str) -> list[str]:
     matches = [name for name in names if fnmatchcase(name, pattern)]
     if not matches:
         prefixes = {f"{name.rpartition('.')[0]}.*" for name in names if "." in name}
-        raise ConfigError(field, pattern, f"no such name in the model{nearest(pattern, {*names, *prefixes})}")
+        raise ConfigError(field, pattern, f"matches no name in the model{nearest(pattern, {*names, *prefixes})}")
     return matches

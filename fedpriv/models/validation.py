@@ -25,7 +25,7 @@ _GROUPS = 32  # largest number of groups, as in the paper on group normalisation
 
 @checked("validate_model")
 def validate_model(model: nn.Module) -> None:
-    """Refuses models that no private run can use, as far as is known without data; a run then tries the model.
+    """Raises for models that no private run can use, as far as is known without data; a run then tries the model.
 
     These are models with normalisation over the batch, with running statistics or weights that a forward pass changes,
     with parameters that are complex or have no shape yet, with gradients that are sparse or count words, without a
@@ -36,18 +36,18 @@ def validate_model(model: nn.Module) -> None:
     """
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
-            fix = "has no shape yet: call the model once on an example before it is given to clients"
+            fix = "has no shape yet: call the model once on an example before you pass it to clients"
             raise ConfigError(f"model.{name}", type(parameter).__name__, fix)
     for path, layer in model.named_modules():
         reason = _why_unfit(layer)
         if reason:
             raise ConfigError(f"model.{path}" if path else "model", type(layer).__name__, reason)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        fix = "has no parameter to train; set requires_grad of those that a run should move"
+        fix = "has no trainable parameter; set requires_grad=True for those to train"
         raise ConfigError("model", type(model).__name__, fix)
     for name, parameter in model.named_parameters():
         if parameter.is_complex():
-            fix = "is complex, and rows of parameters are real: keep torch.view_as_real of it, and view it as complex"
+            fix = "is complex, but parameters must be real: store torch.view_as_real of it, and use view_as_complex"
             raise ConfigError(f"model.{name}", str(parameter.dtype), f"{fix} in forward")
 
 
@@ -58,8 +58,8 @@ def shipped(model: nn.Module) -> list[str]:
     if not names:
         return []
     return [
-        f"the model has buffers ({', '.join(names)}) that are released with it as they are, not covered by epsilon: "
-        "take their values from public knowledge, not from anybody's data"
+        f"the model has buffers ({', '.join(names)}) that are released unchanged with it and that epsilon does "
+        "not cover: take their values from public knowledge, not from private data"
     ]
 
 
@@ -85,46 +85,51 @@ def fix_model(model: nn.Module) -> nn.Module:
 
 
 def _why_unfit(layer: nn.Module) -> str | None:
-    """Returns why no private run can use a layer, and what to do about it; None if it can."""
+    """Returns the reason why no private run can use a layer, and the fix; None if it can."""
     if type(layer).__module__.startswith("opacus.grad_sample"):
         return (
-            "it is Opacus' wrapper, whose hooks compute gradients that fedpriv does not use: give the model before "
+            "it is a wrapper of Opacus, and fedpriv does not use its hooks: pass the model before "
             "make_private, or model.to_standard_module()"
         )
     if is_torch_script(layer):
         return (
-            "it is TorchScript, of which nobody sees whether its layers mix examples: give the module that was "
-            "scripted or traced; load_state_dict(scripted.state_dict()) brings the weights"
+            "it is TorchScript, so fedpriv cannot check whether its layers mix examples: pass the module that "
+            "was scripted or traced; load_state_dict(scripted.state_dict()) restores the weights"
         )
     if _mixes(layer):
-        why = "it normalises over the batch, and a run computes each example apart, with and without privacy. "
+        why = "it normalizes over the batch, but a run computes each example alone, with and without privacy. "
         group_norm = (
-            "a GroupNorm, a change of the model, as fedpriv.models.fix_model(model) does (command line: --fix-model)"
+            "a GroupNorm, which changes the model; fedpriv.models.fix_model(model) does it (command line: --fix-model)"
         )
         if "running_mean" not in dict(layer.named_buffers()):
-            return f"{why}Without running statistics .eval() changes nothing: put there {group_norm}"
-        return f"{why}Call .eval() on it to keep its weights and public running statistics; or put there {group_norm}"
+            return f"{why}It has no running statistics, so .eval() changes nothing: replace it by {group_norm}"
+        return (
+            f"{why}Call .eval() on it to keep its weights and public running statistics; or replace it by {group_norm}"
+        )
     if _remembers(layer):
         return (
             "it keeps running statistics of the data; set track_running_stats=False, or call "
             "fedpriv.models.fix_model(model) (command line: --fix-model), which changes nothing else"
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
-        return "it rescales the weights of what it looks up, which tells what the data hold; set max_norm=None"
+        return "it rescales the weights that it looks up, which reveals what the data contain; set max_norm=None"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.scale_grad_by_freq and layer.weight.requires_grad:
-        return "it divides gradients by how often others have the same word; set scale_grad_by_freq=False"
+        return "it divides gradients by the number of examples with the same word; set scale_grad_by_freq=False"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse and layer.weight.requires_grad:
-        return "its gradients are sparse, and rows of parameters are not; set sparse=False, which changes nothing else"
+        return (
+            "its gradients are sparse, but parameters need dense gradients; set sparse=False, which changes "
+            "nothing else"
+        )
     return None
 
 
 def _mixes(layer: nn.Module) -> bool:
-    """Returns whether a layer normalises over the batch."""
+    """Returns True if a layer normalises over the batch."""
     return isinstance(layer, _BATCH_NORM) and (layer.training or layer.running_mean is None)
 
 
 def _remembers(layer: nn.Module) -> bool:
-    """Returns whether a layer has running statistics of single examples."""
+    """Returns True if a layer has running statistics of single examples."""
     return isinstance(layer, _INSTANCE_NORM) and (layer.track_running_stats or layer.running_mean is not None)
 
 
@@ -137,7 +142,7 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
         return layer
     assert isinstance(layer, _BATCH_NORM)
     if type(layer).__module__.partition(".")[0] != "torch":
-        raise ConfigError(f"model.{path}", type(layer).__name__, "has no known replacement: replace it by hand")
+        raise ConfigError(f"model.{path}", type(layer).__name__, "has no known replacement: replace it manually")
     # groups of one number are all zero after normalising, so a layer that may see [n, features] gets one group
     if isinstance(layer, nn.BatchNorm1d):
         groups = 1
@@ -147,8 +152,8 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
     for new, old in zip(norm.parameters(), layer.parameters(), strict=True):
         new.requires_grad_(old.requires_grad)
     warnings.warn(
-        f"model.{path} is a new GroupNorm now, in the place of {type(layer).__name__}: another model, whose outputs "
-        "differ, and weights from elsewhere may not suit it",
+        f"model.{path} was replaced by a new GroupNorm (it was {type(layer).__name__}): the model's outputs "
+        "differ, and pretrained weights may not fit it",
         stacklevel=4,  # past `checked`
     )
     like = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))

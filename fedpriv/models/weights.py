@@ -52,8 +52,8 @@ def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] =
     """Copies parameters and buffers from a file into the model, in place.
 
     The file must have exactly the names of `model.state_dict()`, with the same shapes; types are converted. Epsilon
-    does not cover the data that weights were fitted on: weights must be public, or of a run whose price is added to
-    this one's.
+    does not cover the data that weights were fitted on: weights must be public, or from a run with a cost that is added
+    to this one's.
 
     Args:
         model: Any module.
@@ -91,11 +91,16 @@ def _read(file: Path) -> Mapping[str, Tensor]:
     except OSError as error:
         raise ConfigError(_FIELD, str(file), f"cannot be read ({error.strerror or error}): correct the path") from error
     except Exception as error:  # torch raises many kinds of errors for damaged files
-        fix = f"is damaged, or no file of weights ({in_short(error)}): give a .safetensors file, or a state_dict as .pt"
+        fix = (
+            f"is damaged or not a file of weights ({in_short(error)}): use a .safetensors file, or a state_dict "
+            "saved as .pt"
+        )
         raise ConfigError(_FIELD, str(file), fix) from error
     if isinstance(tensors, Mapping) and all(isinstance(value, Tensor) for value in tensors.values()):
         return tensors
-    raise ConfigError(_FIELD, str(file), "holds no state_dict, a mapping of names to tensors: save model.state_dict()")
+    raise ConfigError(
+        _FIELD, str(file), "contains no state_dict, a mapping of names to tensors: save model.state_dict()"
+    )
 
 
 def _check_same_names_and_shapes(
@@ -110,13 +115,13 @@ def _check_same_names_and_shapes(
     broken = [name for name in common if not bool(torch.isfinite(actual[name]).all())]
     wrong = {
         "lacks": [name for name in expected if name not in actual],
-        "has, and the model has not,": [name for name in actual if name not in expected],
-        "has of other shapes": shapes,
+        "contains names that the model does not have,": [name for name in actual if name not in expected],
+        "has other shapes for": shapes,
         "has numbers that are not finite in": broken,
     }
     problems = "; ".join(f"{verb} {_join_names(names)}" for verb, names in wrong.items() if names)
     if problems:
-        fix = "give the file of this model, or name what is to keep its initial values in model.weights.without"
+        fix = "use the weights of this model, or list the names that keep their initial values in model.weights.without"
         raise ConfigError(_FIELD, str(file), f"{problems}: {fix}")
 
 

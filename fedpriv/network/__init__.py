@@ -1,4 +1,4 @@
-"""Who talks to whom in a round, and the round itself."""
+"""The connections between clients in a round, and the round itself."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Which nodes and links of a graph are active in a round: drawn from the public seed, never a function of data."""
+"""Active nodes and links of a graph in a round: drawn from the public seed, never a function of data."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ class Activity(Protocol):
 
 @runtime_checkable
 class Names(Protocol):
-    """Optional method of an activity that lists a round's active nodes without making its graph, for faster plans."""
+    """Optional method of an activity that lists a round's active nodes without creating its graph, for faster plans."""
 
     def active(self, n_nodes: int, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
-        """Returns the active nodes, sorted, of a graph with these edges: those of `Activity.links` for this stream."""
+        """Returns the active nodes, sorted, of a graph with these edges, as `Activity.links` draws them from this
+        stream.
+        """
         ...
 
 
@@ -74,7 +76,16 @@ class Always:
 @checked("network.activity")
 @dataclass(frozen=True)
 class RandomEdges:
-    """`count` links, uniformly without repeats; only their ends are active (Liu, Johansson, Shi: 1 or 2 links)."""
+    """`count` links, drawn uniformly without repeats; only their ends are active (Liu, Johansson, Shi: 1 or 2 links).
+
+    Args:
+        count: Number of links in a round; 1 by default.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> fedpriv.Graph(networkx.cycle_graph(4), activity=fedpriv.RandomEdges(1)).active_fraction
+        0.5
+    """
 
     count: Count = 1
 
@@ -101,7 +112,7 @@ class RandomEdges:
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
         """Yields rounds that draw each link about equally often.
 
-        Each pass takes the links in a random order, `count` at a time; of very many links it takes only some.
+        Each pass uses the links in a random order, `count` at a time; if there are very many, it uses only some.
         """
         edges = list(graph.edges)
         generator = np.random.default_rng(0)
@@ -121,7 +132,16 @@ class RandomEdges:
 @checked("network.activity")
 @dataclass(frozen=True)
 class RandomLinks:
-    """Each link is up with probability `rate`, independently; all nodes are active."""
+    """Each link is up with probability `rate`, independently; all nodes are active.
+
+    Args:
+        rate: Probability of a link, in (0, 1].
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> fedpriv.Graph(networkx.cycle_graph(4), activity=fedpriv.RandomLinks(0.5)).active_fraction
+        1.0
+    """
 
     rate: Probability
 
@@ -141,12 +161,21 @@ class RandomLinks:
 @checked("network.activity")
 @dataclass(frozen=True)
 class RandomNodes:
-    """Each node is active with probability `rate`, independently, with its links to active neighbours."""
+    """Each node is active with probability `rate`, independently, with its links to active neighbours.
+
+    Args:
+        rate: Probability that a node is active, in (0, 1].
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> fedpriv.Graph(networkx.cycle_graph(4), activity=fedpriv.RandomNodes(0.5)).active_fraction
+        0.5
+    """
 
     rate: Probability
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """Returns the graph of the active nodes, of which there may be none."""
+        """Returns the graph of the active nodes; it may be empty."""
         return nx.Graph(graph.subgraph(self.active(len(graph), (), stream)))
 
     def active(self, n_nodes: int, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
@@ -166,6 +195,11 @@ class OnePeerExponential:
     """Round k: node i sends to `i + 2^(k mod log2 n)` only (Ying et al., 2021); the graph itself is not used.
 
     Links are directed. For n a power of two, log2 n rounds average exactly.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> fedpriv.Graph(networkx.complete_graph(4), activity=fedpriv.OnePeerExponential()).active_fraction
+        1.0
     """
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Directed:
@@ -186,12 +220,12 @@ class OnePeerExponential:
 @checked("network.activity")
 @dataclass(frozen=True)
 class LinkFunction:
-    """The links of each round come from a function, which must not look at data; nodes without a link are inactive.
+    """The links of each round are computed by a function, which must not use data; nodes without a link are inactive.
 
     Args:
-        function: Returns the pairs of nodes that are linked in a round, from 0, all of them links of the graph.
+        function: Maps a round, from 0, to the pairs of nodes that are linked in it; all must be links of the graph.
 
-    Example:
+    Examples:
         >>> import networkx
         >>> from fedpriv.network.graph import Graph
         >>> every_other = LinkFunction(lambda round_index: [(0, 1)] if round_index % 2 else [(1, 2)])
@@ -226,7 +260,21 @@ class LinkFunction:
 @checked("network.outages")
 @dataclass(frozen=True)
 class Outage:
-    """A node that is away in rounds `start <= round < stop`; None for `stop` means that it never returns."""
+    """A node that is away in rounds `start <= round < stop`.
+
+    Args:
+        node: Number of the node, from 0.
+        start: First round of the outage, from 0; 0 by default.
+        stop: First round after the outage; None (default) if the node never returns.
+
+    Raises:
+        ConfigError: `stop` is not after `start`.
+
+    Examples:
+        >>> import fedpriv
+        >>> [fedpriv.Outage(node=2, start=1, stop=3).covers(k) for k in range(4)]
+        [False, True, True, False]
+    """
 
     node: Whole
     start: Whole = 0
@@ -234,11 +282,11 @@ class Outage:
 
     def __post_init__(self) -> None:
         if self.stop is not None and self.stop <= self.start:
-            fix = f"must be after start, {self.start}; leave it out if the node is gone for good"
+            fix = f"must be after start, {self.start}; leave it out if the node never returns"
             raise ConfigError("network.outages.stop", self.stop, fix)
 
     def covers(self, round_index: int) -> bool:
-        """Whether the node is away in this round."""
+        """True if the node is away in this round."""
         return self.start <= round_index and (self.stop is None or round_index < self.stop)
 
 

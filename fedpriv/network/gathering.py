@@ -33,7 +33,9 @@ def gather_state(progress: TrainState, shard: ClientShard, communicator: Communi
     gathered_kinds = communicator.all_gather_object((n_local, kinds))
     expected = gathered_kinds[0][1]
     if any(others != expected for n_clients, others in gathered_kinds if n_clients):
-        raise FedprivError("processes of the run keep different state: a fault of the strategy; train in one process")
+        raise FedprivError(
+            "processes of the run have different state, which is a fault of the strategy; train in one process"
+        )
 
     row_names = [name for name in leaves if expected[name] == "rows"]
     gathered_rows: list[dict[str, Tensor]] = []
@@ -74,7 +76,7 @@ def gather_rows(rows: Tensor, shard: ClientShard, communicator: Communicator) ->
 
 
 def shard_state(progress: TrainState, shard: ClientShard) -> TrainState:
-    """Returns the state of this process's clients, from that of all clients.
+    """Returns the state of this process's clients, from the state of all clients.
 
     A process without clients gets the rows of the first client.
     """
@@ -114,7 +116,7 @@ def _with_leaves(progress: TrainState, leaves: Mapping[str, Leaf]) -> TrainState
 
 
 def _kind(name: str, leaf: Leaf, n_clients: int) -> Kind:
-    """Returns whether a tensor has a row for each client, the same row for all, or no rows of clients."""
+    """Returns True if a tensor has a row for each client, the same row for all, or no rows of clients."""
     # a server's vector may be as long as there are clients: there only matrices can have rows of clients
     is_server_state = name.startswith(("server/", "output/"))
     if is_server_state:

@@ -1,4 +1,4 @@
-"""A network without a server: nodes on a graph that average what their neighbours send (gossip)."""
+"""A network without a server: nodes on a graph that average the messages of their neighbours (gossip)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedpriv.storage.identity import parts
 _SPARSE_FROM = 256
 
 
-# rows agree to the last digit long before a thousand
+# rows are equal to the last digit long before a thousand steps
 MixingSteps = Annotated[int, Bound("must be a whole number from 1 to 1000", 1, 1000, "[]")]
 
 
@@ -42,8 +42,8 @@ class GraphFacts:
         diameter: Longest shortest path.
         mean_degree: Neighbours of a node, on average.
         spectral_gap: One minus the second largest absolute eigenvalue of W; the larger, the faster nodes agree.
-        contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, eq 4 of Liu, Johansson and Shi (beta). Estimated from
-            500 rounds or more where links are random.
+        contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, eq 4 of Liu, Johansson and Shi (beta). With random links it
+            is estimated from at least 500 rounds.
         active_fraction: Expected fraction of active nodes (iota).
     """
 
@@ -65,14 +65,21 @@ class Graph:
 
     Args:
         graph: Undirected connected networkx graph with nodes 0 .. n-1; node i is client i.
-        weights: Mixing matrix W `[n, n]`, symmetric with rows that sum to 1, or a function that makes one of a graph;
+        weights: Mixing matrix W `[n, n]`, symmetric with rows that sum to 1, or a function from a graph to a matrix;
             by default `fedpriv.network.mixing.metropolis`.
-        activity: Chooses the active nodes and links of a round, e.g. `RandomNodes(0.5)`; None is all of them.
-        outages: Rounds in which single nodes are away.
-        mixing_steps: How often nodes exchange for one mixing of the algorithm: costs messages, but no epsilon.
+        activity: Chooses the active nodes and links of a round, e.g. `RandomNodes(0.5)`; all of them by default (None).
+        outages: Rounds in which single nodes are away; none by default.
+        mixing_steps: Number of exchanges for one mixing of the algorithm, 1 by default. More of them cost messages, but
+            no epsilon.
 
     Raises:
         ConfigError: the graph is not connected, or the weights are no mixing matrix.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
+        >>> ring.facts().links, round(ring.spectral_gap, 3)
+        (4, 0.667)
     """
 
     def __init__(
@@ -99,12 +106,12 @@ class Graph:
                 raise ConfigError("network.outages.node", outage.node, f"nodes are 0 .. {self.n_clients - 1}")
         changes = bool(outages) or not isinstance(self.activity, Always)
         if changes and self._make_weights is None:
-            fix = "a matrix of your own suits a graph that never changes; name a rule, e.g. metropolis"
+            fix = "your own matrix needs a fixed graph; name a rule, e.g. metropolis"
             raise ConfigError("network.mixing", "a fixed matrix", fix)
         self._outages = tuple(outages)
         self.mixing_steps = mixing_steps
         self._everyone = torch.arange(self.n_clients)
-        # the round: its active nodes, its number of directed links, and what was sent
+        # the round: its active nodes, its number of directed links, and the sent numbers
         self._cohort = self._everyone
         self._round_links = 2 * self.graph.number_of_edges()
         self.numbers_sent = 0
@@ -133,7 +140,7 @@ class Graph:
 
     @property
     def everyone(self) -> bool:
-        """Whether all nodes take part in every round."""
+        """True if all nodes take part in every round."""
         return isinstance(self.activity, Always) and not self._outages
 
     @property
@@ -218,7 +225,7 @@ class Graph:
         return rows
 
     def numbers_in(self, rows: Tensor) -> int:
-        """Returns how many numbers all active nodes send when rows of this width are mixed."""
+        """Returns the number of numbers that all active nodes send when rows of this width are mixed."""
         return self._round_links * self.mixing_steps * rows.shape[1]
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
@@ -294,7 +301,9 @@ def of_peers(network: Star | Graph) -> Graph:
         ConfigError: it is a star.
     """
     if isinstance(network, Star):
-        raise ConfigError("network.topology", "star", "is no graph; the star graph of peers is called hub")
+        raise ConfigError(
+            "network.topology", "star", "is not a graph of peers; the star-shaped graph of peers is called hub"
+        )
     return network
 
 
@@ -302,7 +311,7 @@ def to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> lis
     """Returns weights with the type and device of `like`, and other tensors on that device, moved in one copy.
 
     Small weights, `[k, k]` or, for one step, `[k, j]`, become dense and are raised to the power `steps`. Large ones
-    become sparse, and are those of one step.
+    become sparse, and are not raised to a power.
     """
     size: tuple[int, int] = weights.shape  # pyright: ignore[reportAssignmentType] - scipy is not typed
     entries = size[0] * size[1]

@@ -17,7 +17,13 @@ from fedpriv.storage.identity import parts
 @checked("network.cohort")
 @dataclass(frozen=True)
 class Everyone:
-    """All clients take part in every round."""
+    """All clients take part in every round (the default).
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Star(8, cohort=fedpriv.Everyone()).active_fraction
+        1.0
+    """
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
         """Returns the indices of all clients."""
@@ -31,7 +37,18 @@ class Everyone:
 @checked("network.cohort")
 @dataclass(frozen=True)
 class PoissonCohort:
-    """Each client takes part in a round with probability `rate`, independently."""
+    """Each client takes part in a round with probability `rate`, independently. Cohorts are public: no amplification.
+
+    For secret cohorts, which lower the privacy cost, see `Central(cohort_rate)`.
+
+    Args:
+        rate: Probability that a client takes part in a round, in (0, 1].
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Star(8, cohort=fedpriv.PoissonCohort(0.5)).active_fraction
+        0.5
+    """
 
     rate: Probability
 
@@ -47,7 +64,16 @@ class PoissonCohort:
 @checked("network.cohort")
 @dataclass(frozen=True)
 class FixedCohort:
-    """In each round `size` clients, drawn at random without replacement, take part."""
+    """In each round `size` clients, drawn at random without replacement, take part.
+
+    Args:
+        size: Number of clients in a round.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Star(8, cohort=fedpriv.FixedCohort(2)).active_fraction
+        0.25
+    """
 
     size: Count
 
@@ -64,7 +90,17 @@ class FixedCohort:
 @checked("network.cohort")
 @dataclass(frozen=True)
 class CyclicCohort:
-    """Client i is in block `i mod blocks` for good; block `t mod blocks` is the cohort of round t."""
+    """Fixed blocks of clients that take turns: client i is in block `i mod blocks`, and round t uses block `t mod
+    blocks`.
+
+    Args:
+        blocks: Number of blocks.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Star(8, cohort=fedpriv.CyclicCohort(4)).active_fraction
+        0.25
+    """
 
     blocks: Count
 
@@ -90,7 +126,12 @@ class Star:
             `FixedCohort(size)` or `CyclicCohort(blocks)`.
 
     Raises:
-        ConfigError: the cohort has more clients than there are.
+        ConfigError: the cohort is larger than the number of clients.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Star(10).everyone
+        True
     """
 
     def __init__(self, n_clients: Count, cohort: Cohort | None = None) -> None:
@@ -98,10 +139,10 @@ class Star:
         self.cohort = cohort or Everyone()
         expected = self.cohort.expected(n_clients)
         if expected > n_clients:
-            fix = f"there are only {n_clients} clients; give at most that many"
+            fix = f"must be at most {n_clients}, the number of clients"
             raise ConfigError("network.cohort.fixed", int(expected), fix)
         if isinstance(self.cohort, CyclicCohort) and self.cohort.blocks > n_clients:
-            fix = f"there are only {n_clients} clients, and a block needs one; give at most that many"
+            fix = f"must be at most {n_clients}, the number of clients, since each block needs one"
             raise ConfigError("network.cohort.cyclic.blocks", self.cohort.blocks, fix)
         self._drawn = torch.arange(n_clients)  # the round's cohort
         self.numbers_sent = 0
@@ -118,7 +159,7 @@ class Star:
 
     @property
     def everyone(self) -> bool:
-        """Whether all clients take part in every round."""
+        """True if all clients take part in every round."""
         return isinstance(self.cohort, Everyone)
 
     @property

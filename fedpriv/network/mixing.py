@@ -1,6 +1,6 @@
 """Mixing matrices: doubly stochastic weights on the links of a graph.
 
-`W[i, j]` is the weight that node i gives to what node j sends. Sources: Xiao and Boyd, 2004 (Metropolis, max-degree);
+`W[i, j]` is the weight of node j's message at node i. Sources: Xiao and Boyd, 2004 (Metropolis, max-degree);
 Nedic, Olshevsky and Rabbat, 2018 (a survey).
 """
 
@@ -19,21 +19,42 @@ from fedpriv.settings.plugins import Registry, RegistryEntry
 
 Weights = sparse.csr_array
 LinkWeight = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
-_DENSE = 512  # up to so many nodes eigenvalues are computed from the dense matrix
+_DENSE = 512  # largest number of nodes for which eigenvalues are computed from the dense matrix
 
 
 def metropolis(graph: Undirected) -> Weights:
-    """Weight `1 / (1 + max(d_i, d_j))` on the link of nodes with degrees d_i and d_j, the rest on the diagonal."""
+    """Weight `1 / (1 + max(d_i, d_j))` on the link of nodes with degrees d_i and d_j, the rest on the diagonal.
+
+    Examples:
+        >>> import networkx
+        >>> from fedpriv.network import mixing
+        >>> mixing.metropolis(networkx.path_graph(3)).toarray().round(2).tolist()
+        [[0.67, 0.33, 0.0], [0.33, 0.33, 0.33], [0.0, 0.33, 0.67]]
+    """
     return _from_links(graph, lambda a, b: 1 / (1 + np.maximum(a, b)))
 
 
 def lazy_metropolis(graph: Undirected) -> Weights:
-    """`(I + W) / 2` of `metropolis`: no negative eigenvalues."""
+    """`(I + W) / 2` of `metropolis`: no negative eigenvalues.
+
+    Examples:
+        >>> import networkx
+        >>> from fedpriv.network import mixing
+        >>> mixing.lazy_metropolis(networkx.path_graph(3)).toarray().round(2).tolist()
+        [[0.83, 0.17, 0.0], [0.17, 0.67, 0.17], [0.0, 0.17, 0.83]]
+    """
     return sparse.csr_array((sparse.eye_array(len(graph)) + metropolis(graph)) / 2)
 
 
 def max_degree(graph: Undirected) -> Weights:
-    """Weight `1 / (1 + d_max)` on every link, d_max the largest degree; the rest on the diagonal."""
+    """Weight `1 / (1 + d_max)` on every link, d_max the largest degree; the rest on the diagonal.
+
+    Examples:
+        >>> import networkx
+        >>> from fedpriv.network import mixing
+        >>> mixing.max_degree(networkx.path_graph(3)).toarray().round(2).tolist()
+        [[0.67, 0.33, 0.0], [0.33, 0.33, 0.33], [0.0, 0.33, 0.67]]
+    """
     largest = max((degree for _, degree in graph.degree), default=0)
     return _from_links(graph, lambda a, _: np.full(len(a), 1 / (1 + largest)))
 
@@ -67,12 +88,12 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
 
     Raises:
         ConfigError: wrong shape, entries that are not finite or negative, not symmetric, rows that do not sum to one,
-            weight where there is no link, or a graph that is not connected. Names the row or node.
+            weight without a link, or a graph that is not connected. The message names the row or node.
     """
     matrix = sparse.csr_array(weights)
     n = len(graph)
     if matrix.shape != (n, n):  # pyright: ignore[reportUnnecessaryComparison] - scipy is not typed
-        raise _wrong(f"of shape {matrix.shape}", f"there are {n} nodes: give shape ({n}, {n})")
+        raise _wrong(f"of shape {matrix.shape}", f"there are {n} nodes: use shape ({n}, {n})")
     rows, columns = matrix.nonzero()
     values = matrix[rows, columns]
     for bad, fix in ((~np.isfinite(values), "must be finite"), (values < 0, "must not be negative")):
@@ -90,31 +111,33 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
         raise _wrong(f"row {row} sums to {sums[row]:g}", "each row must sum to one")
     for i, j in zip(rows.tolist(), columns.tolist(), strict=True):
         if i != j and not graph.has_edge(i, j):
-            raise _wrong(f"W[{i}, {j}] = {matrix[i, j]:g}", f"there is no link between nodes {i} and {j}: must be zero")
+            raise _wrong(f"W[{i}, {j}] = {matrix[i, j]:g}", f"must be zero: nodes {i} and {j} have no link")
     check_connected(graph)
     _check_mixes(nx.from_edgelist(zip(rows.tolist(), columns.tolist(), strict=True)), n)
     return matrix
 
 
 def check_connected(graph: Undirected) -> None:
-    """Refuses a graph that is not connected.
+    """Raises if a graph is not connected.
 
     Raises:
-        ConfigError: names a node that node 0 cannot reach.
+        ConfigError: the message names a node that node 0 cannot reach.
     """
     unreachable = _unreachable_node(graph, len(graph))
     if unreachable is not None:
-        fix = f"node {unreachable} cannot be reached from node 0; add links, or draw the graph with another seed"
-        raise ConfigError("network.topology", "a graph in pieces", fix)
+        fix = f"node {unreachable} cannot be reached from node 0; add links, or use another seed for the graph"
+        raise ConfigError("network.topology", "a disconnected graph", fix)
 
 
 def _check_mixes(used: Undirected, n: int) -> None:
-    """Refuses weights under which nodes never agree, whatever the graph; `used` has the links with weight."""
+    """Raises for weights under which nodes never agree on any graph; `used` has the links with weight."""
     unreachable = _unreachable_node(used, n)
     if unreachable is not None:
-        raise _wrong("a matrix in pieces", f"no weights lead from node 0 to node {unreachable}; give more links weight")
+        raise _wrong(
+            "a disconnected matrix", f"no weights lead from node 0 to node {unreachable}; give more links a weight"
+        )
     if n > 1 and nx.is_bipartite(used):  # a loop, W[i, i] > 0, is an odd cycle
-        raise _wrong("W[i, i] = 0 for all i", "rows swap sides for ever and never agree; give node 0 W[0, 0] > 0")
+        raise _wrong("W[i, i] = 0 for all i", "rows would swap sides forever and never agree; set W[0, 0] > 0")
 
 
 def _unreachable_node(graph: Undirected, n: int) -> int | None:
@@ -124,7 +147,14 @@ def _unreachable_node(graph: Undirected, n: int) -> int | None:
 
 
 def contraction(weights: Weights) -> float:
-    """Returns the second largest absolute eigenvalue of symmetric weights, by which mixing shrinks disagreement."""
+    """Returns the second largest absolute eigenvalue of symmetric weights, by which mixing shrinks disagreement.
+
+    Examples:
+        >>> import networkx
+        >>> from fedpriv.network import mixing
+        >>> round(mixing.contraction(mixing.metropolis(networkx.path_graph(3))), 3)
+        0.667
+    """
     n = weights.shape[0]  # pyright: ignore[reportOptionalSubscript] - scipy is not typed
     if n == 1:
         return 0.0

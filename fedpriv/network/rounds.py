@@ -47,7 +47,7 @@ class RoundOracle(Oracle, Protocol):
 
     @property
     def is_aggregate(self) -> bool:
-        """True if all participants get the same answer, so that one query is enough for all: `[1, dim] -> [1, dim]`."""
+        """True if all participants get the same result, so that one query is sufficient: `[1, dim] -> [1, dim]`."""
         ...
 
     def release_message(self, message: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class RoundNetwork(Network, Protocol):
 
     @property
     def everyone(self) -> bool:
-        """Whether all clients take part in every round."""
+        """True if all clients take part in every round."""
         ...
 
     def here(self, cohort: Tensor, like: Tensor) -> Tensor:
@@ -114,8 +114,8 @@ class SumOnlyView:
             PrivacyError: always.
         """
         raise PrivacyError(
-            "only sums of messages are seen, so there is no network.mix, gather or largest: use network.mean, or "
-            "trust: local"
+            "only sums of messages are visible, so network.mix, gather and largest do not exist: use "
+            "network.mean, or trust: local"
         )
 
     gather = largest = mix
@@ -200,7 +200,7 @@ class TrainState:
         """Returns a copy with the values that `stored` returned.
 
         Raises:
-            KeyError: the values are those of a strategy with other state.
+            KeyError: the values belong to a strategy with other state.
         """
         trees = {name: unflatten_like(getattr(self, name), stored[name]) for name in _STATES}
         return TrainState(**{**stored, **trees})
@@ -225,7 +225,7 @@ class RoundResult:
 
 
 def init_in_memory(init: Callable[[Tensor], Any], params: Tensor) -> Any:  # noqa: ANN401 - any state
-    """Returns the clients' initial state in memory, from the local step's `init`."""
+    """Returns the clients' initial state in memory, from the client update's `init`."""
     return init(params)
 
 
@@ -237,7 +237,7 @@ def initial_state(
     Args:
         strategy: The algorithm.
         params: The initial parameters.
-        start: Makes the clients' state from the local step's `init` and the parameters.
+        start: Makes the clients' state from the client update's `init` and the parameters.
 
     Raises:
         ConfigError: `monitor` names a number that the aggregator's state does not have.
@@ -245,7 +245,7 @@ def initial_state(
     received, server = strategy.aggregator.init(params)
     unknown = [name for name in strategy.monitor if name not in dir(server)]
     if unknown:
-        fix = f"is no number of {type(server).__name__}, which {type(strategy.aggregator).__name__} keeps"
+        fix = f"is not a number of {type(server).__name__}, which {type(strategy.aggregator).__name__} keeps"
         raise ConfigError("strategy.monitor", unknown[0], fix)
     output = strategy.output.init(received)
     return TrainState(0, received, start(strategy.local_step.init, params), server, output, params, 0)
@@ -313,7 +313,7 @@ def client_update(strategy: Strategy, oracle: RoundOracle, call: ClientInput, lo
     Args:
         strategy: The algorithm, the same on both sides.
         oracle: Answers these clients' queries.
-        call: The clients' input.
+        call: The broadcast to the clients.
         local: The clients' state, rows `[k, ...]`.
 
     Returns:
@@ -322,7 +322,7 @@ def client_update(strategy: Strategy, oracle: RoundOracle, call: ClientInput, lo
     working = oracle.begin_round(call.round, call.cohort, call.received)
     local = replace_shared(local, call.common)
 
-    # clients with the same input, the same answers and no state of their own make the same step: compute it once
+    # clients with the same input, the same query results and no state make the same step: compute it once
     if oracle.is_aggregate and call.received.stride(0) == 0 and not has_rows(local):
         message, local = strategy.local_step(call.received[:1], local, oracle)
         return oracle.release_message(message).expand(len(call.received), -1), local
@@ -369,5 +369,5 @@ def _next(
 
 
 def write_back_models(population: Population, progress: TrainState, price: str) -> None:
-    """Writes the reported models into the clients' modules, with a note of their privacy price."""
+    """Writes the reported models into the clients' modules, with a note of their privacy cost."""
     population.adopt(progress.models, price)

@@ -1,4 +1,4 @@
-"""A graph whose nodes are in several processes. Only rows that another process needs are sent to it, each once."""
+"""A graph with nodes in several processes. A process is sent only the rows that it needs, each once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BorderExchange:
     Attributes:
         weights: The round's W.
         inner: The block of W between nodes of this process, `[k, k]`.
-        outer: The block of W from nodes of other processes to those of this one, `[k, j]`.
+        outer: The block of W from nodes of other processes to nodes of this one, `[k, j]`.
         receive_counts: Number of the j rows that come from each rank.
         send_rows: Positions of the rows that go to each rank.
         send_buffers: Buffers for the rows to each rank. They are used again in every step, since new memory takes time.
@@ -42,16 +42,16 @@ class BorderExchange:
     receive_buffer: Tensor
 
     def suits(self, weights: Weights, rows: Tensor) -> bool:
-        """Whether the exchange is for these weights, and for rows of this width, type and device."""
+        """True if the exchange is for these weights, and for rows of this width, type and device."""
         buffer = self.receive_buffer
         same_kind = buffer.dtype == rows.dtype and buffer.device == rows.device and buffer.shape[1] == rows.shape[1]
         return self.weights is weights and same_kind
 
 
 class ShardedGraph:
-    """A graph as one of its processes sees it: all rows are those of the nodes in this process.
+    """The part of a graph in one process: all rows belong to the nodes in this process.
 
-    Links and weights are drawn from the public seed, so each process draws them all, and knows without communication
+    Links and weights are drawn from the public seed, so each process draws them all, and computes without communication
     which rows the others need.
 
     Args:
@@ -131,7 +131,7 @@ class ShardedGraph:
         owner = np.searchsorted(self._ends, self._cohort.numpy(), side="right")  # rank of each active node
         is_local = owner == rank
         matrix = sparse.csr_array(weights)
-        # the nodes whose rows each rank multiplies
+        # the nodes with the rows that each rank multiplies
         needed = {other: np.unique(matrix[owner == other].indices) for other in range(self._communicator.world_size)}
 
         # a rank's active nodes are consecutive, so that its first one has row 0

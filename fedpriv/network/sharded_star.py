@@ -1,4 +1,4 @@
-"""A star whose clients are in several processes. Each process computes the server's part, on the same numbers."""
+"""A star with clients in several processes. Each process computes the server's part, on the same numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpriv.randomness.streams import Randomness
 
 
 class ShardedStar(Star):
-    """A star as one of its processes sees it: rows are those of its clients, sums and maxima are over all processes.
+    """The part of a star in one process: rows belong to its clients, sums and maxima are over all processes.
 
     Cohorts are drawn from the public seed, so each process draws them all.
 

@@ -1,6 +1,6 @@
 """Splits a run over processes: the clients and state of each process, and one ledger for all processes.
 
-Functions take what belongs to all clients and return this process's shard, or gather the shards on rank 0. In a run
+Functions take the values of all clients and return this process's shard, or gather the shards on rank 0. In a run
 with one process they return their argument unchanged.
 """
 
@@ -41,7 +41,7 @@ def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
     """Returns processes that have a part of the clients each.
 
     Args:
-        timeout: Seconds after which a process that waits for another one gives up.
+        timeout: Seconds after which a process that waits for another one raises.
         group: The processes; by default all that torchrun started.
     """
     group = group or join_processes(timeout)
@@ -59,7 +59,7 @@ def split_examples(timeout: float, group: ProcessGroup | None = None) -> Mesh:
 
 
 def local_device(device: torch.device, mesh: Mesh) -> torch.device:
-    """Returns this process's device: a GPU of its own if the settings say `cuda` without a number."""
+    """Returns this process's device: a separate GPU if the setting is `cuda` without a number."""
     if str(device) != "cuda" or mesh.world.world_size == 1:
         return device
     gpu = torch.device("cuda", local_rank() % torch.cuda.device_count())
@@ -86,7 +86,7 @@ def shard_clients(whole: ClientShard, mesh: Mesh) -> ClientShard:
 
 
 def shard_network(whole: RoundNetwork, shard: ClientShard, mesh: Mesh) -> RoundNetwork:
-    """Returns the network whose rows are those of this process's clients.
+    """Returns the network with the rows of this process's clients.
 
     Raises:
         ConfigError: the network is neither a star nor a graph.
@@ -97,33 +97,33 @@ def shard_network(whole: RoundNetwork, shard: ClientShard, mesh: Mesh) -> RoundN
         return ShardedStar(whole, shard, mesh.clients)
     if isinstance(whole, Graph):
         return ShardedGraph(whole, shard, split_evenly(whole.n_clients, mesh.clients.world_size), mesh.clients)
-    fix = "only a star or a graph can be shared by processes: train in one process"
+    fix = "only a star or a graph can be divided among processes: train in one process"
     raise ConfigError("network", type(whole).__name__, fix)
 
 
 def shard_state(progress: TrainState, shard: ClientShard, mesh: Mesh) -> TrainState:
-    """Returns the state of this process's clients, from that of all clients."""
+    """Returns the state of this process's clients, from the state of all clients."""
     if mesh.clients.world_size == 1:
         return progress
     return gathering.shard_state(progress, shard)
 
 
 def shard_rows(rows: Tensor, shard: ClientShard, mesh: Mesh) -> Tensor:
-    """Returns the rows of this process's clients, from those of all clients or one row for all."""
+    """Returns the rows of this process's clients, from the rows of all clients or one row for all."""
     if mesh.clients.world_size == 1 or len(rows) == 1:
         return rows
     return rows[shard.ids if len(shard.ids) else torch.zeros(1, dtype=torch.long)]
 
 
 def gather_rows(rows: Tensor, shard: ClientShard, mesh: Mesh) -> Tensor:
-    """Returns the rows of all clients on rank 0, `[n, dim]` or one row for all; elsewhere those of this process."""
+    """Returns the rows of all clients on rank 0, `[n, dim]` or one row for all; elsewhere this process's rows."""
     if mesh.clients.world_size == 1:
         return rows
     return gathering.gather_rows(rows, shard, mesh.clients)
 
 
 def gather_state(progress: TrainState, shard: ClientShard, mesh: Mesh) -> TrainState:
-    """Returns the state of all clients on rank 0; elsewhere that of this process's clients."""
+    """Returns the state of all clients on rank 0; elsewhere the state of this process's clients."""
     if mesh.clients.world_size == 1:
         return progress
     return gathering.gather_state(progress, shard, mesh.clients)
@@ -144,7 +144,7 @@ def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) 
     digest = hashlib.blake2b(repr(data()).encode(), digest_size=32).digest()
     if len({*mesh.examples.all_gather_bytes(digest)}) > 1:
         fix = "every process must read the same examples in the same order: leave out shuffling"
-        raise ConfigError("compute.engine", "examples", f"{fix}, or take processes")
+        raise ConfigError("compute.engine", "examples", f"{fix}, or use processes")
 
 
 def open_ledger(make: Callable[[], Ledger], mesh: Mesh) -> Ledger | FollowerLedger:
@@ -180,13 +180,13 @@ class SharedLedger:
         See `fedpriv.privacy.ledger.LedgerSync`.
 
         Raises:
-            BudgetExhausted: the release would overspend.
-            PrivacyError: the processes do not release the same query at the same price.
+            BudgetExhausted: the release would exceed the limit.
+            PrivacyError: the processes do not release the same query at the same cost.
             ProcessError: rank 0 failed.
         """
         facts = hashlib.blake2b(repr(record).encode(), digest_size=8).digest()
         if len({*self.communicator.all_gather_bytes(facts)}) > 1:
-            fix = "processes ask different questions or price them differently: a fault of the strategy"
+            fix = "processes make different queries or account for them differently, which is a fault of the strategy"
             raise PrivacyError(f"round {record.round}, {record.query}: {fix}; train in one process")
         if self.communicator.rank == 0:
             self._write(record, write)
@@ -209,6 +209,6 @@ class SharedLedger:
         if outcome == _EXHAUSTED:
             raise BudgetExhausted(f"round {record.round} would pass the target epsilon")
         if outcome == _FAILED:
-            error = ProcessError(f"process 0 did not release round {record.round}, {record.query}; it says why")
+            error = ProcessError(f"process 0 did not release round {record.round}, {record.query}; see its error")
             error.reported_elsewhere = True
             raise error

@@ -104,7 +104,7 @@ class DiskStore:
                 return leaf
             other = first_two[name]
             if not isinstance(other, Tensor) or not torch.equal(other, leaf.expand_as(other)):
-                fix = f"this strategy's clients start with different rows ({name}); leave it out"
+                fix = f"clients of this strategy start with different rows ({name}); leave it out"
                 raise ConfigError("compute.state", "disk", fix)
             if self._folder is None:
                 path = None
@@ -160,7 +160,10 @@ class DiskRows(RowStore):
     def with_rows(self, cohort: Tensor | None, rows: Tensor) -> RowStore:
         """See `RowStore`."""
         if rows.shape[1:] != self.like.shape or rows.dtype != self.like.dtype:
-            fix = f"rows of clients' state were {tuple(self.like.shape)} and are {tuple(rows.shape[1:])}; leave it out"
+            fix = (
+                f"rows of clients' state had shape {tuple(self.like.shape)} and now have {tuple(rows.shape[1:])}; "
+                "leave it out"
+            )
             raise ConfigError("compute.state", "disk", fix)
         if cohort is None:
             cohort = torch.arange(len(self.table))
@@ -170,7 +173,7 @@ class DiskRows(RowStore):
 
     @property
     def stored(self) -> Tensor:
-        """The table, which a checkpoint holds in place of the rows."""
+        """The table, which a checkpoint holds instead of the rows."""
         return self.table
 
     def restored(self, stored: Tensor) -> RowStore:

@@ -1,4 +1,4 @@
-"""The only door to the data: queries, their private answers, and how gradients are computed."""
+"""Mediates all access to the data: queries, their private results, and the computation of gradients."""
 
 import lazy_loader
 

@@ -1,10 +1,10 @@
 """Selects the backend that computes a run's gradients, by trying backends on the real model with synthetic examples.
 
-Backends keep examples apart by construction, whatever the model (docs/design/0019-examples-apart.md); the trial shows
-which of them can compute it. A chain of known layers with a known loss needs none.
+Backends keep examples apart by construction, for any model (docs/design/0019-examples-apart.md); the trial only shows
+which backends can compute the model. A chain of known layers with a known loss needs no trial.
 
-The choice must not depend on private data: backends round differently, so that a choice by private examples would
-change every answer a little, which no noise covers.
+The choice must not depend on private data. Backends round differently, so a choice made from private examples would
+change every query result a little, and no noise covers that change.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class BackendSelection:
         name: A key of `BACKENDS`.
         backend: The backend, built for the run's model and loss.
         warnings: Warnings for the user.
-        why_not_faster: Why faster backends were refused, if any was: their names, and their errors on synthetic
-            examples, in one line.
+        why_not_faster: Why faster backends were rejected, in one line: their names and their errors on synthetic
+            examples. Empty if none was rejected.
     """
 
     name: str
@@ -46,12 +46,12 @@ class BackendSelection:
 
     @property
     def report(self) -> tuple[str, tuple[str, ...], str]:
-        """Name, warnings and `why_not_faster`: all but the backend, which cannot be sent to other processes."""
+        """Returns name, warnings and `why_not_faster`, without the backend, which other processes cannot receive."""
         return self.name, self.warnings, self.why_not_faster
 
 
 def make_backend(name: str, population: Population, chunk: int | None = None, precision: str = "full") -> Backend:
-    """Builds the backend of this name for the clients' model without a trial; arguments as of `select_backend`."""
+    """Builds the named backend for the clients' model without a trial; see `select_backend` for the arguments."""
     if precision == "bfloat16":
         model = Bfloat16(population.model)
     else:
@@ -69,11 +69,11 @@ def select_backend(
     Args:
         name: The only key of `BACKENDS` to try, or `"auto"`.
         population: The clients, at their initial parameters.
-        chunk: Largest number of examples whose gradients are computed at once.
-        precision: `"bfloat16"` for forward and backward passes in it; only `SERVING` backends are private then.
+        chunk: Largest number of examples for which gradients are computed at once.
+        precision: `"bfloat16"` runs forward and backward passes in bfloat16; only `SERVING` backends are then private.
 
     Raises:
-        ConfigError: the named backend does not serve the model.
+        ConfigError: If the named backend does not support the model.
     """
     device = population.device
     if name == "auto":
@@ -100,20 +100,20 @@ def select_backend(
                 else:
                     warnings = ()
                 return BackendSelection(key, backends[key], warnings, "; ".join(reasons))
-            # what fails twice for the same reason is said once
+            # an error that occurs twice for the same reason is reported once
             if not reasons or failure not in reasons[-1]:
                 reasons.append(f"not {key}: {failure}")
-    if name == "auto":  # no other backend is left to try
-        remedy = "change the model, e.g. what it does in place to its inputs: x.mul_(2) becomes x = x * 2"
+    if name == "auto":  # there is no other backend to try
+        remedy = "change the model, e.g. its in-place changes of inputs: x.mul_(2) becomes x = x * 2"
     else:
         remedy = "use 'auto' or 'loop'"
-    raise ConfigError("compute.backend", name, f"does not serve this model ({'; '.join(reasons)}); {remedy}")
+    raise ConfigError("compute.backend", name, f"cannot be used for this model ({'; '.join(reasons)}); {remedy}")
 
 
 def _is_exact(name: str, population: Population) -> bool:
-    """Returns True if the backend has the formula of the gradients of this model and loss, all of known code.
+    """Returns True if the backend has a gradient formula for this model and loss, and all their code is known.
 
-    A trace does not see code around layers; a model of fedpriv's and torch's own classes has none that matters.
+    A trace does not see code around layers; the model classes of fedpriv and torch have no such code that matters.
     """
     model, loss = population.model, population.loss
     is_chain = name == "ghost" and population.multiplicity == 1 and chain_of(model) is not None

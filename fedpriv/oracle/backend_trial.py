@@ -1,9 +1,10 @@
-"""Compares backends on synthetic examples: their sums must be those of one example at a time.
+"""Compares each backend's sums on synthetic examples with the sums that are computed one example at a time.
 
-Sums are compared in double precision where the model can be computed in it. In single precision an input of a ReLU
-that is zero up to rounding is on one side in a batch and on the other alone, and a right backend would be refused by
-such luck. For the same reason all points are away from the initial parameters, whose zeros put many inputs on such
-kinks. Where only single precision is possible, such luck may refuse a right backend: the next one is slower, and right.
+Sums are compared in double precision if the model can be computed in it. In single precision, an input of a ReLU that
+is zero up to rounding may be positive in a batch and negative alone, and a correct backend would be rejected by chance.
+For the same reason, all test points are away from the initial parameters, where zeros put many inputs on such kinks. If
+only single precision is possible, a correct backend may still be rejected by chance; the next backend is slower but
+also correct.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from fedpriv.oracle.traced_model import TracedModel, select_examples
 from fedpriv.oracle.validation import Point, synthetic_points
 from fedpriv.privacy.clipping import Clip
 
-# largest relative differences of two backends' sums
+# largest relative differences between the sums of two backends
 _SAME_DOUBLE = 1e-6
 _SAME_SINGLE = 1e-3
 _CLIP = Clip(1.0)
 _BATCH_SIZE = 16  # examples in the batch that one example at a time is compared with
-DIFFERENT = "it gives other gradients than one example at a time"
+DIFFERENT = "its gradients differ from those computed one example at a time"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A model at one point: sums for two clients of two synthetic examples each, at one row for both and at two rows.
+    """A model at one point, and its sums for two clients with two synthetic examples each, at one row and at two rows.
 
     Attributes:
         model: The model, in the precision of the trial.
@@ -50,7 +51,7 @@ class Trial:
         rows: `[2, dim]` each: one row expanded, and two different rows.
         tolerance: Largest relative difference of sums that count as equal.
         views: Number of views of an example.
-        expected: Sums of one example at a time; empty if there is nothing to compare with.
+        expected: Sums computed one example at a time; empty if there is nothing to compare with.
     """
 
     model: nn.Module
@@ -63,17 +64,17 @@ class Trial:
 
     @cached_property
     def batch(self) -> Batch:
-        """Two clients' two examples or, where examples have views, two views of one example of each."""
+        """Returns two examples of each of two clients or, for examples with views, two views of one example of each."""
         shape = (2, 2) if self.views == 1 else (2, 1, 2)
         x, y = (each(lambda values: values[:4].unflatten(0, shape), tree) for tree in self.point[1:])
         mask = torch.ones(shape[:2], dtype=torch.bool, device=self.rows[0].device)
         return Batch(torch.arange(2), x, y, mask, views=min(self.views, 2))
 
     def failure(self, name: str) -> str | None:
-        """Returns why a backend does not serve the model, or None if it does."""
+        """Returns the reason why a backend does not support the model, or None if it does."""
         try:
             sums = self._sums(name)
-        except Exception as error:  # whatever a user's model raises, or torch where it cannot batch it
+        except Exception as error:  # whatever a user's model raises, or torch if it cannot batch the model
             return why_not_batched(error)
         for actual, expected in zip(sums, self.expected, strict=False):
             if not bool((actual - expected).norm() <= self.tolerance * expected.norm()):
@@ -87,7 +88,7 @@ class Trial:
         return [backend.clipped_sum(rows, self.batch, clip)[0] for rows, clip in calls]
 
     def with_expected(self) -> Trial:
-        """Returns the trial with the sums of one example at a time, of which each gradient is computed once."""
+        """Returns the trial with the expected sums, for which each gradient is computed once, one example at a time."""
         loop = LoopBackend(copy_module(self.model), self.loss)
         batch = self.batch
         cells = [(client, example) for client in range(2) for example in range(batch.mask.shape[1])]
@@ -118,26 +119,26 @@ class Trial:
             torch.autograd.grad(loss.sum(), leaf)
             return time.perf_counter() - start
 
-        # the better of two, since the first pass may load kernels
+        # keep the better of two measurements, since the first pass may load kernels
         alone = min(seconds(slice(1)), seconds(slice(1)))
         together = min(seconds(slice(_BATCH_SIZE)), seconds(slice(_BATCH_SIZE)))
-        slower = max(_BATCH_SIZE * alone / together, 1)  # on a busy machine it may seem to be less
+        slower = max(_BATCH_SIZE * alone / together, 1)  # on a busy machine the measured ratio may be smaller
         return (
-            f"this model's gradients are computed one example at a time, about {slower:.0f} times "
-            f"slower than in one pass: torch.func.vmap cannot batch it ({reason}). docs/howto/own_model.md (Speed) "
-            "says what to write instead; compute.backend: loop says that you know"
+            f"this model's gradients are computed one example at a time, about {slower:.0f} times slower than "
+            f"in one pass: torch.func.vmap cannot batch it ({reason}). See docs/howto/own_model.md (Speed) for "
+            "replacements; compute.backend: loop accepts the slow method and hides this warning"
         )
 
 
 def make_trial(population: Population, model: nn.Module) -> Trial | None:
-    """Returns a trial with the sums of one example at a time, in double precision where the model can be computed so.
+    """Returns a trial with sums computed one example at a time, in double precision if the model supports it.
 
-    A model that draws random numbers is put in eval mode; if it still draws, there is nothing to compare.
+    A model that draws random numbers is set to eval mode; if it still draws, there is nothing to compare.
 
     Args:
         population: The clients, at their initial parameters.
-        model: Their model, as the backends use it: of a run in bfloat16 the model in full precision, since a batch
-            in bfloat16 rounds so much otherwise that nothing could be told from sums.
+        model: The model as the backends use it. For a run in bfloat16, pass the model in full precision: a batch in
+            bfloat16 rounds so much differently that a comparison of sums would be meaningless.
 
     Returns:
         The trial; None if model and loss cannot be computed on synthetic examples.
@@ -156,7 +157,7 @@ def make_trial(population: Population, model: nn.Module) -> Trial | None:
         for trial in _precisions(population, model, point):
             try:
                 complete = trial.with_expected()
-            except Exception:  # whatever a user's model or loss raises, also where it takes single precision only
+            except Exception:  # whatever a user's model or loss raises, also if it accepts single precision only
                 continue
             if all(bool(torch.isfinite(sums).all()) for sums in complete.expected):
                 if draws:
@@ -166,7 +167,7 @@ def make_trial(population: Population, model: nn.Module) -> Trial | None:
 
 
 def trial_in_bfloat16(population: Population, trial: Trial) -> Trial:
-    """Returns a trial that only runs the model in bfloat16, at the same examples: rounding hides differences there."""
+    """Returns a trial that only runs the model in bfloat16 on the same examples; rounding hides differences."""
     row = trial.point[0].to(population.params)
     x, y = (each(lambda values: _as_type(values, row.dtype), tree) for tree in trial.point[1:])
     rows = trial.rows[0].to(row), trial.rows[1].to(row)
@@ -174,10 +175,10 @@ def trial_in_bfloat16(population: Population, trial: Trial) -> Trial:
 
 
 def _precisions(population: Population, model: nn.Module, point: Point) -> list[Trial]:
-    """Returns the trial at a point in double precision, if the model can be converted to it, and as it is."""
+    """Returns trials at a point: in double precision, if the model can be converted to it, and in its own precision."""
     row, x, y = point
     views = population.multiplicity
-    # a second row a little away from the first
+    # a second row close to the first
     generator = torch.Generator().manual_seed(1)
     second = row + 0.05 * torch.randn(row.shape, generator=generator).to(row)
     rows = row.expand(2, -1), torch.stack([row, second])
@@ -193,14 +194,14 @@ def _precisions(population: Population, model: nn.Module, point: Point) -> list[
 
 
 def _single_example(batch: Batch, client: int, example: int) -> Batch:
-    """Returns one example of a batch as a batch."""
+    """Returns a batch that contains one example of the given batch."""
     cell = slice(client, client + 1), slice(example, example + 1)
     x, y = (each(lambda values: values[cell], tree) for tree in (batch.inputs, batch.targets))
     return Batch(torch.zeros(1, dtype=torch.long), x, y, batch.mask[cell], views=batch.views)
 
 
 def why_not_batched(error: Exception) -> str:
-    """Returns an error's reason in short; torch.func's own text about a missing rule addresses its developers."""
+    """Returns a short reason for an error; torch.func's message about a missing rule is meant for its developers."""
     missing = re.search(r"Batching rule not implemented for ([\w:.]+?)\.?(?:\s|$)", str(error))
     if missing is None:
         return in_short(error)
@@ -209,7 +210,7 @@ def why_not_batched(error: Exception) -> str:
 
 
 def _as_type(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts floating-point numbers."""
+    """Converts floating-point tensors to `dtype`; returns other tensors unchanged."""
     if values.is_floating_point():
         return values.to(dtype)
     return values

@@ -1,4 +1,4 @@
-"""Answers before noise: sums over the drawn examples of each client."""
+"""Query results before noise: sums over the drawn examples of each client."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.privacy.clipping import ROUNDING, Clip
 
-_MAX_UNCOUNTED = 100  # cohorts whose indices are copied to the device together
+_MAX_UNCOUNTED = 100  # number of cohorts for which indices are copied to the device together
 
 
 class ClippedSums:
-    """Computes sums of gradients at given parameters `[k, dim]`, without noise: they must not leave the oracle.
+    """Computes sums of gradients at given parameters `[k, dim]`, without noise; the sums must not leave the oracle.
 
     Args:
         backend: Computes sums of clipped gradients.
@@ -38,14 +38,14 @@ class ClippedSums:
         self._processes = processes or SingleProcess()
         self._broken = torch.zeros(n_clients, dtype=torch.long, device=device)
         self._uncounted: list[tuple[Tensor, Tensor]] = []
-        """Cohorts and their numbers of broken examples, which are not yet added to `_broken`."""
+        """Cohorts and their numbers of broken examples that are not yet added to `_broken`."""
 
     @property
     def broken_examples(self) -> Tensor:
-        """Number of gradients that were not finite and counted as zero, of each client, `[n_clients]`.
+        """Number of non-finite gradients that were counted as zero, of each client, `[n_clients]`.
 
-        For diagnosis, never written or sent. With exact sums on an accelerator at most one is counted for each client
-        and answer.
+        For diagnosis only; it is never written or sent. For exact sums on an accelerator, at most one is counted for
+        each client and query.
         """
         if self._uncounted:
             cohorts = torch.cat([cohort for cohort, _ in self._uncounted])
@@ -68,15 +68,15 @@ class ClippedSums:
         Args:
             batches: The examples.
             cohort: Index of each row's client, `[k]`.
-            params: Where gradients are computed, `[k, dim]`.
-            anchor: Where the gradients to subtract are computed, `[k, dim]`; None subtracts nothing.
+            params: Points at which gradients are computed, `[k, dim]`.
+            anchor: Points of the gradients to subtract, `[k, dim]`; None subtracts nothing.
             clip: Bound on each example's gradient or difference; None does not clip.
             weights: Public factors of each example's loss, `[examples]`.
         """
         total: Tensor | None = None
         broken: Tensor | None = None
         for batch in batches:
-            # this process's share of the batch; the shares' sums are added up at the end
+            # this process's share of the batch; the sums of all shares are added up at the end
             batch = batch.every(self._processes.rank, self._processes.world_size)
             if anchor is None:
                 anchor_rows = None
@@ -88,7 +88,7 @@ class ClippedSums:
                 weighted = batch.weighted(weights)
             sums, batch_broken = self._backend.clipped_sum(select_rows(params, batch), weighted, clip, anchor_rows)
             if total is None and batch.rows.shape[0] == params.shape[0]:
-                total, broken = sums, batch_broken  # of all clients, in their order
+                total, broken = sums, batch_broken  # for all clients, in their order
                 continue
             if total is None or broken is None:
                 total, broken = self._zeros(params, clip)
@@ -107,7 +107,7 @@ class ClippedSums:
         return torch.zeros(params.shape, device=params.device, dtype=torch.float64), broken
 
     def _count(self, cohort: Tensor, broken: Tensor) -> None:
-        """Adds up broken examples; those of smaller cohorts are collected, since copies of indices take time."""
+        """Adds up broken examples; counts for smaller cohorts are collected first, since copying indices takes time."""
         if cohort.shape[0] == self._broken.shape[0]:
             self._broken += broken
             return
@@ -116,7 +116,7 @@ class ClippedSums:
             _ = self.broken_examples
 
     def largest_norms(self, batches: Iterator[Batch], params: Tensor, clip: Clip) -> list[float]:
-        """Returns the largest norm of a per-example gradient for each row."""
+        """Returns the largest per-example gradient norm of each row."""
         norms = torch.zeros(len(params), device=params.device, dtype=torch.float64)
         for batch in batches:
             largest = self._backend.largest_norm(select_rows(params, batch), batch, clip)
@@ -125,7 +125,7 @@ class ClippedSums:
 
 
 def select_rows(params: Tensor, batch: Batch) -> Tensor:
-    """Returns the rows of a batch's clients, without a copy if all rows are the same one or all are selected."""
+    """Returns the rows of a batch's clients, without a copy if all rows are equal or all are selected."""
     if params.stride(0) == 0:
         return params[:1].expand(batch.rows.shape[0], -1)
     if batch.rows.shape[0] == params.shape[0]:
@@ -134,13 +134,13 @@ def select_rows(params: Tensor, batch: Batch) -> Tensor:
 
 
 def row_slices(points: Tensor, drawn: Tensor | None, count: int, which: slice) -> Tensor:
-    """Returns the points of `which` of the drawn participants, one row each; not copied if all have the same point.
+    """Returns the points of `which` of the drawn participants, one row each; no copy if all have the same point.
 
     Args:
         points: Points of all participants, `[k, dim]`, or one for all, `[1, dim]`.
         drawn: Positions of the drawn clients among the participants, `[j]`; None if all compute.
         count: Number of drawn clients.
-        which: Which of the drawn clients.
+        which: Slice of the drawn clients.
     """
     if len(points) == 1 or points.stride(0) == 0:
         return points[:1].expand(len(range(count)[which]), -1)
@@ -158,22 +158,22 @@ def scale_rows(rows: Tensor, factors: Sequence[float]) -> Tensor:
 
 
 def check_depth(sizes: Sequence[int], chunk: int) -> None:
-    """Refuses sums whose rounding error could be larger than the sensitivity allows for (`ROUNDING`).
+    """Raises an error if the rounding error of a sum could exceed the one in the sensitivity (`ROUNDING`).
 
-    A float64 sum of n rows of norm C in which no row passes through more than d additions is wrong by at most
-    `d n 2**-53 C` (Higham, 2002, Accuracy and Stability of Numerical Algorithms, section 4.2).
+    A float64 sum of n rows of norm C, in which each row passes through at most d additions, has an error of at most `d
+    n 2**-53 C` (Higham, 2002, Accuracy and Stability of Numerical Algorithms, section 4.2).
 
     Args:
-        sizes: Numbers of examples in one sum: one client's, or all clients' where only their sum is released,
-            whose rows are added up afterwards.
+        sizes: Numbers of examples in one sum: of one client, or of all clients if only their sum is released and their
+            rows are added up afterwards.
         chunk: Largest number of examples that are summed at once.
 
     Raises:
-        ConfigError: the chunk is too large.
+        ConfigError: If the chunk is too large.
     """
     largest = max(sizes)
     total = sum(sizes)
     depth = min(chunk, largest) + largest // chunk + len(sizes) + 2
     if depth * total * 2.0**-53 > ROUNDING / 8:
-        fix = f"sums of {total} examples are exact enough in smaller pieces only: lower it, e.g. to 16384"
+        fix = f"sums of {total} examples are exact enough only in smaller pieces: lower it, e.g. to 16384"
         raise ConfigError("compute.chunk", chunk, fix)

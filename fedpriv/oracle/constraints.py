@@ -1,4 +1,4 @@
-"""Private constraint values and gradients of a Lagrangian before noise: sums in which each example is bounded."""
+"""Private constraint values and Lagrangian gradients before noise: sums with a bound on each example's contribution."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fedpriv.privacy.settings import Privacy
 
 
 def tables(population: Population) -> list[LossTable | None]:
-    """Returns each client's objective and constraints on its examples; None where a problem is no sum of losses.
+    """Returns each client's objective and constraints on its examples; None where a problem is not a sum of losses.
 
     Raises:
-        DataError: a client has no example in a group; it is named.
+        DataError: If a client has no example in a group; the message names the client.
     """
     loss_tables: list[LossTable | None] = []
     for row, problem in enumerate(population.problems):
@@ -38,11 +38,11 @@ def tables(population: Population) -> list[LossTable | None]:
 class ConstraintSums:
     """Computes constraint values and the factors of a Lagrangian's gradient from coefficients of each example's loss.
 
-    A constraint value is a sum of losses times coefficients, the gradient of a Lagrangian a sum of gradients times
-    coefficients. Each example's contribution is bounded; then both are noised and recorded like any other answer.
+    A constraint value is a sum of losses times coefficients; the gradient of a Lagrangian is a sum of gradients times
+    coefficients. Each example's contribution is bounded; then both are noised and recorded like any other query result.
 
     Args:
-        population: The clients, whose problems are sums of losses.
+        population: The clients; their problems must be sums of losses.
         privacy: The privacy settings.
         total: Adds up the rows of all processes, see `DataAnswerer`.
     """
@@ -55,18 +55,19 @@ class ConstraintSums:
         self._unit = Clip(1.0, privacy.clip.norm)
         like = population.params
         loss_tables = [table for table in tables(population) if table is not None]
-        assert len(loss_tables) == len(population)  # `runs.compatibility` refuses others
+        assert len(loss_tables) == len(population)  # `runs.compatibility` rejects other problems
         table_sizes = [(t.weights.shape[1], len(t.offset)) for t in loss_tables]
         width, height = (max(sizes) for sizes in zip(shard.widths, *table_sizes, strict=True))
-        # turns a division by the number of examples into one by the public size
+        # converts a division by the number of examples into a division by the public size
         scaled = list(zip(loss_tables, (population.counts / shard.sizes.double()).tolist(), strict=True))
         self._weights = _cat([_pad(t.weights * scale, width) for t, scale in scaled], 0, width).to(like)
-        # the server has no objective: the others' mean is that of all rows times this factor
+        # the server has no objective: the mean over the other clients is the mean of all rows times this factor
         share = shard.n_clients / shard.n_objectives
         self._objective = _cat([t.objective * scale for t, scale in scaled], 0).to(like) * share
         self._owner = torch.repeat_interleave(population.counts).to(like.device)
-        # largest norm of an example's coefficients, [n]; public, so that every process may have it of all clients: from
-        # public numbers alone, since the last bits of a number that a true count went through would tell that count
+        # largest norm of an example's coefficients, [n]. It is public, so every process may have it for all clients: it
+        # is computed from public numbers alone, since a number computed from a true count would reveal that count in
+        # its last bits
         sizes = shard.sizes.tolist()
         largest = [_pad(1 / (t.share * size), width).unsqueeze(0) for t, size in zip(loss_tables, sizes, strict=True)]
         self._reach = self._unit.norms(_cat(largest, 0, width).to(like))
@@ -76,7 +77,7 @@ class ConstraintSums:
         self._offset = _cat([_pad(t.offset, height).unsqueeze(0) for t in loss_tables], 0, height).to(like)
 
         def gather_all(facts: Tensor) -> Tensor:
-            """Returns the rows of all processes' clients: zeros for the others' rows, then a sum over processes."""
+            """Returns the rows of all processes' clients; rows of other processes are zeros here, then summed."""
             every = torch.zeros(shard.n_clients, facts.shape[1], dtype=torch.float64)
             return total(every.index_copy(0, shard.ids, facts.double().cpu()).view(1, -1)).view_as(every)
 
@@ -119,7 +120,7 @@ class ConstraintSums:
         return torch.einsum("nmq,nq->nm", self._matrix, sums) - self._offset
 
     def deviation(self, scales: Sequence[float], sampled: Tensor) -> Tensor:
-        """Returns an upper bound on the standard deviation of constraint values, by noise and random batches.
+        """Returns an upper bound on the standard deviation of constraint values due to noise and random batches.
 
         Args:
             scales: Noise scale of every client.

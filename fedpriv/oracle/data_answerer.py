@@ -1,14 +1,14 @@
-"""Answers queries from data, the only code that does: bounded query -> planned release -> noise -> ledger -> tensor.
+"""The only code that computes query results from data: bounded query -> planned release -> noise -> ledger -> tensor.
 
-What leaves a client decides how an answer is computed. There is one class for each boundary; `data_oracle` chooses it:
+The point at which data leave a client determines the computation. `data_oracle` chooses the class for this boundary:
 
 1. `GradientRows` (`at: gradient`): each client's sum of clipped examples, or its clipped gradient, is released.
-2. `GradientSum` (`at: gradient`): the same, where only the sum over clients is released.
-3. `Messages` (`at: message`): gradients stay with the client, and its message is clipped and released.
-4. `Unprotected` (`at: none`, and noise as a paper published it): recorded as not private.
+2. `GradientSum` (`at: gradient`): as before, but only the sum over clients is released.
+3. `Messages` (`at: message`): gradients stay with the client; its message is clipped and released.
+4. `Unprotected` (`at: none`, or noise as published in a paper): recorded as not private.
 
-Each answer looks up its planned release (fedpriv/oracle/releases.py), is clipped by that release's clip and gets its
-noise. The release scheme (fedpriv/privacy/release) adds the noise: to rows, also between pairs, or to one sum.
+Each query result is matched to its planned release (fedpriv/oracle/releases.py), clipped by that release's clip, and
+noised. The release scheme (fedpriv/privacy/release) adds the noise: to rows, also between pairs, or to one sum.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fedpriv.randomness.streams import PairSecrets, Randomness
 from fedpriv.settings.checks import check_finite
 
 _MAX_ENTRIES = 2**23
-"""Largest number of entries in clients' rows that are held at once if only their sum is released."""
+"""Largest number of entries of clients' rows that are held at once if only their sum is released."""
 
 
 def sum_rows(rows: Tensor) -> Tensor:
@@ -52,30 +52,31 @@ def sum_rows(rows: Tensor) -> Tensor:
 
 
 class DataAnswerer(ABC):
-    """Answers queries from the clients' data: clips, adds noise and writes the ledger.
+    """Computes query results from the clients' data: clips, adds noise and writes the ledger.
 
-    Guarantee: every tensor that a method returns is a Gaussian or Laplace mechanism whose sensitivity follows from how
-    its sum was clipped. Not so for `at: none` and `published`, which the ledger records as not private, and for
-    gradients with `at: message`, where only messages are noised.
+    Guarantee: every tensor that a method returns is the output of a Gaussian or Laplace mechanism with the sensitivity
+    that results from clipping its sum. Exceptions are `at: none` and `published`, which the ledger records as not
+    private, and gradients with `at: message`, where only messages are noised.
 
     Args:
         population: The clients: all, or those in this process.
-        sums: Computes sums over examples, each of them clipped.
+        sums: Computes sums over individually clipped examples.
         queries: Builds the queries; a private run needs a `noise_multiplier`.
         ledger: Records each release before its value is handed out.
         randomness: The run's random streams.
-        sum_clients: Adds up the rows of all processes, `[k, dim] -> [1, dim]`, as `network.total` does, for what is a
-            sum of all clients and for public facts. By default all rows are in this process.
+        sum_clients: Adds up the rows of all processes, `[k, dim] -> [1, dim]`, like `network.total`, for sums over all
+            clients and for public facts. By default all rows are in this process.
         max_clients: Returns the largest of the numbers of all processes: a process without participants cannot compute
             a bound from what its clients received.
-        pair_secrets: Secrets that the only client of this process has agreed on with the others; None if one process
-            draws the noise of all pairs.
-        table: The planned releases; without them each answer is priced when it is asked for.
+        pair_secrets: Secrets that the only client of this process has agreed on with the other clients; None if one
+            process draws the noise of all pairs.
+        table: The planned releases; without them, the privacy cost of each query is computed when it is made.
 
     Attributes:
         ledger: Records each release.
-        excluded: Participants of the round who have signed that they do not answer. The noise of their pairs is left
-            out, and the others' independent noise is priced for the remaining clients. Only with `pair_secrets`.
+        excluded: Participants of the round that have signed that they do not reply. The noise of their pairs is
+            omitted, and the privacy cost of the other clients' independent noise is recomputed. Only with
+            `pair_secrets`.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class DataAnswerer(ABC):
     ) -> None:
         privacy = queries.privacy
         if pair_secrets is not None and privacy.over_time is not None:
-            fix = "noise that pairs have agreed on is new in every round: use independent noise"
+            fix = "noise shared by pairs is new in every round: use independent noise"
             raise ConfigError("privacy.noise", "over time", fix)
         if privacy.over_time is None:
             history = None
@@ -112,11 +113,11 @@ class DataAnswerer(ABC):
         self._sampler = BatchSampler(population, randomness, privacy.cohort_rate, privacy.cohort_rounds)
         self._constraints: ConstraintSums | None = None
         self._releases = Releases(queries, table)
-        self._newest: tuple[PlannedRelease, Sequence[float]] | None = None  # the newest release, and rows' factors
+        self._newest: tuple[PlannedRelease, Sequence[float]] | None = None  # newest release, and rows' factors
         check_depth(self._rows_per_client(), population.chunk)
 
     def _rows_per_client(self) -> list[int]:
-        """Returns how many clipped rows each client adds to one sum."""
+        """Returns the number of clipped rows that each client adds to one sum."""
         if self._privacy.unit == "client":
             return [1] * self._shard.n_clients
         if not self._privacy.trust.sums_only:
@@ -127,11 +128,11 @@ class DataAnswerer(ABC):
     # --- the round
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`: draws the clients that compute in this round, if they are drawn in secret."""
+        """See `Answerer`; draws the clients that compute in this round, if they are drawn in secret."""
         if not self._shard.is_whole:
             context = replace(context, positions=self._shard.positions(context.cohort))
         self._drawn_positions = self._sampler.begin_round(context.round, context.cohort)
-        self._n_rows = context.positions.shape[0]  # of all participants: how many were drawn is secret
+        self._n_rows = context.positions.shape[0]  # of all participants: the number of drawn ones is secret
         return context, None
 
     @property
@@ -149,7 +150,7 @@ class DataAnswerer(ABC):
             return None
         return self._max_clients(bound)
 
-    # --- answers
+    # --- query results
 
     @abstractmethod
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
@@ -183,11 +184,13 @@ class DataAnswerer(ABC):
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
         """See `Answerer`."""
-        raise PrivacyError(f"privacy.at is {self._privacy.at!r}: messages are no releases; set it to 'message'")
+        raise PrivacyError(f"privacy.at is {self._privacy.at!r}, so messages are not released; set it to 'message'")
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
         """See `Answerer`."""
-        raise PrivacyError(f"privacy.at is {self._privacy.at!r}: exact answers are not private; set it to 'none'")
+        raise PrivacyError(
+            f"privacy.at is {self._privacy.at!r}, but exact query results are not private; set it to 'none'"
+        )
 
     @cached_property
     def problem(self) -> ProblemValues:
@@ -195,23 +198,23 @@ class DataAnswerer(ABC):
         return ProblemValues(self._population)
 
     def prepare(self, queries: Collection[str]) -> None:
-        """Computes what these queries need from all processes, so that each process can answer alone afterwards."""
+        """Computes what these queries need from all processes, so that each process can later compute results alone."""
         if self._privacy.private and "statistic:constraints" in queries:
             _ = self.constraints
 
     @property
     def constraints(self) -> ConstraintSums:
-        """Sums behind answers about constraints, before noise."""
-        # no cached_property: its lock would keep other processes from `sum_clients`
+        """Sums for queries about constraints, before noise."""
+        # not a cached_property: its lock would block other processes' `sum_clients`
         if self._constraints is None:
             self._constraints = ConstraintSums(self._population, self._privacy, self._sum_clients)
         return self._constraints
 
     def statistic_deviation(self, round_index: int) -> Tensor:
-        """Returns an upper bound on the standard deviation of constraint values, by noise and random batches (public).
+        """Returns a bound on the standard deviation of constraint values due to noise and random batches (public).
 
         Returns:
-            `[n_clients, c]`, of all clients, for a round in which every client takes part.
+            `[n_clients, c]`, for all clients, in a round in which every client takes part.
         """
         n_clients = self._queries.n_clients
         if not self._privacy.private:
@@ -238,7 +241,7 @@ class DataAnswerer(ABC):
     def _release_scaled(
         self, planned: PlannedRelease, context: RoundContext, rows: Tensor, factors: Sequence[float]
     ) -> Tensor:
-        """Releases each row times its client's public factor; `factors` are those of all participants."""
+        """Releases each row times its client's public factor; `factors` contains the factors of all participants."""
         rows = scale_rows(rows, [factors[position] for position in context.positions.tolist()])
         return self._release(planned, context, rows, factors)
 
@@ -250,11 +253,11 @@ class DataAnswerer(ABC):
         Args:
             planned: The planned release.
             context: The round.
-            rows: Rows of the participants in this process, `[j, dim]`, of sensitivity `factors` times the clip bound.
-            factors: Public factors of all participants; of a sum, those of its terms.
+            rows: Rows of the participants in this process, `[j, dim]`, with sensitivity `factors` times the clip bound.
+            factors: Public factors of all participants; for a sum, the factors of its terms.
 
         Returns:
-            The noised rows; of a sum the mean over all participants, drawn or not, in every row.
+            The noised rows; for a sum, the mean over all participants, drawn or not, in every row.
         """
         self._newest = planned, factors
         self._check_turn(planned)
@@ -264,7 +267,7 @@ class DataAnswerer(ABC):
         return (total / len(context.clients)).expand(self._n_rows, -1)
 
     def _check_turn(self, planned: PlannedRelease) -> None:
-        """Refuses a batch of another block of examples than the one whose turn has the price."""
+        """Raises an error for a batch from another block of examples than the one for which the cost was computed."""
         time = planned.record.time
         sampling = self._privacy.sampling
         if time is None or self._privacy.unit != "sample" or not isinstance(sampling, Cyclic):
@@ -272,7 +275,7 @@ class DataAnswerer(ABC):
         slot = self._sampler.slot(sampling)
         if slot != time.slot:
             raise PrivacyError(
-                f"round {planned.record.round} has block {slot} take part, and it is the turn of block {time.slot}"
+                f"round {planned.record.round} uses block {slot}, but it is the turn of block {time.slot}"
             )
 
     def _open(self, release: Release) -> Tensor:
@@ -291,16 +294,16 @@ class DataAnswerer(ABC):
         return self._scheme.noise_variances(*self._newest, positions)
 
     def _check_points(self, context: RoundContext, params: Tensor, anchor: Tensor | None) -> None:
-        """Refuses points that are not one row for each participant."""
+        """Raises an error unless points have one row for each participant."""
         expected = context.positions.shape[0], self._population.dim
-        if params.shape[0] == 1 and self.is_aggregate:  # one point for all
+        if params.shape[0] == 1 and self.is_aggregate:  # one point for all participants
             expected = 1, self._population.dim
         if params.shape != expected or (anchor is not None and anchor.shape != expected):
-            raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {expected}")
+            raise ConfigError("oracle query", tuple(params.shape), f"needs one row per participant: {expected}")
 
 
 class GradientRows(DataAnswerer):
-    """Gradients are the boundary: each client's row is released."""
+    """Releases each client's gradient row, with the boundary at gradients."""
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
         """See `Answerer`."""
@@ -315,7 +318,7 @@ class GradientRows(DataAnswerer):
 
 
 class GradientSum(DataAnswerer):
-    """Gradients are the boundary, and only their sum over clients is released, of a cohort that may be secret."""
+    """Releases only the sum of gradients over clients, with the boundary at gradients; the cohort may be secret."""
 
     @property
     def is_aggregate(self) -> bool:
@@ -323,7 +326,7 @@ class GradientSum(DataAnswerer):
         return True
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`: the sum of the clients' contributions is added up some clients at a time."""
+        """See `Answerer`; the sum of the clients' contributions is computed for some clients at a time."""
         self._check_points(context, params, anchor)
         planned = self._releases.release(query, context)
         self._n_rows = len(params)
@@ -357,26 +360,26 @@ class GradientSum(DataAnswerer):
         was_received = _is_received(params, context) and (anchor is None or _is_received(anchor, context))
         if context.index > 0 or not was_received:
             raise PrivacyError(
-                "with this trust only sums over clients are released. A second answer, or one at a point that was not "
-                "received, would depend on a client's own answers, which are never released. Ask once a round, at what "
-                "was received, or use local trust"
+                "with this trust, only sums over clients are released. A second query in a round, or one at a "
+                "point that was not received, would depend on a client's own query results, which are never "
+                "released. Make one query per round, at the received point, or use local trust"
             )
 
 
 class Messages(DataAnswerer):
-    """Messages are the boundary: gradients stay with their clients, which may be a secret part of the cohort."""
+    """Releases messages, with the boundary there: gradients stay with clients, a possibly secret part of a cohort."""
 
     _answered_round = -1
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`: rows of queries are those of the drawn clients."""
+        """See `Answerer`; rows of queries belong to the drawn clients."""
         context, _ = super().begin_round(context)
         if self._drawn_positions is None:
             return context, None
         return replace(context, positions=context.positions[self._drawn_positions]), self._drawn_positions
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`: without clip and noise, for the clients themselves."""
+        """See `Answerer`; without clipping and noise, for use by the clients themselves."""
         self._check_points(context, params, anchor)
         return scale_rows(self._sum(query, context, params, anchor), self._queries.factors(query, context.queried))
 
@@ -385,8 +388,8 @@ class Messages(DataAnswerer):
         rate = self._privacy.cohort_rate
         if rate < 1 and context.round <= self._answered_round:
             raise PrivacyError(
-                f"round {context.round} was answered already: a second answer from the same secret cohort is not in "
-                "the planned epsilon. Ask once a round"
+                f"round {context.round} already has a query result: the planned epsilon does not cover a second "
+                "one from the same secret cohort. Make one query per round"
             )
         planned = self._releases.release(query, context, self.excluded)
         clipped = planned.clip.rows(message)[0]
@@ -399,7 +402,7 @@ class Messages(DataAnswerer):
 
 
 class Unprotected(DataAnswerer):
-    """Nothing is the boundary: answers are exact, or have noise as a paper published it. Not private."""
+    """Returns exact results, or results with noise as published in a paper, without a boundary. Not private."""
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
         """See `Answerer`."""
@@ -433,7 +436,7 @@ class Unprotected(DataAnswerer):
     def _release_unprotected(
         self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float], params: Tensor
     ) -> Tensor:
-        """Releases exact rows, or rows with noise as a paper published it; recorded as not private."""
+        """Releases exact rows, or rows with noise as published in a paper; recorded as not private."""
         record = self._releases.release(query, context).record
         noise = self._privacy.published
         if noise is None:
@@ -451,13 +454,13 @@ class Unprotected(DataAnswerer):
 
 
 def _is_received(points: Tensor, context: RoundContext) -> bool:
-    """Returns whether the points are what the clients received this round, or one of several models side by side."""
+    """Returns True if the points are the model that the clients received this round, or one of several models."""
     if context.received is None:
         return False
     for received in context.received.split(points.shape[1], 1):
         if len(points) == 1 and received.stride(0) == 0:
             received = received[:1]
-        # the same memory needs no comparison, for which the processor would wait
+        # memory that is the same needs no comparison, for which the processor would wait
         if points.is_set_to(received) or torch.equal(points, received):
             return True
     return False
@@ -474,7 +477,7 @@ def data_oracle(
     pair_secrets: PairSecrets | None = None,
     table: ReleaseTable | None = None,
 ) -> Oracle[DataAnswerer]:
-    """Returns the oracle of a run; arguments as of `DataAnswerer`, with the privacy settings."""
+    """Returns the oracle of a run; see `DataAnswerer` for the arguments, except for the privacy settings."""
     queries = QueryBuilder(privacy, population.shard.all_sizes)
     boundary: type[DataAnswerer]
     if not privacy.private:

@@ -1,4 +1,4 @@
-"""Whether two results of the same computation differ by more than rounding explains."""
+"""Tests if two results of the same computation differ by more than rounding explains."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 # largest relative differences that rounding explains
 SAME_KERNEL = 1e-4
-"""Of one kernel on inputs of one shape."""
+"""Between two calls of one kernel on inputs of one shape."""
 OTHER_KERNEL = 1e-2
-"""Of two kernels: one for a batch, one for a batch of one."""
+"""Between two kernels: one for a batch and one for a batch of one."""
 OTHER_REDUCTION = 1e-3
-"""Of a batch's loss and the mean of its examples' losses."""
+"""Between a batch's loss and the mean of its examples' losses."""
 
 HALF_PRECISION = 2.0**-5
 """The same, if the loss computes in half precision."""
@@ -27,7 +27,7 @@ def differ(a: Tensor, b: Tensor, tolerance: float) -> bool:
 
 
 def rows_differ(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
-    """Returns which rows of two tensors with the same number of rows differ as in `differ`, `[n]`."""
+    """Returns a mask of the rows that differ in two tensors with the same number of rows, see `differ`, `[n]`."""
     if a.shape != b.shape:
         return torch.ones(len(a), dtype=torch.bool)
     a, b = (rows.detach().reshape(len(rows), -1).double().nan_to_num() for rows in (a, b))

@@ -24,14 +24,14 @@ from fedpriv.privacy.settings import Privacy
 
 
 class RecordingAnswerer:
-    """Records what would be released, and lets another answerer answer.
+    """Records the releases of queries, and passes the queries to another engine for results.
 
-    If a strategy's queries depend on answers, a real run may ask others than were recorded; the accountant then refuses
-    what would pass the budget.
+    If a strategy's queries depend on results, a real run may make queries other than the recorded ones. The accountant
+    then raises an error for releases that would exceed the budget.
 
     Args:
         queries: Builds the queries.
-        answers: Answers the queries.
+        answers: Computes the query results.
 
     Attributes:
         evaluations: Expected number of per-example gradients in each round, in float64; the true number is as secret as
@@ -54,11 +54,11 @@ class RecordingAnswerer:
 
     @property
     def table(self) -> ReleaseTable:
-        """What would be released, in order."""
+        """The planned releases, in order."""
         return ReleaseTable.of(tuple(self._kinds), self._columns)
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`; one client stands for all that a real run draws in secret."""
+        """See `Answerer`; one client represents all clients that a real run draws in secret."""
         self.evaluations.extend([0.0] * (context.round + 1 - len(self.evaluations)))
         if self._builder.privacy.samples_clients_before_compute:
             drawn = torch.arange(1)
@@ -123,16 +123,16 @@ class RecordingAnswerer:
         self.evaluations[round_index] += examples * query.gradients_per_example
 
     def repeat(self, period: int, rounds: int, cohort_of: Callable[[int], Sequence[int]]) -> None:
-        """Adds what the remaining rounds would release, if they repeat the queries of the first `period` rounds.
+        """Adds the releases of the remaining rounds, if they repeat the queries of the first `period` rounds.
 
         Args:
-            period: Number of rounds whose queries are recorded.
+            period: Number of recorded rounds.
             rounds: Number of rounds of the whole run.
             cohort_of: Returns the sorted numbers of the clients that take part in a round.
         """
         n_clients = self._builder.n_clients
         privacy = self._builder.privacy
-        # only then does a round's price not depend on its index
+        # only in this case is the privacy cost of a round independent of its index
         repeats = privacy.schedule == Uniform() and privacy.over_time is None
         expected = {
             query.sampling: self._builder.expected_batch_size(query.sampling, self._builder.sizes)
@@ -190,12 +190,12 @@ class RecordingAnswerer:
 def recording_oracle(
     privacy: Privacy, sizes: Sequence[int], answers: Answerer | None = None
 ) -> Oracle[RecordingAnswerer]:
-    """Returns an oracle without data, whose answerer records the queries.
+    """Returns an oracle without data that records the queries.
 
     Args:
-        privacy: The privacy settings, with a noise multiplier where they are private.
+        privacy: The privacy settings, with a noise multiplier if they are private.
         sizes: Public number of examples of each client.
-        answers: Answers the queries; zeros by default.
+        answers: Computes the query results; zeros by default.
     """
     queries = QueryBuilder(privacy, sizes)
     return Oracle(queries, RecordingAnswerer(queries, answers or ZeroAnswerer()), torch.empty(0))

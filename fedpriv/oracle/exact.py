@@ -29,7 +29,7 @@ class ProblemValues:
         population: The clients.
 
     Attributes:
-        equality: Which values must be zero, `[n, width]` boolean.
+        equality: True for values that must be zero, `[n, width]`.
         width: Largest number of constraint values of a client.
     """
 
@@ -38,8 +38,9 @@ class ProblemValues:
         self.width = self.equality.shape[1]
         self._n_objectives = population.shard.n_objectives
         loss_tables = tables(population)
-        # clients with the same problem and number of examples are one block; a user's function has a block per client
-        # (whether a problem is a sum of losses is the same for all its clients)
+        # clients with the same problem and number of examples form one block; a user's function has one block per
+        # client
+        # (a problem is a sum of losses either for all its clients or for none)
         row_groups: dict[tuple[int, int], list[int]] = {}
         for row, (problem, table) in enumerate(zip(population.problems, loss_tables, strict=True)):
             if table is None:
@@ -132,7 +133,7 @@ class _SumBlock:
 
 @dataclass(frozen=True)
 class _FunctionBlock:
-    """One client whose objective and constraints are functions that the user wrote."""
+    """One client with an objective and constraints that are user-written functions."""
 
     functional: Functional
     rows: list[int]

@@ -1,10 +1,10 @@
-"""Tests, before a run, that a loss is the mean or the sum of its values for single examples, and keeps nothing.
+"""Tests, before a run, that a loss is the mean or sum of its values for single examples and keeps no state.
 
-A run computes the gradient of each example alone. A loss with another value for a batch, such as one that divides by
-the weights of a batch, would therefore train something else than its author wrote. Neither the type of the model's
-outputs nor made-up targets may hide that: outputs may be any nesting of tensors or an object of a user's own, and the
-loss is also tried on real examples, among them those with the smallest and largest targets and one of each class.
-Nothing has been released when a loss is refused.
+A run computes the gradient of each example separately. A loss that has a different value for a batch, such as one that
+divides by the weights of a batch, would therefore train a different objective than intended. The type of the model's
+outputs or the choice of synthetic targets must not hide this: outputs may be any nesting of tensors or a user-defined
+object, and the loss is also tested on real examples, among them those with the smallest and largest targets and one of
+each class. Nothing has been released when a loss is rejected.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from fedpriv.oracle.traced_model import (
 )
 from fedpriv.randomness.streams import torch_generators
 
-_LARGE = 257  # examples in the largest batch whose loss is compared
-_BYTES = 32 << 20  # of its outputs and targets
-_STEPS = 50  # towards smaller losses
+_LARGE = 257  # examples in the largest batch for which the loss is compared
+_BYTES = 32 << 20  # of the batch's outputs and targets
+_STEPS = 50  # optimisation steps towards smaller losses
 Change = Callable[[Loss, Any, Nested], Any]
-"""Returns other outputs, from the loss, the outputs and the targets."""
+"""Returns changed outputs, from the loss, the outputs and the targets."""
 
 
 def validate_loss(trial: TracedModel, x: Nested, y: Nested, real: Callable[[], Pair]) -> list[str]:
-    """Refuses a loss that mixes or remembers examples, or that is another one for single examples.
+    """Raises an error for a loss that mixes or remembers examples, or has a different value for single examples.
 
     Args:
         trial: The model and its loss.
-        x: Inputs of a few made-up examples for which model and loss can be computed.
+        x: Inputs of a few synthetic examples for which model and loss can be computed.
         y: Their targets.
         real: Returns real examples that may trigger a special case of the loss.
 
@@ -59,7 +59,7 @@ def validate_loss(trial: TracedModel, x: Nested, y: Nested, real: Callable[[], P
         Warnings for the user.
 
     Raises:
-        ConfigError: names the loss and the fix.
+        ConfigError: If the loss is rejected; the message names the loss and the fix.
     """
     check_loss_parameters(trial.functional.loss)
     if is_mean_of_losses(trial.functional.loss, trial.outputs(x), y):
@@ -71,27 +71,29 @@ def validate_loss(trial: TracedModel, x: Nested, y: Nested, real: Callable[[], P
 
 
 def check_loss_parameters(loss: Loss) -> None:
-    """Refuses a loss with trainable parameters: a run trains only those of the model.
+    """Raises an error for a loss with trainable parameters, since a run trains only the model's parameters.
 
     Raises:
-        ConfigError: names the first such parameter.
+        ConfigError: If there is such a parameter; the message names the first one.
     """
     if not isinstance(loss, nn.Module):
         return
     for name, parameter in loss.named_parameters():
         if parameter.requires_grad:
             fix = (
-                f"has a parameter {name} of its own, which would not be trained, clipped or released. Make it a part "
-                "of the model (let the model's forward apply it to its outputs), or freeze it: requires_grad_(False)"
+                f"has its own parameter {name}, which would not be trained, clipped or released. Make it part "
+                "of the model (the model's forward applies it to its outputs), or freeze it: "
+                "requires_grad_(False)"
             )
             raise ConfigError("loss", name_of(loss), fix)
 
 
-# --- a loss that remembers examples, or whose per-example form is another one -----------------------------------------
+# --- a loss that remembers examples, or has a different per-example form
+# ------------------------------------------------
 
 
 def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
-    """Refuses a loss that returns another value or gradient for an example after it was called for others."""
+    """Raises an error if the loss or gradient of an example changes after the loss was called for other examples."""
     loss = trial.functional.loss
     order = [0, 1, 2, 0]  # the first example comes first and last
     together = trial.outputs(x)
@@ -101,12 +103,12 @@ def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
         alone = [trial.outputs(select_examples(x, [i])) for i in order]
     values = [_with_gradient(loss, output, select_examples(y, [i])) for output, i in zip(alone, order, strict=True)]
     if differ(values[0], values[3], SAME_KERNEL):
-        fix = "answers the same example differently when it is asked again; keep nothing between calls"
+        fix = "returns different values for the same example in two calls; it must not keep state between calls"
         raise ConfigError("loss", name_of(loss), fix)
 
 
 def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
-    """Refuses a per-example form that gives the examples of a batch other losses than the loss gives each alone."""
+    """Raises an error if the per-example form gives different losses than the loss gives for each example alone."""
     loss = trial.functional.loss
     outputs = trial.outputs(x)
     if trial.functional.form is None or not isinstance(outputs, Tensor):
@@ -116,12 +118,12 @@ def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
     alone = torch.cat([_with_gradient(loss, outputs[i : i + 1], select_examples(y, [i])) for i in range(3)])
     together = _with_gradient(form, outputs, y)
     if len(together) != len(outputs):
-        fix = f"its per-example form {name_of(form)} gives {len(together)} losses for {len(outputs)} examples"
-        raise ConfigError("loss", name_of(loss), f"{fix}; return one for each")
+        fix = f"its per-example form {name_of(form)} returns {len(together)} losses for {len(outputs)} examples"
+        raise ConfigError("loss", name_of(loss), f"{fix}; return one per example")
     # a form that differs from the loss on purpose comes with a warning
     is_same = not trial.functional.form.differs
     if is_same and any(differ(single, row, SAME_KERNEL) for single, row in zip(alone, together, strict=True)):
-        fix = "gives an example another loss or gradient in a batch than alone; use its own output and target only"
+        fix = "gives an example another loss or gradient in a batch than alone; use only its own output and target"
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
 
 
@@ -132,7 +134,7 @@ def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa
         return loss(outputs, targets).detach().reshape(-1, 1)
     outputs, variables = _variables(outputs)
     values = loss(outputs, targets).reshape(-1, 1)
-    # another weight for each loss: a derivative in another example's output would have the wrong one
+    # a different weight for each loss: a derivative in another example's output would have the wrong weight
     weights = 1 + torch.arange(len(values), device=values.device, dtype=values.dtype).unsqueeze(1)
     gradient = _gradient((weights * values).sum(), variables)
     if len(values) != len(first(targets)):
@@ -141,11 +143,12 @@ def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa
     return torch.cat([values.detach(), *columns], 1)
 
 
-# --- a loss that reads trained tensors which are no outputs -----------------------------------------------------------
+# --- a loss that reads trained tensors other than the outputs
+# -----------------------------------------------------------
 
 
 def _check_reads_outputs_only(trial: TracedModel, x: Nested, y: Nested) -> None:
-    """Refuses a loss with a gradient that does not come through the outputs, such as a penalty on parameters."""
+    """Raises an error for a loss with a gradient that bypasses the outputs, such as a penalty on parameters."""
     loss = trial.functional.loss
     outputs = trial.constant_outputs(select_examples(x, [0]))
     if outputs is None:
@@ -156,41 +159,42 @@ def _check_reads_outputs_only(trial: TracedModel, x: Nested, y: Nested) -> None:
         return
     shapes = {tensor.shape for tensor in _gradient_leaves(value) if isinstance(tensor, nn.Parameter)}
     names = [name for name, parameter in trial.model.named_parameters() if parameter.shape in shapes]
-    source = "a tensor with a gradient that is no output of the model"
+    source = "a tensor with a gradient that is not an output of the model"
     if shapes and names:
         source = f"a parameter of the shape of the model's {names[0]}"
     elif shapes:
         source = f"a parameter of shape {tuple(next(iter(shapes)))}"
     fix = (
-        f"reads {source}: its gradient would be dropped, since an example's loss is differentiated through its outputs "
-        "alone. For a penalty on parameters take the strategy's own: weight_decay of the optimizer, or the regularizer "
-        "(fedpriv.strategies.proximal.L2); else detach() what it reads"
+        f"reads {source}: its gradient would be dropped, since the loss of an example is differentiated only "
+        "through the model's outputs. For a penalty on parameters use the strategy's own: weight_decay of the "
+        "optimizer, or the regularizer (fedpriv.strategies.proximal.L2); otherwise detach() it"
     )
     raise ConfigError("loss", name_of(loss), fix)
 
 
 def _gradient_leaves(value: Tensor) -> list[Tensor]:
-    """Returns the tensors that a value's gradient flows to."""
+    """Returns the tensors to which a value's gradient flows."""
     variables = [getattr(node, "variable", None) for node in graph_nodes(value)]
     return [variable for variable in variables if variable is not None]
 
 
-# --- a loss that is another one for a batch than for its examples -----------------------------------------------------
+# --- a loss that differs between a batch and its examples
+# ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Losses:
-    """The loss of a batch of b examples and those of its examples alone, with their gradients.
+    """The loss of a batch of b examples and the losses of its examples alone, with their gradients.
 
     Attributes:
-        batch: What the loss returned for the batch.
+        batch: The result of the loss for the batch.
         alone: The losses of the examples alone, `[b]`.
-        batch_gradient: Gradient of the batch's loss (of its sum, if it has several numbers): in each example's outputs,
-            `[b, size]`, or where outputs cannot be split into examples in the model's parameters, `[1, dim]`.
-        gradients: Gradients of the examples' losses in their own outputs, `[b, size]`, or in the parameters,
-            `[b, dim]`.
-        outputs: The outputs of the different examples; None where each was computed by the model.
-        order: Which of the different examples the batch has, `[b]`.
+        batch_gradient: Gradient of the batch's loss (of its sum, if it has several numbers), in each example's outputs,
+            `[b, size]`, or, if outputs cannot be split into examples, in the model's parameters, `[1, dim]`.
+        gradients: Gradients of the examples' losses in their own outputs, `[b, size]`, or in the parameters, `[b,
+            dim]`.
+        outputs: The outputs of the different examples; None if each was computed by the model.
+        order: Index of the example at each position of the batch, `[b]`.
         tolerance: Largest relative difference that rounding explains.
     """
 
@@ -205,7 +209,7 @@ class _Losses:
     def is_sum(self, weights: Tensor) -> bool:
         """Returns True if the batch's loss is the sum of its examples' losses times `weights [b]`, also in gradients.
 
-        Rounding is compared with the sum of magnitudes, since terms may cancel each other.
+        Rounding is compared with the sum of magnitudes, since terms may cancel.
         """
         terms = weights * self.alone
         if self.batch.numel() != 1 or (self.batch.reshape(()) - terms.sum()).abs() > self.tolerance * terms.abs().sum():
@@ -213,7 +217,7 @@ class _Losses:
         return self.has_gradient_of_sum(weights)
 
     def has_gradient_of_sum(self, weights: Tensor) -> bool:
-        """Returns True if the gradient is that of the sum of examples' losses times `weights [b]`."""
+        """Returns True if the gradient equals the gradient of the sum of examples' losses times `weights [b]`."""
         expected = weights.unsqueeze(1) * self.gradients
         scale = expected.norm(dim=1)
         if len(self.batch_gradient) == 1 != len(expected):
@@ -226,7 +230,7 @@ def _check_reduction(trial: TracedModel, x: Nested, y: Nested, real: Callable[[]
     """Compares the loss of a batch with the losses of its examples alone; returns warnings for the user.
 
     Raises:
-        ConfigError: the loss is neither the mean nor the sum of its values for single examples, or has no gradient.
+        ConfigError: If the loss is neither the mean nor the sum of its values for single examples, or has no gradient.
     """
     form = trial.functional.form
     notes: list[str] = []
@@ -243,24 +247,24 @@ def _check_reduction(trial: TracedModel, x: Nested, y: Nested, real: Callable[[]
             has_gradient.append(bool(losses.gradients.any()))
     if has_gradient and not any(has_gradient):
         fix = (
-            "has a gradient of 0 for each example that was tried, so nothing but noise would be trained: return a "
-            "value that changes with the outputs of a single example"
+            "has a gradient of 0 for each tested example, so only noise would be trained: return a value that "
+            "changes with the outputs of each example"
         )
         raise ConfigError("loss", name_of(trial.functional.loss), fix)
     return list(dict.fromkeys(notes))
 
 
 def _tried_losses(trial: TracedModel, x: Nested, outputs: Any, y: Nested) -> Iterator[_Losses]:  # noqa: ANN401
-    """Yields a batch's loss and those of its examples at the model's outputs and, where outputs split, at others.
+    """Yields a batch's loss and its examples' losses at the model's outputs and, if outputs split, at changed outputs.
 
-    The others are larger, smaller, and better ones, and a larger batch. What draws random numbers is not compared, for
-    draws of a batch differ from those of its examples.
+    The changed outputs are larger, smaller, and of lower loss, and there is a larger batch. Losses that draw random
+    numbers are not compared, since draws for a batch differ from draws for its examples.
     """
     if not _is_split(outputs, len(first(x))):
         yield from _computed([lambda: _losses_of_examples(trial, x, y)])
         return
     loss = trial.functional.loss
-    # in double precision, where rounding hides little; a loss with tensors of its own may take single precision only
+    # in double precision, where rounding hides little; a loss with tensors may accept single precision only
     in_double = _attempts(loss, _as_double(outputs), each(_as_double, y), _CHANGES)
     computed = list(_computed(in_double))
     if not computed:
@@ -269,7 +273,7 @@ def _tried_losses(trial: TracedModel, x: Nested, outputs: Any, y: Nested) -> Ite
 
 
 def _attempts(loss: Loss, outputs: Any, y: Nested, changes: Sequence[Change]) -> list[Callable[[], _Losses | None]]:  # noqa: ANN401
-    """Returns functions that compute a batch's loss and those of its examples: at changed outputs, in a large batch."""
+    """Returns functions that compute a batch's loss and its examples' losses: at changed outputs, in a large batch."""
     attempts: list[Callable[[], _Losses | None]] = []
     for change in changes:
         attempts.append(lambda change=change: _losses_of_outputs(loss, change(loss, outputs, y), y))
@@ -282,7 +286,7 @@ def _attempts(loss: Loss, outputs: Any, y: Nested, changes: Sequence[Change]) ->
 
 
 def _computed(attempts: Sequence[Callable[[], _Losses | None]]) -> Iterator[_Losses]:
-    """Yields what can be computed and compared."""
+    """Yields the losses that can be computed and compared."""
     for attempt in attempts:
         try:
             losses = attempt()
@@ -295,19 +299,19 @@ def _computed(attempts: Sequence[Callable[[], _Losses | None]]) -> Iterator[_Los
 
 
 def _losses_of_outputs(loss: Loss, outputs: Any, y: Nested, indices: Sequence[int] | None = None) -> _Losses | None:  # noqa: ANN401
-    """Returns the loss of a batch and those of its examples alone, from outputs that can be split into examples.
+    """Returns the loss of a batch and its examples' losses, from outputs that can be split into examples.
 
     Args:
         loss: The loss.
-        outputs: The outputs of different examples.
+        outputs: The outputs of distinct examples.
         y: Their targets.
-        indices: Which of them the batch has; None for each once.
+        indices: Indices of the examples in the batch; None for each once.
 
     Returns:
         None if the loss draws random numbers.
 
     Raises:
-        ConfigError: the loss draws random numbers and mixes examples.
+        ConfigError: If the loss draws random numbers and mixes examples.
     """
     count = len(first(y))
     order = list(indices or range(count))
@@ -335,14 +339,14 @@ def _tolerance(lowest: LowestPrecision) -> float:
 
 
 def _batch_loss(loss: Loss, outputs: Any, y: Nested) -> tuple[Tensor, Tensor, bool]:  # noqa: ANN401
-    """Returns a batch's loss, the gradient of its sum in each example's outputs `[b, size]`, and whether it draws."""
+    """Returns a batch's loss, the gradient of its sum in each example's outputs `[b, size]`, and True if it draws."""
     together, variables = _variables(outputs)
     batch, draws = _call(loss, together, y)
     return batch.detach(), _rows_of(_gradient(batch.sum(), variables), len(first(y))), draws
 
 
 def _check_random(loss: Loss, outputs: Any, y: Nested, gradient: Tensor) -> None:  # noqa: ANN401
-    """Refuses a loss with random draws if an example's gradient changes with other examples, for the same draws."""
+    """Raises an error for a random loss if an example's gradient depends on others, for the same draws."""
     count = len(first(y))
     if count < 3:
         return
@@ -350,14 +354,14 @@ def _check_random(loss: Loss, outputs: Any, y: Nested, gradient: Tensor) -> None
     _, other, _ = _batch_loss(loss, _select(outputs, changed), select_examples(y, changed))
     if rows_differ(gradient[1:], other[1:], OTHER_REDUCTION).any():
         fix = (
-            "draws random numbers and gives an example another gradient if another example of the batch changes; use "
-            "each example's own output and target only"
+            "draws random numbers, and the gradient of an example depends on other examples of the batch; use "
+            "only each example's own output and target"
         )
         raise ConfigError("loss", name_of(loss), fix)
 
 
 def _losses_of_examples(trial: TracedModel, x: Nested, y: Nested) -> _Losses | None:
-    """Returns the loss of a batch and those of its examples, each computed by the model; None if that draws."""
+    """Returns the losses of a batch and of its examples, each computed by the model; None if the model draws."""
     if trial.draws(x):
         return None
     loss = trial.functional.loss
@@ -388,7 +392,7 @@ def _scaled(factor: float) -> Change:
 
 
 def _better(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
-    """Returns outputs with smaller losses: some losses have another form near their minimum."""
+    """Returns outputs with smaller losses, since some losses have a different form near their minimum."""
     for _ in range(_STEPS):
         outputs, variables = _variables(outputs)
         gradient = _gradient(loss(outputs, y).sum(), variables)
@@ -405,7 +409,7 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
     """Returns a warning if a batch's loss is not the mean of its examples' losses; empty if it is.
 
     Raises:
-        ConfigError: it is neither the mean nor the sum.
+        ConfigError: If it is neither the mean nor the sum.
     """
     loss = trial.functional.loss
     name = name_of(loss)
@@ -418,12 +422,12 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
     if is_of_each and losses.has_gradient_of_sum(ones):
         return ""
     if losses.batch.numel() != 1:
-        fix = f"gives {losses.batch.numel()} numbers for {count} examples; return their mean, or one for each example"
+        fix = f"returns {losses.batch.numel()} numbers for {count} examples; return their mean, or one per example"
         raise ConfigError("loss", name, fix)
     if losses.is_sum(ones):
         return (
-            f"the loss {name} sums over a batch: here the mean over examples is trained and shown, so a learning rate "
-            "for the sum is to be multiplied by the batch's size"
+            f"the loss {name} sums over a batch, but fedpriv trains on and reports the mean over examples: "
+            "multiply a learning rate that was chosen for the sum by the batch size"
         )
     value = losses.batch.reshape(())
     x, y = (select_examples(tree, losses.order) for tree in (x, y))
@@ -433,29 +437,32 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
         if matched is not value and not differ(matched, losses.alone.mean(), losses.tolerance):
             shapes = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(y).shape[1:])} of each example"
             return (
-                f"the loss {name} compares {shapes}: in a batch torch would compare every output with every target; "
-                "here each example is compared with its own. Give both one shape, e.g. by model(x).squeeze(-1)"
+                f"the loss {name} compares {shapes}: torch would compare every output of a batch with every "
+                "target; fedpriv compares each example with its own target. Give both the same shape, e.g. "
+                "with model(x).squeeze(-1)"
             )
     for weights in _shares_of_labels((x, y)):
         if losses.is_sum(weights.to(losses.alone)):
             return (
-                f"the loss {name} is the mean over all labels of a batch that it does not ignore: here an example's "
-                "loss is the mean over its own labels, and each example counts the same"
+                f"the loss {name} is the mean over all labels of a batch that it does not ignore; fedpriv uses "
+                "the mean over the labels of each example, so that each example counts the same"
             )
     fix = (
-        f"gives a batch of {count} examples {float(value):.4g}, which is neither the mean "
-        f"({float(losses.alone.mean()):.4g}) nor the sum ({float(losses.alone.sum()):.4g}) of what it gives each alone"
+        f"returns {float(value):.4g} for a batch of {count} examples, which is neither the mean "
+        f"({float(losses.alone.mean()):.4g}) nor the sum ({float(losses.alone.sum()):.4g}) of its values for "
+        "each example alone"
     )
     if not differ(value, losses.alone.mean(), losses.tolerance):
-        fix = f"has the mean of its examples' values for a batch of {count}, but not the mean of their gradients"
+        fix = f"returns the mean of its examples' values for a batch of {count}, but not the mean of their gradients"
     if not losses.alone.isfinite().all():
-        fix = f"gives an example alone NaN or infinity, and a batch of {count} examples {float(value):.4g}"
+        fix = f"returns NaN or infinity for an example alone, and {float(value):.4g} for a batch of {count} examples"
     elif not losses.gradients.any():
-        fix += " (alone each example has a gradient of 0)"
+        fix += " (alone, each example has a gradient of 0)"
     fix += (
-        ". Gradients are those of single examples, so another loss would be trained. Write what it gives each example: "
-        "fedpriv.models.Loss(lambda outputs, targets: ...), which returns a tensor [b] (in torch's own losses "
-        "reduction='none'), with weights divided by a public number and without terms about the batch"
+        ". Gradients are computed for single examples, so another loss would be trained. Write the loss of "
+        "each example: fedpriv.models.Loss(lambda outputs, targets: ...), which returns a tensor [b] "
+        "(reduction='none' for torch's losses), with weights divided by a public number and without terms that "
+        "depend on the batch"
     )
     raise ConfigError("loss", name, fix)
 
@@ -475,9 +482,9 @@ def _without_broadcasting(loss: Loss, outputs: Tensor, targets: Nested, otherwis
 
 
 def _shares_of_labels(trees: tuple[Nested, Nested]) -> Iterator[Tensor]:
-    """Yields each example's share of the labels in a batch that are not ignored, `[b]`, for what may be labels.
+    """Yields each example's share of the labels in a batch that are not ignored, `[b]`, for all candidate labels.
 
-    They may lie among the targets or the inputs, and be compared from the second one on, as next words are.
+    Labels may be among the targets or the inputs, and may be compared from the second one on, as next words are.
     """
     for leaf in leaves(trees):
         if leaf.is_floating_point() or leaf.dtype == torch.bool or leaf.dim() < 2:
@@ -493,7 +500,7 @@ def _shares_of_labels(trees: tuple[Nested, Nested]) -> Iterator[Tensor]:
 
 
 def _is_split(outputs: Any, count: int) -> bool:  # noqa: ANN401 - whatever a model returns
-    """Returns True if outputs are a nesting of tensors with a row for each example, which can be sliced."""
+    """Returns True if outputs are a nesting of tensors with one row for each example, which can be sliced."""
     parts = tree_leaves(outputs)
     tensors = [part for part in parts if isinstance(part, Tensor)]
     plain = all(isinstance(part, Tensor | int | float | str | None) for part in parts)
@@ -521,7 +528,7 @@ def _as_double(outputs: Any) -> Any:  # noqa: ANN401
 
 
 def _variables(outputs: Any) -> tuple[Any, list[Tensor]]:  # noqa: ANN401
-    """Returns copies of outputs, and those of their tensors in which a loss can be differentiated."""
+    """Returns copies of outputs, and the copied tensors with respect to which a loss can be differentiated."""
     parts, structure = tree_flatten(outputs)
     copies = [part.detach().clone() if isinstance(part, Tensor) else part for part in parts]
     variables = [part for part in copies if isinstance(part, Tensor) and part.is_floating_point()]
@@ -531,7 +538,7 @@ def _variables(outputs: Any) -> tuple[Any, list[Tensor]]:  # noqa: ANN401
 
 
 def _gradient(value: Tensor, variables: Sequence[Tensor]) -> list[Tensor]:
-    """Returns the derivatives of a value in each variable; zeros where it has none."""
+    """Returns the derivatives of a value in each variable; zeros if there is none."""
     if not value.requires_grad:
         return [torch.zeros_like(variable) for variable in variables]
     return list(torch.autograd.grad(value, variables, materialize_grads=True))

@@ -1,8 +1,8 @@
-"""Answers of rounds that a stopped run has released and then lost: zeros, without a look at the data.
+"""Results for rounds that a stopped run has released and then lost: zeros, computed without access to the data.
 
-What a run releases after its last checkpoint is on record, and charged, but its values died with the process. To ask
-again would be a second release. So the resumed run makes these rounds with zeros for answers: the state of its strategy
-counts them, and the next new release is the next one of the plan.
+Releases after a run's last checkpoint are recorded and charged, but their values are lost with the process. Repeating a
+query would be a second release. The resumed run therefore computes these rounds with zeros as query results: the state
+of its strategy counts them, and the next new release is the next one of the plan.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from fedpriv.oracle.synthetic import ZeroAnswerer
 
 
 class LostAnswerer(ZeroAnswerer):
-    """Answers zeros to the clients of this process, in rounds that a stopped run has released and then lost.
+    """Returns zeros to the clients of this process, in rounds that a stopped run has released and then lost.
 
-    Messages stay as they are: where a message is released, it depends on what was received and on the answers, which
-    are zeros here, and on nothing of the data.
+    Messages are unchanged: a released message depends on what was received and on the query results, which are zeros
+    here, and does not depend on the data.
 
     Args:
         population: The clients of this process.

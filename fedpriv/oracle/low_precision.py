@@ -1,14 +1,14 @@
-"""Finds models that compute in less than single precision by themselves, e.g. under an autocast of their own.
+"""Finds models that compute in less than single precision by themselves, e.g. under autocast in the model.
 
-An example's gradient may be rounded otherwise where its batch has another size. In bfloat16 that is 2**-8 of it, for
-every other example of the batch: a removed example could then change a sum by more than its clip bound. Neighbours of
-relation replace_one and unit sample have batches of one size. A backward pass of a user's own, which alone computes so,
-is not found.
+An example's gradient may be rounded differently in a batch of another size. In bfloat16 the relative change is 2**-8
+for every other example of the batch: removing one example could then change a sum by more than its clip bound.
+With the privacy unit sample and the neighbouring relation replace_one, neighbours have batches of equal size. A
+user-defined backward pass that alone uses low precision is not found.
 
-Torch may also multiply float32 numbers in less while all types say float32: after
+Torch may also multiply float32 numbers in lower precision while all types are reported as float32: after
 `torch.set_float32_matmul_precision("medium")`, with `fp32_precision` of one of `torch.backends`, with oneDNN's variable
-`ONEDNN_DEFAULT_FPMATH_MODE`, and in cuDNN's convolutions unless they are told not to. There are many switches, so
-a run sets them all and measures products.
+`ONEDNN_DEFAULT_FPMATH_MODE`, and in cuDNN's convolutions unless this is disabled. Since there are many switches, a run
+sets them all and measures products.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from fedpriv.privacy.settings import Privacy
 
 _LEAST_BITS = 32
 _LARGEST_ERROR = 2.0**-14
-"""Of a product of float32 numbers, over the largest entry: 2**-20 is usual, and 2**-11 with TensorFloat-32."""
+"""Error of a product of float32 numbers over its largest entry: usually 2**-20, and 2**-11 with TensorFloat-32."""
 
 
 class LowestPrecision(TorchFunctionMode):
-    """Notes the floating-point type of fewest bits among the results of all calls of torch in a forward pass."""
+    """Records the floating-point type with the fewest bits among the results of all torch calls in a forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,14 +61,14 @@ class LowestPrecision(TorchFunctionMode):
 
 
 def needs_full_precision(privacy: Privacy) -> bool:
-    """Returns True if float32 numbers must be multiplied in float32: neighbours may have batches of other sizes."""
+    """Returns True if float32 numbers must be multiplied in float32 because neighbours' batch sizes may differ."""
     return privacy.private and (privacy.unit, privacy.relation) != ("sample", "replace_one")
 
 
 def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Nested, y: Nested) -> None:
-    """Refuses a model or a loss that computes in half precision where neighbours may have batches of other sizes.
+    """Raises an error for a model or loss that computes in half precision if neighbours' batch sizes may differ.
 
-    A run sets the precision of products by itself (`fedpriv.distributed.modes`); the check finds where that fails.
+    A run sets the precision of products (`fedpriv.distributed.modes`); the check finds cases where that fails.
 
     Args:
         population: The clients, with their model and loss.
@@ -78,7 +78,8 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
         y: Their targets.
 
     Raises:
-        ConfigError: names the model and the type, or the device that multiplies float32 numbers in less.
+        ConfigError: If precision is low; the message names the model and type, or the device with low-precision
+            products.
     """
     if not needs_full_precision(privacy):
         return
@@ -87,9 +88,9 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
         TracedModel(population, row).gradient(x, y)
     if lowest.is_half:
         fix = (
-            f"it or its loss computes in {lowest.dtype}, which is shown for unit sample and relation replace_one only, "
-            "where neighbours have batches of one size: with another size kernels may round other examples' gradients "
-            "otherwise, by 2**-8; compute in float32, without autocast"
+            f"it or its loss computes in {lowest.dtype}, which is supported only for unit sample and relation "
+            "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other "
+            "examples' gradients differently, by 2**-8; compute in float32, without autocast"
         )
         raise ConfigError("model", type(population.model).__name__, fix)
     if row.dtype == torch.float32:
@@ -99,10 +100,10 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
 def _check_products(device: torch.device) -> None:
     if largest_error(device) > _LARGEST_ERROR:
         fix = (
-            "multiplies float32 numbers in less than float32, which is shown for unit sample and relation replace_one "
-            "only, where neighbours have batches of one size: with another size kernels may round other examples' "
-            'gradients otherwise; say torch.set_float32_matmul_precision("highest"), set no fp32_precision of '
-            "torch.backends, and unset ONEDNN_DEFAULT_FPMATH_MODE"
+            "multiplies float32 numbers with lower precision, which is supported only for unit sample and relation "
+            "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other "
+            'examples\' gradients differently; call torch.set_float32_matmul_precision("highest"), set no '
+            "fp32_precision of torch.backends, and unset ONEDNN_DEFAULT_FPMATH_MODE"
         )
         raise ConfigError("compute.device", str(device), fix)
 

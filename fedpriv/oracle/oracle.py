@@ -1,7 +1,8 @@
-"""The oracle of a strategy: it builds queries, and an answerer answers them.
+"""The oracle of a strategy: it builds queries, and a query engine computes their results.
 
-Answerers are interchangeable: `DataAnswerer` (data_answerer.py) answers from data with noise and a ledger; zeros,
-random numbers and unit impulses (synthetic.py) replace data; `RecordingAnswerer` (dry_run.py) records the queries.
+Query engines are interchangeable: `DataAnswerer` (data_answerer.py) computes results from data, with noise and a
+ledger; zeros, random numbers and unit impulses (synthetic.py) replace data; `RecordingAnswerer` (dry_run.py) records
+the queries.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from fedpriv.privacy.settings import Privacy
 
 @dataclass(frozen=True)
 class RoundContext:
-    """The participants of a round, and how many of its queries have been answered.
+    """The participants of a round, and the number of its queries that have been answered.
 
     Attributes:
-        round: The round, from 0.
+        round: Index of the round, from 0.
         cohort: Numbers of the participants, in all processes, sorted, `[m]`.
         clients: The same numbers.
-        positions: Positions in `cohort` of the clients that the rows of queries belong to, `[k]`: the participants in
-            this process or, if some were drawn in secret, the drawn ones.
-        received: What the participants in this process received, `[k, dim]`; None if unknown.
-        index: Number of answers of the round so far.
+        positions: Positions in `cohort` of the clients to which rows of queries belong, `[k]`: the participants in this
+            process or, if some were drawn in secret, the drawn ones.
+        received: Values received by the participants in this process, `[k, dim]`; None if unknown.
+        index: Number of queries of the round so far.
     """
 
     round: int
@@ -42,14 +43,14 @@ class RoundContext:
 
     @staticmethod
     def of(round_index: int, cohort: Tensor, n_clients: int, received: Tensor | None = None) -> RoundContext:
-        """Returns the context of a round all of whose participants are in this process.
+        """Returns the context of a round with all participants in this process.
 
         Raises:
-            ConfigError: the cohort is not sorted, or a client is in it twice: rows would be taken for others'.
+            ConfigError: If the cohort is not sorted or contains a client twice, so rows would be mixed up.
         """
-        numbers = cohort.numpy()  # of some numbers numpy is several times as fast as torch
+        numbers = cohort.numpy()  # for few numbers numpy is several times as fast as torch
         if not (numbers[1:] > numbers[:-1]).all():
-            raise ConfigError("network cohort", cohort.tolist(), "give every client once, in ascending order")
+            raise ConfigError("network cohort", cohort.tolist(), "name every client once, in ascending order")
         clients: Sequence[int] = range(n_clients)
         if len(numbers) < n_clients or numbers[0] != 0 or numbers[-1] != n_clients - 1:
             clients = tuple(cohort.tolist())
@@ -57,23 +58,23 @@ class RoundContext:
 
     @property
     def queried(self) -> Tensor:
-        """Numbers of the clients whose rows queries have, `[k]`."""
+        """Numbers of the clients to which the rows of queries belong, `[k]`."""
         return self.cohort[self.positions]
 
     def after_answer(self) -> RoundContext:
-        """Returns the context in which one answer more has been given."""
-        # a new object, without the detour of `dataclasses.replace`
+        """Returns the context after one more query has been answered."""
+        # a new object, which is faster than `dataclasses.replace`
         return RoundContext(self.round, self.cohort, self.clients, self.positions, self.received, self.index + 1)
 
     def answer(self, query: Query, excluded: frozenset[int] = frozenset()) -> Answer:
-        """Returns the identity of the next answer: its round, its index and its clients fix its price and noise."""
+        """Returns the identity of the next query result (round, index, clients), which fixes its cost and noise."""
         clip = query.clip
         share = query.budget_share
         return Answer(self.round, self.index, query.name, self.clients, clip, share, excluded)
 
 
 class Answerer(Protocol):
-    """Answers the queries of a strategy. Row i of a tensor belongs to the i-th of `context.positions`."""
+    """Computes the results of a strategy's queries. Row i of a tensor belongs to client i of `context.positions`."""
 
     @property
     def is_aggregate(self) -> bool:
@@ -106,15 +107,15 @@ class Answerer(Protocol):
         ...
 
     def equality(self, context: RoundContext) -> Tensor:
-        """Returns which constraint values must be zero, `[k, c]` boolean; the others must not be positive."""
+        """Returns True for constraint values that must be zero, `[k, c]`; the others must not be positive."""
         ...
 
     def common_bound(self, bound: float | None) -> float | None:
-        """Returns the clip bound of a difference of gradients: the largest of all processes; None for the default."""
+        """Returns the clip bound for a difference of gradients: the largest of all processes; None for the default."""
         ...
 
     def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
-        """Returns, for the newest gradient, the noise variance of each row and each row's share in that of the mean."""
+        """Returns the newest gradient's noise variance in each row, and each row's share in the mean's variance."""
         ...
 
 
@@ -122,11 +123,11 @@ A_co = TypeVar("A_co", bound=Answerer, covariant=True)
 
 
 class Oracle(Generic[A_co]):
-    """Answers a strategy's queries about the clients' data; implements `fedpriv.strategies.base.Oracle`.
+    """Computes the results of a strategy's queries on the clients' data; implements `fedpriv.strategies.base.Oracle`.
 
     Args:
         queries: Builds the queries.
-        answerer: Answers them.
+        answerer: Computes the results.
         like: A tensor with the type and device that weights should have.
 
     Attributes:
@@ -149,17 +150,17 @@ class Oracle(Generic[A_co]):
 
         Args:
             round_index: The round, from 0.
-            cohort: Numbers of the clients that take part, in all processes, sorted; records and prices are those of
-                all.
-            received: What the participants in this process received, `[k, dim]`.
+            cohort: Numbers of the clients that take part, in all processes, sorted; records and privacy costs cover all
+                of them.
+            received: Values received by the participants in this process, `[k, dim]`.
 
         Returns:
-            If some clients were drawn in secret to send a message, the positions of the drawn ones among this process's
-            participants, `[j]`: rows of queries and messages are then theirs. None if rows are those of all
-            participants in this process.
+            If some clients were drawn in secret to send a message, the positions of the drawn clients among this
+            process's participants, `[j]`; rows of queries and messages then belong to the drawn clients. None if rows
+            belong to all participants in this process.
 
         Raises:
-            ConfigError: the cohort is not sorted, or a client is in it twice.
+            ConfigError: If the cohort is not sorted or contains a client twice.
         """
         context = RoundContext.of(round_index, cohort, self.n_clients, received)
         self._context, drawn = self.answerer.begin_round(context)
@@ -177,7 +178,7 @@ class Oracle(Generic[A_co]):
 
     @property
     def equality(self) -> Tensor:
-        """Which constraint values must be zero, `[k, c]` boolean (public)."""
+        """True for constraint values that must be zero, `[k, c]` (public)."""
         return self.answerer.equality(self._context)
 
     @property
@@ -185,7 +186,7 @@ class Oracle(Generic[A_co]):
         """Variance of the noise in each entry of the newest gradient's rows, `[k, 1]` (public).
 
         Raises:
-            ConfigError: messages are noised, not gradients.
+            ConfigError: If messages are noised and not gradients.
         """
         self._check_gradients_are_noised()
         row_variances, _ = self.answerer.noise_variances(self._context)
@@ -198,7 +199,7 @@ class Oracle(Generic[A_co]):
         The mean of these shares is the variance of the noise in the mean.
 
         Raises:
-            ConfigError: messages are noised, not gradients.
+            ConfigError: If messages are noised and not gradients.
         """
         self._check_gradients_are_noised()
         _, variance_shares = self.answerer.noise_variances(self._context)
@@ -206,7 +207,7 @@ class Oracle(Generic[A_co]):
 
     def _check_gradients_are_noised(self) -> None:
         if self.privacy.private and self.privacy.at == "message":
-            fix = "where noise is on messages, gradients have none to subtract: leave it out, or set at to 'gradient'"
+            fix = "is only for noise on gradients: leave it out, or set privacy.at to 'gradient'"
             raise ConfigError("strategy.optimizer", "noise_floor", fix)
 
     def gradient(self, params: Tensor) -> Tensor:
@@ -227,7 +228,7 @@ class Oracle(Generic[A_co]):
         Args:
             params: First point, `[k, dim]`.
             anchor: The other point, `[k, dim]`.
-            bound: Norm to which each unit's difference is clipped, public or computed from what was released. By
+            bound: Norm to which each privacy unit's difference is clipped, public or computed from released values. By
                 default, and at most, twice the clip bound of a gradient.
         """
         query = self.queries.gradient_difference(self.answerer.common_bound(bound))
@@ -240,7 +241,7 @@ class Oracle(Generic[A_co]):
 
         Args:
             params: One point for each client.
-            multipliers: Public, or computed from what was released before.
+            multipliers: Public, or computed from values released before.
         """
         return self._gradients(self.queries.lagrangian_gradient(multipliers), params)
 
@@ -252,14 +253,14 @@ class Oracle(Generic[A_co]):
     def statistic(self, params: Tensor, name: str) -> Tensor:
         """Returns a statistic of each client at its row; `"constraints"`: its constraint values, `[n, dim] -> [n, c]`.
 
-        Each example contributes its loss, clipped to `[0, bound]` and centred, times public coefficients: a vector of
-        norm at most 1, before the row is multiplied by a public factor.
+        Each example contributes its loss, clipped to `[0, bound]` and centred, times public coefficients. This is a
+        vector of norm at most 1, before the row is multiplied by a public factor.
 
         Raises:
-            ConfigError: there is no statistic of this name.
+            ConfigError: If there is no statistic with this name.
         """
         if name != "constraints":
-            raise ConfigError("statistic", name, "unknown: there is 'constraints'")
+            raise ConfigError("statistic", name, "is unknown: use 'constraints'")
         self._check_everyone()
         values = self.answerer.constraint_values(self.queries.constraint_values(), self._context, params)
         self._count_answer()
@@ -268,12 +269,12 @@ class Oracle(Generic[A_co]):
     def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Returns each client's share of the objective and its constraint values: `[n, dim] -> [n], [n, c]`.
 
-        They are without noise, and differentiable, so that clients can solve subproblems. The first answer of a round
-        is recorded as not private; further ones are not recorded, since epsilon is infinite already.
+        They are without noise, and differentiable, so that clients can solve subproblems. The first result in a round
+        is recorded as not private; later ones are not recorded, since epsilon is infinite already.
 
         Raises:
-            ConfigError: the run is private.
-            DataError: a value is not finite at the point received.
+            ConfigError: If the run is private.
+            DataError: If a value is not finite at the point received.
         """
         query = self.queries.exact()
         self._check_everyone()
@@ -286,7 +287,7 @@ class Oracle(Generic[A_co]):
         """Returns messages `[k, dim]` clipped, noised and recorded with `at: message`; otherwise unchanged.
 
         Raises:
-            BudgetExhausted: the release would pass the target epsilon.
+            BudgetExhausted: If the release would exceed the target epsilon.
         """
         if self.privacy.boundary != "message":
             return message

@@ -1,6 +1,6 @@
-"""The queries that a strategy may ask: how each is clipped and sampled, and what is public about its answer.
+"""The queries of strategies: how each is clipped and sampled, and which facts about its result are public.
 
-The plan of a run and the run itself build their queries here, so that a run asks what was planned.
+The plan of a run and the run itself build their queries here, so that a run makes the planned queries.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Query:
 
     Attributes:
         name: Its name in the ledger.
-        clip: How each unit's contribution is clipped.
-        sampling: How its examples are drawn.
-        budget_share: Share of the budget, where a gradient of the same round has share 1.
-        is_weighted: Whether each client's answer is multiplied by its share of all examples.
+        clip: Bound on each privacy unit's contribution.
+        sampling: Sampling of its examples.
+        budget_share: Share of the budget, relative to a gradient of the same round, which has share 1.
+        is_weighted: True if each client's result is multiplied by its share of all examples.
         gradients_per_example: Number of gradients that are computed for each example.
         multipliers: Public multipliers of the constraints, `[k, m]`, in the gradient of a Lagrangian.
     """
@@ -41,7 +41,7 @@ class Query:
 
 
 class QueryBuilder:
-    """Builds the queries of a run, clipped and sampled as its privacy settings say.
+    """Builds the queries of a run, clipped and sampled according to its privacy settings.
 
     Args:
         privacy: The privacy settings.
@@ -50,7 +50,7 @@ class QueryBuilder:
     Attributes:
         privacy: The privacy settings.
         n_clients: Number of clients.
-        scheme: How answers are priced and released.
+        scheme: Computes privacy costs and releases results.
         sizes: Public number of examples of each client, `[n_clients]` in float64.
     """
 
@@ -81,7 +81,7 @@ class QueryBuilder:
             bound: Norm to which a difference is clipped; by default, and at most, twice the clip bound of a gradient.
         """
         query = self._query("gradient_difference")
-        # two clipped gradients differ by no more
+        # two clipped gradients do not differ by more
         widest = 2 * self.privacy.clip.bound
         if bound is None:
             bound = widest
@@ -103,10 +103,10 @@ class QueryBuilder:
         """Returns the query for the objective and constraints of each client without noise.
 
         Raises:
-            ConfigError: the run is private.
+            ConfigError: If the run is private.
         """
         if self.privacy.at != "none":
-            fix = "the strategy needs exact answers, which are not private; set at to 'none'"
+            fix = "the strategy needs exact query results, which are not private; set privacy.at to 'none'"
             raise ConfigError("privacy.at", self.privacy.at, fix)
         return self._query("exact")
 
@@ -118,7 +118,7 @@ class QueryBuilder:
         return Query(name, self.privacy.clip, self.scheme.sampling_of(name))
 
     def is_released(self, query: Query) -> bool:
-        """Returns whether the answer leaves its client: with `at: message` only messages do."""
+        """Returns True if the result leaves its client: with `at: message`, only messages do."""
         return query.name == "message" or self.privacy.boundary != "message"
 
     def weights(self, clients: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class QueryBuilder:
         return self.sizes[clients] / self._mean_size
 
     def factors(self, query: Query, clients: Tensor) -> list[float]:
-        """Returns the public factor of each of these clients' rows, from a sum over the batch to the answer.
+        """Returns the public factor of each of these clients' rows, from a sum over the batch to the result.
 
         Args:
             query: The query.
@@ -134,18 +134,18 @@ class QueryBuilder:
         """
         if clients.shape[0] < self.n_clients:
             return self._factors(query, clients)
-        # those of all clients are the same in every round
+        # the factors of all clients are the same in every round
         key = (query.sampling, query.is_weighted)
         if key not in self._factors_of_all:
             self._factors_of_all[key] = self._factors(query, clients)
         return self._factors_of_all[key]
 
     def planned_factors(self, query: Query, clients: Tensor) -> list[float]:
-        """Returns the factors with which a plan prices an answer, in the order of its clients.
+        """Returns the factors with which a plan computes the cost of a query result, in the order of its clients.
 
-        Whole clients' contributions have one factor, and the price of a row depends on ratios of factors alone. The
-        factors of statistics follow from public facts of the data, which a plan does without: equal factors have the
-        largest price, as they give no row more noise for its sensitivity than another.
+        All contributions of whole clients have the same factor, and the privacy cost of a row depends only on ratios of
+        factors. The factors of statistics depend on public facts about the data, which a plan does not need: equal
+        factors have the largest privacy cost, since no row gets more noise for its sensitivity than another.
         """
         if self.privacy.unit == "sample" and not query.name.startswith("statistic:"):
             return self.factors(query, clients)

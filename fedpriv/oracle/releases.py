@@ -1,4 +1,4 @@
-"""Finds the release that an answer is: in the plan of its run, or by its price where there is no plan."""
+"""Finds the release of a query result: in the plan of its run, or by its privacy cost if there is no plan."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Releases:
     """The releases that an oracle may make.
 
     Args:
-        queries: Builds the queries; has the scheme that prices answers.
-        table: The planned releases. None for an oracle without a plan, which prices each answer when it is asked for;
-            so does a run without privacy, since queries may depend on exact answers.
+        queries: Builds the queries; has the scheme that computes privacy costs.
+        table: The planned releases. None for an oracle without a plan, which computes the privacy cost of each query
+            when it is made. A run without privacy also has no plan, since its queries may depend on exact results.
     """
 
     def __init__(self, queries: QueryBuilder, table: ReleaseTable | None = None) -> None:
@@ -25,15 +25,16 @@ class Releases:
             self._table = table
 
     def release(self, query: Query, context: RoundContext, excluded: frozenset[int] = frozenset()) -> PlannedRelease:
-        """Returns the release that the next answer of a round is. A lookup, which admits nothing: the ledger does.
+        """Returns the release of the next query result of a round. This only looks it up; the ledger admits it.
 
         Args:
             query: The query.
-            context: The round, before the answer.
-            excluded: Participants that do not answer; then the noise of the others is priced again.
+            context: The round, before the query.
+            excluded: Participants that do not reply; the privacy cost of the other participants' noise is then
+                recomputed.
 
         Raises:
-            UnplannedRelease: the plan has no such answer of these clients, or only one with a smaller clip bound.
+            UnplannedRelease: If the plan has no such release for these clients, or only one with a smaller clip bound.
         """
         if self._table is None or excluded:
             return self.priced(query, context, excluded)
@@ -41,15 +42,15 @@ class Releases:
         bound = query.clip.bound
         if planned is None or planned.clients != context.clients or planned.clip.bound < bound:
             raise UnplannedRelease(
-                f"round {context.round}, {query.name}: the plan has no such answer at this price; it was not released. "
-                "What a strategy asks must not depend on answers"
+                f"round {context.round}, {query.name}: the plan has no such query with this privacy cost, so "
+                "nothing was released. A strategy's queries must not depend on query results"
             )
         if bound < planned.clip.bound:
             return planned.within(query.clip)
         return planned
 
     def priced(self, query: Query, context: RoundContext, excluded: frozenset[int] = frozenset()) -> PlannedRelease:
-        """Returns the release that the next answer of a round is, with its price."""
+        """Returns the release of the next query result of a round, with its privacy cost."""
         answer = context.answer(query, excluded)
         if not self._queries.privacy.private:
             return self._queries.scheme.unprotected(answer)

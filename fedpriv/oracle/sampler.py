@@ -1,4 +1,4 @@
-"""Draws the clients and examples that an answer is computed on, in secret, and anew wherever noise is new."""
+"""Draws the clients and examples of queries, in secret, and draws them anew whenever the noise is new."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ class BatchSampler:
         population: The clients.
         randomness: The run's random streams.
         cohort_rate: Probability with which each client of a round is drawn; 1 draws all.
-        cohort_rounds: Rounds in exactly one of which each client is drawn; None if each round draws by itself.
+        cohort_rounds: Length of an epoch in rounds; each client is drawn for exactly one. None draws each round
+            separately.
 
     Attributes:
-        rows: Rows of the population that answers are about, `[j]`.
+        rows: Rows of the population for which queries are computed, `[j]`.
 
     Raises:
-        ConfigError: batches are padded, and something else tells how much is computed.
+        ConfigError: If batches are padded, but another setting reveals the amount of computation.
     """
 
     def __init__(
         self, population: Population, randomness: Randomness, cohort_rate: float, cohort_rounds: int | None = None
     ) -> None:
         if population.pad_batches and cohort_rate < 1:
-            fix = "pads the examples of clients, not secret cohorts of clients: leave out one or the other"
+            fix = "pads the examples of clients, not secret cohorts of clients: leave one of the two out"
             raise ConfigError("compute.pad_batches", True, fix)
         if population.pad_batches and population.views is not None:
-            fix = "random views are made for the drawn examples only: leave out one or the other"
+            fix = "random views are made only for drawn examples: leave one of the two out"
             raise ConfigError("compute.pad_batches", True, fix)
         self._population = population
         self._randomness = randomness
@@ -56,7 +57,7 @@ class BatchSampler:
         """Flags of the clients that are drawn in secret, `[n_clients]`, for this round and the next."""
 
     def begin_round(self, round_index: int, cohort: Tensor) -> Tensor | None:
-        """Draws among the clients `cohort [k]` of a round; later answers are about the drawn ones of this process.
+        """Draws among the clients `cohort [k]` of a round; later queries use the drawn clients of this process.
 
         Returns:
             Positions of the drawn clients among the cohort's clients in this process, `[j]`; None if all are drawn.
@@ -67,7 +68,7 @@ class BatchSampler:
             self._population.examples.expect(self.rows)
             return None
         drawn = self._drawn_in_secret(round_index).nonzero()[:, 0]
-        # while a round is computed, the examples of the next may be read
+        # the examples of the next round may be read while this round is computed
         drawn_next = self._drawn_in_secret(round_index + 1)
         self._population.examples.expect(self.rows[drawn], self.rows[drawn_next])
         self._secret_draws = {round_index + 1: self._secret_draws[round_index + 1]}
@@ -75,7 +76,7 @@ class BatchSampler:
         return drawn
 
     def _drawn_in_secret(self, round_index: int) -> Tensor:
-        """Returns flags of the round's rows whose clients are drawn, `[k]`."""
+        """Returns True for the rows of the round that belong to drawn clients, `[k]`."""
         shard = self._population.shard
         if round_index not in self._secret_draws:
             self._secret_draws[round_index] = torch.from_numpy(self._secret_cohort(round_index, shard.n_clients))
@@ -88,13 +89,13 @@ class BatchSampler:
         """Draws flags of the clients that take part in a round, `[n_clients]`."""
         if self._cohort_rounds is None:
             return self._randomness.stream("secret_cohort", round_index).below(self._cohort_rate, n_clients)
-        # the stream of the epoch: all of its rounds draw the same numbers, which are the clients' rounds
+        # the stream of the epoch: all of its rounds draw the same numbers, which are the clients' round indices
         epoch, turn = divmod(round_index, self._cohort_rounds)
         words = self._randomness.stream("cohort_epoch", epoch).words(n_clients)
         return uniform_below(words, self._cohort_rounds) == turn
 
     def batches(self, sampling: Sampling, index: int, which: slice = slice(None)) -> Iterator[Batch]:
-        """Yields the examples of answer number `index` of the round, for the rows `which` of the drawn clients."""
+        """Yields the examples of query number `index` of the round, for the rows `which` of the drawn clients."""
         rows = self.rows[which]
         if isinstance(sampling, FullBatch):
             return self._population.full_batches(rows)
@@ -114,7 +115,7 @@ class BatchSampler:
         return self._population.drawn_batches(rows, self._examples(sampling, index, rows), numbers)
 
     def positions(self, sampling: Sampling, index: int) -> IndexBatches:
-        """Returns the positions, in the data of each client, of the examples of answer number `index` of the round."""
+        """Returns the positions, in the data of each client, of the examples of query number `index` of the round."""
         return self._examples(sampling, index, self.rows)
 
     def _examples(self, sampling: Sampling, index: int, rows: Tensor) -> IndexBatches:
@@ -123,13 +124,13 @@ class BatchSampler:
         return self._draw_batches(sampling, index, rows)
 
     def slot(self, sampling: Cyclic) -> int:
-        """Returns the index of the slot of every client's examples that this round's batch is drawn from."""
+        """Returns the index of the slot of every client's examples from which this round's batch is drawn."""
         return self._round % sampling.blocks
 
     def _draw_batches(
         self, sampling: Poisson | FixedSize | Cyclic | Allocation, index: int, rows: Tensor
     ) -> IndexBatches:
-        """Draws the batches of some rows, padded where their sizes must not be seen in the time that they take."""
+        """Draws the batches of some rows, padded if computation time must not reveal their sizes."""
         chosen = self._drawn(sampling, index, rows)
         if not self._population.pad_batches:
             return chosen
@@ -137,9 +138,9 @@ class BatchSampler:
         return chosen.padded(Padding(np.array(cells), self._population.counts[rows].numpy()))
 
     def _drawn(self, sampling: Poisson | FixedSize | Cyclic | Allocation, index: int, rows: Tensor) -> IndexBatches:
-        """Draws the batches of some rows, each client's with a random stream of its own."""
+        """Draws the batches of some rows, with a separate random stream for each client."""
         sizes, clients = self._population.counts, self._population.shard.ids
-        if rows.shape[0] < clients.shape[0]:  # rows are ascending: others are all of them
+        if rows.shape[0] < clients.shape[0]:  # rows are ascending; otherwise they are all rows
             sizes, clients = sizes[rows], clients[rows]
         sizes = sizes.numpy()
         if isinstance(sampling, Cyclic) and sampling.rate == 1:
@@ -160,10 +161,10 @@ class BatchSampler:
         return IndexBatches.listed([order_of(words[a:b])[: sampling.size] for a, b in pairwise([0, *ends])])
 
     def _allocated(self, batches: int, index: int, clients: Sequence[int], sizes: NDArray[np.int64]) -> IndexBatches:
-        """Returns the examples whose batch of the epoch is that of the round.
+        """Returns the examples that are assigned to the round's batch of the epoch.
 
         The stream has the name of the epoch, not of the round: each round of the epoch draws the same assignment again,
-        also after a resume. Every answer of a round, and every epoch, has an assignment of its own.
+        also after a resume. Each query of a round, and each epoch, has a separate assignment.
         """
         epoch, batch = divmod(self._round, batches)
         words = self._randomness.first_words("allocation", epoch, index, clients, sizes.tolist())
@@ -172,10 +173,10 @@ class BatchSampler:
 
 @lru_cache(maxsize=8)
 def largest_batches(sampling: Poisson | FixedSize | Cyclic | Allocation, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns what the batch of each client exceeds with a probability of at most `EXCEEDED`; public.
+    """Returns a size that each client's batch exceeds with a probability of at most `EXCEEDED`; public.
 
     Args:
-        sampling: How examples are drawn.
+        sampling: Sampling of the examples.
         sizes: Public number of examples of each client.
     """
     from scipy.stats import binom

@@ -1,11 +1,12 @@
-"""Tests during and after a run whether its code kept something of the examples that it saw.
+"""Tests during and after a run if its code kept state from the examples that it processed.
 
 Clipping bounds an example's influence only if no other example's gradient depends on it. Backends keep the examples of
-one call apart, but not those of different calls: a running mean of losses, say, may change other examples' losses only
-after thousands of calls, which no test before the run shows. So the answers at fixed points are computed before the
-run, at random rounds, and after it, with the objects that the run uses. If one differs, no bound on epsilon holds.
+one call apart, but not the examples of different calls: a running mean of losses, for example, may change other
+examples' losses only after thousands of calls, which tests before the run do not show. Query results at fixed points
+are therefore computed before the run, at random rounds, and after it, with the objects that the run uses. If one
+differs, no bound on epsilon holds.
 
-Code of fedpriv and torch alone keeps nothing, and is not tested.
+Code that is entirely from fedpriv and torch keeps no state and is not tested.
 """
 
 from __future__ import annotations
@@ -36,34 +37,34 @@ from fedpriv.randomness.borrowed import Seed, global_generators
 
 _CHECKS = 4  # random rounds after which a run is tested
 _REAL = 12  # real examples at most
-_READ = 4  # clients of which an example is read again
+_READ = 4  # number of clients from which an example is read again
 _CLIP = Clip(1.0)
-_SCALES = (1.0, 30.0, 1000.0)  # of made-up inputs: far examples have losses above any running mean
+_SCALES = (1.0, 30.0, 1000.0)  # factors of synthetic inputs: far examples have losses above any running mean
 KEPT = (
-    "the model, the loss or the data set kept something of earlier examples: it answered the same question differently "
-    "after the run had begun, so that one example could change the gradients of others"
+    "the model, the loss or the data set keeps state of earlier examples: its result for the same input "
+    "changed during the run, so one example could change the gradients of others"
 )
 
 
 def draw_check_rounds(rounds: int) -> frozenset[int]:
-    """Draws the rounds after which a run is tested for state, besides its end: in secret, independent of all else."""
+    """Draws the rounds after which a run is tested for state, besides its end: secret and independent."""
     return frozenset(secrets.SystemRandom().sample(range(rounds), min(_CHECKS, rounds)))
 
 
 def unused_copy(backend: Backend) -> Backend:
-    """Returns a backend with a model of its own that no example has passed, for the answers before a run."""
+    """Returns a backend with a copy of the model that has processed no example, for the results before a run."""
     if isinstance(backend, PerExample):
         return copy_backend(backend)
-    return backend  # it has no code of a user's own
+    return backend  # it has no user code
 
 
 class StateCheck:
-    """Answers at fixed points, which code without memory gives again at any time.
+    """Compares query results at fixed points, which code without state reproduces at any time.
 
     Args:
         population: The clients, at their initial parameters.
         backend: Computes the run's clipped sums, with the model and the loss of the run.
-        unused: The same with a model of its own, for the answers before the run.
+        unused: The same with a separate copy of the model, for the results before the run.
     """
 
     def __init__(self, population: Population, backend: Backend, unused: Backend) -> None:
@@ -77,11 +78,11 @@ class StateCheck:
         self._reads: list[int] = []
         views = population.views
         if views is not None and (population.examples.random or not is_known(views.augmentation)):
-            # code of a user's own makes the views: of a few clients one is made again
+            # user code creates the views: for a few clients, one is created again
             clients = population.validated_clients
             self._reads = list(clients[:: -(-len(clients) // _READ)])
         self._expected = self._answers(unused_model)
-        # a backend may draw random numbers in another order each time: then there is nothing to compare
+        # a backend may draw random numbers in a different order each time: then there is nothing to compare
         if self._differs(self._answers(unused_model)):
             self._backend = None
             self._expected = self._answers(unused_model)
@@ -89,7 +90,7 @@ class StateCheck:
             self._backend = backend
 
     def has_changed(self) -> bool:
-        """Returns True if an answer differs from the one before the run, or can no longer be computed."""
+        """Returns True if a result differs from the one before the run, or can no longer be computed."""
         try:
             return self._differs(self._answers(self._population.model))
         except Exception:  # whatever a user's code raises that it did not raise before
@@ -141,7 +142,7 @@ class StateCheck:
 
 
 def _choose_points(population: Population, model: nn.Module) -> Pair | None:
-    """Returns made-up examples, some of them far away, and real ones, for which model and loss can be computed."""
+    """Returns synthetic examples, some far away, and real ones, for which model and loss can be computed."""
     loop = LoopBackend(model, population.loss)
     row = synthetic_points(population)[0][0].unsqueeze(0)
     x, y = extreme_examples(population)
@@ -153,7 +154,7 @@ def _choose_points(population: Population, model: nn.Module) -> Pair | None:
     for candidate in candidates:
         for index in range(len(first(candidate[0]))):
             single = each(lambda values, index=index: values[index : index + 1], candidate)
-            with suppress(Exception):  # whatever a user's model or loss raises for made-up numbers
+            with suppress(Exception):  # whatever a user's model or loss raises for synthetic numbers
                 loop.clipped_sum(row, _batch(single, [0]), None)
                 usable.append(single)
     if usable:
@@ -176,7 +177,7 @@ def _scaled(values: Tensor, factor: float) -> Tensor:
 
 
 def _summary(rows: Tensor) -> Tensor:
-    """Returns a few numbers of each row, which take no memory: `[n, ...] -> [n, 3]`."""
+    """Returns a few numbers for each row, which need little memory: `[n, ...] -> [n, 3]`."""
     flat = rows.reshape(len(rows), -1).double()
     weights = torch.arange(flat.shape[1], device=flat.device, dtype=torch.float64).cos_()
     return torch.stack([flat.sum(1), flat.abs().sum(1), flat @ weights], 1)

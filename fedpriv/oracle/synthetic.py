@@ -1,7 +1,7 @@
-"""Answers that are made without data: zeros, unit impulses and random numbers.
+"""Query results without data: zeros, unit impulses and random numbers.
 
-Zeros plan a run (dry_run.py), impulses follow the noise of a round through a strategy, and random numbers test whether
-a strategy's messages are `linear`, and whether its clients keep nothing of answers.
+Zeros are used to plan a run (dry_run.py), impulses follow the noise of a round through a strategy, and random numbers
+test that a strategy's messages are `linear` and that its clients keep no state from query results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedpriv.privacy.settings import Privacy
 
 
 class ZeroAnswerer:
-    """Answers zeros.
+    """Returns zeros for all queries.
 
     Args:
         n_constraints: Number of constraint values of a client, which all count as inequalities.
@@ -54,7 +54,7 @@ class ZeroAnswerer:
         return torch.zeros(len(context.clients), self._n_constraints, dtype=torch.bool)
 
     def common_bound(self, bound: float | None) -> float | None:
-        """See `Answerer`; the default, since the real one may depend on answers."""
+        """See `Answerer`; returns the default, since the real bound may depend on query results."""
         return None
 
     def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
@@ -64,10 +64,10 @@ class ZeroAnswerer:
 
 
 class ImpulseAnswerer(ZeroAnswerer):
-    """Answers every client in round t with `size` times the t-th unit vector, of as many numbers as there are rounds.
+    """Returns `size` times unit vector t to every client in round t, in a space with one dimension per round.
 
-    Started at zero, a strategy that is linear in the answers then reports a model whose t-th number says how much of
-    the noise of round t is left in it.
+    If a strategy is linear in the results and starts at zero, entry t of its final model is the remaining factor of the
+    noise of round t.
     """
 
     def __init__(self, size: float) -> None:
@@ -89,10 +89,10 @@ class ImpulseAnswerer(ZeroAnswerer):
 
 
 class PushAnswerer(ZeroAnswerer):
-    """Answers every question with the same number: to models of one number, the longest answer that a clip allows.
+    """Returns the same number for every query: the longest result that a clip allows for models of one number.
 
     Args:
-        size: The length of an answer.
+        size: The norm of a result.
     """
 
     def __init__(self, size: float) -> None:
@@ -109,13 +109,14 @@ class PushAnswerer(ZeroAnswerer):
 
 
 class RandomAnswerer(ZeroAnswerer):
-    """Random answers of dimension 2, with one constraint.
+    """Returns random results of dimension 2, with one constraint.
 
     Args:
         n_clients: Number of clients.
-        rounds: Number of rounds with answers.
-        spread: By how much single clients' answers are changed, never their sum: a linear strategy must not notice.
-        seed: Of the answers; another one gives others.
+        rounds: Number of rounds with results.
+        spread: Size of changes to single clients' results that leave the sum unchanged; a linear strategy is
+            unaffected.
+        seed: Seed of the results.
     """
 
     def __init__(self, n_clients: int, rounds: int, spread: float, seed: int = 0) -> None:
@@ -138,7 +139,7 @@ class RandomAnswerer(ZeroAnswerer):
         return rows[:, 0], rows[:, 1:]
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`; messages are not noised, since what is tested is what they are made of."""
+        """See `Answerer`; messages are not noised, since the test is about their contents."""
         return message
 
     def _rows(self, context: RoundContext) -> Tensor:
@@ -147,9 +148,9 @@ class RandomAnswerer(ZeroAnswerer):
 
 
 def random_oracle(n_clients: int, rounds: int, spread: float = 0.0, seed: int = 0) -> Oracle[RandomAnswerer]:
-    """Returns an oracle with random answers, for a strategy without privacy; arguments as of `RandomAnswerer`.
+    """Returns an oracle with random results, for a strategy without privacy; see `RandomAnswerer` for the arguments.
 
-    Clients have unequal weights: sums of messages that are multiplied by them are no sums of answers.
+    Clients have unequal weights, so sums of weighted messages are not sums of results.
     """
     weights: list[float] = torch.linspace(0.5, 1.5, n_clients, dtype=torch.float64).tolist()
     answerer = RandomAnswerer(n_clients, rounds, spread, seed)

@@ -50,7 +50,7 @@ class TracedModel:
             return tree_map(_detached, self._outputs(self._row, x))
 
     def constant_outputs(self, x: Nested) -> Any:  # noqa: ANN401
-        """Returns outputs that have no gradient, whatever their type; None if the model needs gradients for them."""
+        """Returns outputs that have no gradient, whatever their type; None if computing them needs gradients."""
         try:
             with torch.no_grad():
                 return self._outputs(self._row, x)
@@ -78,7 +78,7 @@ class TracedModel:
     def gradient(self, x: Nested, y: Nested) -> Tensor:
         """Returns the gradient of the loss of the batch's first example, `[dim]`.
 
-        If the outputs are not one tensor, they cannot be sliced: the first example is then computed alone.
+        If the outputs are not one tensor, they cannot be sliced, so the first example is computed alone.
         """
         row = self._row.detach().clone().requires_grad_()
         outputs = self._outputs(row, x)
@@ -88,7 +88,7 @@ class TracedModel:
             outputs = self._outputs(row, select_examples(x, [0]))
         loss = example_loss(self.functional.loss, outputs, select_examples(y, [0]))
         if not loss.requires_grad:
-            fix = "no trainable parameter has a part in its loss; set requires_grad of those that have"
+            fix = "no trainable parameter affects its loss; set requires_grad=True for those that do"
             raise ConfigError("model", type(self.model).__name__, fix)
         return torch.autograd.grad(loss, row)[0]
 
@@ -104,7 +104,7 @@ class TracedModel:
         return bool(layers)
 
     def draws(self, x: Nested) -> bool:
-        """Returns whether the model draws random numbers from torch."""
+        """Returns True if the model draws random numbers from torch."""
         self.outputs(x)
         after = [generator.get_state() for generator in torch_generators(first(x).device)]
         before = [generator.manual_seed(0).get_state() for generator in torch_generators(first(x).device)]
@@ -123,13 +123,13 @@ class TracedModel:
         self._events = []
         self._running = []
         start_draws_anew(first(x).device)
-        # other objects of the same values: a forward pass may ask for gradients in its inputs
+        # new objects with the same values: a forward pass may compute gradients with respect to its inputs
         x = each(Tensor.detach, x)
         outputs = self.functional.outputs(self.functional.unflatten(row), x)
         if isinstance(outputs, Tensor) and outputs.shape[:1] != first(x).shape[:1]:
             fix = (
-                f"gives {tuple(outputs.shape)} for {len(first(x))} examples; return a row for each "
-                "(squeeze(-1) keeps the rows, where squeeze() does not)"
+                f"returns {tuple(outputs.shape)} for {len(first(x))} examples; return one row per example "
+                "(squeeze(-1) keeps the rows, unlike squeeze())"
             )
             raise ConfigError("model", type(self.model).__name__, fix)
         return outputs
@@ -148,21 +148,21 @@ def select_examples(tree: T, rows: Sequence[int]) -> T:
 
 
 def example_loss(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
-    """Returns the loss of one example as a scalar; refuses a loss that gives anything else."""
+    """Returns the loss of one example as a scalar; raises an error for any other result."""
     return as_scalar(loss, loss(outputs, targets))
 
 
 def as_scalar(loss: Loss, value: object) -> Tensor:
-    """Returns what a loss gave for one example as a scalar.
+    """Converts the loss of one example to a scalar.
 
     Raises:
-        ConfigError: it is no tensor with one number.
+        ConfigError: If it is not a tensor with one number.
     """
     if not isinstance(value, Tensor):
-        fix = f"gives a {type(value).__name__} for one example; return a tensor with one number"
+        fix = f"returns a {type(value).__name__} for one example; return a tensor with one number"
         raise ConfigError("loss", name_of(loss), fix)
     if value.numel() != 1:
-        fix = f"gives {value.numel()} numbers for one example; use a reduction"
+        fix = f"returns {value.numel()} numbers for one example; use a reduction"
         raise ConfigError("loss", name_of(loss), fix)
     return value.reshape(())
 

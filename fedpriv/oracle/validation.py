@@ -1,9 +1,9 @@
 """Tests, before a run, that model and loss treat each example independently of the others.
 
-A run computes each example apart, by construction (docs/design/0019-examples-apart.md). A model that mixes the examples
-of a batch would therefore become another one without a word. So a few synthetic examples are computed alone, in one
-batch, in another batch, and in the first batch again; a layer whose results differ is refused by name. A model whose
-operations are all known to keep examples apart is not tried, nor are known losses.
+A run computes each example separately, by construction (docs/design/0019-examples-apart.md). A model that mixes the
+examples of a batch would therefore silently become a different model. To prevent this, a few synthetic examples are
+computed alone, in one batch, in another batch, and in the first batch again. If the results of a layer differ, an error
+names the layer. Models with only operations that are known to keep examples apart are not tested, nor are known losses.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ _IGNORE_INDEX = -100  # label that torch's losses ignore by default
 
 
 def validate_per_example(population: Population, privacy: Privacy | None = None) -> list[str]:
-    """Refuses a model or loss that mixes or remembers examples, or a loss that is another one for single examples.
+    """Raises an error if a model or loss mixes or remembers examples, or a loss differs for single examples.
 
-    The examples are random numbers of the real shapes and types or, if model and loss fail on those, the first real
-    examples. A copy of the model is used. Torch's random draws, as in dropout, are the same in each trial; a model that
-    draws any is put in eval mode when batches are compared with single examples.
+    The examples are random numbers with the real shapes and types or, if model and loss fail on those, the first real
+    examples. A copy of the model is used. Torch's random draws, as in dropout, are the same in each test; a model that
+    draws random numbers is set to eval mode when batches are compared with single examples.
 
     Args:
         population: The clients, at their initial parameters.
-        privacy: The run's settings, which say whether half precision may be used; None if there is no run.
+        privacy: The run's settings, which determine if half precision is allowed; None if there is no run.
 
     Returns:
         Warnings for the user.
 
     Raises:
-        ConfigError: names the layer or the function.
+        ConfigError: If the model or loss is rejected; the message names the layer or the function.
     """
     device = population.device
-    if not len(population):  # other processes have the examples
+    if not len(population):  # the examples are in other processes
         return []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         row, x, y = _find_usable_point(population)
@@ -88,7 +88,7 @@ def _find_usable_point(population: Population) -> Point:
                 return row, x, y
         except Exception:  # whatever a user's model or loss raises for synthetic numbers
             continue
-    # only the real examples are left: without a usable point a run could not train, and the error tells why
+    # only the real examples are left: without a usable point a run could not train, and the error contains the reason
     row, inputs, targets = last
     try:
         TracedModel(population, row).gradient(inputs, targets)
@@ -97,13 +97,13 @@ def _find_usable_point(population: Population) -> Point:
     except Exception as error:  # whatever a user's model or loss raises for real examples
         labels = first(targets)
         if labels.dtype != torch.long and _is_computed(population, row, inputs, each(Tensor.long, targets)):
-            fix = "the loss takes class numbers: give whole ones (.long())"
+            fix = "the loss needs class numbers: use integers (.long())"
             raise DataError(f"client 0 has targets of type {labels.dtype}, and {fix}") from error
         hint = ""
         if isinstance(inputs, tuple) and isinstance(error, TypeError):
             hint = (
-                " (of more than two tensors all but the last are arguments of the model: where one is none, leave it "
-                "out in a collate_fn that returns (inputs, target))"
+                " (of more than two tensors, all but the last are arguments of the model: leave others out in "
+                "a collate_fn that returns (inputs, target))"
             )
         problem = f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({in_short(error)})"
         fix = f"{problem}; change them, or the data{hint}"
@@ -117,7 +117,7 @@ def _shapes(x: Nested) -> str:
 
 
 def _is_computed(population: Population, row: Tensor, x: Nested, y: Nested) -> bool:
-    """Returns whether the loss and its gradient can be computed on these examples."""
+    """Returns True if the loss and its gradient can be computed on these examples."""
     try:
         TracedModel(population, row).gradient(x, y)
     except Exception:  # whatever a user's model or loss raises
@@ -136,11 +136,11 @@ def _candidates(population: Population) -> Iterator[Point]:
 def synthetic_points(population: Population, seed: int = 0) -> list[Point]:
     """Returns public points, best first: parameters `[dim]` and random examples with the data's shapes and types.
 
-    Initial parameters may be zeros, which hide what a layer does, so the first points are a little away from them.
+    Initial parameters may be zeros, which hide the effect of a layer, so the first points are near but not at them.
 
     Args:
         population: The clients, at their initial parameters.
-        seed: Of the random numbers; another one gives other points.
+        seed: Seed of the random numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     start = population.params[0]
@@ -148,13 +148,13 @@ def synthetic_points(population: Population, seed: int = 0) -> list[Point]:
     inputs, targets = population.first_examples(_EXAMPLES)
     x = each(lambda like: _draw_like(like, -1.0, generator), inputs)
     y = each(lambda like: _draw_like(like, 0.0, generator), targets)
-    # a length of 0 is refused by some models that take lengths
+    # some models with lengths as inputs raise an error for a length of 0
     positive = each(_at_least_one, x)
     return [(moved, x, y), (moved, positive, y), (start, x, y)]
 
 
 def _at_least_one(values: Tensor) -> Tensor:
-    """Returns whole numbers one larger; others as they are."""
+    """Adds one to integers; returns other values unchanged."""
     if values.is_floating_point() or values.dtype == torch.bool:
         return values
     return values + 1
@@ -163,7 +163,7 @@ def _at_least_one(values: Tensor) -> Tensor:
 def _draw_like(like: Tensor, least: float, generator: torch.Generator) -> Tensor:
     """Draws `_EXAMPLES` numbers or arrays of the same type: floats in [least, 1), or integers 0 and 1.
 
-    0 and 1 are valid as categories almost everywhere.
+    The integers 0 and 1 are almost always valid categories.
     """
     uniform = torch.rand(_EXAMPLES, *like.shape[1:], generator=generator)
     if like.is_floating_point():
@@ -172,10 +172,10 @@ def _draw_like(like: Tensor, least: float, generator: torch.Generator) -> Tensor
 
 
 def _check_memory(trial: TracedModel, fresh: TracedModel, x: Nested) -> None:
-    """Refuses a model that answers a batch differently after another batch, or that changes frozen parameters."""
+    """Raises an error if a model's result changes after another batch, or if it changes frozen parameters."""
     why = (
-        "answers the same batch differently when it is asked again: it keeps something of earlier batches, or draws "
-        "random numbers that are not torch's; keep nothing between calls"
+        "returns different outputs for the same batch in two calls: it keeps state of earlier batches, or its "
+        "random numbers are not torch's; remove that state"
     )
     rows = [(i, i) for i in range(len(_FIRST_BATCH))]
     untouched = fresh.frozen()
@@ -185,24 +185,24 @@ def _check_memory(trial: TracedModel, fresh: TracedModel, x: Nested) -> None:
     )
     for name, value in trial.frozen().items():
         if value._version != frozen[name] or not torch.equal(value, untouched[name]):  # noqa: SLF001
-            fix = "a forward pass changes it, though it is frozen and released as it is; change a copy"
+            fix = "a forward pass changes it, although it is frozen and released as it is; change a copy"
             raise ConfigError(f"model.{name}", "frozen", fix)
     _compare(trial, before, after, rows, SAME_KERNEL, why)
     _compare(trial, between, fresh.events(select_examples(x, _SECOND_BATCH)), rows, SAME_KERNEL, why)
 
 
 def _check_neighbours(trial: TracedModel, x: Nested) -> None:
-    """Refuses a model whose outputs for an example depend on the other examples of its batch."""
-    why = "what it gives for an example depends on the other examples of the batch; "
+    """Raises an error if the outputs for an example depend on the other examples of its batch."""
+    why = "its output for an example depends on the other examples of the batch; "
     first_events = trial.events(select_examples(x, _FIRST_BATCH))
     second_events = trial.events(select_examples(x, _SECOND_BATCH))
     if _differ_in(first_events[-1], second_events[-1], 0, 0, SAME_KERNEL):
-        why += _suggest_batch_first(trial, x) or "use GroupNorm or the like"
+        why += _suggest_batch_first(trial, x) or "use a layer such as GroupNorm"
     _compare(trial, first_events, second_events, [(0, 0)], SAME_KERNEL, why)
 
 
 def _suggest_batch_first(trial: TracedModel, x: Nested) -> str | None:
-    """Returns advice if `batch_first=True` keeps examples apart, else None. Changes the trial's copy of the model."""
+    """Returns advice if `batch_first=True` keeps examples apart, else None. Changes the copy of the model."""
     if not trial.put_examples_first():
         return None
     try:
@@ -215,11 +215,11 @@ def _suggest_batch_first(trial: TracedModel, x: Nested) -> str | None:
         return None
     if any(_differ_in(first_batch, single, i, 0, OTHER_KERNEL) for i, single in enumerate(alone)):
         return None
-    return "with batch_first=True that is not so: this was tried. Weights stay, and outputs become other ones"
+    return "set batch_first=True, which was tested and keeps examples apart (same weights, other outputs)"
 
 
 def _check_alone(trial: TracedModel, x: Nested) -> None:
-    """Refuses a model that gives an example alone other outputs than in a batch.
+    """Raises an error if the outputs for an example alone differ from its outputs in a batch.
 
     If the model draws random numbers, it is put in eval mode first: draws for a batch differ from draws for one.
     """
@@ -227,19 +227,19 @@ def _check_alone(trial: TracedModel, x: Nested) -> None:
         trial.model.eval()
     if trial.draws(x):
         return
-    why = "what it gives for an example alone is not what it gives in a batch; "
+    why = "its output for an example alone differs from that in a batch; "
     batch = trial.events(select_examples(x, _FIRST_BATCH))
     alone = [trial.events(select_examples(x, [i])) for i in range(len(_FIRST_BATCH))]
     if any(_differ_in(batch[-1], single[-1], i, 0, OTHER_KERNEL) for i, single in enumerate(alone)):
-        why += _suggest_batch_first(trial, x) or "make it independent of the batch's size"
+        why += _suggest_batch_first(trial, x) or "make it independent of the batch size"
     for i, single in enumerate(alone):
         _compare(trial, batch, single, [(i, 0)], OTHER_KERNEL, why)
 
 
 def _check_labels(trial: TracedModel, population: Population) -> None:
-    """Tries the real examples with the least and the greatest label.
+    """Tests the real examples with the smallest and the largest label.
 
-    A label that is no class would fail in the middle of a run, or be ignored by the loss.
+    A label outside the classes would fail in the middle of a run, or be ignored by the loss.
     """
     clients = population.validated_clients
     numbers = population.shard.numbers
@@ -259,11 +259,11 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
             raise
         except Exception as error:  # whatever a user's model or loss raises
             fix = "number the classes from 0, or change the model's number of outputs"
-            problem = f"client {numbers[client]} has label {label}, which model and loss do not take"
+            problem = f"client {numbers[client]} has label {label}, which model and loss do not accept"
             raise DataError(f"{problem} ({in_short(error)}): {fix}") from error
         if label < 0 and ((label == _IGNORE_INDEX and not loss.any()) or not torch.isfinite(loss).all()):
-            problem = f"client {numbers[client]} has label {label}, which the loss passes over"
-            raise DataError(f"{problem}: number the classes from 0, drop what has none")
+            problem = f"client {numbers[client]} has label {label}, which the loss ignores"
+            raise DataError(f"{problem}: number the classes from 0, and drop examples without a class")
 
 
 def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
@@ -281,13 +281,13 @@ def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
     warnings: list[str] = []
     if changed:
         warnings.append(
-            f"a forward pass changes the buffers {', '.join(changed[:3])}: every pass of a run starts from their first "
-            "values again, and the result has these"
+            f"a forward pass changes the buffers {', '.join(changed[:3])}: every forward pass of a run starts "
+            "from their initial values, and the result contains these"
         )
     if counts:
         warnings.append(
-            f"a forward pass changes the attributes {', '.join(counts[:3])}: what it keeps there stays in a copy of "
-            "the model and is not in the result"
+            f"a forward pass changes the attributes {', '.join(counts[:3])}: the changes stay in a copy of the "
+            "model and are not in the result"
         )
     return warnings
 
@@ -313,11 +313,11 @@ def _compare(
     tolerance: float,
     why: str,
 ) -> None:
-    """Refuses outputs that differ in these pairs of rows; names the first layer whose inputs or outputs differ."""
+    """Raises an error if outputs differ in these pairs of rows, and names the first layer with a difference."""
     for i, j in rows:
         if not _differ_in(actual[-1], expected[-1], i, j, tolerance):
             continue
-        # not strict: a model whose outputs differ may have called other layers
+        # not strict: a model with different outputs may have called other layers
         pairs = zip(actual, expected, strict=False)
         path = next((event[0] for event, other in pairs if _differ_in(event, other, i, j, tolerance)), "")
         layer = type(trial.model.get_submodule(path)).__name__
@@ -325,6 +325,6 @@ def _compare(
 
 
 def _differ_in(first_event: Event, second_event: Event, i: int, j: int, tolerance: float) -> bool:
-    """Returns whether row i of a tensor of the first event differs from row j of the same tensor of the second."""
+    """Returns True if row i of a tensor of the first event differs from row j of the same tensor of the second."""
     pairs = [(a, b) for a, b in zip(first_event[1], second_event[1], strict=False) if a.dim() and b.dim()]
     return any(differ(a[i], b[j], tolerance) for a, b in pairs if len(a) > i and len(b) > j)

@@ -1,4 +1,4 @@
-"""Inexact ADMM as Ryu and Kim (2022) publish it, and its baseline (Huang et al., 2020): constants, noise and claims."""
+"""Inexact ADMM by Ryu and Kim (2022) as published, and its baseline (Huang et al., 2020): constants, noise, claims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RHO: dict[Preset, tuple[float, float, float]] = {"mnist": (2.0, 5.0, 1e4), "fem
 
 
 def constant_on_output(strategy: Strategy) -> Recipe:
-    """ADMM with a proximal step and noise that is constant on its result; the private form of `published_output`."""
+    """Returns ADMM with a proximal step and constant noise on its result, the private form of `published_output`."""
     local = strategy.local_step
     assert isinstance(local, AdmmStep) and isinstance(local.step, Prox)
     return Recipe(strategy, schedule=OutputNoise(local.rho, local.step.eta))
@@ -41,7 +41,7 @@ def published_prox(
 def published_trust(
     epsilon_bar: PositiveOrInfinite, rounds: int, preset: Preset = "mnist", scale: Positive = 1.0
 ) -> Recipe:
-    """Algorithm 2 of Ryu and Kim (2022) as published, not private: the constant radius `scale` behind their curves."""
+    """Algorithm 2 of Ryu and Kim (2022) as published, not private: with the constant radius `scale` of their curves."""
     return _perturbed_objective(Trust(Decay(scale, 0.0)), epsilon_bar, rounds, preset)
 
 

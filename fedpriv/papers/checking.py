@@ -1,4 +1,4 @@
-"""Compares a paper's privacy claim with the price of its noise: in words, as JSON, and as a picture over rounds."""
+"""Compares a paper's privacy claim with the true cost of its noise: as text, as JSON, and as a picture over rounds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedpriv.storage import BLUE, GREY, VERMILION, new_figure, strict_json, writ
 
 @dataclass(frozen=True)
 class Checked:
-    """A paper's claim with the price of its noise.
+    """A paper's claim and the true privacy cost of its noise.
 
     Attributes:
         source: The paper.
         settings: Settings of the run.
-        claim: The stated epsilon and the one that the noise gives.
-        more_noise: Factor for the noise with which it costs the stated epsilon; None if no amount of noise does.
+        claim: The stated epsilon and the epsilon of the noise.
+        more_noise: Factor for the noise at which the run costs the stated epsilon; None if no amount of noise does.
     """
 
     source: Paper
@@ -44,11 +44,11 @@ class Checked:
         """Returns names and values, as printed."""
         claim, factor = self.claim, self.more_noise
         if factor is None:
-            needed = "no amount of it: what is released is exact"
+            needed = "no finite amount: the released values are exact"
         else:
             needed = f"{round_up(factor)} times the published one are enough"
         if factor is None and math.isfinite(claim.tight_total):
-            needed = "not computed: what is stated is a lower bound"
+            needed = "not computed: the stated value is a lower bound"
         true, basic = _printed(claim.tight_total), _printed(claim.basic_total)
         rows = {
             "method": self.source.title,
@@ -58,7 +58,7 @@ class Checked:
             "true epsilon": f"{true} for the whole run; {basic} by basic composition",
             **{f"  {view}": _printed(epsilon) for view, epsilon in claim.views},
             "noise needed": needed,
-            "violated": claim.why_not or "nothing that is known here",
+            "violated": claim.why_not or "no known assumption",
         }
         return rows
 
@@ -68,10 +68,10 @@ def check(name: str, given: Mapping[str, Any]) -> Checked:
 
     Args:
         name: One of `papers.PAPERS`.
-        given: Settings that differ from those of the paper's experiments.
+        given: Settings that differ from the paper's experiments.
 
     Raises:
-        ConfigError: there is no such paper or setting, or a value is out of range.
+        ConfigError: If there is no such paper or setting, or a value is out of range.
     """
     source = paper(name)
     settings = source.filled(given)
@@ -86,10 +86,10 @@ def draw(checked_claim: Checked, path: Path) -> None:
         path: PNG file to write.
 
     Raises:
-        ConfigError: the name does not end in .png, or there is no finite epsilon to draw.
+        ConfigError: If the name does not end in .png, or there is no finite epsilon to draw.
     """
     if path.suffix != ".png":
-        raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
+        raise ConfigError("--out", str(path), "the picture must be a PNG file; use a name that ends in .png")
     if math.isinf(checked_claim.claim.tight_total):
         raise ConfigError("--out", str(path), "there is no finite epsilon to draw; leave it out")
     points = checked_claim.source.over_rounds(checked_claim.settings)

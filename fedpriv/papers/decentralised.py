@@ -67,7 +67,7 @@ def published_tracking(noise: TrackingNoise, rounds: int, beta: NonNegative = 10
 
 @checked("strategy")
 def published_dpop(noise: TrackingNoise, rounds: int) -> Recipe:
-    """DPOP as Xie, Liu and Chai (2025) compare with it, in our reading: with the noise of their eq 5. Not private."""
+    """DPOP in the comparison of Xie, Liu and Chai (2025), in our reading: with the noise of their eq 5. Not private."""
     return _eq5(decentralized_sgd(_steps(noise)), noise, rounds)
 
 
@@ -108,7 +108,9 @@ def _both_noised(method: str, noise: TrackingNoise, rounds: int) -> Recipe:
 NAMES = {
     "dpop": RegistryEntry(dpop, "D-PSGD with geometric steps and noise (Huang, Mitra, Vaidya, DPOP)"),
     "pp_doagt": RegistryEntry(pp_doagt, "gradient tracking that sends two variables, in our reading (PP-DOAGT)"),
-    "diff_tv_ab": RegistryEntry(pp_doagt, "the iteration of pp_doagt; as published with its own price (Diff-TV-AB)"),
+    "diff_tv_ab": RegistryEntry(
+        pp_doagt, "the iteration of pp_doagt; as published with its own privacy cost (Diff-TV-AB)"
+    ),
 }
 VARIANTS = {
     "dual_averaging": Variants(spread(published_dual_averages, dual_map=DualMap), formula=claims.dual_averaging_stated),

@@ -31,9 +31,9 @@ def dp_gd(
 ) -> Strategy:
     """DP-GD with step size 1 / smoothness unless given; see `fedpriv.gradient_descent`."""
     if average is not None and report != "average":
-        raise ConfigError("strategy.average", average, "is a weight of iterates: say report: average")
+        raise ConfigError("strategy.average", average, "is a weight of iterates: use report: average")
     if seed is not None and report != "random":
-        raise ConfigError("strategy.seed", seed, "chooses the iterate to report: say report: random")
+        raise ConfigError("strategy.seed", seed, "chooses the iterate to report: use report: random")
     return gradient_descent(
         learning_rate or 1 / smoothness,
         regularizer,
@@ -52,10 +52,10 @@ class Inner:
 
     Args:
         learning_rate: Step size of inner steps; the paper's unless given.
-        smoothness: Of the loss of an example.
+        smoothness: Smoothness of the loss of an example.
         regularizer: h.
-        difference_bound: Whether the difference of two gradients of an example is clipped to what `smoothness` allows,
-            or to twice the clip bound of a gradient.
+        difference_bound: True to clip the difference of two gradients of an example to the bound implied by
+            `smoothness`, False to twice the clip bound of a gradient.
         anchor_share: See `fedpriv.AnchorBudget`.
     """
 
@@ -66,7 +66,7 @@ class Inner:
     anchor_share: Positive = 1.0
 
     def recipe(self, step: Rate, epochs: Epochs) -> Recipe:
-        """The algorithm with this step size and these epochs."""
+        """Returns the algorithm with this step size and these epochs."""
         if self.difference_bound == "smoothness":
             smoothness = self.smoothness
         else:
@@ -81,7 +81,7 @@ def dp_svrg(inner: Inner, epoch_length: Count | None = None) -> Recipe:
     convexity, step = inner.regularizer.strong_convexity, inner.learning_rate
     if callable(step):
         if epoch_length is None:
-            raise ConfigError("strategy.epoch_length", None, "the paper's is for a constant learning_rate: give one")
+            raise ConfigError("strategy.epoch_length", None, "the paper uses a constant learning_rate: set one")
         return inner.recipe(step, Epochs(epoch_length))
     step, length = proven(inner.smoothness, convexity, learning_rate=step, epoch_length=epoch_length)
     return inner.recipe(step, Epochs(length))
@@ -99,9 +99,9 @@ class OnBall:
     """Options of DP-AccMD.
 
     Args:
-        radius: Of the ball that the model is kept in.
+        radius: Radius of the ball that contains the model.
         ball: Its norm.
-        smoothness: Of the mean loss, in the 2-norm.
+        smoothness: Smoothness of the mean loss, in the 2-norm.
     """
 
     radius: Positive
@@ -126,12 +126,12 @@ def dp_accmd(on: OnBall) -> Strategy:
 @checked("strategy")
 @dataclass(frozen=True)
 class Printed:
-    """What the paper's noise depends on.
+    """Parameters of the paper's noise.
 
     Args:
         epsilon_bar: The epsilon that the paper states.
-        rounds: Of the run.
-        n_examples: Of all clients.
+        rounds: Number of rounds of the run.
+        n_examples: Number of examples of all clients.
         delta_bar: The delta that the paper states.
     """
 
@@ -141,7 +141,7 @@ class Printed:
     delta_bar: Ratio = 1e-3
 
     def noise(self, epochs: int, length: int, *, doubling: bool = False) -> Published:
-        """The noise of so many epochs of this length; the gradient at an anchor has none."""
+        """Returns the noise for this many epochs of this length; the gradient at an anchor has none."""
         sigma = claims.svrg_deviation(
             self.epsilon_bar, self.n_examples, epochs, length, delta=self.delta_bar, doubling=doubling
         )

@@ -15,13 +15,13 @@ from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite, Ratio, c
 @checked("privacy.published")
 @dataclass(frozen=True)
 class Published(UnprotectedNoise):
-    """Noise as a paper publishes it, for reproduction; by default that of Ryu and Kim (2022).
+    """Noise as a paper publishes it, for reproduction; by default the noise of Ryu and Kim (2022).
 
     It is not private: runs with it report epsilon = inf and the reason.
 
     Args:
         epsilon_bar: The epsilon that the paper states (of one round, for Ryu and Kim); `inf` means no noise.
-        law: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's own per-example
+        law: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's per-example
             gradients, over `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020), which assumes
             `gradient_bound`.
         delta_bar: The delta that the paper states (`"gaussian"`).
@@ -29,12 +29,17 @@ class Published(UnprotectedNoise):
         scale: Scale of the noise in round 0, instead of the formulas above: standard deviation of Gaussian noise, b of
             Laplace noise; 0 where `epsilon_bar` is infinite.
         growth: Factor by which `scale` changes from round to round.
-        at: What noise of this `scale` is added to: a client's mean `"gradient"` or its whole `"message"`.
+        at: The value that noise of this `scale` is added to: a client's mean `"gradient"` or its whole `"message"`.
         exact: Names of the queries that the paper leaves without noise.
         lacks: Why noise of that scale is not private, as reports print it.
 
     Raises:
         ConfigError: an argument is out of range, or noise on messages has no `scale`.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(published=fedpriv.Published(epsilon_bar=3.0)).private
+        False
     """
 
     epsilon_bar: PositiveOrInfinite
@@ -51,7 +56,7 @@ class Published(UnprotectedNoise):
     def why_not(self) -> str:
         """The reason why this noise is not private, as reports print it."""
         if math.isinf(self.epsilon_bar):
-            return "exact answers, no noise"
+            return "exact query results, no noise"
         if self.scale is not None:
             return f"as published: {self.lacks}"
         if self.law == "gaussian":
@@ -60,7 +65,9 @@ class Published(UnprotectedNoise):
 
     def __post_init__(self) -> None:
         if self.scale == 0 and math.isfinite(self.epsilon_bar):
-            raise ConfigError("privacy.published.scale", 0.0, "must be positive, or epsilon_bar infinite for no noise")
+            raise ConfigError(
+                "privacy.published.scale", 0.0, "must be positive; for no noise, set epsilon_bar to infinity"
+            )
         if self.at == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
             raise ConfigError("privacy.published.scale", None, "must be given for noise on messages")
 
@@ -76,7 +83,7 @@ class Published(UnprotectedNoise):
     ) -> Sequence[float] | None:
         """See `UnprotectedNoise`. The norms are needed only for eq 20 of Ryu and Kim (2022)."""
         if self.scale is None and record.query == "gradient_difference":
-            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
+            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such query result")
         if math.isinf(self.epsilon_bar) or record.query in self.exact:
             return None
         if self.scale is not None:

@@ -1,4 +1,4 @@
-"""A strategy together with the noise schedule or published noise that belongs to it."""
+"""A strategy together with its noise schedule or published noise."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Recipe:
 
     Attributes:
         strategy: The algorithm.
-        schedule: How the algorithm shares the budget over rounds; None leaves it to the privacy settings.
-        published: Noise as the paper publishes it (not private), if any.
-        claim: Gives the paper's privacy claim for this run, from a delta.
+        schedule: The algorithm's division of the budget over rounds; None leaves it to the privacy settings.
+        published: Noise as published in the paper (not private), if any.
+        claim: Returns the paper's privacy claim for this run, from a delta.
     """
 
     strategy: Strategy
@@ -30,7 +30,7 @@ class Recipe:
     claim: Callable[[float], Claim] | None = None
 
     def claimed(self, delta: float) -> Claim | None:
-        """The claim; None where there is none, or no noise of which it could be one."""
+        """The claim; None if there is none, or if there is no noise for it."""
         if self.claim is None or self.published is None or math.isinf(self.published.epsilon_bar):
             return None
         return self.claim(delta)
@@ -38,12 +38,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Variants:
-    """What a paper adds to an algorithm that has a name.
+    """A paper's additions to an algorithm with a registered name.
 
     Attributes:
-        published: Makes the variant that the paper publishes, from its own options; None if there is none.
-        after: What the algorithm itself asks of the noise.
-        formula: What the paper would call a noise, when one example a round is drawn.
+        published: Creates the variant that the paper publishes, from its own options; None if there is none.
+        after: Requirements of the algorithm on the noise.
+        formula: Computes the paper's epsilon for a noise, if one example a round is drawn.
     """
 
     published: Callable[..., Recipe] | None = None

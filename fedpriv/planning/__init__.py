@@ -1,4 +1,4 @@
-"""What fits together, and the plan: every release of a run, before it begins."""
+"""Compatible settings, and the plan: every release of a run, before it begins."""
 
 import lazy_loader
 

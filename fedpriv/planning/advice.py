@@ -26,8 +26,8 @@ def warnings_of_no_network(strategy: Strategy, n_clients: int, language: Literal
     else:
         graph, star = "network.topology: ring", "network.topology: star"
     return [
-        f"{strategy.name} averages over neighbours in a graph, but the run has no network: a server computes the exact "
-        f"mean of all clients. Write {graph} for a graph, or {star} if a server is meant"
+        f"{strategy.name} averages over neighbours in a graph, but the run has no network, so a server computes "
+        f"the exact mean of all clients. Write {graph} for a graph, or {star} for a server"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments of `train` and `Training`, and what to write for arguments of other libraries."""
+"""Checks of the arguments of `train` and `Training`, and corrections for arguments of other libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from fedpriv.strategies.base import Strategy
 
 
 def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
-    """Returns what to write instead of epochs or a batch size, with the number if the other arguments determine it.
+    """Returns the argument to write instead of epochs or a batch size, with the number if the other arguments determine
+    it.
 
     Args:
         word: The argument's name.
@@ -77,7 +78,7 @@ def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str
 
     passes = batch_fraction * batches
     rounds = max(math.ceil(epochs / passes - 1e-9), 1)
-    return f"write rounds={rounds}: one round goes over {100 * passes:.3g} % of the examples here"
+    return f"write rounds={rounds}: here one round uses {100 * passes:.3g} % of the examples"
 
 
 def _examples_a_client(clients: object) -> float | None:
@@ -90,10 +91,10 @@ def _examples_a_client(clients: object) -> float | None:
 
 
 def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses test data that are no data sets, and metrics without names.
+    """Raises for test data that are no data sets, and metrics without names.
 
     Raises:
-        ConfigError: an argument is of another type; the message says what to write.
+        ConfigError: an argument is of another type; the message contains the line to write.
     """
     check_dataset("test", dataset_of("test", test))
     for index, dataset in enumerate(client_tests or ()):
@@ -105,10 +106,10 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
 
 
 def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses sinks that are not a list of objects with methods `write` and `close`.
+    """Raises for sinks that are not a list of objects with methods `write` and `close`.
 
     Raises:
-        ConfigError: an argument is of another type; the message says what to write.
+        ConfigError: an argument is of another type; the message contains the line to write.
     """
     if isinstance(sinks, str) or not isinstance(sinks, Sequence):
         if isinstance(sinks, str):
@@ -119,14 +120,17 @@ def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
             write = "[sink]"
         else:
             write = f"[fedpriv.sinks.TensorBoard({text})]"
-        raise ConfigError("sinks", sinks, f"give a list: sinks={write}")
+        raise ConfigError("sinks", sinks, f"must be a list: sinks={write}")
     for index, sink in enumerate(sinks):
         if inspect.isclass(sink):
-            raise ConfigError(f"sinks[{index}]", sink.__name__, f"is a class: make one, {sink.__name__}('runs/a')")
+            raise ConfigError(
+                f"sinks[{index}]", sink.__name__, f"is a class: pass an object, {sink.__name__}('runs/a')"
+            )
         lacking = [name for name in ("write", "close") if not callable(getattr(sink, name, None))]
         if lacking:
             lines = {"write": "def write(self, report: RoundReport) -> None", "close": "def close(self) -> None"}
             fix = (
-                f"is no sink: add {' and '.join(lines[name] for name in lacking)}; or fedpriv.sinks.TensorBoard(folder)"
+                f"is not a sink: add {' and '.join(lines[name] for name in lacking)}; or use "
+                "fedpriv.sinks.TensorBoard(folder)"
             )
             raise ConfigError(f"sinks[{index}]", type(sink).__name__, fix)

@@ -1,4 +1,4 @@
-"""Refuse combinations of settings that do not work together."""
+"""Checks of combinations of settings that do not work together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedpriv.planning.rounds_together import blocks_of
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record_table import RecordTable
-from fedpriv.privacy.settings import Central, Privacy
+from fedpriv.privacy.settings import Central, Local, Privacy, SecureAggregation
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.fedavg import LocalSteps
@@ -46,26 +46,26 @@ def network_for(n_clients: int, network: N | None) -> N | Star:
 
 
 def check_size(network: RoundNetwork, n_clients: int) -> None:
-    """Refuses a network for another number of clients, which would leave clients out or wait for missing ones.
+    """Raises for a network of another number of clients, which would leave clients out or wait for missing ones.
 
     Raises:
         ConfigError: the numbers differ.
     """
     if network.n_clients != n_clients:
-        fix = f"the run has {counted(n_clients, 'client')}: make the {type(network).__name__} for {n_clients}"
+        fix = f"the run has {counted(n_clients, 'client')}: create the {type(network).__name__} for {n_clients}"
         raise ConfigError("network.n_clients", network.n_clients, fix)
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Refuse a strategy for which the privacy settings would not hold.
+    """Raises for a strategy with which the privacy settings would not hold.
 
     Raises:
         ConfigError: with noise on messages only, clients keep state that is not computed from messages, by their
-            declaration or by a test with random answers; messages would be clipped to another norm than their own; or
-            only sums may be seen, and sums of messages depend on more than sums of private answers.
+            declaration or by a test with random query results; messages would be clipped to another norm than their
+            own; only sums may be seen, and sums of messages depend on more than sums of private query results; or the
+            trust has no rules here.
     """
     step = strategy.local_step
-    trust = str(privacy.trust)
     bound = strategy.message_norm
     name = type(step).__name__
     if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
@@ -75,8 +75,8 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         raise ConfigError(
             "privacy.at",
             "message",
-            f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
-            "set at to 'gradient'",
+            f"{name} keeps state that is not a function of released messages and would enter later messages "
+            "without noise; set privacy.at to 'gradient'",
         )
     if privacy.private and privacy.at == "message":
         check_memory(strategy, n_clients)
@@ -84,17 +84,29 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         fix = "is for noise that cancels between pairs: leave it out, or use pairwise trust"
         raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
     if privacy.private and isinstance(privacy.trust, Pairwise) and privacy.trust.colluders >= n_clients:
-        fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
+        fix = f"must be at most {n_clients - 1}: all but one of the {n_clients} clients collude against that one"
         raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
-    if not privacy.trust.sums_only:
-        return
+    trust = privacy.trust
+    if isinstance(trust, Central | SecureAggregation):
+        _check_sums(strategy, privacy, network, n_clients)
+    # under Local and Pairwise each message is noised; a trust that is added later must add its own rules here
+    elif not isinstance(trust, Local | Pairwise):  # pyright: ignore[reportUnnecessaryIsInstance]
+        fix = "which strategies keep its guarantee is not known: add its rules to fedpriv/planning/compatibility.py"
+        raise ConfigError("privacy.trust", str(trust), fix)
+
+
+def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
+    """Refuses a strategy with sums of messages that depend on more than sums of private answers."""
+    step = strategy.local_step
+    trust = str(privacy.trust)
+    name = type(step).__name__
     in_turns = privacy.over_time is not None and blocks_of(network) > 1
     if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
         rate = 0.1
         if isinstance(network, Star | Graph):
             rate = network.active_fraction
         fix = (
-            f"with central trust cohorts are drawn in secret: set its cohort_rate to {rate:.4g}, and leave "
+            f"central trust draws its cohorts in secret: set its cohort_rate to {rate:.4g}, and leave "
             "network.cohort out"
         )
         raise ConfigError("network.cohort", _cohort_of(network), fix)
@@ -104,28 +116,28 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
     if privacy.at == "gradient" and not step.linear:
-        fix = f"sums of {name}'s messages are not sums of private answers; use local trust"
+        fix = f"sums of {name}'s messages are not sums of private query results; use local trust"
         if isinstance(step, LocalSteps) and step.local_steps == 1:
             fix += (
-                ", or plain steps of the clients, without an optimizer, and the momentum at the server: fedavg with "
-                "server_momentum, or fedopt for the kin of Adam"
+                ", or plain client updates without an optimizer, with momentum at the server: fedavg with "
+                "server_momentum, or fedopt for adaptive optimizers such as Adam"
             )
         if privacy.unit == "client" and step.memory == "none":
-            fix += ", or let the noise be on what clients send, privacy.at: message"
+            fix += ", or noise on messages, privacy.at: message"
         raise ConfigError("privacy.trust", trust, fix)
     if step.memory != "none" and not network.everyone:
         raise ConfigError(
             "network.cohort",
             _cohort_of(network),
-            f"messages of {name} hold answers of earlier rounds, which sums over another cohort would not cover; let "
-            "everyone take part, or use a strategy without memory such as fedavg",
+            f"messages of {name} contain query results of earlier rounds, which sums over another cohort would "
+            "not cover; use all clients, or a strategy without memory such as fedavg",
         )
     if privacy.at == "gradient":
         check_linear(strategy, n_clients, network)
 
 
 def _cohort_of(network: RoundNetwork) -> object:
-    """Returns who takes part in a round, for an error."""
+    """Describes the participants of a round, for an error."""
     if isinstance(network, Star):
         return network.cohort
     if isinstance(network, Graph):
@@ -136,11 +148,11 @@ def _cohort_of(network: RoundNetwork) -> object:
 def check_compute(
     compute: Compute, strategy: Strategy, network: RoundNetwork, privacy: Privacy, model: nn.Module, loss: Loss
 ) -> None:
-    """Refuse settings of speed that do not suit the run.
+    """Raises for settings of the computation that do not suit the run.
 
     Raises:
-        ConfigError: the promise is not shown for bfloat16; the backend is for other models; or state is to be on disk
-            where the strategy's clients keep nothing, or a round needs the state of all of them.
+        ConfigError: the guarantee is not proved for bfloat16; the backend is for other models; or state is to be on
+            disk where the strategy's clients keep nothing, or a round needs the state of all of them.
     """
     if compute.precision == "bfloat16":
         check_bfloat16(privacy, compute.dtype, compute.backend)
@@ -150,10 +162,10 @@ def check_compute(
     if state == "memory":
         return
     if not has_rows(strategy.local_step.init(torch.zeros(1, 1))):
-        fix = f"clients of {strategy.name} keep nothing between rounds (what a server keeps is in memory); leave it out"
+        fix = f"clients of {strategy.name} keep no state between rounds (a server's state is in memory); leave it out"
         raise ConfigError("compute.state", state, fix)
     if network.everyone and not privacy.samples_clients_before_compute:
-        fix = "every client takes part in every round, which needs all state in memory; leave it out, or draw cohorts"
+        fix = "every client takes part in every round, so all state must be in memory; leave it out, or draw cohorts"
         raise ConfigError("compute.state", state, fix)
 
 
@@ -168,17 +180,17 @@ def check_shared(
     optimum: float | None,
     compare: bool,
 ) -> None:
-    """Refuses what several processes cannot do yet; one process can do everything.
+    """Raises for settings that several processes do not support; one process supports everything.
 
     Args:
         size: Number of processes.
         compute: Where clients' state is kept.
         clients: All clients of the run.
-        network: Who sends messages to whom.
+        network: The network.
         privacy: The privacy settings.
         query_names: Names of the queries that the strategy makes.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
-        compare: Whether the problem is solved with all data in one place, too.
+        compare: True if the problem is solved with all data in one place, too.
 
     Raises:
         ConfigError: a setting needs one process; the message names it.
@@ -187,15 +199,15 @@ def check_shared(
         return
     alone = "train in one process (leave out --processes, or engine 'local' of compute)"
     if compute.state != "memory":
-        raise ConfigError("compute.state", compute.state, f"is for one process: take memory, or {alone}")
+        raise ConfigError("compute.state", compute.state, f"works in one process only: use memory, or {alone}")
     if not isinstance(network, Star | Graph):
-        fix = f"only a star or a graph can be shared by processes: {alone}"
+        fix = f"only a star or a graph can be divided among processes: {alone}"
         raise ConfigError("network", type(network).__name__, fix)
     if isinstance(clients, LazyClients):
-        fix = f"clients that are read when they are drawn are for one process: take make_clients, or {alone}"
+        fix = f"lazy clients work in one process only: use make_clients, or {alone}"
         raise ConfigError("clients", "lazy_clients", fix)
     if privacy.published is not None:
-        fix = f"a paper's noise may depend on the data of all clients, which no process has: {alone}"
+        fix = f"a paper's noise may depend on the data of all clients, which no single process has: {alone}"
         raise ConfigError("strategy.variant", "published", fix)
     if optimum is not None:
         fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
@@ -203,47 +215,47 @@ def check_shared(
     if compare:
         raise ConfigError("problem.compare", True, f"it needs all data in one process: leave it out, or {alone}")
     if "exact" in query_names and size > len(clients) // 2:
-        fix = f"for exact answers every process needs two clients: give at most {max(len(clients) // 2, 1)}"
+        fix = f"exact query results need two clients in every process: use at most {max(len(clients) // 2, 1)}"
         raise ConfigError("processes", size, fix)
 
 
 def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
-    """Refuse to extend a run that cannot be extended.
+    """Raises for a run that cannot be extended.
 
     Args:
-        privacy: The privacy settings of the run, its noise over time filled in.
+        privacy: The privacy settings of the run, its correlated noise filled in.
         rounds: Its number of rounds.
         before: How many of these an earlier run has made; None for a run that extends none.
 
     Raises:
-        ConfigError: there are no further rounds; or the noise of all rounds belongs together, and was made for the
+        ConfigError: there are no further rounds; or the noise is correlated over all rounds, and was made for the
             rounds that were planned.
     """
     if before is None:
         return
     if rounds <= before:
-        fix = f"is the number of all rounds, and the run has made {before}: give more"
+        fix = f"is the total number of rounds, and the run already has {before}: use a larger number"
         raise ConfigError("rounds", rounds, fix)
     if privacy.over_time is not None:
         fix = (
-            "noise that is correlated between rounds, and batches or cohorts that take turns, were made and priced for "
-            f"the planned {before} rounds: begin a new run"
+            "correlated noise and cyclic batches or cohorts were created and accounted for the planned "
+            f"{before} rounds: start a new run"
         )
         raise ConfigError("extend", before, fix)
     epoch = privacy.allocation_rounds
     if epoch is not None and before % epoch:
         fix = (
-            f"the run ended within an epoch of random allocation, which has {epoch} rounds and is charged whole: "
-            "extend runs of whole epochs, or begin a new run"
+            f"the run ended within an epoch of random allocation, which has {epoch} rounds and is charged as a "
+            "whole: extend runs of whole epochs, or start a new run"
         )
         raise ConfigError("extend", before, fix)
 
 
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
-    """Tests whether a strategy that declares itself `linear` is: sums of its messages depend on sums of answers only.
+    """Tests a declared `linear` strategy: sums of its messages must depend on sums of query results only.
 
-    Two runs get answers with the same sum that are spread differently over the clients; their first messages, summed,
-    must agree. This finds mistakes, but proves nothing: only a few random answers are tried.
+    Two runs get query results with the same sum that are spread differently over the clients; their first messages,
+    summed, must agree. This finds mistakes, but proves nothing: only a few random query results are tried.
 
     Raises:
         ConfigError: the sums differ.
@@ -258,16 +270,17 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
         raise ConfigError(
             "privacy.trust",
             "secure_aggregation",
-            f"{type(strategy.local_step).__name__} calls itself linear, but what it sends depends on more than the sum "
-            "of the answers; use local trust",
+            f"{type(strategy.local_step).__name__} declares linear = True, but its messages depend on more than "
+            "the sum of the query results; use local trust",
         )
 
 
 def check_memory(strategy: Strategy, n_clients: int) -> None:
-    """Tests whether a local step that declares no private `memory` keeps nothing of its answers.
+    """Tests that a client update without declared private `memory` keeps nothing of its query results.
 
-    In two runs clients get other answers in the first round, and the same ones at the same point in the second; what
-    they send then must agree. This finds mistakes, but proves nothing: only a few random answers are tried.
+    In two runs clients get other query results in the first round, and the same ones at the same point in the second;
+    the messages of the second round must agree. This finds mistakes, but proves nothing: only a few random query
+    results are tried.
 
     Raises:
         ConfigError: the messages differ.
@@ -287,13 +300,14 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
         raise ConfigError(
             "strategy.local_step.memory",
             strategy.local_step.memory,
-            f"{type(strategy.local_step).__name__} keeps something of its answers, which have no noise where it is on "
-            "messages, and a later message depends on it: write 'private', and set at to 'gradient'",
+            f"{type(strategy.local_step).__name__} keeps state of its query results, which have no noise if "
+            "noise is on messages, and a later message depends on that state: declare memory = 'private', and "
+            "set privacy.at to 'gradient'",
         )
 
 
 def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None:
-    """Refuses a run in which no round has the `min_honest` participants that its noise needs.
+    """Raises for a run in which no round has the `min_honest` participants that its noise needs.
 
     Raises:
         ConfigError: the largest cohort, which the message names, is smaller.
@@ -301,12 +315,12 @@ def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None
     required = privacy.trust.shares(n_clients)
     largest_cohort = max(records.sizes(n_clients), default=required)
     if privacy.trust.sums_only and largest_cohort < required:
-        fix = f"a round has at most {largest_cohort} participants, who share the noise; give at most that many"
+        fix = f"must be at most {largest_cohort}, the largest number of participants of a round, who share the noise"
         raise ConfigError("privacy.trust.secure_aggregation.min_honest", required, fix)
 
 
 def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Sequence[str]) -> None:
-    """Refuse constraints on a model that is computed one example at a time because vmap cannot batch it.
+    """Raises for constraints on a model that is computed one example at a time because vmap cannot batch it.
 
     Args:
         problems: The clients' objectives and constraints.
@@ -322,32 +336,30 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
 
 
 def check_keep(keep: str, problems: Sequence[Problem]) -> None:
-    """Refuses to choose the best model by a metric in a run with constraints.
+    """Raises if the best model is to be chosen by a metric in a run with constraints.
 
     Raises:
-        ConfigError: the problems have constraints, of which the metric knows nothing.
+        ConfigError: the problems have constraints, which the metric ignores.
     """
     if keep == "best" and any(problem.constraints for problem in problems):
-        fix = (
-            "a test metric knows nothing of the constraints, and could choose a model that violates them: leave it out"
-        )
+        fix = "a test metric ignores the constraints, so it could choose a model that violates them: leave it out"
         raise ConfigError("keep", keep, fix)
 
 
 def check_problem(
     strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, query_names: Collection[str], *, compare: bool
 ) -> None:
-    """Refuse a strategy that does not fit the clients' objectives and constraints.
+    """Raises for a strategy that does not fit the clients' objectives and constraints.
 
     Args:
         strategy: The algorithm.
         problems: The clients' objectives and constraints.
         privacy: The privacy settings.
         query_names: Names of the queries that the strategy makes.
-        compare: Whether the run is compared with a centralised solver.
+        compare: True if the run is compared with a centralised solver.
 
     Raises:
-        ConfigError: the strategy would ignore an objective or a constraint; it asks for private constraint values, and
+        ConfigError: the strategy would ignore an objective or a constraint; it queries private constraint values, and
             there are none, or they are unbounded, or need group sizes that are not public; or `compare` is set for a
             strategy that has no centralised counterpart.
     """
@@ -356,32 +368,35 @@ def check_problem(
     if privacy.private and needs_sums:
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
-        fix = "only an exact run of proximal_al (privacy.at 'none') has a centralised counterpart; leave it out"
+        fix = (
+            "only an exact run of proximal_al (privacy.at 'none') can be compared with a centralized solver; leave "
+            "it out"
+        )
         raise ConfigError("problem.compare", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
-        fix = f"the centralised solver takes no regulariser or l2, not {strategy.regularizer}; leave it out"
+        fix = f"the centralized solver accepts no regularizer or l2, not {strategy.regularizer}; leave it out"
         raise ConfigError("problem.compare", True, fix)
     if needs_sums:
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (
-                f"nothing bounds what one example adds to it, and {strategy.name} takes sums of losses alone: "
-                "LossAtMost, ClassLossAtMost, GroupLossGap. Use those, or proximal_al with privacy.at 'none'"
+                f"the influence of one example on it has no bound; {strategy.name} accepts only sums of losses: "
+                "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.at 'none'"
             )
             raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:
         if not (sees_problem or problem.is_mean_loss):
             names = ", ".join(type(term).__name__ for term in problem.terms)
-            fix = f"{strategy.name} minimises the mean loss and would ignore it; use private_al or proximal_al"
+            fix = f"{strategy.name} minimizes the mean loss and would ignore it; use private_al or proximal_al"
             raise ConfigError("problem", names, fix)
 
 
 def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
-    """Refuses private constraint values where there are no constraints, or where they would reveal private counts."""
+    """Raises if there are no constraints for private values, or if the values would reveal private counts."""
     if privacy.unit == "client":
         fix = "constraint values cannot be made private for whole clients; set unit to 'sample'"
         raise ConfigError("privacy.unit", "client", fix)
     if not any(problem.constraints for problem in problems):
-        fix = f"{strategy.name} spends a part of its budget on their values; give some, or use fedavg or dp_gd"
+        fix = f"{strategy.name} spends part of its budget on constraint values; add constraints, or use fedavg or dp_gd"
         raise ConfigError("problem.constraints", [], fix)
     if not any(problem.counts_are_public for problem in problems):
         return
@@ -392,5 +407,8 @@ def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Priv
         )
         raise ConfigError("privacy.statistics.public_counts", False, fix)
     if privacy.relation == "add_remove":
-        fix = "presence shows in the counts; state the groups' public fractions, or set relation to 'replace_one'"
+        fix = (
+            "the counts reveal whether an example is present; state the groups' public fractions, or set relation "
+            "to 'replace_one'"
+        )
         raise ConfigError("privacy.statistics.public_counts", True, fix)

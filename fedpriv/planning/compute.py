@@ -1,4 +1,4 @@
-"""Settings of speed, which do not affect privacy."""
+"""Settings of computation, which affect speed but not privacy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedpriv.oracle.backends import BackendName
 from fedpriv.settings.checks import Bound, Count, Positive, checked
 
 _EXAMPLES = 16384  # more at once are not faster on any device, and a sum of fewer chunks is rounded worse
-_COPIES = 4  # of an example's gradient: its own, two of a part while it is widened, and what activations take
+_COPIES = 4  # of an example's gradient: the gradient, two of a part while it is widened, and the size of activations
 _OTHER_NAMES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "processor": "cpu", "host": "cpu"}  # of devices
 PrecisionName = Literal["full", "bfloat16"]
 Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024, "[]")]
@@ -23,39 +23,47 @@ Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024,
 @checked("compute")
 @dataclass(frozen=True)
 class Compute:
-    """How gradients are computed: affects speed, not privacy.
+    """Settings of the computation: they affect speed, not privacy.
 
     Args:
-        backend: How per-example gradients are computed: `"loop"`, `"vmap"`, `"ghost"` (without those of linear,
-            convolution and embedding layers where they are large), `"linear"` (closed form for one linear layer) or
-            `"auto"`, the first of linear, ghost, vmap and loop that gives the loop's sums on made-up examples.
-        device: A torch device, or `"auto"` for a GPU if there is one.
-        dtype: Type of parameters and examples, `"float32"` or `"float64"`.
-        precision: `"bfloat16"` runs forward and backward passes under `torch.autocast`, for unit sample and relation
-            replace_one, with any backend but linear. Clipping, sums and noise are those of `"full"`; epsilon is the
-            same, the trajectory another one.
+        backend: Computation of per-example gradients: `"loop"`, `"vmap"`, `"ghost"` (without materialising large ones
+            of linear, convolution and embedding layers), `"linear"` (closed form for one linear layer) or `"auto"`
+            (default), the first of linear, ghost, vmap and loop with the same sums as the loop on synthetic examples.
+        device: A torch device; `"auto"` (default) uses a GPU if there is one.
+        dtype: Type of parameters and examples, `"float32"` (default) or `"float64"`.
+        precision: `"full"` (default), or `"bfloat16"`, which runs forward and backward passes under `torch.autocast`,
+            for the unit sample and the relation replace_one, with any backend except linear. Clipping, sums, noise and
+            epsilon are the same; the trajectory differs.
         chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
-            computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A
-            resumed run keeps what it began with, for with another number sums are rounded otherwise.
-        threads: Number of CPU threads of torch. By default as many as torch has, but no more than the cores that this
-            process may use, a container's limit included; and one for little work: a linear model's rounds of less than
-            ten million multiplications, and other models' where there are too few clients for all threads and examples
-            times parameters are less than twenty million. Very large numbers end the process. Several threads compute
-            several clients at once, which changes no bit where there are clients enough for all.
-        engine: Where clients are: `"local"`, all in this process, or `"processes"`, some of them in each of those
-            that torchrun starts (`fedpriv train CONFIG --processes 2`), which must trust each other. With `"examples"`
-            all clients are in each of these, which share the examples of a batch: for few clients with large batches.
-        timeout: Seconds after which a process that waits for another one gives up.
-        state: Where what clients keep between rounds is kept: in `"memory"`, or on `"disk"`, of which a round reads and
-            writes the rows of its cohort only. The numbers are the same.
-        pace: Seconds. A round ends a whole multiple of them after it began, so that its time does not tell how large
-            secret batches and cohorts were: more than any round takes. None does not wait.
-        pad_batches: Whether as many examples are computed for every secret batch as it has with all but a probability
-            of 1e-12, the others with weight zero, so that processor time and memory do not tell how many were drawn.
-            Sums are the same up to rounding. Not for secret cohorts and random views.
+            computed in smaller pieces that fit its cache, and on a GPU the number that fits a quarter of its free
+            memory. A resumed run keeps its first value, since another value would change the rounding of sums.
+        threads: Number of CPU threads of torch. By default torch's number, but at most the number of cores that this
+            process may use, including a container's limit. One thread is used for little computation: for linear models
+            rounds of less than ten million multiplications; for other models rounds with fewer clients than threads and
+            less than twenty million examples times parameters. A very large number can crash the process. With several
+            threads, several clients are computed at once; if there are at least as many clients as threads, all bits of
+            the result stay the same.
+        engine: Distribution of clients: `"local"` (default), all in this process, or `"processes"`, some of them in
+            each process that torchrun starts (`fedpriv train CONFIG --processes 2`); the processes must trust each
+            other. With `"examples"` all clients are in every process, and the processes share the examples of a batch:
+            for few clients with large batches.
+        timeout: Seconds after which a process that waits for another one raises; 600 by default.
+        state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, where a round reads and
+            writes only the rows of its cohort. The numbers are the same.
+        pace: Length of a round in seconds: a round ends a whole multiple of it after the round's start, so that its
+            duration does not reveal the sizes of secret batches and cohorts. It should exceed the time of the longest
+            round. None (default) does not wait.
+        pad_batches: True pads every secret batch with examples of weight zero, up to the size that is exceeded with a
+            probability of 1e-12, so that processor time and memory do not reveal the number of drawn examples. Sums are
+            the same up to rounding. Not for secret cohorts and random views. False by default.
 
     Raises:
-        ConfigError: an argument is none of these.
+        ConfigError: an argument is out of range.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Compute(device="cpu", chunk=256).planned_device.type
+        'cpu'
     """
 
     backend: BackendName = "auto"
@@ -84,13 +92,13 @@ class Compute:
         return f"{self.dtype} in {self.precision}"
 
     def check_goes_on(self, begun_with: StateName) -> None:
-        """Refuses to resume from a checkpoint whose client state is stored elsewhere than `state` says.
+        """Raises if the client state of a checkpoint is stored elsewhere than in `state`.
 
         Raises:
             ConfigError: the two differ.
         """
         if self.state != begun_with:
-            raise ConfigError("compute.state", self.state, f"the run began with {begun_with}, and goes on with it only")
+            raise ConfigError("compute.state", self.state, f"cannot change on resume; set compute.state={begun_with}")
 
     def start(self) -> torch.device:
         """Sets the number of threads and returns the device, see `torch_device`.
@@ -112,7 +120,7 @@ class Compute:
         return self.torch_device()
 
     def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:
-        """Returns the chunk of a run: `chunk` if it is set, else what the run began with, else what suits the device.
+        """Returns the chunk of a run: `chunk` if it is set, else the run's first value, else a value for the device.
 
         Args:
             device: Where gradients are computed.
@@ -142,7 +150,7 @@ class Compute:
         try:
             return torch.device(self.device)
         except RuntimeError as error:
-            fix = "is no device of torch: write cpu, cuda, cuda:1 or auto"
+            fix = "is not a device of torch: write cpu, cuda, cuda:1 or auto"
             raise ConfigError("compute.device", self.device, fix) from error
 
     def torch_device(self) -> torch.device:
@@ -157,6 +165,6 @@ class Compute:
             probe = torch.ones(1, device=self.device)
             probe.item()  # a device may take tensors and never give a number
         except Exception as error:  # each device raises its own
-            fix = f"cannot be used here ({in_short(error).split('. ')[0]}); say auto or cpu"
+            fix = f"cannot be used here ({in_short(error).split('. ')[0]}); use auto or cpu"
             raise ConfigError("compute.device", self.device, fix) from error
         return probe.device

@@ -1,4 +1,4 @@
-"""What a strategy's models have of the noise of each round, followed through a run whose answers are unit vectors."""
+"""The response of a strategy's models to the noise of each round, computed by a run with unit vectors as results."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def responses(
 
     Args:
         strategy: The algorithm.
-        privacy: The privacy settings, of which only what noise is added to matters.
-        network: Who sends messages to whom; cohorts of a star are one client, since all have the same noise.
+        privacy: The privacy settings; only the place of the noise matters.
+        network: The network; cohorts of a star are one client, since all have the same noise.
         rounds: Number of rounds.
         randomness: The run's public random streams, which draw links.
 
     Returns:
         `[rounds, rounds]`, row k after round k; zero right of the diagonal. None for more than `MOST_ROUNDS`, and for a
-        strategy that is not linear in the answers or does not stay within the range of numbers.
+        strategy that is not linear in the query results or does not stay within the range of numbers.
     """
     if isinstance(network, Graph):
         nodes = network
@@ -63,7 +63,7 @@ def responses(
 def _responses(
     strategy: Strategy, privacy: Privacy, network: Star | Graph, rounds: int, randomness: Randomness, size: float
 ) -> Array:
-    """Runs with `size` times the t-th unit vector as the answer of round t; returns the models, averaged over nodes."""
+    """Runs with `size` times the t-th unit vector as the result of round t; returns the models, averaged over nodes."""
     # secrets of pairs name the run's clients, and a star is followed with one client
     if isinstance(privacy.trust, Pairwise):
         trust = Local()

@@ -1,7 +1,7 @@
-"""What a run will cost in epsilon, computed without data.
+"""The privacy cost of a run, computed without data.
 
-The strategy runs against an oracle that answers zeros for a model of one parameter and lists what would be released.
-This works for any strategy, also a user's own.
+The strategy runs with an oracle that returns zeros for a model of one parameter and lists the releases. This works for
+any strategy, also a custom one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fedpriv.privacy.settings import LEAST_AMOUNT, Cyclic, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Ends, PeriodicQueries, Strategy
 
-_MOST_NOISE = 10.0  # times that of the first rounds: more would drown what the further rounds learn
+_MOST_NOISE = 10.0  # times the noise of the first rounds: more would drown the signal of the further rounds
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class FirstPart:
 
     Attributes:
         rounds: Their number.
-        records: What they released, from the ledger.
+        records: Their releases, from the ledger.
     """
 
     rounds: int
@@ -82,10 +82,10 @@ class Plan:
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
         queries: Names of the queries that the strategy makes.
-        calibrated: Whether the noise was computed from the target epsilon, and so meets it.
+        calibrated: True if the noise was computed from the target epsilon, and so meets it.
         first: The rounds of the earlier run that this one extends.
         float64_noise: Noise that will be added in float64, as far as the records do not show it.
-        not_covered: What the run will reveal about the data that epsilon does not count, in words.
+        not_covered: Information about the data that the run will reveal and epsilon does not cover, in words.
     """
 
     privacy: Privacy
@@ -100,7 +100,7 @@ class Plan:
     not_covered: tuple[str, ...] = ()
 
     def spent(self) -> PrivacySpent:
-        """Returns a tight upper bound on what the whole run would spend."""
+        """Returns a tight upper bound on the cost of the whole run."""
         spent = account(self.records, self.n_clients, self.privacy.delta)
         return replace(spent, float64_noise=(*spent.float64_noise, *self.float64_noise), not_covered=self.not_covered)
 
@@ -117,7 +117,7 @@ class Plan:
     def comparable_epsilon(self) -> float | None:
         """The epsilon of the whole run, as the target of other settings; None if no noise is computed for it.
 
-        That is so for 0, as of noise that hides everything or of a run that releases nothing, and for infinity.
+        This holds for 0 (noise that hides everything, or a run without releases) and for infinity.
         """
         epsilon = self.spent().epsilon
         if LEAST_AMOUNT <= epsilon <= 1 / LEAST_AMOUNT:
@@ -129,7 +129,7 @@ class Plan:
 
         Args:
             device: The device.
-            before: What made all noise of earlier rounds float64 noise, in words.
+            before: The reason why all noise of earlier rounds is float64 noise, in words.
         """
         now = float64_noise_of_run(self.privacy, device)
         return replace(self, float64_noise=tuple(dict.fromkeys((*before, *now))))
@@ -142,8 +142,9 @@ class Plan:
             return warnings
         if privacy.epsilon is not None and not self.calibrated and self.spent().epsilon > privacy.epsilon:
             warnings.append(
-                f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
-                "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
+                f"noise_multiplier={privacy.noise_multiplier:g} is too small for epsilon={privacy.epsilon:g}: "
+                "the run will stop before it overspends; leave noise_multiplier out to have it computed for "
+                "all rounds"
             )
         epoch = privacy.allocation_rounds
         rounds = len(self.evaluations)
@@ -158,8 +159,8 @@ class Plan:
 def _cut_epoch(length: int, rounds: int) -> str:
     done = rounds % length
     return (
-        f"the last epoch of random allocation ends after {done} of {length} rounds and costs what a whole one "
-        f"costs: rounds={rounds - done + length} costs the same epsilon"
+        f"the last epoch of random allocation ends after {done} of {length} rounds but costs as much as a whole "
+        f"epoch: rounds={rounds - done + length} costs the same epsilon"
     )
 
 
@@ -180,15 +181,15 @@ def make_plan(
         strategy: The algorithm.
         privacy: The privacy settings; with a target `epsilon` and no `noise_multiplier` the noise is computed.
         sizes: Public number of examples of each client.
-        network: Decides who takes part in a round.
+        network: Determines the participants of a round.
         rounds: Number of rounds.
         randomness: The run's random streams, so that the plan has the cohorts of the run.
-        begun: The matrix of the noise of a run that goes on, as its ledger has it.
+        begun: The matrix of the noise of a resumed run, from its ledger.
         first: The rounds of the earlier run that this one extends. Their releases count, and keep their noise.
 
     Raises:
         ConfigError: the network is for another number of clients, settings do not fit the strategy, no noise reaches
-            the target, or rounds whose noise belongs together would be extended.
+            the target, or rounds with correlated noise would be extended.
     """
     compatibility.check_size(network, len(sizes))
     strategy = strategy.for_rounds(rounds)
@@ -205,7 +206,7 @@ def make_plan(
         relative = replace(privacy, epsilon=None, noise_multiplier=1.0)
     else:
         relative = privacy
-    # a dry run with a noise multiplier of 1; then each kind of release is priced with the noise of the run
+    # a dry run with a noise multiplier of 1; then the cost of each kind of release is computed with the run's noise
     oracle = recording_oracle(relative, sizes)
     _dry_run(strategy, oracle, network, randomness, rounds)
     table = oracle.answerer.table
@@ -255,7 +256,7 @@ def _noise_of_further(
         further: The releases of the further rounds for a noise multiplier of 1.
 
     Raises:
-        ConfigError: the target leaves too little for the further rounds; the message says what they cost with the
+        ConfigError: the target leaves too little for the further rounds; the message contains their cost with the
             noise of the first ones.
     """
     assert privacy.epsilon is not None
@@ -273,15 +274,15 @@ def _noise_of_further(
     longer = [*first.records, *_with_noise(further, privacy, sizes, first_multiplier).records]
     whole = round_up(account(longer, n_clients, delta).epsilon)
     fix = (
-        f"the first {counted(first.rounds, 'round')} spent {spent}, which leaves too little for more. With the same "
-        f"noise, all rounds together cost {whole}: give privacy.epsilon={whole}, or a noise_multiplier for the "
-        "further rounds"
+        f"the first {counted(first.rounds, 'round')} spent {spent}, which leaves too little for more rounds. "
+        f"With the same noise, all rounds together cost {whole}: set privacy.epsilon={whole}, or a "
+        "noise_multiplier for the further rounds"
     )
     raise ConfigError("privacy.epsilon", privacy.epsilon, fix)
 
 
 def _noise_multiplier_of(first: FirstPart, relative: RecordTable) -> float:
-    """Returns the noise multiplier of an earlier run: its noise over that of a dry run with noise multiplier 1."""
+    """Returns the noise multiplier of an earlier run: its noise over the noise of a dry run with multiplier 1."""
     planned = {
         (record.round, record.query, record.index): largest_multiplier(record.noise_multiplier)
         for record in relative[: relative.positions(first.rounds).start]
@@ -295,7 +296,7 @@ def _noise_multiplier_of(first: FirstPart, relative: RecordTable) -> float:
 
 
 def largest_multiplier(multiplier: float | tuple[float, ...]) -> float:
-    """Returns the largest of the noise multipliers of a record; 0 if nobody answered."""
+    """Returns the largest of the noise multipliers of a record; 0 without participants."""
     if isinstance(multiplier, tuple):
         return max(multiplier, default=0.0)
     return multiplier
@@ -325,7 +326,7 @@ def _dry_run(
         for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=view):
             pass
     except ArithmeticError as error:
-        fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
+        fix = f"its options exceed the range of floating-point numbers ({in_short(error)}): use others"
         raise ConfigError("strategy", strategy.name, fix) from error
     if first < rounds and isinstance(network, Graph):
         oracle.answerer.repeat(first, rounds, lambda index: network.active(index, randomness))
@@ -337,10 +338,10 @@ def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_decl
     Args:
         privacy: The privacy settings.
         problems: The clients' objectives and constraints.
-        sizes_declared: Whether each client has a declared `public_size` (then its true size stays private).
+        sizes_declared: True if each client has a declared `public_size` (then its true size stays private).
     """
     shared = list[str]()
-    # the number of clients is always exact: nobody declares another one
+    # the number of clients is always exact: no client declares another one
     count_changes = privacy.relation == "add_remove" and (privacy.unit == "client" or not sizes_declared)
     if count_changes or (privacy.unit == "client" and not sizes_declared):
         shared.append("sizes public")
@@ -358,7 +359,7 @@ class RunSketch:
     Attributes:
         strategy: The algorithm.
         privacy: The privacy settings.
-        network: Who sends messages to whom.
+        network: The network.
         rounds: Number of rounds.
         outline: The public facts of the data.
         problems: The clients' objectives and constraints.
@@ -366,7 +367,7 @@ class RunSketch:
         loss: The loss that is minimised.
         seed: Public seed of cohorts and links.
         augmentation: Random views of examples, if there are any.
-        sizes_declared: Whether each client has a declared `public_size`.
+        sizes_declared: True if each client has a declared `public_size`.
     """
 
     strategy: Strategy
@@ -385,7 +386,7 @@ class RunSketch:
         """Returns the run's plan; see `make_plan`.
 
         Args:
-            privacy: Other privacy settings than those of the run.
+            privacy: Privacy settings other than the run's.
             first: The rounds of an earlier run that this one extends.
         """
         privacy = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=self.sizes_declared)
@@ -397,7 +398,7 @@ class RunSketch:
 
 
 def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
-    """Fills in the pairs that share secrets, if the settings say that neighbours in the network do.
+    """Fills in the pairs that share secrets, if the setting is that neighbours in the network do.
 
     Raises:
         ConfigError: the network is not a graph.
@@ -406,7 +407,7 @@ def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
     if not (isinstance(trust, Pairwise) and isinstance(trust.secrets, Topology)):
         return privacy
     if not isinstance(network, Graph):
-        fix = "the network is no graph: take complete or random_regular, or a graph for network.topology"
+        fix = "the network has no graph: use complete or random_regular, or set network.topology"
         raise ConfigError("privacy.trust.pairwise.secrets", "topology", fix)
     links = Links(in_order(network.graph.edges), str(trust.secrets))
     return replace(privacy, trust=replace(trust, secrets=links))

@@ -1,4 +1,4 @@
-"""Python warnings about what weakens privacy; they point to the user's line, wherever in fedpriv they are raised."""
+"""Python warnings about weakened privacy; they point to the user's line, wherever in fedpriv they are raised."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fedpriv.planning.plan import Plan
 from fedpriv.privacy.settings import Privacy
 
 GAP = (
-    "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
-    "cover; leave it out unless the data are public"
+    "optimum: the result reveals the gap to it, computed on the training data without noise, which epsilon "
+    "does not cover; leave it out unless the data are public"
 )
 _EXTENDED = (
-    "of this run {rounds} were made by an earlier run: the epsilon of all rounds together holds if the answers of that "
-    "run did not decide how many rounds follow, and with how much noise"
+    "{rounds} rounds of this run were made by an earlier run: the total epsilon holds if the results of that "
+    "run did not influence the number of further rounds and their noise"
 )
-_SEED = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
+_SEED = "secret_seed is set: anyone who knows it can subtract the noise; leave it out for real data"
 
 
 def not_covered(privacy: Privacy, optimum: float | None) -> tuple[str, ...]:
-    """Returns what a run reveals about the data that epsilon does not count, in words.
+    """Returns information that a run reveals about the data and that epsilon does not cover, in words.
 
     Args:
         privacy: The privacy settings.
@@ -39,12 +39,12 @@ def not_covered(privacy: Privacy, optimum: float | None) -> tuple[str, ...]:
 def privacy_warnings(
     plan: Plan, sizes: Sequence[int], model: nn.Module, *, optimum: float | None, secret_seed: int | None
 ) -> list[str]:
-    """Returns warnings about what weakens a run's privacy.
+    """Returns warnings about settings that weaken a run's privacy.
 
     Args:
         plan: The run's plan.
         sizes: Public number of examples of each client.
-        model: What is trained.
+        model: The trained model.
         optimum: Smallest value of the objective, if it is given.
         secret_seed: Seed of the noise, if it is given.
     """

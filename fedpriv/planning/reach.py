@@ -1,4 +1,4 @@
-"""How far a run can move its model: a step, a clip and a number of rounds may be too small for any data."""
+"""Largest distance that a run can move its model: step, clip and number of rounds may be too small for any data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_ROWS = 10_000
 def reach_warnings(
     strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int, start_norm: float
 ) -> list[str]:
-    """Returns a warning if steps, clip and rounds let the model move by far less than its own size.
+    """Returns a warning if steps, clip and rounds let the model move by far less than its size.
 
     A network that starts at random values has to move by a good part of their norm before it predicts anything. A model
     that starts at zero has no such scale, and gets no warning.
@@ -33,7 +33,7 @@ def reach_warnings(
     Args:
         strategy: The algorithm.
         privacy: The privacy settings.
-        network: Who sends messages to whom.
+        network: The network.
         rounds: Number of rounds.
         start_norm: l2 norm of the parameters that the run starts from.
     """
@@ -44,19 +44,19 @@ def reach_warnings(
         return []
     return [
         f"in {rounds} rounds, these steps and this clip ({privacy.clip.bound:g}) can move the model by at most "
-        f"{reach:.2g}, and its first parameters have norm {start_norm:.2g}. A network that starts at random values "
-        "learns little within that distance: increase the step size or the number of rounds. For a pretrained model "
-        "this may be enough"
+        f"{reach:.2g}, and its initial parameters have norm {start_norm:.2g}. A network with random initial "
+        "values learns little within that distance: increase the step size or the number of rounds. For a "
+        "pretrained model this may be enough"
     ]
 
 
 def reach_of(strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int) -> float | None:
-    """Returns how far the model moves if every answer is as long as its clip allows, and all point the same way.
+    """Returns the distance that the model moves if all query results have the largest norm and the same direction.
 
     Args:
         strategy: The algorithm.
         privacy: The privacy settings.
-        network: Who sends messages to whom; on a star one client stands for all.
+        network: The network; on a star one client represents all.
         rounds: Number of rounds.
 
     Returns:

@@ -11,9 +11,10 @@ from fedpriv.network.local import Star
 from fedpriv.network.rounds import RoundNetwork
 from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, Factor
 from fedpriv.privacy.matrices import BLT, Banded, Follow, unknown
+from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import Cyclic, FullBatch, Independent, Privacy
+from fedpriv.privacy.settings import Central, Cyclic, FullBatch, Independent, Local, Privacy, SecureAggregation
 
 
 def with_matrix(
@@ -26,13 +27,13 @@ def with_matrix(
 
     Args:
         privacy: The privacy settings.
-        network: Who takes part in a round.
+        network: Determines the participants of a round.
         rounds: Number of rounds.
         follow: See `fedpriv.privacy.matrices.Follow`.
         begun: The matrix with which a resumed run began: an optimiser may find other last digits on another machine.
 
     Raises:
-        ConfigError: nothing enforces how often a unit takes part, or the noise would have no price.
+        ConfigError: nothing enforces how often a unit takes part, or no cost is known for the noise.
     """
     noise = privacy.noise
     has_slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
@@ -43,7 +44,10 @@ def with_matrix(
     separation = _separation(privacy, network)
     if isinstance(noise, CorrelatedNoise):  # from a plan, or constructed by the user
         if noise.separation != separation:
-            fix = f"units take part in one of {separation} rounds; give BSR, Banded or BLT, and the matrix follows"
+            fix = (
+                f"privacy units take part in one of {separation} rounds; use BSR, Banded or BLT, which compute the "
+                "matrix for that"
+            )
             raise ConfigError("privacy.noise", f"one of {noise.separation} rounds", fix)
         return privacy
     if begun is not None and isinstance(noise, Banded | BLT):
@@ -57,7 +61,7 @@ def with_matrix(
 
 
 def _separation(privacy: Privacy, network: RoundNetwork) -> int:
-    """Returns the number of rounds of which a unit takes part in one."""
+    """Returns the number of rounds in a cycle: a unit takes part in one of them."""
     if privacy.unit == "sample":
         if isinstance(privacy.sampling, Cyclic):
             return privacy.sampling.blocks
@@ -73,16 +77,19 @@ def blocks_of(network: RoundNetwork) -> int:
 
 
 def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
-    """Refuses batches and cohorts that do not fix the rounds in which a unit takes part.
+    """Raises for batches and cohorts that do not fix the rounds in which a unit takes part.
 
     Raises:
         ConfigError: the rounds are not fixed; the message names the setting.
     """
     if privacy.unit == "sample" and not isinstance(privacy.sampling, FullBatch | Cyclic):
         fix = "the rounds of an example must be fixed: use {cyclic: {blocks: B}} or full"
-        raise ConfigError("privacy.sampling", str(privacy.sampling), f"with noise over time {fix}")
+        raise ConfigError("privacy.sampling", str(privacy.sampling), f"with correlated noise (noise.time), {fix}")
     if privacy.cohort_rate < 1:
-        fix = "with noise over time nothing is gained by secret cohorts: use network.cohort: {cyclic: {blocks: B}}"
+        fix = (
+            "secret cohorts give no advantage with correlated noise (noise.time): use network.cohort: {cyclic: "
+            "{blocks: B}}"
+        )
         if privacy.cohort_rounds is None:
             raise ConfigError("privacy.trust.cohort_rate", privacy.cohort_rate, fix)
         raise ConfigError("privacy.trust.cohort_rounds", privacy.cohort_rounds, fix)
@@ -90,35 +97,45 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
         return
     blocks = blocks_of(network)
     if blocks == 1:
-        fix = "with noise over time or cyclic batches everyone takes part, or {cyclic: {blocks: B}} on a star"
+        fix = (
+            "correlated noise (noise.time) and cyclic batches need all clients in every round, or {cyclic: "
+            "{blocks: B}} on a star"
+        )
         raise ConfigError("network.cohort", "not everyone", fix)
     if privacy.unit == "sample" or isinstance(privacy.sampling, Cyclic):
-        fix = "cyclic cohorts have a price over time for unit: client, without cyclic batches; let everyone take part"
+        fix = "correlated noise with cyclic cohorts needs unit: client, and no cyclic batches; or use all clients"
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
-    if not privacy.trust.sums_only:
+    if not isinstance(privacy.trust, Central | SecureAggregation):
         fix = (
-            "noise of an earlier cohort cancels only if all clients send their noise in every round, behind "
-            "trust: secure_aggregation, or a server adds it, trust: central; else let everyone take part"
+            "noise of an earlier cohort cancels only if all clients send their noise in every round, under "
+            "trust: secure_aggregation, or if a server adds it, trust: central; otherwise use all clients"
         )
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
 
 
 def check_noise(privacy: Privacy) -> None:
-    """Refuses noise whose epsilon nothing bounds when it is correlated between rounds.
+    """Raises for noise without a bound on epsilon when it is correlated between rounds.
 
     Raises:
-        ConfigError: it is not Gaussian, or not the same in all rounds.
+        ConfigError: it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
     """
+    trust = privacy.trust
+    # a trust that is added later has no proof yet
+    if not isinstance(trust, Local | Pairwise | Central | SecureAggregation):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError("privacy.trust", str(trust), "has no proof for correlated noise: use independent noise")
     if privacy.mechanism.name != "gaussian":
-        fix = "noise over time and cyclic batches are priced for Gaussian noise: use Gaussian noise"
+        fix = "correlated noise (noise.time) and cyclic batches need Gaussian noise"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
     if privacy.schedule != Uniform():
-        fix = "with noise over time every round has the same noise, and the matrix shares the budget: leave it out"
+        fix = (
+            "with correlated noise (noise.time), every round has the same noise, and the matrix divides the "
+            "budget: leave it out"
+        )
         raise ConfigError("privacy.schedule", str(privacy.schedule), fix)
 
 
 def check_questions(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
-    """Refuses a strategy that makes no query in some rounds: noise over time covers one answer in each round.
+    """Raises for a strategy that makes no query in some rounds: correlated noise covers one query in each round.
 
     Raises:
         ConfigError: there is such a round; the message names the first one.
@@ -128,5 +145,8 @@ def check_questions(privacy: Privacy, records: Sequence[Record], rounds: int) ->
     asked_rounds = [record.round for record in records]
     if asked_rounds != list(range(rounds)):
         missing = next((t for t in range(rounds) if t >= len(asked_rounds) or asked_rounds[t] != t), rounds)
-        fix = "the strategy asks no gradient then: noise over time needs one in every round; use independent noise"
+        fix = (
+            "the strategy makes no gradient query in this round, but correlated noise (noise.time) needs one in "
+            "every round; use independent noise"
+        )
         raise ConfigError("privacy.noise", f"round {missing}", fix)

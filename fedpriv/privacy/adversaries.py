@@ -1,4 +1,4 @@
-"""The adversaries that a run is priced against, and what each of them sees.
+"""The adversaries for which the cost of a run is computed, and the values that each of them observes.
 
 Only proved bounds are claimed: where no smaller bound is known for an adversary, it gets the bound of a stronger one,
 and `AdversaryView.bound_of` names that one.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.privacy.record import Record
 
-MESSAGES = "whoever sees messages"
+MESSAGES = "anyone who sees messages"
 SERVER = "the server"
 COLLUDERS = "colluding clients"
 NEIGHBOUR = "a neighbour on the graph"
@@ -24,12 +24,12 @@ ADVERSARIES = (MESSAGES, SERVER, COLLUDERS, NEIGHBOUR, MODEL)
 
 @dataclass(frozen=True)
 class AdversaryView:
-    """How a run is priced against one adversary.
+    """The cost of a run for one adversary.
 
     Attributes:
-        records: The records as they are priced; None if nothing hides the data from this adversary.
+        records: The records from which the cost is computed; None if nothing hides the data from this adversary.
         assumes: The assumptions of the bound, in words.
-        bound_of: The stronger adversary whose bound this is; empty if the bound is for this adversary itself.
+        bound_of: The stronger adversary that the bound was computed for; empty if it is this adversary.
     """
 
     records: Sequence[Record] | None
@@ -38,7 +38,7 @@ class AdversaryView:
 
 
 def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
-    """Returns how a run is priced against one adversary.
+    """Returns the cost of a run for one adversary.
 
     Args:
         records: The run's releases.
@@ -52,23 +52,23 @@ def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: i
     trusts = {record.trust for record in records} or {"local"}
     kinds = {_kind(trust) for trust in trusts}
     if len(kinds) > 1 or not kinds <= {*_VIEWS}:
-        raise LedgerError(f"the ledger's records have trust {sorted(trusts)}: their adversary is not known")
+        raise LedgerError(f"the ledger's records have trust {sorted(trusts)}, for which no adversary is defined")
     (kind,) = kinds
     adversary_view = _VIEWS[kind](records, n_clients, adversary, colluders)
     if any("no_power_cut" in trust for trust in trusts):
-        condition = "; no power cut while it ran"
+        condition = "; no power cut during the run"
     else:
         condition = ""
     return replace(adversary_view, assumes=adversary_view.assumes + condition)
 
 
 def simulated(records: Sequence[Record]) -> bool:
-    """Whether the protection of messages is simulated, so that a deployment needs a protocol for it."""
+    """True if the protection of messages is simulated, so that a deployment needs a protocol for it."""
     return any("simulated" in trust for trust in {record.trust for record in records})
 
 
 def amplification(records: Sequence[Record], n_clients: int) -> str:
-    """Returns which secret sampling lowers the price of the records, in words."""
+    """Returns the secret sampling that lowers the cost of the records, in words."""
     causes = dict[str, None]()
     for record in {replace(r, round=0, index=0, clients=None, time=None): None for r in records}:
         if isinstance(record.rate, tuple):
@@ -87,11 +87,11 @@ def amplification(records: Sequence[Record], n_clients: int) -> str:
         elif record.sampling == "without_replacement":
             causes[f"batches of fixed size drawn in secret, {rate:.3g} of a client's {units}"] = None
     if any(record.clients is not None and len(record.clients) < n_clients for record in records):
-        causes["none for who takes part, for silence is seen"] = None
+        causes["none for the choice of participants, since silence is visible"] = None
     separations = {record.time.separation for record in records if record.time is not None}
     for separation in sorted(separations):
         if separation > 1:
-            causes[f"none; a unit takes part in every {_ordinal(separation)} round"] = None
+            causes[f"none; a privacy unit takes part in every {_ordinal(separation)} round"] = None
     return "; ".join(causes) or "none"
 
 
@@ -108,7 +108,7 @@ def _kind(trust: str) -> str:
 
 
 def _local(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
-    assumption = "each client adds all the noise that it needs; any number of others may collude"
+    assumption = "each client adds all the noise that its own guarantee needs; any number of others may collude"
     if adversary in (COLLUDERS, NEIGHBOUR, MODEL):
         stronger = MESSAGES
     else:
@@ -120,14 +120,12 @@ def _central(records: Sequence[Record], n_clients: int, adversary: str, colluder
     if adversary == SERVER:
         return AdversaryView(None, "the server is trusted: it sees every client's contribution without noise")
     if adversary == MESSAGES:
-        return AdversaryView(
-            None, "what clients send to the trusted server has no noise: encrypt it, and hide who sends"
-        )
+        return AdversaryView(None, "messages to the trusted server have no noise: encrypt them, and hide the senders")
     assumption = "a trusted server adds the noise, and only sums leave it"
     if adversary == COLLUDERS:
         stronger = ""
     else:
-        stronger = "any number of colluding clients, who see all sums"
+        stronger = "any number of colluding clients who see all sums"
     return AdversaryView(records, assumption, stronger)
 
 
@@ -135,31 +133,29 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
     count = {COLLUDERS: colluders, NEIGHBOUR: 1}.get(adversary, 0)
     match = re.search(r"min_honest=(\d+)", records[0].trust)
     if match is None:
-        raise LedgerError(f"the ledger's trust {records[0].trust!r} does not say how many are honest")
+        raise LedgerError(f"the ledger's trust {records[0].trust!r} has no number of honest clients")
     honest = int(match[1])
     honest_records = [_with_honest(record, n_clients, count, honest) for record in records]
     assumption = (
-        f"a real protocol shows sums only, and {honest} participants of each round add their share of the noise"
+        f"a real protocol reveals only sums, and {honest} participants of each round add their share of the noise"
     )
     if None in honest_records:
-        return AdversaryView(
-            None, f"{assumption}; with {count} colluders fewer are left, and the noise is not Gaussian"
-        )
+        return AdversaryView(None, f"{assumption}; with {count} colluders fewer remain, and the noise is not Gaussian")
     if adversary in (NEIGHBOUR, MODEL):
-        stronger = "whoever sees all sums"
+        stronger = "anyone who sees all sums"
     else:
         stronger = ""
     if count and any(
         honest_record is not record for honest_record, record in zip(honest_records, records, strict=True)
     ):
-        assumption = f"a real protocol shows sums only, and all participants but {count} add their share of the noise"
+        assumption = f"a real protocol reveals only sums, and all participants but {count} add their share of the noise"
     return AdversaryView(
         [honest_record for honest_record in honest_records if honest_record is not None], assumption, stronger
     )
 
 
 def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int) -> Record | None:
-    """Returns a record with only the noise of clients that do not collude; None where that has no price."""
+    """Returns a record with only the noise of clients that do not collude; None where that has no cost."""
     if record.clients is None:
         participants = n_clients
     else:
@@ -193,23 +189,25 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
     declared = max((record.pairs.colluders for record in records if record.pairs is not None), default=0)
     if _priced(with_count, n_clients):
         if count == 0:
-            telling = "none of them tells"
+            telling = "none of them reveals its secrets to"
         elif count == 1:
-            telling = "at most 1 of them tells"
+            telling = "at most 1 of them reveals its secrets to"
         else:
-            telling = f"at most {count} of them tell"
+            telling = f"at most {count} of them reveal their secrets to"
         return AdversaryView(with_count, f"{assumption}, and {telling} others", stronger)
     if count <= declared and _priced(records, n_clients):
         return AdversaryView(
-            records, f"{assumption}, and at most {declared} of them tell others", f"{declared} colluders"
+            records,
+            f"{assumption}, and at most {declared} of them reveal their secrets to others",
+            f"{declared} colluders",
         )
     return AdversaryView(
-        None, f"{assumption}; with {count} colluders no bound is known: too many sets of them to look at"
+        None, f"{assumption}; with {count} colluders no bound is known: too many sets of colluders to check"
     )
 
 
 def _priced(records: Sequence[Record], n_clients: int) -> bool:
-    """Whether the noise of pairs in these records has a known price."""
+    """True if the cost of the pairwise noise in these records is known."""
     from fedpriv.privacy.accounting.pairwise import exposure
 
     try:

@@ -1,7 +1,7 @@
 """A budget for the lifetime of a data set, which outlives the runs on it.
 
-A run reserves the price of its whole plan before it releases anything. Reservations compose as the answers of one run
-do, which costs less than the sum of their epsilons, and the one that would pass the limit is refused.
+A run reserves the cost of its whole plan before its first release. Reservations compose as the query results of one
+run do, so the total is less than the sum of their epsilons. A reservation that would exceed the limit is refused.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from fedpriv.storage import strict_json
 
 AT_WORK = "at work, stopped or left"
 _ANSWERS = {
-    True: "whatever made you choose the runs, answers of earlier ones included",
-    False: "if the number of runs and their noise did not depend on the answers of earlier ones",
+    True: "for any choice of the runs, even one based on results of earlier runs",
+    False: "if the number of runs and their noise did not depend on results of earlier runs",
 }
 
 
@@ -58,10 +58,10 @@ class Entry:
     Attributes:
         run: Name of the run.
         time: Time of the reservation, in UTC.
-        epsilon: The price of this reservation alone, at the budget's delta.
+        epsilon: The cost of this reservation alone, at the budget's delta.
         trust: The run's trust assumption.
         state: Why the run ended; `AT_WORK` if it has not ended.
-        returned: Whether a part of the reservation was given back.
+        returned: True if a part of the reservation was returned.
     """
 
     run: str
@@ -74,12 +74,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Balance:
-    """The state of a budget: its limit, what is spent, and what remains.
+    """The state of a budget: its limit, the spent part, and the rest.
 
     Attributes:
         terms: The budget's terms.
-        spent: The price of all reservations together.
-        left: Epsilon of a run with unsampled Gaussian noise (with pure epsilon at delta 0) that would still fit.
+        spent: The cost of all reservations together.
+        left: Largest epsilon of a further run with unsampled Gaussian noise (with pure epsilon at delta 0).
         entries: The reservations, in order.
         holds: The assumption under which `spent` holds, in words.
     """
@@ -106,18 +106,26 @@ class Balance:
 
 @checked("budget")
 class Budget:
-    """A budget file, for all runs on one data set. Processes may use it at the same time.
+    """A budget file for all runs on one data set. Several processes may use it at the same time.
 
-    Guarantee: all runs that reserved in it are together (epsilon, delta)-differentially private, for the unit and the
-    relation of its terms, each against whoever sees what its `trust` allows. Which runs there are must not depend on
-    answers of earlier ones, unless `accountant` is `"gaussian"` (Smith and Thakurta 2022) or `"pure"` (Rogers, Roth,
-    Ullman and Vadhan 2016): then it may.
+    Guarantee: all runs that reserved in it are together (epsilon, delta)-differentially private, for the privacy unit
+    and the neighbouring relation of its terms, against an observer of each run as its `trust` allows. The choice of
+    runs must not depend on query results of earlier runs, unless `accountant` is `"gaussian"` (Smith and Thakurta 2022)
+    or `"pure"` (Rogers, Roth, Ullman and Vadhan 2016), which allow it.
 
     Args:
         path: A file that `Budget.create` or `fedpriv budget` made.
 
     Raises:
-        LedgerError: the file is missing, damaged or altered, or an earlier copy was put back.
+        LedgerError: the file is missing, damaged or altered, or was replaced with an earlier copy.
+
+    Examples:
+        >>> import fedpriv, tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     budget = fedpriv.Budget.create(Path(folder) / "study.budget", epsilon=4.0, delta=1e-5)
+        ...     len(budget.balance().entries)
+        0
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -143,13 +151,13 @@ class Budget:
             path: The new file, readable by its owner alone. It must stay there for as long as the data are used.
             epsilon: Largest epsilon that all runs together may cost.
             delta: Delta of that epsilon.
-            unit: What is protected: `"sample"` or `"client"`.
-            relation: Which data sets are neighbours. A budget of `"replace_one"` takes runs of both relations.
-            shared: Further facts that neighbours may have in common, e.g. `"sizes public"`; runs that need more are
-                refused.
+            unit: Privacy unit: `"sample"` (default) or `"client"`.
+            relation: Neighbouring relation. A budget with `"replace_one"` (default) accepts runs with both relations.
+            shared: Further facts that neighbours may have in common, e.g. `"sizes public"`; a run that needs more
+                raises.
             data: Name of the data set, for readers of the file; by default the name of the file.
-            accountant: The one bound by which runs are priced, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes
-                the smallest.
+            accountant: The bound by which the cost of runs is computed, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`;
+                None (default) uses the smallest.
 
         Raises:
             ConfigError: a term is out of range.
@@ -160,7 +168,7 @@ class Budget:
         check_choice("budget.relation", relation, "replace_one", "add_remove")
         check_accountant(accountant)
         if delta == 0 and accountant not in (None, "pure"):
-            raise ConfigError("budget.accountant", accountant, "at delta 0 there is pure epsilon alone")
+            raise ConfigError("budget.accountant", accountant, "must be None at delta 0, which has only pure epsilon")
         name = data or Path(path).stem
         terms = BudgetTerms(
             float(epsilon), float(delta), unit, relation, shared, name, accountant, secrets.token_hex(16)
@@ -169,7 +177,7 @@ class Budget:
         return Budget(path)
 
     def balance(self) -> Balance:
-        """Returns what is spent, by which runs, and what remains."""
+        """Returns the spent part, the runs that spent it, and the rest."""
         lines = BudgetLines.read(self.path)
         shares = shares_of(lines)
         ends = {change.close: change for change in lines.changes if isinstance(change, Closed)}
@@ -194,22 +202,22 @@ class Budget:
         )
 
     def holds(self, run: str) -> bool:
-        """Whether the run of this name has a reservation."""
+        """True if the run of this name has a reservation."""
         return run in shares_of(BudgetLines.read(self.path))
 
     def rounds_of(self, run: str) -> int:
-        """Returns how many rounds of a run may have been released, in its folder or in a copy of it.
+        """Returns the number of rounds of a run that may have been released, in its folder or in a copy of it.
 
         Raises:
-            LedgerError: the run has a reservation, and how far it has come is not on record.
+            LedgerError: the run has a reservation, and its progress is not recorded.
         """
         mark = read_mark(self.path, run)
         if mark is not None:
             return mark.rounds
         if self.holds(run):
             raise LedgerError(
-                f"{self.path}.marks does not have this run, so nobody knows how far it has come: the file belongs to "
-                "the budget; move it with it, or restore it"
+                f"{self.path}.marks has no entry for this run, so its progress is unknown: this file belongs to "
+                "the budget; move it with the budget, or restore it"
             )
         return 0
 
@@ -219,7 +227,7 @@ class Budget:
         Args:
             run: Name of the run.
             start: Random name of the process start.
-            seen: What `rounds_of` returned, from which the process goes on.
+            seen: The value that `rounds_of` returned, from which the process resumes.
             rounds: Rounds from 0 on that it may release until it calls `advance`.
 
         Raises:
@@ -227,7 +235,7 @@ class Budget:
         """
         with locked(self.path):
             if self.rounds_of(run) != seen:
-                raise LedgerError(f"another process has just begun to train this run, by {self.path}: start again")
+                raise LedgerError(f"{self.path}: another process has just started to train this run: start again")
             write_mark(self.path, run, RunMark(start, max(rounds, seen)))
 
     def advance(self, run: str, start: str, rounds: int) -> None:
@@ -235,7 +243,7 @@ class Budget:
 
         Args:
             run: Name of the run.
-            start: Random name of the process start, as `begin` got it.
+            start: Random name of the process start, as given to `begin`.
             rounds: Rounds from 0 on that it may release until it calls `advance` again.
 
         Raises:
@@ -245,20 +253,20 @@ class Budget:
             mark = read_mark(self.path, run)
             if mark is None or mark.start != start:
                 raise LedgerError(
-                    f"by {self.path} another process trains this run now, in a copy of its folder: go on there. Each "
-                    "of its releases is paid for once"
+                    f"{self.path}: another process trains this run now, in a copy of its folder: continue "
+                    "there. Each release of the run is charged once"
                 )
             write_mark(self.path, run, RunMark(start, max(rounds, mark.rounds)))
 
     def check(self, run: RunCost) -> None:
-        """Refuses a run that the budget does not allow, without reserving anything.
+        """Raises if the budget does not allow a run. Reserves nothing.
 
         Args:
             run: The whole plan of the run.
 
         Raises:
-            BudgetExhausted: the run would overspend.
-            PrivacyError: the run does not protect what the budget promises.
+            BudgetExhausted: the run would exceed the limit.
+            PrivacyError: the run does not protect the unit or relation of the budget.
         """
         self._fits(BudgetLines.read(self.path), run)
 
@@ -266,15 +274,15 @@ class Budget:
         """Charges a run for its whole plan. Call it before anything is released; the charge is on the disk on return.
 
         Args:
-            run: The whole plan. Its `run_name` is by which a resumed run finds its reservation (`holds`).
+            run: The whole plan. A resumed run finds its reservation by its `run_name` (`holds`).
 
         Raises:
-            BudgetExhausted: the run would overspend; nothing is charged.
-            PrivacyError: the run does not protect what the budget promises, or has a reservation.
+            BudgetExhausted: the run would exceed the limit; nothing is charged.
+            PrivacyError: the run does not protect the unit or relation of the budget, or has a reservation.
             LedgerError: the file cannot be written; nothing is charged.
         """
         if not run.run_name:
-            raise ConfigError("run.run_name", run.run_name, "give the run a name of its own: secrets.token_hex(16)")
+            raise ConfigError("run.run_name", run.run_name, "give the run its own name: secrets.token_hex(16)")
         with locked(self.path):
             lines = BudgetLines.read(self.path)
             share = self._fits(lines, run)
@@ -290,8 +298,8 @@ class Budget:
         Args:
             run: Name of the run, as in its reservation.
             ended: The reason, in a word.
-            used: What the run released, to give back the rest; None charges the whole reservation. Give it only if the
-                number of releases does not depend on the data: a public limit ended the run, not its answers.
+            used: The releases of the run, to return the rest; None charges the whole reservation. Give it only if the
+                number of releases does not depend on the data: a public limit ended the run, not its query results.
 
         Raises:
             PrivacyError: there is no such reservation, or it is smaller than `used`.
@@ -303,13 +311,13 @@ class Budget:
             if any(isinstance(change, Closed) and change.close == run for change in lines.changes):
                 return
             if share is None:
-                raise PrivacyError(f"{self.path} holds no reservation of a run named {run}")
+                raise PrivacyError(f"{self.path} contains no reservation of a run named {run}")
             if used is None:
                 charges = None
             else:
                 charges = share_of(used, self.terms).charges
             if charges is not None and not charges <= share.charges:
-                raise PrivacyError(f"{share.name} released what it had not reserved in {self.path}")
+                raise PrivacyError(f"{share.name} released something that it had not reserved in {self.path}")
             returned = charges is not None and charges != share.charges
             if charges is not None and returned:
                 plain = to_plain(charges)
@@ -318,7 +326,7 @@ class Budget:
             add(self.path, lines, Closed(run, ended, _utc_now(), plain))
 
     def _fits(self, lines: BudgetLines, run: RunCost) -> Share:
-        """Returns what a run is charged; raises if the budget does not allow it."""
+        """Returns the charge of a run; raises if the budget does not allow it."""
         terms = self.terms
         earlier = [*shares_of(lines).values()]
         try:
@@ -328,27 +336,29 @@ class Budget:
             raise PrivacyError(f"{self.path} does not allow this run: {error}") from None
         reserved = shares_of(lines).get(run.run_name or "")
         if reserved is not None:
-            raise PrivacyError(f"{run.name} has a reservation in {self.path} already, as {reserved.name}: resume it")
+            raise PrivacyError(
+                f"{run.name} already has a reservation in {self.path}, as {reserved.name}: resume that run"
+            )
         total = epsilon_of([*earlier, share], terms, terms.epsilon)[0]
         if total > terms.epsilon:
             raise BudgetExhausted(self._refusal(run, earlier, epsilon_of([share], terms)[0], total))
         return share
 
     def _refusal(self, run: RunCost, earlier: Sequence[Share], alone: float, total: float) -> str:
-        """Returns the message for a run that would overspend: what remains, what the run costs, and what to do."""
+        """Returns the message for a run that would exceed the limit: the rest, the cost of the run, and the fix."""
         terms = self.terms
         allowance = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} in all"
         if math.isinf(alone):
             why = next(
                 (record.non_private for record in run.records if record.non_private), "by the budget's accountant"
             )
-            return f"{allowance}, and {run.name} has epsilon=inf ({why}); give it noise that has a price"
+            return f"{allowance}, but {run.name} has epsilon=inf ({why}); use noise with a known privacy cost"
         spent, _ = epsilon_of(earlier, terms)
         remaining = remaining_epsilon(earlier, terms)
         if remaining > 0:
             fix = (
-                f"A run of up to epsilon={_down(remaining)} still fits: set privacy.epsilon, take fewer rounds or more "
-                "noise"
+                f"A run of up to epsilon={_down(remaining)} still fits: set privacy.epsilon, or use fewer "
+                "rounds or more noise"
             )
         else:
             fix = "Nothing is left of it"

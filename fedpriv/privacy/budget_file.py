@@ -1,9 +1,9 @@
 """The file of a lifetime budget: its terms, then one line for each change, each with a hash of all lines before it.
 
 A change counts once its line is in the file and on the physical disk; a last line that is cut off never counted. By the
-file lie a lock, and a small file `FILE.head` with the number of lines and the hash of the last one: with it, a copy
-of an earlier state that is put back is recognised and refused. A file `FILE.marks` says of each run how many of its
-rounds may have been released (`RunMark`).
+file lie a lock, and a small file `FILE.head` with the number of lines and the hash of the last one: with it, a copy of
+an earlier state that is put back is recognised and rejected. A file `FILE.marks` contains, for each run, the number of
+rounds that may have been released (`RunMark`).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class BudgetTerms:
     Attributes:
         epsilon: Largest epsilon that all runs together may cost.
         delta: Delta of that epsilon.
-        unit: What is protected.
-        relation: Which data sets are neighbours.
-        shared: Further facts that neighbours may have in common, as printed behind `relation`.
-        data: Name of the data set that all runs use.
-        accountant: The one bound by which runs are priced; None takes the smallest.
+        unit: Privacy unit.
+        relation: Neighbouring relation.
+        shared: Further facts that neighbours may have in common, as printed after `relation`.
+        data: Name of the data set of all runs.
+        accountant: The bound by which the cost of runs is computed; None uses the smallest.
         id: Random number, by which budgets with equal terms differ.
         fedpriv_budget: Number of the file format.
     """
@@ -81,7 +81,7 @@ class Reserved:
         time: Time of the reservation, in UTC.
         n_clients: Number of clients.
         trust: The trust assumption, as printed.
-        data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
+        data: Text that is equal for runs with the same examples at the same clients; None if it is not known.
         charges: The costs of the releases, as `to_plain` writes them.
         float64_noise: Noise that the run adds in float64, in words (`fedpriv.privacy.float64_noise`); None in a line of
             version 0.2, which did not note it.
@@ -116,7 +116,7 @@ class Closed:
 
 @strict(frozen=True, config=_STRICT)
 class RunMark:
-    """How far a run may have come, by the newest process that trains it.
+    """The rounds that a run may have released, recorded by the newest process that trains it.
 
     Attributes:
         start: Random name of that process start.
@@ -159,24 +159,24 @@ class BudgetLines:
         try:
             *lines, _ = files.read(path).split(b"\n")
         except FileNotFoundError as error:
-            fix = f"make it once for each data set: fedpriv budget {path} --epsilon E --delta D"
+            fix = f"create it once per data set: fedpriv budget {path} --epsilon E --delta D"
             raise LedgerError(f"the budget {path} does not exist; {fix}") from error
         chains = [START]
         texts = list[bytes]()
         for number, line in enumerate(lines, start=1):
             text_and_chain = unchained(line, chains[-1])
             if text_and_chain is None:
-                raise LedgerError(f"{path}, line {number} does not follow from what comes before it; {_RESTORE}")
+                raise LedgerError(f"{path}, line {number} does not match the lines before it; {_RESTORE}")
             text, chain = text_and_chain
             texts.append(text)
             chains.append(chain)
 
         head_count, head_chain = head or (0, START)
         if head_count >= len(chains) or chains[head_count] != head_chain:
-            reason = f"its file {_head_path(path).name} has seen {head_count} lines of it, which it does not hold"
-            raise LedgerError(f"{path} is an earlier copy of the budget, or another one: {reason}; {_RESTORE}")
+            reason = f"its file {_head_path(path).name} records {head_count} lines that it does not contain"
+            raise LedgerError(f"{path} is an earlier copy of the budget, or another budget: {reason}; {_RESTORE}")
         if not texts:
-            raise LedgerError(f"{path} is no budget: it has no terms; {_RESTORE}")
+            raise LedgerError(f"{path} is not a budget: it has no terms; {_RESTORE}")
         try:
             terms = _TERMS.validate_json(texts[0])
             changes = tuple(_CHANGE.validate_json(text) for text in texts[1:])
@@ -184,11 +184,11 @@ class BudgetLines:
             budget = BudgetLines(terms, changes, chains[-1], size)
             budget.check()
         except ValueError as error:
-            raise LedgerError(f"{path} is no budget that this fedpriv can read; {_RESTORE}") from error
+            raise LedgerError(f"{path} is not a budget that this version of fedpriv can read; {_RESTORE}") from error
         return budget
 
     def check(self) -> None:
-        """Refuses changes that no budget makes.
+        """Raises for changes that no budget makes.
 
         Raises:
             ValueError: two runs have one name, or a run ends without having begun, or ends twice.
@@ -218,10 +218,10 @@ def write_new(path: Path, terms: BudgetTerms) -> None:
     text, chain = chained(_canonical(terms), START)
     with locked(path):
         if os.path.lexists(path):
-            raise LedgerError(f"{path} exists; look at it with: fedpriv budget {path}")
+            raise LedgerError(f"{path} already exists; print it with: fedpriv budget {path}")
         if _read_head(path) is not None:
-            reason = f"{_head_path(path).name} says that there was a budget of this name"
-            raise LedgerError(f"{path} is missing, and {reason}; {_RESTORE}, or choose another name")
+            reason = f"{_head_path(path).name} shows that a budget of this name existed"
+            raise LedgerError(f"{path} is missing, but {reason}; {_RESTORE}, or choose another name")
         try:
             files.write_whole(path, text.encode() + b"\n")
             files.write_whole(_head_path(path), _head_line(1, chain))
@@ -246,7 +246,7 @@ def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
 
 
 def read_mark(path: Path, run: str) -> RunMark | None:
-    """Returns how far a run may have come; None for a run that has not begun.
+    """Returns the possible progress of a run; None for a run that has not begun.
 
     Raises:
         LedgerError: the file is damaged.
@@ -255,7 +255,7 @@ def read_mark(path: Path, run: str) -> RunMark | None:
 
 
 def write_mark(path: Path, run: str, mark: RunMark) -> None:
-    """Writes how far a run may have come; it is on the physical disk on return. Call it within `locked`.
+    """Writes the possible progress of a run; it is on the physical disk on return. Call it within `locked`.
 
     Raises:
         LedgerError: the file cannot be written.
@@ -292,9 +292,11 @@ def locked(path: Path) -> Generator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise FedprivError(f"{path} is being changed by another process; wait until it is done") from None
+        raise FedprivError(f"{path} is being changed by another process; wait until it has finished") from None
     except OSError as error:
-        raise FedprivError(f"{path} cannot be locked ({error.strerror}); put it where files can be locked") from error
+        raise FedprivError(
+            f"{path} cannot be locked ({error.strerror}); put it on a file system with file locks"
+        ) from error
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The charges of runs in a budget, and their price by the budget's terms."""
+"""The charges of runs in a budget, and their cost by the budget's terms."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from_plain
 from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 
-_NOT_NOTED = ("noise whose rounding version 0.2 did not note",)
+_NOT_NOTED = ("noise with rounding that version 0.2 did not record",)
 _OF_ANY_DATA = re.compile("[0-9a-f]{32}")
-"""How version 0.3 and earlier named the data of a configuration, also of files whose rows may have changed since."""
+"""The names of data in configurations of version 0.3 and earlier, also of files with rows that may have changed."""
 VOIDED = "state"
-"""How a run ended for which no bound on epsilon holds: its code kept something of earlier examples."""
+"""The end of a run without a bound on epsilon: its code kept information about earlier examples."""
 _STEPS = 12  # halvings in the search for the remaining epsilon: to less than a thousandth of the limit
 
 
@@ -30,7 +30,7 @@ class Share:
         name: Name of the run.
         charges: The costs of its releases, for the budget's unit and relation.
         n_clients: Number of clients.
-        data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
+        data: Text that is equal for runs with the same examples at the same clients; None if it is not known.
         trust: The trust assumption, as printed.
         float64_noise: Noise that the run adds in float64, in words.
     """
@@ -44,7 +44,7 @@ class Share:
 
 
 def shares_of(lines: BudgetLines) -> dict[str, Share]:
-    """Returns what each run is charged, by the name of its noise."""
+    """Returns the charge of each run, by the name of its noise."""
     shares = dict[str, Share]()
     for change in lines.changes:
         if isinstance(change, Reserved):
@@ -63,26 +63,28 @@ def shares_of(lines: BudgetLines) -> dict[str, Share]:
 
 
 def share_of(run: RunCost, terms: BudgetTerms) -> Share:
-    """Returns what a run's plan is charged for the unit and the relation of a budget.
+    """Returns the charge of a run's plan for the unit and the relation of a budget.
 
     Raises:
         PrivacyError: the run protects another unit or relation, or reveals facts that no epsilon covers.
     """
     for unit, relation, shared in run.kinds:
         if unit != terms.unit and (unit, terms.relation) != ("client", "replace_one"):
-            raise PrivacyError(f"{run.name} protects one {unit}, and the budget one {terms.unit}")
+            raise PrivacyError(f"{run.name} has the privacy unit {unit}, but the budget has {terms.unit}")
         if (relation, terms.relation) == ("replace_one", "add_remove"):
-            raise PrivacyError(f"{run.name} has relation replace_one, and the budget add_remove")
+            raise PrivacyError(f"{run.name} has relation replace_one, but the budget has add_remove")
         undeclared = _facts(shared) - _facts(terms.shared)
         # one example of another value changes no size
         if (terms.unit, terms.relation) == ("sample", "replace_one"):
             undeclared.discard("sizes public")
         if undeclared:
             names = ", ".join(sorted(undeclared))
-            fix = "take a budget that says so (--shared), or other settings"
-            raise PrivacyError(f"{run.name} promises {relation}({names}), which is less than the budget: {fix}")
+            fix = "use a budget with these conditions (--shared), or other settings"
+            raise PrivacyError(f"{run.name} guarantees only {relation}({names}), less than the budget requires: {fix}")
     if run.not_covered:
-        raise PrivacyError(f"{run.name} reveals what no epsilon covers ({', '.join(run.not_covered)}): leave it out")
+        raise PrivacyError(
+            f"{run.name} reveals {', '.join(run.not_covered)}, which epsilon does not cover: leave it out"
+        )
     promise = Guarantee(terms.unit, terms.relation, terms.shared, aligned=False)
     trust = "+".join(dict.fromkeys(record.trust for record in run.records)) or "local"
     charges = charges_of(run, run.records, promise)
@@ -90,14 +92,17 @@ def share_of(run: RunCost, terms: BudgetTerms) -> Share:
 
 
 def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
-    """Refuses runs with different clients, if the budget protects whole clients.
+    """Raises for runs with different clients, if the budget protects whole clients.
 
     Raises:
         PrivacyError: the numbers of clients differ, so that one client's data may be several clients' in another run.
     """
     if terms.unit == "client" and len({share.n_clients for share in shares}) > 1:
         counts = ", ".join(f"{share.name} {share.n_clients}" for share in shares)
-        raise PrivacyError(f"the budget protects whole clients, and runs have other ones ({counts}): take one for each")
+        raise PrivacyError(
+            f"the budget protects whole clients, but its runs have different clients ({counts}): use one budget for "
+            "each"
+        )
 
 
 def epsilon_of(shares: Sequence[Share], terms: BudgetTerms, enough: float = 0.0) -> tuple[float, str]:
@@ -129,7 +134,7 @@ def spent_by(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
 def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
     """Returns the epsilon of one more run that fits, rounded down.
 
-    That run has unsampled Gaussian noise, or Laplace noise where only that has a price.
+    That run has unsampled Gaussian noise, or Laplace noise where only that has a cost.
     """
     histories = _histories(shares) or [{}]
     pure = _only(terms) == "pure"
@@ -146,7 +151,7 @@ def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
 
 
 def _only(terms: BudgetTerms) -> str | None:
-    """Returns the only bound by which runs are priced, None for the smallest; at delta 0 it is the pure one."""
+    """Returns the bound by which the cost of runs is computed, None for the smallest; at delta 0 it is the pure one."""
     if terms.delta == 0:
         return "pure"
     return terms.accountant

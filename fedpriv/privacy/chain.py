@@ -1,7 +1,7 @@
 """Chained lines, in which every change is detected: each holds a hash of itself and of all lines before it.
 
-A line is a JSON object whose last field `chain` is SHA-256 of the `chain` of the line before (64 zeros before the first
-line), followed by the bytes of this line up to `,"chain"`. Anybody can check it.
+A line is a JSON object. Its last field `chain` is SHA-256 of the `chain` of the line before (64 zeros before the first
+line), followed by the bytes of this line up to `,"chain"`. It can be checked without a key.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def linked(facts: Mapping[str, Any], before: str) -> dict[str, Any]:
 
 
 def is_linked(facts: Mapping[str, Any], before: str) -> bool:
-    """Whether facts are as `linked` made them."""
+    """True if facts equal the output of `linked`."""
     return facts.get("chain") == _hash(before, _plain(facts))
 
 

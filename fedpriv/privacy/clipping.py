@@ -1,7 +1,7 @@
 """Clipping scales a contribution down so that its norm, and with it the sensitivity of a sum, is bounded.
 
 A row that holds NaN or infinity becomes zero, so one broken example or client can neither destroy the model nor pass
-the bound. Norms, clipped rows and sums are float64. What rounding can still add is at most `ROUNDING` times the bound;
+the bound. Norms, clipped rows and sums are float64. Rounding can still add at most `ROUNDING` times the bound;
 the sensitivity counts it (docs/threat_model.md has the argument).
 """
 
@@ -18,8 +18,8 @@ from fedpriv.settings.checks import Positive, checked
 
 NormName = Literal["l1", "l2"]
 ROUNDING = 2.0**-10
-"""How much rounding may add to a clipped sum's sensitivity, relative to the clip bound: part of every price."""
-_PIECE = 2**12  # numbers whose norm is taken in float32: its relative error is at most 2**12 * 2**-24
+"""Largest effect of rounding on a clipped sum's sensitivity, relative to the clip bound; every cost includes it."""
+_PIECE = 2**12  # numbers in a norm in float32: its relative error is at most 2**12 * 2**-24
 _FEW = 2**14  # numbers for which one operation in float64 takes less than three, mostly in float32
 _LEAST = 2.0**-1050  # a smaller factor is a number of so few bits that the product might pass the bound
 
@@ -35,6 +35,12 @@ class Clip:
 
     Raises:
         ConfigError: the bound is not a positive finite number, or the norm is unknown.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> clipped, broken = fedpriv.Clip(bound=1.0).rows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+        >>> [[round(value, 3) for value in row] for row in clipped.tolist()], broken.tolist()
+        ([[0.6, 0.8], [0.3, 0.4]], [False, False])
     """
 
     bound: Positive
@@ -44,9 +50,9 @@ class Clip:
         """Returns the norm of each row in float64, `[..., dim] -> [...]`; too small by at most 2**-12 of itself.
 
         Long float32 rows are cut into pieces, and the norm of the pieces' norms is taken in float64: as fast as
-        float32, without an error that grows with `dim`. What squares that underflow float32 may lose is added; rows
-        whose squares overflow are computed again in float64. On other devices than the CPU, where it costs more to look
-        for such rows than to pass over all of them, everything is computed in float64.
+        float32, without an error that grows with `dim`. The possible underflow of squares in float32 is added; rows
+        with overflowing squares are computed again in float64. On other devices than the CPU, where the search for such
+        rows costs more than a pass over all of them, everything is computed in float64.
         """
         norms = self.unchecked_norms(rows)
         if rows.device.type != "cpu" or math.isfinite(norms.sum().item()):
@@ -59,7 +65,7 @@ class Clip:
         return norms
 
     def unchecked_norms(self, rows: Tensor) -> Tensor:
-        """Returns `norms`, but infinity for rows whose squares overflow: for a caller that looks for it."""
+        """Returns `norms`, but infinity for rows with overflowing squares; the caller must check for it."""
         if rows.device.type != "cpu":
             return self._wide_norms(rows)
         if rows.dtype == torch.float32 and rows.numel() <= _FEW:
@@ -102,7 +108,7 @@ class Clip:
             dtype = torch.float64
         elif dtype is None:
             dtype = torch.float32  # also for numbers of 16 bits
-        # torch's own l1 norm takes several times as long
+        # torch's l1 norm takes several times as long
         if self.norm == "l1":
             return rows.abs().sum(-1, dtype=dtype)
         return torch.linalg.vector_norm(rows, dim=-1, dtype=dtype)

@@ -1,7 +1,7 @@
 """The epsilon of several runs together, for any delta, bound and group, from their ledgers alone.
 
-Runs compose like the answers of one run: the histories of a unit are added up, and the sum of histories has one price,
-which is smaller than the sum of prices. That holds if the number of runs and their noise do not depend on the answers
+Runs compose like the releases of one run: the histories of a unit are added up, and the sum of histories has one cost,
+which is smaller than the sum of costs. That holds if the number of runs and their noise do not depend on the releases
 of earlier runs (they may be fixed beforehand, or follow from public data); otherwise epsilons and deltas add up.
 """
 
@@ -21,18 +21,18 @@ from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
 
-_MOST_SIZES = 1000  # up to so many clients, each gets a group of its own size; beyond, all get the largest
+_MOST_SIZES = 1000  # up to this many clients, each has a group size; beyond, all have the largest
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """The releases of one run, and what is needed to compose them with those of others.
+    """The releases of one run, and the facts that are needed to compose them with other runs.
 
     Attributes:
         name: Name of the run for messages, e.g. its folder.
         records: Its ledger and, if it is charged for more, the rest of its plan.
         n_clients: Number of clients.
-        data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
+        data: Text that is equal for runs with the same examples at the same clients; None if it is not known.
         sizes: Public number of examples of each client; None if it is not known.
         not_covered: Further facts that the run revealed and that epsilon does not count.
         run_name: Random name of the run, of its copies, and of runs that extend it; None if it is not known.
@@ -62,7 +62,7 @@ class Guarantee:
         unit: The smallest unit of any run: a run that protects whole clients also protects their examples.
         relation: `"replace_one"` if any run has it: to replace a unit is to remove one and to add another.
         shared: All facts that neighbouring data sets share in any run.
-        aligned: Whether client i is the same in all runs, with the same examples.
+        aligned: True if client i is the same in all runs, with the same examples.
     """
 
     unit: Unit
@@ -83,7 +83,7 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
     kinds = set[tuple[Unit, Relation, str]]()
     for run in runs:
         if len(run.kinds) > 1:
-            raise PrivacyError(f"{run.name} protects different units or relations: {sorted(run.kinds)}")
+            raise PrivacyError(f"{run.name} has several privacy units or neighbouring relations: {sorted(run.kinds)}")
         kinds |= run.kinds
     units = {unit for unit, _, _ in kinds}
     relations = {relation for _, relation, _ in kinds}
@@ -99,19 +99,19 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
         unit = "client"
     if unit == "client" and not aligned and len({run.n_clients for run in runs}) > 1:
         raise PrivacyError(
-            f"{', '.join(run.name for run in runs)} protect whole clients, but other ones: they have "
-            f"{', '.join(str(run.n_clients) for run in runs)} clients, so that one client's data may be several "
-            "clients' elsewhere. Account for them one by one"
+            f"{', '.join(run.name for run in runs)} protect whole clients, but different ones: they have "
+            f"{', '.join(str(run.n_clients) for run in runs)} clients, so the data of one client may belong to "
+            "several clients of another run. Account for each run separately"
         )
     return Guarantee(unit, relation, ", ".join(shared), aligned)
 
 
 def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
-    """Returns runs that can be added up: of copies of one run, only the first gets the price of random allocation.
+    """Returns runs that can be added up: of copies of one run, only the first gets the cost of random allocation.
 
-    Each process start has noise of its own, so copies that went on compose like any runs. But a copy may share the
-    secret draw of the epoch in which it was made. Answers with a draw that served before cost at most what they would
-    cost if each unit were always drawn (docs/design/0010-allocation.md).
+    Each process start has independent noise, so resumed copies compose like any runs. But a copy may share the secret
+    draw of the epoch in which it was made. Releases with a draw that was used before cost at most as much as
+    they would if each unit were always drawn (docs/design/0010-allocation.md).
     """
     seen = set[str]()
     priced = list[RunCost]()
@@ -125,17 +125,17 @@ def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
 
 
 def always_drawn(record: Record) -> Record:
-    """Returns a record whose unit is drawn in each round, if it was drawn once in an epoch of random allocation."""
+    """Returns the record as if its unit were drawn in each round, instead of once per epoch of random allocation."""
     if record.batches is None:
         return record
     return replace(record, sampling="full", rate=1.0, batches=None)
 
 
 def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None) -> PrivacySpent:
-    """Returns the epsilon of all runs together, each against an observer of what the run's `trust` allows to see.
+    """Returns the epsilon of all runs together, each against an observer of the values that its `trust` exposes.
 
     Guarantee: an upper bound for every unit of the runs' common guarantee, if the number of runs and their noise do not
-    depend on the answers of earlier ones. Where runs may have different clients, it is the bound for a unit at the
+    depend on the releases of earlier ones. Where runs may have different clients, it is the bound for a unit at the
     worst client of each run.
 
     Args:
@@ -162,7 +162,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
             for member in members:
                 per_client[member] = member_epsilon
     reasons = (
-        record.non_private or "an answer without noise"
+        record.non_private or "a query result without noise"
         for run in runs
         for record in run.records
         if record.mechanism == "none" or record.non_private is not None
@@ -183,23 +183,23 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
 
 
 def check_accountant(name: str | None) -> None:
-    """Refuses an unknown name of a bound.
+    """Raises for an unknown name of a bound.
 
     Raises:
         ConfigError: the name is none of `BOUNDS`.
     """
     if name is not None and name not in bounds.BOUNDS:
-        raise ConfigError("accountant", name, f"choose {', '.join(bounds.BOUNDS)}, or leave it out for the smallest")
+        raise ConfigError("accountant", name, f"must be {', '.join(bounds.BOUNDS)}, or be left out for the smallest")
 
 
 def charges_of(
     run: RunCost, records: Iterable[Record], promise: Guarantee, group: int | Sequence[int] = 1
 ) -> Counter[PrivacyCost]:
-    """Returns what records of a run cost a unit of a guarantee, or a group of units.
+    """Returns the cost of a run's records for a unit of a guarantee, or a group of units.
 
     Args:
         run: The run.
-        records: Its records, or those with which it is priced against an adversary.
+        records: Its records, or the records from which its cost for an adversary is computed.
         promise: The guarantee.
         group: Number of units (of the run, not of the guarantee) that change together, or one number for each client.
     """
@@ -213,7 +213,7 @@ def charges_of(
     if group == 1:
         return counted
     kinds = {(record.unit, record.trust.partition("+")[0]) for record in run.records}
-    # each client adds independent noise: a group of k clients costs what k answers of one client do
+    # each client adds independent noise: a group of k clients costs as much as k releases of one client
     if kinds == {("client", "local")} and isinstance(group, int):
         return Counter({charge: count * group for charge, count in counted.items()})
     grouped: Counter[PrivacyCost] = Counter()
@@ -223,9 +223,9 @@ def charges_of(
 
 
 def as_promised(record: Record, promise: Guarantee) -> Record:
-    """Returns a record that is priced for a guarantee's relation.
+    """Returns a record converted to the relation of a guarantee.
 
-    A run under add_remove has half the noise over sensitivity under replace_one, whose sensitivity is twice as large.
+    A run under add_remove has half the noise over sensitivity under replace_one, where the sensitivity is doubled.
     """
     if record.relation == promise.relation or record.mechanism == "none":
         return record
@@ -233,10 +233,10 @@ def as_promised(record: Record, promise: Guarantee) -> Record:
 
 
 def in_any_slot(record: Record) -> Record:
-    """Returns a record that is priced for groups.
+    """Returns a record converted to groups.
 
-    With noise that is correlated between rounds, members of a group may be in several slots, and their answers overlap:
-    then sampling does not lower the price.
+    With noise that is correlated between rounds, members of a group may be in several slots, and their releases
+    overlap: then sampling does not lower the cost.
     """
     if record.time is None or record.sampling == "full":
         return record
@@ -250,7 +250,7 @@ def _halved(noise: PerClient) -> PerClient:
 
 
 def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
-    """Returns what an answer costs groups of units: of one size, or of a size for each client."""
+    """Returns the cost of a release for groups of units: of one size, or of a size for each client."""
     if isinstance(group, int):
         return PrivacyCost(charge.clients, tuple(of_group(event, group) for event in charge.events))
     if len(set(group)) == 1 or n_clients > _MOST_SIZES:
@@ -274,7 +274,7 @@ def together(
     Args:
         charges: The charges of each run.
         n_clients: The number of clients of each run.
-        aligned: Whether client i is the same in all runs. If not, a unit is at the worst client of each run.
+        aligned: True if client i is the same in all runs. If not, a unit is at the worst client of each run.
     """
     if aligned:
         total: Counter[PrivacyCost] = Counter()
@@ -291,6 +291,6 @@ def together(
 def basic(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
     """Returns epsilon and delta of several runs by basic composition.
 
-    Both add up, also where later runs depend on the answers of earlier ones.
+    Both add up, also where later runs depend on the releases of earlier ones.
     """
     return math.fsum(spent.epsilon for spent in spents), math.fsum(spent.delta for spent in spents)

@@ -1,8 +1,8 @@
-"""Gaussian noise that is correlated between rounds: what it costs, for any matrix C and any number of rounds.
+"""Gaussian noise that is correlated between rounds: its cost for any matrix C and any number of rounds.
 
 Round t releases ``g_t + s (C^-1 Z)_t``: Z has independent standard normal rows, and C is lower-triangular Toeplitz with
 ones on its diagonal, public and fixed before the run. Times C, all rounds together are ``C G + s Z``: one Gaussian
-answer, also where g_t depends on the answers before it (Denisov, McMahan, Rush, Smith, Thakurta 2022, theorem 2.1). A
+release, also where g_t depends on the releases before it (Denisov, McMahan, Rush, Smith, Thakurta 2022, theorem 2.1). A
 unit takes part in at most every B-th round, so it moves C G by at most Delta times the largest norm of C summed over
 such rounds. The proofs are in docs/design/0006-correlated.md.
 """
@@ -50,9 +50,9 @@ class Factor:
     def __post_init__(self) -> None:
         fits = len(self.scales) == len(self.decays) and not (self.band and self.scales) and len(self.band) < _MOST
         small = all(abs(number) <= _LARGEST for number in (*self.band, *self.scales))  # also: not NaN
-        # what increases later would raise the price of earlier rounds
+        # a later increase would raise the cost of earlier rounds
         if not (fits and small and all(0 <= d < 1 for d in self.decays) and all(s >= 0 for s in self.scales)):
-            raise ValueError("no factor: a band, or buffers of scales from 0 and decays in [0, 1)")
+            raise ValueError("is not a factor: use a band, or buffers with scales from 0 and decays in [0, 1)")
 
     @property
     def name(self) -> str:
@@ -82,7 +82,7 @@ INDEPENDENT = Factor()
 
 @dataclass(frozen=True)
 class CorrelatedNoise:
-    """How the noise of a run's rounds is correlated.
+    """The correlation of the noise of a run's rounds.
 
     Attributes:
         factor: The matrix C.
@@ -103,26 +103,30 @@ class CorrelatedNoise:
         return replace(self, slot=round_index % self.separation)
 
     def share(self, round_index: int) -> float:
-        """Returns what this round adds to the squared sensitivity, for a clipped sum of sensitivity 1.
+        """Returns the increase of the squared sensitivity in this round, for a clipped sum of sensitivity 1.
 
         The numbers of rounds 0 to t add up to the squared sensitivity of these rounds together. They mean nothing for a
         set of rounds with gaps.
         """
         if round_index >= _MOST_ROUNDS:
-            raise ConfigError("record.round", round_index, f"correlated noise has a price for {_MOST_ROUNDS} rounds")
+            raise ConfigError(
+                "record.round",
+                round_index,
+                f"the privacy cost of correlated noise is known for at most {_MOST_ROUNDS} rounds",
+            )
         return float(_shares(self.factor, 1 << max(round_index.bit_length(), 8), self.separation)[round_index])
 
     def sampled_share(self, round_index: int) -> float:
         """Returns `share` where a unit joins the rounds of its slot, each with a secret probability.
 
-        It is the squared norm of one column of C in the rounds of the first slot, whose units join most often, and zero
+        It is the squared norm of one column of C in the rounds of the first slot, where units join most often, and zero
         in the rounds of all other slots.
 
         Raises:
-            ConfigError: the contributions of one unit in two rounds would overlap, for which no price is known.
+            ConfigError: the contributions of one unit in two rounds would overlap, for which no cost is known.
         """
         if self.factor.reach > self.separation:
-            fix = f"secret draws in slots need a band of at most as many rounds as there are slots ({self.separation})"
+            fix = f"secret draws in slots need a band of at most {self.separation} rounds, the number of slots"
             raise ConfigError("privacy.noise.time", f"reaches over {self.factor.reach:g} rounds", fix)
         is_first_slot = round_index % self.separation == 0
         if is_first_slot:
@@ -145,14 +149,14 @@ def _shares(factor: Factor, rounds: int, separation: int) -> Array:
 
 
 def shares(factor: Factor, rounds: int, separation: int) -> Array:
-    """Returns what each round adds to the squared sensitivity, `[rounds]`.
+    """Returns the increase of the squared sensitivity in each round, `[rounds]`.
 
     The first t numbers add up to the squared sensitivity of the leading t rows of C.
 
-    The worst unit takes part in rounds 0, B, 2B and so on, whatever the number of rounds.
+    The worst unit takes part in rounds 0, B, 2B and so on, for any number of rounds.
     """
     column = np.abs(factor.column(max(rounds, 1 + len(factor.band))))
-    if factor.reach > separation:  # answers about one unit overlap: no later coefficient may be larger
+    if factor.reach > separation:  # releases about one unit overlap: no later coefficient may be larger
         column = np.maximum.accumulate(column[::-1])[::-1]
     padded = np.zeros(-(-rounds // separation) * separation)
     padded[:rounds] = column[:rounds]

@@ -2,7 +2,7 @@
 
 The row of round t is ``w_t = z_t - c_1 w_(t-1) - c_2 w_(t-2) - ...``, that is ``sum_s h_(t-s) z_s``, where h is the
 first column of C^-1 and z_s are the real normal numbers that the random streams of round s determine. float64 computes
-the recursion (`NoiseHistory`); what it cannot decide is computed from the sum, in multiple precision. The bound on the
+the recursion (`NoiseHistory`); undecided numbers are computed from the sum, in multiple precision. The bound on the
 error of float64 is in docs/design/0012-exact-noise.md.
 """
 
@@ -49,7 +49,7 @@ class UnitNoise:
 
     Attributes:
         randomness: The run's random streams.
-        index: Number of the answer within its round.
+        index: Number of the release within its round.
         clients: Index of each row's client in the run.
         dim: Length of a row.
         pair_noise: Noise of pairs in these rows; None if no pairs share noise.
@@ -62,7 +62,7 @@ class UnitNoise:
     pair_noise: PairNoise | None = None
 
     def noise_in_round(self, round_index: int) -> RealNoise:
-        """Returns the noise of all rows in a round, of which no draw is NaN."""
+        """Returns the noise of all rows in a round, without NaN."""
         keys = self.randomness.key_bytes("noise", round_index, self.index, self.clients)
         own = CompleteRows(keys, self.dim)
         if self.pair_noise is None:
@@ -110,7 +110,7 @@ class UnitNoise:
 
 @dataclass(frozen=True)
 class CompleteRows:
-    """Independent standard normal noise of which no draw is NaN: later rounds need all of them."""
+    """Independent standard normal noise without NaN: later rounds need all of its draws."""
 
     keys: Sequence[bytes]
     dim: int
@@ -169,7 +169,7 @@ class CorrelatedRows:
             error, size = error_of_band(factor.band, growth, error, largest, largest_filtered)
         scales = np.array(self.scales[rows], dtype=np.float64)[:, None]
         scaled_errors = scales * (error + 1.01 * _UNIT * size)  # the product with the scale is rounded
-        noise = filtered.numpy()  # of which the history has a copy
+        noise = filtered.numpy()  # the history has a copy of it
         noise *= scales
         return BoundedRows(noise, scaled_errors, 1.01 * size * float(scales.max()))
 

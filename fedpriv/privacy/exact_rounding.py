@@ -1,11 +1,11 @@
 """Rounds sums with noise to a grid as if the noise had been a real number.
 
-What is released is ``grid * round((value + scale * Z) / grid)`` for a real normal or Laplace number Z: a function of
-the answer of an exact mechanism, so that the proofs about real numbers hold, and no low bit tells more (Mironov 2012).
-float64 decides all but about one number in a million: those whose sum is so near to a rounding boundary that its error
-could have taken it across, and those whose draw is NaN because its error is not bounded. Sums of normal draws are then
-computed in extended precision, and what that leaves open, as all others, in multiple precision, with more bits of the
-same random stream, until they are decided. Proofs are in docs/design/0012-exact-noise.md.
+The released value is ``grid * round((value + scale * Z) / grid)`` for a real normal or Laplace number Z: a function of
+the output of an exact mechanism. So proofs about real numbers hold, and the low bits reveal nothing more (Mironov
+2012). float64 decides all but about one number in a million: the exceptions are sums so near to a rounding boundary
+that the error could have moved them across, and draws that are NaN because their error is not bounded. Sums of normal
+draws are then computed in extended precision, and the undecided ones, as all others, in multiple precision, with more
+bits of the same random stream, until they are decided. Proofs are in docs/design/0012-exact-noise.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNIT = 2.0**-53
 _LARGEST_SUM = 2.0**40  # grid steps: the rounding of larger sums would make too many numbers uncertain
 _IN_CACHE = 2**15  # numbers of a row that are rounded at once
 _PIECE = 2**17  # numbers of a row that a thread takes
-_MOST_EXTRA = 64  # words of further bits; undecided after so many with probability 2^-4000
+_MOST_EXTRA = 64  # words of further bits; undecided after all of them with probability 2^-4000
 
 
 def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, result: Array) -> int:
@@ -91,7 +91,7 @@ def _round_sums(
     is_large = not largest <= _LARGEST_SUM * float(grids.min())
     whole = 0.0
     if is_large:
-        # beside large values the sum with noise loses bits: only what is between grid points gets noise
+        # next to large values the sum with noise loses bits: only the part between grid points gets noise
         whole = np.rint(values / grids) * grids
         noise += values - whole
         largest = largest_noise + float(grids.max())
@@ -114,7 +114,7 @@ def _round_sums(
 
 
 def _decided(value: float, noise: RealNoise, row: int, column: int, dim: int, grid: float) -> float:
-    """Returns one rounded number, from as many bits of its noise as are needed."""
+    """Returns one rounded number, from the required number of bits of its noise."""
     weighted = noise.weighted_draws(row)
     if weighted is not None:
         extended = extended_sum(weighted, dim, column)
@@ -129,7 +129,7 @@ def _decided_by_extended(value: float, noise: np.longdouble, error: float, grid:
     """Returns one rounded number, from its noise in extended precision and a bound on its error; None if undecided."""
     if not abs(value) <= _LARGEST_SUM * grid:
         return None
-    # of a value so small, its multiple of the grid and what is left of it are exact
+    # for such a small value, its multiple of the grid and the remainder are exact
     whole = np.rint(value / grid)
     steps = np.longdouble(value - whole * grid) / grid + noise / np.longdouble(grid)
     nearest = np.rint(steps)
@@ -154,4 +154,4 @@ def _decided_by_intervals(value: float, noise: RealNoise, row: int, column: int,
         lower, upper = (cast(int, to_int(mpf_floor(mpf_add(end, half)))) for end in steps)
         if lower == upper:
             return float(lower) * grid
-    raise PrivacyError(f"a noised number is not decided after {_MOST_EXTRA} words: the random stream is broken")
+    raise PrivacyError(f"rounding a noisy number needed more than {_MOST_EXTRA} words: the random stream is broken")

@@ -1,8 +1,8 @@
-"""Which noise is added in float64 and then rounded to a grid, instead of being rounded as a real number.
+"""Noise that is added in float64 and then rounded to a grid, instead of being rounded as a real number.
 
-Its price is that of real numbers. That the lowest bits show nothing about the values is argued, not proved
-(docs/design/0012-exact-noise.md), so epsilon is printed with ``rounding=float64``. No record tells where noise was
-drawn, and by whose code: a ledger's header does.
+Its cost is computed for real numbers. The claim that the lowest bits show nothing about the values is argued, not
+proved (docs/design/0012-exact-noise.md), so epsilon is printed with ``rounding=float64``. Records do not contain where
+noise was drawn, and by which code: the header of a ledger does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def float64_noise_of_run(privacy: Privacy, device: torch.device) -> tuple[str, ...]:
-    """Returns what makes all noise of a run float64 noise, in words: a device, or code of a user."""
+    """Returns the reason why all noise of a run is float64 noise, in words: a device, or custom code."""
     kinds = list[str]()
     if not privacy.private:
         return ()

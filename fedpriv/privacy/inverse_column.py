@@ -13,7 +13,7 @@ from fedpriv.randomness.extended_draws import Extended
 from fedpriv.randomness.real_draws import Interval
 
 PRECISION = 640
-"""Bits after the point: beyond those of a number that ten words leave undecided."""
+"""Bits after the point: more bits than those that ten words leave undecided."""
 
 
 class InverseColumn:
@@ -43,7 +43,7 @@ class InverseColumn:
         from mpmath.libmp import from_man_exp
 
         self._extend_to(index)
-        # each round is rounded once, and so is each buffer, whose errors go on in it
+        # each round is rounded once, and so is each buffer, which accumulates its errors
         roundings = 1 + sum(scale * length_of_memory(decay, index) for scale, decay in self._weights)
         error = math.ceil(1.01 * roundings) * self._sums[index] // (1 << PRECISION) + 1
         number = self._numbers[index]
@@ -95,7 +95,7 @@ def _over_one_denominator(numbers: Sequence[float]) -> tuple[list[int], int]:
 
 
 def length_of_memory(decay: float, rounds: int) -> float:
-    """Returns a bound on ``1 + decay + decay^2 + ...``, of so many terms."""
+    """Returns a bound on ``1 + decay + decay^2 + ...``, of this number of terms."""
     return min(float(rounds), 1.01 / (1 - decay))
 
 

@@ -27,9 +27,9 @@ VOID = "void"
 
 
 def _noise_labels(record: Record) -> set[NoiseLabel]:
-    """Returns the (round, index, attempt) that name a record's noise; the empty set for an answer without noise.
+    """Returns the (round, index, attempt) that name a record's noise; the empty set for a release without noise.
 
-    The clients do not matter: a sum has the same noise for every cohort. A secret cohort serves one answer a round, so
+    The clients do not matter: a sum has the same noise for every cohort. A secret cohort serves one release a round, so
     that the index does not matter either.
     """
     if record.mechanism == "none" or record.non_private is not None:
@@ -58,14 +58,14 @@ class LedgerPosition(NamedTuple):
 
 
 class PrivacyFilter(Protocol):
-    """Counts releases, and may refuse one before it is made."""
+    """Counts releases, and may reject one before it is made."""
 
     def admit(self, record: Record) -> None:
         """Counts a release that is about to be made, or raises a `PrivacyError` and counts nothing."""
         ...
 
     def count(self, record: Record) -> None:
-        """Counts a release that was made before and is on record, and never refuses it."""
+        """Counts a release that was made before and is on record; never rejects it."""
         ...
 
 
@@ -80,8 +80,8 @@ class LedgerSync(Protocol):
             write: Writes a record; called in one process alone.
 
         Raises:
-            BudgetExhausted: the release would overspend.
-            PrivacyError: the release is refused, or not the same in all processes.
+            BudgetExhausted: the release would exceed the limit.
+            PrivacyError: the release is not allowed, or not the same in all processes.
         """
         ...
 
@@ -101,11 +101,11 @@ def _any_writer_may() -> None:
 class Ledger:
     """Append-only list of releases.
 
-    Guarantee: a release that the plan has once is made once, in this process or after a resume: the ledger refuses a
-    second answer with the round, index and label of one on record.
+    Guarantee: a release that is once in the plan is made once, in this process or after a resume: the ledger rejects a
+    second release with the round, index and label of one on record.
 
     Args:
-        guard: Counts every record, and refuses a release that may not be made.
+        guard: Counts every record, and rejects a release that may not be made.
         path: File to append to; None keeps the ledger in memory.
         header: Public facts of the run, written as the first line of the file.
 
@@ -133,8 +133,8 @@ class Ledger:
         self._noises: set[NoiseLabel] = set()
         if path is not None:
             if path.exists():
-                fix = "give another folder, or resume=True to go on with that run"
-                raise LedgerError(f"{path} holds the ledger of another run: {fix}")
+                fix = "use another folder, or resume=True to resume that run"
+                raise LedgerError(f"{path} is the ledger of another run: {fix}")
             header_text = json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}, allow_nan=False)
             line, self._head = chained(header_text, START)
             try:
@@ -155,7 +155,7 @@ class Ledger:
 
     @property
     def next_round(self) -> int:
-        """The first round of which nothing is on record, nor of any later one."""
+        """The first round without records, from which on there are none."""
         return max((record.round for record in self._records), default=-1) + 1
 
     @property
@@ -167,7 +167,7 @@ class Ledger:
         """Writes the record, then returns the value.
 
         Raises:
-            BudgetExhausted: the release would overspend; nothing is written or returned.
+            BudgetExhausted: the release would exceed the limit; nothing is written or returned.
             PrivacyError: the same release was made before.
             LedgerError: the record could not be written.
         """
@@ -181,7 +181,7 @@ class Ledger:
             LedgerError: this ledger has records, or one could not be written.
         """
         if self._records:
-            raise LedgerError("the releases of an earlier run come first, and this ledger has begun")
+            raise LedgerError("the releases of an earlier run must come first, but this ledger already has others")
         self.note(records)
 
     def note(self, records: Sequence[Record]) -> None:
@@ -195,7 +195,7 @@ class Ledger:
         self.sync()
 
     def _write_record(self, record: Record, allow: Callable[[Record], None] | None = None) -> None:
-        """Writes a record, after `allow` has counted it: by default the guard's `admit`, which may refuse it."""
+        """Writes a record, after `allow` has counted it: by default the guard's `admit`, which may reject it."""
         noises = _noise_labels(record)
         if noises & self._noises:
             raise _was_released(record)
@@ -206,7 +206,7 @@ class Ledger:
         self._noises |= noises
 
     def void(self, reason: str) -> None:
-        """Records that no bound on epsilon holds for what was released; nothing happens if nothing was.
+        """Records that no bound on epsilon holds for the releases; does nothing without releases.
 
         Args:
             reason: Why, in words; it becomes the reason for which epsilon is infinite.
@@ -275,8 +275,8 @@ class Ledger:
         records = file.records
         if len(records) < keep:
             raise LedgerError(
-                f"{path} holds {len(records)} records but the checkpoint has seen {keep}: part of the ledger is lost, "
-                "so what was spent is unknown. Restore the file; without it the run has no epsilon"
+                f"{path} has {len(records)} records but the checkpoint counted {keep}: part of the ledger is "
+                "lost, so the privacy cost is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger(guard)
         ledger._path = path
@@ -313,10 +313,10 @@ class FollowerLedger:
         Raises:
             LedgerError: always; an epsilon that was computed here would be too small.
         """
-        raise LedgerError("the ledger is in process 0 of this run: ask it there for records and epsilon")
+        raise LedgerError("the ledger is in process 0 of this run: read records and epsilon there")
 
     def open(self, release: Release) -> Tensor:
-        """Returns the value once its record is written; errors are those of `Ledger.open`."""
+        """Returns the value once its record is written; raises as `Ledger.open`."""
         self._together.enter(release.record, _refuse_to_write)
         return release._value
 
@@ -330,13 +330,12 @@ def _refuse_to_write(_: Record) -> None:
 
 def _was_released(record: Record) -> PrivacyError:
     return PrivacyError(
-        f"round {record.round}, {record.query}: this release is on record, and each release of a plan is made once. Go "
-        "on with the next round, or start a new run"
+        f"round {record.round}, {record.query}: this release is already recorded, and each release of a plan is "
+        "made once. Continue with the next round, or start a new run"
     )
 
 
 def _write_error(path: Path | None, error: OSError) -> LedgerError:
     return LedgerError(
-        f"{path} could not be written ({error.strerror}); the answer was not released. "
-        "Free some space and resume the run"
+        f"{path} could not be written ({error.strerror}), so nothing was released. Free some space and resume the run"
     )

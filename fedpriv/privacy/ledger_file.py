@@ -55,8 +55,8 @@ class Header:
         factor: The matrix of noise that is correlated between rounds; None if the noise is independent.
         budget: The `id` of the lifetime budget from which the run is paid; None without one.
         extended: The part that belongs to an earlier run; None if the run extends none.
-        float64_noise: What makes all noise of the run float64 noise and stands in no record, in words.
-        not_covered: What the run reveals of the data that epsilon does not count, in words.
+        float64_noise: The reason why all noise of the run is float64 noise, which records do not contain, in words.
+        not_covered: Information about the data that the run reveals and epsilon does not cover, in words.
     """
 
     fedpriv_ledger: int
@@ -137,7 +137,7 @@ class LedgerFile:
         """A sentence that names the first altered line; None if none was altered."""
         if len(self.links) == 1 + len(self.texts):
             return None
-        return f"{self.path}, line {len(self.links) + 1} does not follow from what comes before it: it was altered"
+        return f"{self.path}, line {len(self.links) + 1} does not match the lines before it: it was altered"
 
     def head(self, releases: int) -> str | None:
         """Returns the `chain` of the line of the last of `releases` records; None if the chain is broken before it."""
@@ -183,10 +183,10 @@ def _parse_header(line: bytes, path: Path) -> Header:
     try:
         header = _HEADER.validate_json(line, strict=True)
     except ValueError as error:
-        raise LedgerError(f"{path}, line 1 is not a ledger's header; {_RESTORE}") from error
+        raise LedgerError(f"{path}, line 1 is not the header of a ledger; {_RESTORE}") from error
     if header.fedpriv_ledger != FORMAT:
         raise LedgerError(
-            f"{path} is of format {header.fedpriv_ledger}, and this fedpriv reads format {FORMAT} alone: read it with "
-            "the version that wrote it"
+            f"{path} has format {header.fedpriv_ledger}, but this version of fedpriv reads only format "
+            f"{FORMAT}: read it with the version that wrote it"
         )
     return header

@@ -1,6 +1,6 @@
 """Matrices for noise that is correlated between rounds: the banded square root, an optimised band, and buffers.
 
-Steps of constant size add answers up, so what matters is the noise of their sums. With A the matrix of these sums
+Steps of constant size add releases up, so the noise of their sums matters. With A the matrix of these sums
 (lower-triangular Toeplitz, with momentum and weight decay where the steps have them), the noise of the iterates is
 ``s A C^-1 Z``. A good C makes A C^-1 Z small without a large sensitivity, which sets s. The optimised band takes A from
 the strategy of the run.
@@ -33,14 +33,14 @@ Follow = Callable[[], Array | None]
 
 
 def unknown() -> None:
-    """The `Follow` of a strategy whose response to noise is unknown."""
+    """The `Follow` of a strategy with an unknown response to noise."""
 
 
 class Matrix(Protocol):
-    """A family of matrices, of which a run uses one member."""
+    """Base class of matrix families; each run uses one member."""
 
     def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
-        """Returns the matrix for so many rounds, in which a unit takes part at most every `separation`-th round.
+        """Returns the matrix for `rounds` rounds, in which a unit takes part at most every `separation`-th round.
 
         Args:
             rounds: Number of rounds.
@@ -54,13 +54,21 @@ class Matrix(Protocol):
 @checked("privacy.noise.time.bsr")
 @dataclass(frozen=True)
 class BSR:
-    """The banded square root: the first `band` coefficients of A's square root (Kalinin and Lampert 2024).
+    """Correlated noise by the banded square root: the first `band` coefficients of A's square root.
 
     Args:
-        band: Rounds over which noise cancels, the round itself included; 1 is independent noise. The noise of the last
-            `band - 1` rounds is kept in memory.
-        momentum: Momentum of the steps.
-        decay: Factor on the model between two steps, 1 minus learning rate times weight decay.
+        band: Number of rounds over which noise cancels, the current round included; 1 is independent noise. The noise
+            of the last `band - 1` rounds is kept in memory.
+        momentum: Momentum of the steps, in [0, 1); 0 by default.
+        decay: Factor on the model between two steps, 1 minus learning rate times weight decay; 1 by default.
+
+    Source: Kalinin and Lampert 2024.
+
+    Examples:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(noise_multiplier=2.0, noise=fedpriv.BSR(band=4))
+        >>> fedpriv.plan([100] * 3, fedpriv.fedavg(0.1), privacy, rounds=8).releases
+        8
     """
 
     band: Count
@@ -75,19 +83,27 @@ class BSR:
 @checked("privacy.noise.time.banded")
 @dataclass(frozen=True)
 class Banded:
-    """`band` coefficients with the least error of the iterates, found by L-BFGS from the banded square root on.
+    """Correlated noise by an optimised band: `band` coefficients that make the error of the iterates small.
 
-    The iterates are those that the run's strategy reports: its steps and their schedule, momentum, mixing and averages
-    are followed. Toeplitz: one column for all rounds (Choquette-Choo et al. 2023 optimise a column for each).
+    The coefficients are optimised by L-BFGS, from the banded square root on. The iterates are those that the run's
+    strategy
+    reports: the optimisation includes its steps and their schedule, momentum, mixing and averages. The matrix is
+        Toeplitz: it has one column for all rounds (Choquette-Choo et al. 2023 optimise a column for each round).
 
     Args:
         band: As for `BSR`.
-        iterate: The error that is made small: the mean squared error of all iterates (`"average"`) or that of the
-            `"last"` one. In YAML this option is `for`.
-        momentum: Momentum of the steps. It gives the square root from which the search starts. It also replaces a
-            strategy that cannot be followed, because it is not linear in the answers or has more than 2000 rounds; the
-            step size then counts as constant.
+        iterate: Error that is minimised: the mean squared error of all iterates (`"average"`, default), or the error of
+            the `"last"` iterate. In YAML this option is called `for`.
+        momentum: Momentum of the steps, from which the initial square root is computed. It also replaces the strategy
+            if its response to noise cannot be computed, because its messages are not linear in the query results or the
+            run has more than 2000 rounds; the step size then counts as constant.
         decay: As for `BSR`, with the same two uses.
+
+    Examples:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(noise_multiplier=2.0, noise=fedpriv.Banded(band=4, iterate="last"))
+        >>> fedpriv.plan([100] * 3, fedpriv.fedavg(0.1), privacy, rounds=8).releases
+        8
     """
 
     band: Count
@@ -109,13 +125,19 @@ class Banded:
 @checked("privacy.noise.time.blt")
 @dataclass(frozen=True)
 class BLT:
-    """A buffered linear Toeplitz matrix, whose noise needs `buffers` rows of memory (McMahan et al. 2024).
+    """A buffered linear Toeplitz matrix; its noise needs `buffers` rows of memory (McMahan et al. 2024).
 
     Args:
-        buffers: Number of buffers; 4 are about as good as a full matrix for thousands of rounds.
+        buffers: Number of buffers, from 1 to 16; 4 are about as good as a full matrix for thousands of rounds.
         iterate: As for `Banded`.
         momentum: Momentum of the steps.
         decay: As for `BSR`.
+
+    Examples:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(noise_multiplier=2.0, noise=fedpriv.BLT(buffers=2))
+        >>> fedpriv.plan([100] * 3, fedpriv.fedavg(0.1), privacy, rounds=8).releases
+        8
     """
 
     buffers: Annotated[int, Bound("must be a whole number from 1 to 16", 1, 16, "[]")]
@@ -143,7 +165,8 @@ def _form(response: Array, iterate: Iterate) -> _Form:
     """Returns the squared error of the iterates as a quadratic form of the first column d of C^-1.
 
     With A the response of iterates to the noise of each round, column p of A C^-1 is `sum_u d_u A[:, p + u]`. So the
-    sum of all squares is a form whose entry u, v is `sum_p (A'A)[p + u, p + v]`: sums along diagonals, from their ends.
+    sum of all squares is a form with entries u, v equal to `sum_p (A'A)[p + u, p + v]`: sums along diagonals, from
+    their ends.
     """
     rows = torch.from_numpy(response if iterate == "average" else response[-1:])
     numbers = rows.T @ rows
@@ -208,7 +231,7 @@ def _constant(settings: Banded | BLT, rounds: int) -> Callable[[Tensor], Tensor]
 def _error(column: Tensor, iterate_error: Callable[[Tensor], Tensor], reach: int, separation: int) -> Tensor:
     """Returns the logarithm of the squared error of the iterates times the squared sensitivity.
 
-    The sensitivity is that of `correlated.shares`, in differentiable operations.
+    The sensitivity is `correlated.shares`, in differentiable operations.
     """
     rounds = len(column)
     coefficients = column.abs()

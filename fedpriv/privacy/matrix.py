@@ -33,14 +33,14 @@ class Cell:
 
     Attributes:
         adversary: The adversary.
-        unit: What is protected: `"sample"`, `"client"`, or a group.
+        unit: Privacy unit: `"sample"`, `"client"`, or a group.
         epsilon: An upper bound; infinite where none is known.
         accountant: Name of the bound that gave it; `"none"` where there is none.
-        relation: Which data sets are neighbours.
-        bound_of: The stronger case whose bound this is, where no smaller bound is known for the cell; empty otherwise.
+        relation: Neighbouring relation.
+        bound_of: The stronger case of the bound, if no smaller bound is known for the cell; empty otherwise.
         amplification: The secret sampling that lowers epsilon, in words.
         assumes: The assumptions of the bound, in words.
-        simulated: Whether a protocol that the bound relies on was only simulated.
+        simulated: True if a protocol that the bound relies on was only simulated.
     """
 
     adversary: str
@@ -61,10 +61,10 @@ class _Column:
     Attributes:
         unit: Name of the unit, as printed.
         promise: The guarantee of all runs together.
-        groups: For each run, the number of its units that change together, or one number for each client; None where
-            that is not known.
-        bound_of: The stronger case whose bound the column has; empty if it is the unit's own bound.
-        several: Whether the unit is a group of several, which may be at different clients.
+        groups: For each run, the number of its units that change together, or one number for each client; None if it
+                is not known.
+        bound_of: The stronger case of the column's bound; empty if the bound is for the unit itself.
+        several: True if the unit is a group of several units, which may be at different clients.
         missing: Why the number of units is not known; empty if it is.
     """
 
@@ -93,14 +93,15 @@ def matrix(
         accountant: As for `composition.compose`.
         colluders: Number of clients that collude.
         group: Number of units in a group.
-        price: Prices histories by another rule than the smallest bound, e.g. that of a search with hidden trials.
+        price: Computes the cost of histories by another rule than the smallest bound, e.g. for a search with secret
+            trials.
 
     Raises:
         ConfigError: an argument or a record is out of range.
         PrivacyError: the runs have no guarantee in common, or their trust is not known.
     """
-    check_count("colluders", colluders, "give the number of clients that tell each other what they know, e.g. 3")
-    check_count("group", group, "give the number of units that change together, e.g. 10")
+    check_count("colluders", colluders, "must be the number of clients that share all their information, e.g. 3")
+    check_count("group", group, "must be the number of privacy units that change together, e.g. 10")
     runs = without_shared_draws(runs)
     columns = _columns(runs, promise_of(runs), group)
 
@@ -122,7 +123,7 @@ def _columns(runs: Sequence[RunCost], promise: Guarantee, group: int) -> list[_C
     """Returns the columns of the matrix: one example, one client, and a group of units."""
     units = [next(iter(run.kinds))[0] if run.kinds else promise.unit for run in runs]
 
-    # an example: of a run that protects whole clients, one client stands for it, which changes to another value
+    # an example: of a run that protects whole clients, one client represents it and changes to another value
     if "client" in units:
         sample = _Column(
             "sample", replace(promise, relation="replace_one"), (1,) * len(runs), bound_of="the whole client"
@@ -133,9 +134,9 @@ def _columns(runs: Sequence[RunCost], promise: Guarantee, group: int) -> list[_C
     # a client: one unit, or all its examples as a group
     sizes = tuple(1 if unit == "client" else run.sizes for unit, run in zip(units, runs, strict=True))
     if len({run.n_clients for run in runs}) > 1:
-        missing = "the runs have other clients"
+        missing = "the runs have different clients"
     elif None in sizes:
-        missing = "how many examples a client has is not on record"
+        missing = "the number of examples of each client is not recorded"
     else:
         missing = ""
     if None in sizes or promise.unit == "client":
@@ -193,8 +194,8 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def _histories(charges: Sequence[Counter[PrivacyCost]], runs: Sequence[RunCost], column: _Column) -> list[History]:
-    # members of a group may be at several clients: at one is worst for Gaussian answers that are not sampled, since
-    # squares of shifts are convex, and at one that costs at least what each client costs for all others
+    # members of a group may be at several clients: at one is worst for Gaussian releases that are not sampled, since
+    # squares of shifts are convex, and at one that costs at least as much as each client for all others
     exact = all(event.composes_exactly for each in charges for charge in each for event in charge.events)
     aligned = column.promise.aligned and (exact or not column.several)
     groups = together(charges, [run.n_clients for run in runs], aligned=aligned)

@@ -54,16 +54,22 @@ class Mechanism(Protocol):
 
 
 EVERYBODY = -1
-"""Stands for a client's index where noise is added to a sum over clients, not to the row of one client."""
+"""Replaces a client's index where noise is added to a sum over clients, not to the row of one client."""
 
 _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
-_OVER_TIME = 2**16  # the same on the CPU for noise over time, of which each block takes more steps
+_OVER_TIME = 2**16  # the same on the CPU for correlated noise, where each block takes more steps
 
 
 @checked("privacy.mechanism")
 @dataclass(frozen=True)
 class Gaussian:
-    """Gaussian noise; its scale is the standard deviation. Use with an l2 clip."""
+    """Gaussian noise, the default; its scale is the standard deviation. Use it with an l2 clip.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(epsilon=1.0, mechanism=fedpriv.Gaussian()).mechanism.name
+        'gaussian'
+    """
 
     @property
     def name(self) -> NoiseDistributionName:
@@ -83,7 +89,14 @@ class Gaussian:
 @checked("privacy.mechanism")
 @dataclass(frozen=True)
 class Laplace:
-    """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use with an l1 clip: delta may then be 0."""
+    """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use it with an l1 clip; delta may then be 0.
+
+    Examples:
+        >>> import fedpriv
+        >>> clip = fedpriv.Clip(1.0, norm="l1")
+        >>> fedpriv.Privacy(epsilon=1.0, delta=0, clip=clip, mechanism=fedpriv.Laplace()).mechanism.name
+        'laplace'
+    """
 
     @property
     def name(self) -> NoiseDistributionName:
@@ -104,13 +117,13 @@ class Laplace:
 
 @dataclass(frozen=True)
 class NoiseDistribution:
-    """The properties of a named noise distribution. The name alone decides how noise is priced, not who draws it.
+    """The properties of a named noise distribution. Only the name determines the privacy cost of noise.
 
     Attributes:
         mechanism: Draws the noise.
         norm: Norm of the clip that suits the noise.
-        pure: Whether the noise has a finite epsilon at delta 0, under that norm.
-        within_95: Number of standard deviations within which 95 % of draws are, also those of a mean of several draws.
+        pure: True if the noise has a finite epsilon at delta 0, under that norm.
+        within_95: Number of standard deviations that contain 95 % of draws; also for means of several draws.
     """
 
     mechanism: Mechanism
@@ -127,7 +140,7 @@ MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_D
 
 
 def is_rounded_exactly(mechanism: Mechanism, device: torch.device, past: NoiseHistory | None) -> bool:
-    """Whether noise is known as real numbers, so that sums with it are rounded exactly.
+    """True if noise is known as real numbers, so that sums with it are rounded exactly.
 
     Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not. Noise that is correlated between
     rounds is Gaussian.
@@ -149,17 +162,19 @@ def real_noise(
 
 
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
-    """Refuses rows that have no noise scale, or that share a client and therefore its noise.
+    """Raises if rows have no noise scale, or share a client and therefore its noise.
 
     Raises:
         ConfigError: a scale is not positive and finite.
         PrivacyError: rows would share noise.
     """
     if not all(0 < scale < math.inf for scale in scales):
-        raise ConfigError("noise scale", min(scales), "must be positive and finite; for no noise set at to 'none'")
+        raise ConfigError(
+            "noise scale", min(scales), "must be positive and finite; for no noise, set privacy.at to 'none'"
+        )
     if not len(set(clients)) == len(clients) == len(scales) == count:
         raise PrivacyError(
-            f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: give each row its own"
+            f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: these numbers must be equal"
         )
 
 
@@ -198,14 +213,16 @@ def add_noise(
         PrivacyError: rows would share noise.
 
     The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
-    can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, what is rounded is the real sum
+    can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, the real sum is rounded
     (`exact_rounding`). Elsewhere it is the float64 sum, which is a mitigation, not a proof.
     """
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
     grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
     if pair_noise is not None and len(set(scales)) > 1:
-        raise PrivacyError(f"noise scales {sorted(set(scales))}: both clients of a pair add the same noise; give one")
+        raise PrivacyError(
+            f"noise scales {sorted(set(scales))}: both clients of a pair add the same noise; use one scale"
+        )
     is_exact = is_rounded_exactly(mechanism, bounded.device, past)
     if is_exact and past is not None:
         unit = UnitNoise(randomness, record.index, clients, dim, pair_noise)
@@ -255,7 +272,7 @@ def _rounded_in_float64(
     def draw_unit(keys: Tensor, rows: slice) -> Tensor:
         unit = mechanism.draw(keys[rows], dim, amount)
         if unit.shape != noised[rows].shape:
-            raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: draw one row for each key")
+            raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: it needs one row per key")
         if unit.device == bounded.device:
             return unit
         return moved(bounded.device, unit)[0]
@@ -317,7 +334,7 @@ def _rounded_exactly_over_time(
 
 
 def _blocks(count: int, dim: int, numbers: int) -> list[slice]:
-    """Returns slices of rows that have about so many numbers."""
+    """Returns slices of rows with about this number of entries."""
     height = max(numbers // max(dim, 1), 1)
     return [slice(top, min(top + height, count)) for top in range(0, count, height)]
 

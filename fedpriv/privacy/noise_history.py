@@ -9,7 +9,7 @@ from torch import Tensor
 from fedpriv.privacy.correlated import Factor
 
 _IN_CACHE = 2**15  # numbers of a row
-_MEASURED_EVERY = 8  # rounds: what buffers are at most is computed in the others
+_MEASURED_EVERY = 8  # rounds: in the others bounds on buffers are computed
 
 
 class NoiseHistory:
@@ -17,9 +17,9 @@ class NoiseHistory:
 
     C has ones on its diagonal, so ``w = C^-1 Z`` is ``w_t = z_t - c_1 w_(t-1) - c_2 w_(t-2) - ...``. The state of a
     band of b coefficients is the last b - 1 rows. The state of a buffered matrix is its buffers
-    ``s_i <- decay_i s_i + w_t``, whose sum times the scales is subtracted. No file holds the state: in a process that
-    goes on with a stopped run, C begins anew at the first round that is asked for, with noise that is independent of
-    all before. That costs no more than the run whose C goes on (docs/design/0006-correlated.md).
+    ``s_i <- decay_i s_i + w_t``; their sum times the scales is subtracted. No file holds the state: in a process that
+    resumes a stopped run, C is restarted at the first requested round, with noise that is independent of
+    all earlier noise. The cost is at most that of the run without a restart (docs/design/0006-correlated.md).
 
     Args:
         factor: The matrix C.
@@ -43,10 +43,11 @@ class NoiseHistory:
         return self._factor
 
     def begin(self, round_index: int, count: int, dim: int, device: torch.device) -> None:
-        """Prepares to filter the noise of a round, which `finish` ends. C begins anew unless it follows the last one.
+        """Prepares to filter the noise of a round, which `finish` ends. C is restarted unless the round follows the
+        last one.
 
         Args:
-            round_index: The round whose noise is to be made.
+            round_index: The round of the noise.
             count: Number of rows.
             dim: Length of a row.
             device: Device of the rows.
@@ -61,7 +62,7 @@ class NoiseHistory:
         self._current = np.zeros((len(self._factor.scales), count))
 
     def widen(self, rows: slice, error: float, largest: float) -> tuple[float, float]:
-        """Returns bounds on unit noise of all rounds so far, after those of one more, for some of its rows.
+        """Returns bounds on unit noise of all rounds so far, including one more, for some of its rows.
 
         Args:
             rows: The rows.
@@ -84,8 +85,8 @@ class NoiseHistory:
     def largest_in_buffers(self, rows: slice, filtered: Tensor, round_index: int) -> list[float]:
         """Returns bounds on the absolute value that each buffer has had in some rows; call it after every round.
 
-        In one round of eight the buffers are looked at. In the others each is at most its decay times what it was at
-        most, and the filtered noise, which is one array and not as many as there are buffers.
+        The buffers are inspected in one round of eight. In the others the bound of each buffer is its decay times the
+        earlier bound, plus the filtered noise, which is one array and not as many as there are buffers.
         """
         current = self._current[:, rows]
         if round_index % _MEASURED_EVERY == 0:

@@ -59,9 +59,9 @@ class NormalCombinations:
     def rows(self) -> BoundedRows:
         """All rows in float64, with bounds on their errors, without NaN; drawn once, each stream once.
 
-        The largest error of any draw counts for all rows, and the noise of pairs is many times a client's own, to whose
-        scale sums are rounded. So the few draws with large errors are replaced by their real values, rounded: else they
-        would leave a hundred times as many sums undecided.
+        The largest error of any draw counts for all rows, and the noise of pairs is many times larger than the
+        individual noise, which sets the rounding of sums. So the few draws with large errors are replaced by their real
+        values, rounded: else they would leave a hundred times as many sums undecided.
 
         A row of n terms with weights of sum A is wrong by at most A times the error of a draw; by 3 roundings of each
         weight, and one of each product; and by n roundings of sums, which are all at most A times the largest draw.

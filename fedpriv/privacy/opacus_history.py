@@ -1,6 +1,6 @@
 """Opacus' accountants' history, read as the cost of a run and written from a ledger. Opacus itself is not imported.
 
-The history is a list of (noise multiplier, sample rate, steps). Each step is a Gaussian answer on a Poisson batch, and
+The history is a list of (noise multiplier, sample rate, steps). Each step is a Gaussian release on a Poisson batch, and
 neighbours differ in one example more or less; the noise is its deviation over the clip norm, which is the sensitivity
 under `add_remove`. So a step and a fedpriv record with these fields are the same event (Abadi et al. 2016).
 """
@@ -28,25 +28,36 @@ _MOST_STEPS = 1_000_000
 
 @checked("from_opacus")
 def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> RunCost:
-    """Returns what training with Opacus cost, for `fedpriv.total` and lifetime budgets.
+    """Returns the privacy cost of training with Opacus, for `fedpriv.total` and lifetime budgets.
 
     Guarantee: the cost is an upper bound for data sets that differ in one example, with the number of examples public,
     if the history is complete and the batches were Poisson draws.
 
     Args:
-        accountant: A `PrivacyEngine`, its accountant, the accountant's `state_dict()`, or the history itself.
-        name: Name of the training for tables and messages; two trainings of equal history need two names.
-        poisson_sampling: Whether batches were Poisson draws, as `make_private` makes them by default; the history does
-            not say so. Opacus counts shuffled batches as if they were, which is too little, so they are refused.
+        accountant: A `PrivacyEngine`, its accountant, the accountant's `state_dict()`, or the history itself: triples
+            of noise multiplier, sample rate and number of steps.
+        name: Name of the training in tables and messages; two trainings with equal histories need two names.
+        poisson_sampling: True if the batches were Poisson draws, as `make_private` makes them by default. The history
+            does not contain this. Opacus counts shuffled batches as if they were Poisson draws, which is too low a
+            cost, so False raises PrivacyError.
+
+    Returns:
+        The cost of the run.
 
     Raises:
-        ConfigError: it is no history of Opacus, or a number in it is out of range.
+        ConfigError: the argument is no history of Opacus, or a number in it is out of range.
         PrivacyError: the batches were not Poisson draws.
+
+    Examples:
+        >>> import fedpriv
+        >>> cost = fedpriv.from_opacus([(1.5, 0.01, 100)], "earlier training", poisson_sampling=True)
+        >>> fedpriv.total([cost], delta=1e-5).epsilon < 1
+        True
     """
     if not poisson_sampling:
         raise PrivacyError(
-            f"{name} shuffled its data instead of drawing Poisson batches: an accountant of Opacus counts it as if it "
-            "had drawn, which is less than it cost, and no tight price is known. Train again with Poisson batches"
+            f"{name} shuffled its data instead of drawing Poisson batches: Opacus' accountant reports less than "
+            "the true privacy cost, and no tight cost is known. Train again with Poisson batches"
         )
     history = _history(accountant)
     records = [
@@ -74,31 +85,40 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
 def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, client: int = 0) -> dict[str, Any]:
     """Returns a client's releases as the `state_dict` of an accountant of Opacus.
 
-    Load it with `opacus.accountants.create_accountant(mechanism).load_state_dict(...)`. Of its mechanisms `"gdp"` is an
-    approximation below the truth.
+    Load it with `opacus.accountants.create_accountant(mechanism).load_state_dict(...)`. The mechanism `"gdp"` is an
+    approximation below the true cost.
 
     Args:
         records: A run's releases: `result.charged`, or `training.ledger.records`.
-        mechanism: The accountant: `"prv"`, `"rdp"` or `"gdp"`.
-        client: The client whose history it is.
+        mechanism: The accountant: `"prv"` (default), `"rdp"` or `"gdp"`.
+        client: Number of the client; 0 by default.
+
+    Returns:
+        The history and the mechanism, as Opacus stores them.
 
     Raises:
-        PrivacyError: Opacus' accountants have no price for a release: only for independent Gaussian noise under
-            `add_remove`, of all examples or of Poisson batches.
+        PrivacyError: Opacus' accountants cannot compute the cost of a release. They can only for independent Gaussian
+            noise under `add_remove`, on all examples or on Poisson batches.
         ConfigError: no record concerns this client.
+
+    Examples:
+        >>> import fedpriv
+        >>> cost = fedpriv.from_opacus([(1.5, 0.01, 100)], "earlier training", poisson_sampling=True)
+        >>> fedpriv.to_opacus(cost.records)["history"]
+        [(1.5, 0.01, 100)]
     """
-    fix = "Opacus' accountants price single examples, added or removed: keep this run in fedpriv's own accounting"
+    fix = "Opacus' accountants cover only single examples, added or removed: use fedpriv's accounting for this run"
     for record in records:
         if (record.unit, record.relation) != ("sample", "add_remove"):
-            raise PrivacyError(f"a release protects unit={record.unit}, relation={record.relation}; {fix}")
+            raise PrivacyError(f"a release has unit={record.unit}, relation={record.relation}; {fix}")
         if record.mechanism != "gaussian" or record.non_private or record.time is not None:
-            raise PrivacyError(f"a release ({record.query} of round {record.round}) has other noise; {fix}")
+            raise PrivacyError(f"a release ({record.query} of round {record.round}) has different noise; {fix}")
     if not records:
-        raise ConfigError("records", [], "give at least one release, e.g. result.charged")
+        raise ConfigError("records", [], "must contain at least one release, e.g. result.charged")
     steps = list[Steps]()
     for event, count in _history_of(records, client).items():
         if event.selection not in ("full", "poisson"):
-            raise PrivacyError(f"batches are drawn by {event.selection}, which Opacus does not price; {fix}")
+            raise PrivacyError(f"batches are drawn by {event.selection}, for which Opacus has no accounting; {fix}")
         steps.append((event.noise, event.rate, count))
     return {"history": steps, "mechanism": mechanism}
 
@@ -112,7 +132,7 @@ def _history_of(records: Sequence[Record], client: int) -> Mapping[Any, int]:
     for members, history in histories(Counter(costs_of(records, n_clients)), n_clients):
         if client in members and history:
             return history
-    raise ConfigError("client", client, f"no release concerns this client; there are {n_clients}")
+    raise ConfigError("client", client, f"no release involves this client; there are {n_clients} clients")
 
 
 def _history(accountant: object) -> list[Steps]:
@@ -121,9 +141,11 @@ def _history(accountant: object) -> list[Steps]:
     value = getattr(value, "history", value)
     if isinstance(value, Mapping):
         value = value.get("history")
-    fix = "give Opacus' PrivacyEngine, its accountant, or the accountant's history [(noise, sample rate, steps), ...]"
+    fix = (
+        "must be Opacus' PrivacyEngine, its accountant, or the accountant's history [(noise, sample rate, steps), ...]"
+    )
     if not isinstance(value, list | tuple) or not value:
-        raise ConfigError("accountant", type(accountant).__name__, f"holds no steps: {fix}")
+        raise ConfigError("accountant", type(accountant).__name__, f"contains no steps: {fix}")
     history = list[Steps]()
     for number, entry in enumerate(value):
         try:

@@ -47,7 +47,7 @@ def unpacked_clients(packed: object) -> list[int]:
         ValueError: the argument is no text that `packed_clients` returns.
     """
     if not isinstance(packed, str):
-        raise ValueError("not a packed cohort")
+        raise ValueError("is not a packed cohort")
     return ((_numbers(packed) + 1).cumsum() - 1).tolist()
 
 

@@ -1,7 +1,7 @@
 """The noise that cancels between pairs of clients, as real numbers: the same at both ends of a pair.
 
 Each pair that shares a secret draws a row of normal numbers, which the client with the smaller number adds and the
-other one subtracts. One process that knows all secrets (a simulation) and sites that know their own alone make the
+other one subtracts. One process with all secrets (a simulation) and sites with only their secrets compute the
 same rows, bit for bit. Only a simulation in which all of many clients share secrets draws otherwise, since its pairs
 would be too many: noise of the same law from one draw less than there are clients (`tree_terms`).
 """
@@ -18,7 +18,7 @@ from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.randomness.streams import PairSecrets, Randomness
 
 MOST_BY_PAIRS = 16
-"""With more participants who all share secrets, one process draws noise with the law of that of pairs."""
+"""With more participants who all share secrets, one process draws noise with the law of the sum over pairs."""
 
 
 def pair_noise_of_round(
@@ -31,18 +31,18 @@ def pair_noise_of_round(
     dim: int,
     secrets: PairSecrets | None = None,
 ) -> NormalCombinations | None:
-    """Returns the noise of pairs in some rows of an answer, over the deviation of a client's individual noise.
+    """Returns the noise of pairs in some rows of a release, over the deviation of a client's individual noise.
 
     Args:
         pairs: The pairs that share secrets, and how much noise a pair adds.
         randomness: The run's random streams.
         round_index: The round.
-        index: Number of the answer within the round.
+        index: Number of the release within the round.
         participants: Population indices of all participants.
-        clients: Those of them whose rows these are.
+        clients: The participants of these rows.
         dim: Length of a row.
         secrets: The secrets that these clients have agreed with the others: both ends of a pair draw the same noise,
-            whatever attempt either is at. None if this process derives all secrets from its own.
+            whatever attempt either is at. None if this process derives all secrets from its secret seed.
 
     Returns:
         The noise of these rows; None if there is none.
@@ -64,7 +64,7 @@ def pair_noise_of_round(
 
 
 def pairs_of_some(edges: Edges | None, participants: Sequence[int], clients: Sequence[int]) -> Edges:
-    """Returns the pairs of two participants of which one is among `clients`, the smaller number first, in order.
+    """Returns the pairs of two participants that contain one of `clients`, the smaller number first, in order.
 
     Args:
         edges: The pairs that share secrets; None if all do.
@@ -94,7 +94,7 @@ def tree_terms(count: int) -> list[list[Term]]:
     """Returns the terms of rows with the law of pairs' noise where all of `count` clients share secrets.
 
     Its covariance is ``count I - 1 1'``: of deviation sqrt(count) in every direction orthogonal to 1. One basis of
-    these directions is that of Haar (1910): halve the clients, and halves again, down to single ones. Each time, one
+    these directions is Haar's (1910): halve the clients, and halves again, down to single ones. Each time, one
     draw is added to one half and subtracted from the other, with weights that are equal and opposite in sum. So a row
     has only as many terms as there are halvings, log2(count), and rows cancel in the sum, exactly.
     """

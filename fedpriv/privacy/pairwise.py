@@ -1,8 +1,7 @@
-"""Settings of noise that cancels between pairs of clients, and what records hold of it.
+"""Settings of noise that cancels between pairs of clients, and the description of it in records.
 
-Two clients that share a secret add the same noise, one of them with a plus and the other with a minus. Every row is
-hidden by the client's individual noise and by that of its pairs; in a sum over the clients only individual noise
-remains.
+Two clients that share a secret add the same noise with opposite signs. Each row is protected by the client's individual
+noise and by the noise of its pairs; in a sum over all clients only individual noise remains.
 
 Sources: Dwork et al. (2006); Sabater, Bellet and Ramon (2022); Allouah et al. (2024).
 """
@@ -25,10 +24,16 @@ _FIELD = "privacy.trust.pairwise.secrets"
 
 @dataclass(frozen=True)
 class Complete:
-    """Every two clients share a secret."""
+    """Every two clients share a secret.
+
+    Examples:
+        >>> from fedpriv.privacy.pairwise import Complete
+        >>> Complete().edges(4) is None
+        True
+    """
 
     def edges(self, n_clients: int) -> Edges | None:
-        """Returns None, which stands for all pairs."""
+        """Returns None, which represents all pairs."""
         return None
 
     def __str__(self) -> str:
@@ -43,6 +48,11 @@ class RandomRegular:
     Args:
         degree: Number of secrets of a client; below the number of clients, and their product is even.
         seed: Public seed of the graph.
+
+    Examples:
+        >>> from fedpriv.privacy.pairwise import RandomRegular
+        >>> len(RandomRegular(degree=2).edges(6))
+        6
     """
 
     degree: Count
@@ -71,7 +81,7 @@ class Topology:
 
     def edges(self, n_clients: int) -> Edges | None:
         """Always raises ConfigError: a run takes the pairs from its network and replaces this setting by `Links`."""
-        raise ConfigError(_FIELD, "topology", "the run has no network to take the pairs from")
+        raise ConfigError(_FIELD, "topology", "the run has no network that defines the pairs")
 
     def __str__(self) -> str:
         return "topology"
@@ -84,6 +94,11 @@ class Links:
     Args:
         pairs: Pairs of client numbers; their order, and the order within a pair, do not matter.
         name: Name of the list, as printed.
+
+    Examples:
+        >>> from fedpriv.privacy.pairwise import Links
+        >>> Links(((2, 1), (0, 1))).edges(3)
+        ((0, 1), (1, 2))
     """
 
     pairs: Edges
@@ -97,7 +112,7 @@ class Links:
         """
         for a, b in self.pairs:
             if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
-                raise ConfigError(_FIELD, (a, b), f"name two of the clients 0..{n_clients - 1}")
+                raise ConfigError(_FIELD, (a, b), f"must be two of the clients 0..{n_clients - 1}")
         return in_order(self.pairs)
 
     def __str__(self) -> str:
@@ -110,19 +125,27 @@ Secrets = Complete | RandomRegular | Topology | Links
 @checked("privacy.trust.pairwise")
 @dataclass(frozen=True)
 class Pairwise:
-    """Nobody is trusted, and an observer sees every message; but clients that share a secret add noise that cancels.
+    """No other party is trusted: an observer sees every message, but clients that share a secret add noise that
+    cancels.
 
-    Every answer is a function of jointly noised rows, so that any strategy works unchanged, on a star and on a graph.
+    Every query result is a function of jointly noised rows, so any strategy works unchanged, on a star and on a graph.
     Simulated: one process draws the noise of all pairs. Gaussian noise only.
 
     Args:
-        colluders: Number of clients that may reveal all that they know, to each other and to the observer: their data,
-            their noise and that of their pairs. The noise is priced for the worst choice of colluders.
-        ratio: Standard deviation of a pair's noise over that of a client's individual noise; usually 1 to 10. With more
+        colluders: Number of clients that may reveal all their information to each other and to the observer: their
+            data, their noise and the noise of their pairs. The privacy cost is computed for the worst choice of
+            colluders.
+        ratio: Standard deviation of a pair's noise over the deviation of individual noise; usually 1 to 10. With more
             pairwise noise a row needs less individual noise, but more noise must be averaged out on a graph.
         secrets: The pairs that share a secret: `Complete()`, `RandomRegular(degree)`, `Topology()` or `Links(pairs)`.
 
-    Source: Sabater, Bellet and Ramon (2022), Allouah et al. (2024); docs/threat_model.md has the price.
+    Source: Sabater, Bellet and Ramon (2022), Allouah et al. (2024); docs/threat_model.md has the privacy cost.
+
+    Examples:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(epsilon=1.0, trust=fedpriv.Pairwise(colluders=1, ratio=3.0))
+        >>> fedpriv.plan([100] * 4, fedpriv.fedavg(0.1), privacy, rounds=5).spent.epsilon <= 1.0
+        True
     """
 
     sums_only: ClassVar[bool] = False
@@ -150,7 +173,7 @@ class Pairwise:
 
 @dataclass(frozen=True)
 class KeyAgreedPairwise(Pairwise):
-    """`Pairwise` between organisations: each pair has a secret that nobody else can compute.
+    """`Pairwise` between organisations: no other party can compute the secret of a pair.
 
     It is no setting of a configuration: a site replaces `Pairwise` by it if it draws pairwise noise from agreed keys.
     """
@@ -161,11 +184,11 @@ class KeyAgreedPairwise(Pairwise):
 
 @dataclass(frozen=True)
 class Pairs:
-    """The pairwise noise of a record: everything that its price depends on.
+    """The pairwise noise of a record: everything that its privacy cost depends on.
 
     Attributes:
-        ratio: Standard deviation of a pair's noise over that of a client's individual noise; 0 without pairwise noise.
-        colluders: Number of clients that may reveal all that they know.
+        ratio: Standard deviation of a pair's noise over the deviation of individual noise; 0 without pairwise noise.
+        colluders: Number of clients that may reveal all their information.
         secrets: `"complete"`, or a digest of the pairs that share a secret.
         edges: The pairs that share a secret; None if all do. A ledger file holds them once, in its header.
     """
@@ -183,7 +206,7 @@ class Pairs:
 
 
 def variance_inflation(pairs: Pairs | None, n_clients: int) -> list[float]:
-    """Returns, for each client, the standard deviation of all noise in its row over that of its individual noise."""
+    """Returns, for each client, the deviation of all noise in its row over the deviation of individual noise."""
     if pairs is None:
         return [1.0] * n_clients
     if pairs.edges is None:
@@ -199,7 +222,7 @@ def in_order(pairs: object) -> Edges:
 
 
 def name_of(edges: Edges | None) -> str:
-    """Returns `"complete"`, or 32 hexadecimal digits that stand for these pairs."""
+    """Returns `"complete"`, or 32 hexadecimal digits that represent these pairs."""
     if edges is None:
         return "complete"
     return hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest()

@@ -1,6 +1,6 @@
 """Noise of rows as real numbers: approximations in float64 with bounds on their errors, and intervals.
 
-Every class here stands for real numbers that random streams determine; `exact_rounding` rounds sums with them.
+Every class here represents real numbers that random streams determine; `exact_rounding` rounds sums with them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WeightedDraws(NamedTuple):
 
 
 class RealNoise(Protocol):
-    """The noise of an answer as real numbers, and its approximation in float64."""
+    """The noise of a release as real numbers, and its approximation in float64."""
 
     def approximate(self, rows: slice) -> BoundedRows:
         """Returns an approximation of some rows."""

@@ -1,4 +1,4 @@
-"""One line of the ledger: the query and how its answer was noised, never the answer itself."""
+"""One line of the ledger: the query and how its release was noised, never the release itself."""
 
 from __future__ import annotations
 
@@ -50,34 +50,34 @@ _UNPACKED: dict[str, Packing] = {
 
 @dataclass(frozen=True)
 class Record:
-    """One release without its value: everything that its price in epsilon depends on.
+    """One release without its value: everything that its cost in epsilon depends on.
 
     Attributes:
         round: Round of the run, from 0.
         query: `"gradient"`, `"client_gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
         index: Number of this release within its round, from 0.
         clients: The clients that answered; None means all of them.
-        mechanism: Law of the noise. `"none"` is an exact answer and has `non_private` set.
+        mechanism: Law of the noise. `"none"` is an exact release and has `non_private` set.
         norm: Norm in which a unit's contribution was clipped.
         bound: Bound C on that norm, rounding included.
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
             sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`. With `pairs`
-            this is a client's individual noise alone, and the price also depends on `pairs` and on the participants.
-        sampling: How the units behind the answer were drawn.
+            this is a client's individual noise alone, and the cost also depends on `pairs` and on the participants.
+        sampling: Sampling of the units of the release.
         rate: Probability (poisson, allocation) or fraction (without_replacement) with which a unit is drawn; 1 when
             full.
-        unit: What is protected: one example (`"sample"`) or one client's data (`"client"`).
+        unit: Privacy unit: one example (`"sample"`) or one client's data (`"client"`).
         relation: Which data sets count as neighbours.
         shared: Further exact numbers about the data that count as public, as printed.
         trust: The trust assumption, as printed, e.g. `"local"`.
         non_private: Why epsilon is infinite; None when it is finite.
-        attempt: Label that keeps releases apart which have the same round: of a run and of one that extends it, of the
-            trials of a search, of a site's process starts. Each has noise and random allocations of its own.
+        attempt: Label that distinguishes releases with the same round: of a run and its extension, of the
+                trials of a search, of the process starts of a site. Each has independent noise and random allocations.
         pairs: The noise that cancels between pairs of these clients; None if there is none.
-        time: How the noise is correlated with that of the rounds before; None if it is not. The price then holds for
+        time: Correlation of the noise with earlier rounds; None for independent noise. The cost then holds for
             all rounds so far together, and `noise_multiplier` is s over sensitivity (`fedpriv.privacy.correlated`).
         batches: Batches of an epoch of random allocation; round r belongs to epoch `r // batches`. None for every other
-            sampling. The price is that of the whole epoch, charged once (`fedpriv.privacy.accounting.epochs`).
+            sampling. The cost covers the whole epoch, charged once (`fedpriv.privacy.accounting.epochs`).
     """
 
     round: int
@@ -101,13 +101,13 @@ class Record:
     batches: int | None = None
 
     def __post_init__(self) -> None:
-        # an unknown word would be priced as if it were some other one
+        # the cost of an unknown word would be computed as if it were another one
         for name, words in _WORDS.items():
             value = getattr(self, name)
             if value not in words:
                 check_choice(f"record.{name}", value, *words)
         if (self.sampling == "allocation") != (self.batches is not None) or (self.batches or 2) < 2:
-            fix = "random allocation has at least 2 batches, and no other sampling has any"
+            fix = "random allocation needs at least 2 batches, and other sampling none"
             raise ConfigError("record.batches", self.batches, fix)
 
     @property
@@ -125,7 +125,7 @@ class Record:
         return record
 
     def to_json(self) -> str:
-        """Returns one line of JSON, with digests in place of the pairs that share a secret and of the noise matrix."""
+        """Returns one line of JSON, with digests instead of the pairs that share a secret and of the noise matrix."""
         values: dict[str, Any] = dict(vars(self))
         for name in _OPTIONAL:
             del values[name]
@@ -168,25 +168,25 @@ class Record:
             line = to_json({**raw, **unpacked}).decode()
         record = replace(_RECORD.validate_json(line, strict=True), time=time)
 
-        # in the line, a digest stands for the pairs that share a secret
+        # in the line, a digest replaces the pairs that share a secret
         if record.pairs is None or record.pairs.secrets == name_of(None):
             return record
         if edges is None or record.pairs.secrets != name_of(edges):
-            raise ValueError("the pairs that share its secrets are not on record")
+            raise ValueError("the pairs that share its secrets are not recorded")
         return replace(record, pairs=replace(record.pairs, edges=edges))
 
 
 def _read_correlation(raw: Any, factor: Factor | None) -> CorrelatedNoise:  # noqa: ANN401 - any JSON value
-    """Reads a record's `time` field, in which a digest stands for the matrix."""
+    """Reads a record's `time` field, in which a digest replaces the matrix."""
     if not isinstance(raw, dict) or {*raw} != _TIME:
         raise ValueError("not a ledger record")
     separation = raw["separation"]
     slot = raw["slot"]
     # `type`, not `isinstance`: true and false are no numbers here
     if factor is None or raw["factor"] != factor.name or type(separation) is not int or type(slot) is not int:
-        raise ValueError("the matrix of its noise is not on record")
+        raise ValueError("the matrix of its noise is not recorded")
     return CorrelatedNoise(factor, separation, slot)
 
 
-# strict validation: "3", true or null in place of a number would be priced as something else
+# strict validation: the cost of "3", true or null instead of a number would be wrong
 _RECORD = TypeAdapter(Record)

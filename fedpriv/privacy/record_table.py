@@ -1,6 +1,7 @@
 """A sequence of records, stored as kinds: records that differ only in round and clients are one kind.
 
-A long plan has a few kinds, so that its price is that of a few kinds and their counts, however many rounds it has.
+A long plan has a few kinds of releases, so its cost follows from a few kinds and their counts, for any number of
+rounds.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class RecordTable(Sequence["Record"]):
 
     @property
     def is_priced_by_kind(self) -> bool:
-        """True if no price depends on the round, or on other records: no noise over time, no epochs of allocation."""
+        """True if no cost depends on the round, or on other records: no correlated noise, no epochs of allocation."""
         return not any(kind.time or kind.batches for kind in self.kinds)
 
     def counts(self, start: int, end: int) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
@@ -132,7 +133,7 @@ class RecordTable(Sequence["Record"]):
             yield number, len(positions), participations
 
     def positions(self, round_index: int) -> range:
-        """Returns the positions of a round's records, in a table whose rounds ascend."""
+        """Returns the positions of a round's records, in a table in the order of rounds."""
         return range(bisect_left(self.rounds, round_index), bisect_right(self.rounds, round_index))
 
     def at(self, positions: Sequence[int]) -> RecordTable:
@@ -145,7 +146,7 @@ class RecordTable(Sequence["Record"]):
         return RecordTable(self.kinds, numbers, rounds, cohorts, self.lists)
 
     def since(self, round_index: int) -> RecordTable:
-        """Returns the records of a round and those after it, in a table whose rounds ascend."""
+        """Returns the records of a round and later ones, in a table in the order of rounds."""
         return self[bisect_left(self.rounds, round_index) :]
 
     def in_round(self, round_index: int) -> RecordTable:

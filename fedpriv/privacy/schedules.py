@@ -1,4 +1,4 @@
-"""How the privacy budget is shared over the rounds of a run.
+"""The division of the privacy budget over the rounds of a run.
 
 A schedule gives round `k` a relative share `s_k > 0`; the noise multiplier of that round is `base / s_k`. Only the
 ratios matter: `base` follows from the target epsilon. Shares are public.
@@ -29,7 +29,13 @@ class Schedule(Protocol):
 @checked("privacy.schedule")
 @dataclass(frozen=True)
 class Uniform:
-    """Every round has the same share."""
+    """The same share of the privacy budget for every round (the default).
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Uniform().share(0), fedpriv.Uniform().share(9)
+        (1.0, 1.0)
+    """
 
     def share(self, round_index: int) -> float:
         """Returns 1."""
@@ -39,9 +45,18 @@ class Uniform:
 @checked("privacy.schedule")
 @dataclass(frozen=True)
 class Geometric:
-    """Shares `ratio**k` in round k: with `ratio < 1` noise grows, and infinitely many rounds have a finite total.
+    """Shares `ratio**k` of the privacy budget for round k = 0, 1, ...
 
-    `Geometric(q1 / q2)` is the schedule of Xie, Liu, Chai (2025), as noise on the gradient.
+    With `ratio < 1` the noise grows, and infinitely many rounds have a finite total cost. `Geometric(q1 / q2)` is the
+    schedule of Xie, Liu, Chai (2025), as noise on the gradient.
+
+    Args:
+        ratio: Share of a round over the share of the round before; positive.
+
+    Examples:
+        >>> import fedpriv
+        >>> [fedpriv.Geometric(0.5).share(k) for k in range(3)]
+        [1.0, 0.5, 0.25]
     """
 
     ratio: Positive
@@ -72,7 +87,16 @@ class Geometric:
 @checked("privacy.schedule")
 @dataclass(frozen=True)
 class Custom:
-    """Shares from a function of the round, `int -> positive float`. It must not look at data."""
+    """Shares of the privacy budget from a function of the round. The function must not depend on data.
+
+    Args:
+        function: Maps the round, from 0, to a positive number.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Custom(lambda round_index: 1.0 + round_index).share(2)
+        3.0
+    """
 
     function: Callable[[int], float]
 
@@ -84,8 +108,8 @@ class Custom:
         """
         try:
             share = _number(self.function(round_index))
-        except Exception as error:  # whatever a user's function raises
-            fix = f"fails for round {round_index} ({in_short(error)}): it must give a share"
+        except Exception as error:  # a user's function can raise anything
+            fix = f"raises in round {round_index} ({in_short(error)}): it must return a share"
             raise ConfigError("privacy.schedule.function", self.function, fix) from error
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
             fix = f"the share of round {round_index} must be a number from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}"
@@ -95,5 +119,5 @@ class Custom:
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{cut(repr(value))} is no number")
+        raise TypeError(f"{cut(repr(value))} is not a number")
     return float(value)

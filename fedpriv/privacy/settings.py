@@ -1,4 +1,4 @@
-"""The privacy settings of a run: how much noise, on what, and against whom."""
+"""The privacy settings of a run: the amount of noise, the values it is added to, and the trust assumption."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpriv.storage.identity import ASIDE
 
 At = Literal["gradient", "message", "none"]
 Batches = Annotated[int, Bound("must be a whole number from 2 to 1000000", 2, 1e6, "[]")]
-Amount = Annotated[float, Bound("must be positive and finite; for no noise set at to 'none'", 0)]
+Amount = Annotated[float, Bound("must be positive and finite; for no noise, set privacy.at to 'none'", 0)]
 
 
 LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
@@ -30,16 +30,36 @@ LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still
 @checked("privacy.sampling")
 @dataclass(frozen=True)
 class FullBatch:
-    """Every answer uses all of a client's examples."""
+    """Every query uses all examples of a client.
+
+    Nothing is drawn in secret, so there is no amplification by subsampling.
+
+    Examples:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(epsilon=1.0, sampling=fedpriv.FullBatch())
+        >>> privacy.sampling
+        FullBatch()
+    """
 
 
 @checked("privacy.sampling")
 @dataclass(frozen=True)
 class Poisson:
-    """Each example joins the batch with probability `rate`, independently; batches may be empty.
+    """Each example joins the batch with probability `rate`, independently of the others; batches may be empty.
 
-    Nobody learns which examples were drawn, so an answer costs less epsilon for `unit="sample"` (amplification by
-    subsampling). For `unit="client"` it costs the same.
+    The drawn batch is secret, so each query costs less epsilon with the privacy unit `"sample"` (amplification by
+    subsampling). With the unit `"client"` the cost is equal to full batches.
+
+    Args:
+        rate: Probability that an example joins the batch of a query, in (0, 1].
+
+    Examples:
+        >>> import fedpriv
+        >>> full = fedpriv.Privacy(noise_multiplier=2.0)
+        >>> sampled = fedpriv.Privacy(noise_multiplier=2.0, sampling=fedpriv.Poisson(rate=0.1))
+        >>> costs = [fedpriv.plan([100], fedpriv.fedavg(0.1), p, rounds=10).spent.epsilon for p in (full, sampled)]
+        >>> costs[1] < costs[0]
+        True
     """
 
     rate: Probability
@@ -48,7 +68,18 @@ class Poisson:
 @checked("privacy.sampling")
 @dataclass(frozen=True)
 class FixedSize:
-    """Exactly `size` examples without replacement (all of them, where a client has fewer)."""
+    """Exactly `size` examples, drawn without replacement; all examples of a client that has fewer.
+
+    With the privacy unit `"sample"` it needs the neighbouring relation `"replace_one"`.
+
+    Args:
+        size: Number of examples in a client's batch.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(epsilon=1.0, sampling=fedpriv.FixedSize(size=20)).sampling
+        FixedSize(size=20)
+    """
 
     size: Count
 
@@ -56,14 +87,25 @@ class FixedSize:
 @checked("privacy.sampling")
 @dataclass(frozen=True)
 class Cyclic:
-    """Each client's examples lie in `blocks` fixed slots, example i in slot `i mod blocks`; slot `t mod blocks` is the
-    batch of round t.
+    """Fixed slots of examples that take turns: example i is in slot `i mod blocks`.
 
-    Nothing is secret and nothing is amplified: each example takes part in every `blocks`-th round, and epsilon follows
-    from that. Neighbouring data sets have all other examples in the same slots.
+    Round t uses the examples of slot `t mod blocks`.
 
-    With a `rate` below 1 each example of the slot joins the batch with this probability, independently and in secret,
-    which costs less (Choquette-Choo et al. 2023). Noise over time then needs a band of at most `blocks` rounds.
+    With `rate = 1` nothing is secret and there is no amplification: each example takes part in every `blocks`-th round,
+    and epsilon follows from that. Neighbouring data sets have all other examples in the same slots.
+
+    With a `rate` below 1, each example of the slot joins the batch with this probability, independently and in secret,
+    which costs less epsilon (Choquette-Choo et al. 2023). Correlated noise then needs a band of at most `blocks`
+    rounds.
+
+    Args:
+        blocks: Number of slots, that is of rounds between two uses of an example.
+        rate: Probability that an example of the slot joins the batch, in (0, 1]; 1 by default.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(epsilon=1.0, sampling=fedpriv.Cyclic(blocks=10)).sampling
+        Cyclic(blocks=10, rate=1.0)
     """
 
     blocks: Count
@@ -73,19 +115,25 @@ class Cyclic:
 @checked("privacy.sampling")
 @dataclass(frozen=True)
 class Allocation:
-    """Random allocation: in each epoch every example is in exactly one of `batches` batches, drawn uniformly,
-    independently of the others and in secret; batch `t mod batches` is that of round t.
+    """Random allocation: in each epoch every example is in exactly one of `batches` batches.
 
-    It is what shuffled epochs mean, with a price: below that of `Poisson(1 / batches)` under add_remove, and about the
-    same under replace_one. Sizes of batches vary and are secret. A round with several answers has a batch
-    for each, from draws of their own. The whole price of an epoch is charged with its first answer; an epoch that ends
-    early costs no less. Needs Gaussian noise. For `unit="client"` it costs what full batches cost.
+    The batch of an example is drawn uniformly, in secret and independently of other examples; round t uses batch `t mod
+    batches`. The sizes of batches vary and are secret. A round with several queries draws a separate batch for each.
+    Random allocation is a model of shuffled epochs with a known privacy cost: lower than that of `Poisson(1 / batches)`
+    under `"add_remove"`, and about equal to it under `"replace_one"`. The whole cost of an epoch is charged with its
+    first query; an epoch that ends early costs the same. It needs Gaussian noise. With the privacy unit `"client"` the
+    cost is equal to full batches.
 
     Args:
-        batches: Batches of an epoch, from 2 to 1 000 000.
+        batches: Number of batches in an epoch, from 2 to 1 000 000.
 
     Source: Chua, Ghazi, Harrison, Leeman, Kamath, Kumar, Manurangsi, Sinha, Zhang 2025 (balls and bins); Feldman,
     Shenfeld 2025 (random allocation).
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(epsilon=1.0, sampling=fedpriv.Allocation(batches=10)).hides_round_size
+        True
     """
 
     batches: Batches
@@ -97,7 +145,13 @@ Sampling = FullBatch | Poisson | FixedSize | Cyclic | Allocation
 @checked("privacy.noise")
 @dataclass(frozen=True)
 class Independent:
-    """The noise of each round is independent of that of all others."""
+    """The noise of each round is independent of the noise of all other rounds (the default).
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(epsilon=1.0).noise
+        Independent()
+    """
 
 
 Noise = Independent | BSR | Banded | BLT | CorrelatedNoise
@@ -106,7 +160,15 @@ Noise = Independent | BSR | Banded | BLT | CorrelatedNoise
 @checked("privacy.trust")
 @dataclass(frozen=True)
 class Local:
-    """Nobody is trusted: an observer sees every message, so each client adds all the noise that it needs."""
+    """No other party is trusted: an observer sees every message, so each client adds all the noise that it needs.
+
+    This is the default.
+
+    Examples:
+        >>> import fedpriv
+        >>> str(fedpriv.Privacy(epsilon=1.0, trust=fedpriv.Local()).trust)
+        'local'
+    """
 
     sums_only: ClassVar[bool] = False
 
@@ -121,13 +183,19 @@ class Local:
 @checked("privacy.trust")
 @dataclass(frozen=True)
 class SecureAggregation:
-    """An observer sees only the sum over a round's participants. Simulated: no cryptography is run.
+    """An observer sees only the sum of the messages of a round's participants. Simulated: no cryptography is run.
 
     Args:
-        min_honest: How many participants are assumed to add their noise. Each adds so much that the noise of this
-            many is enough; a round with fewer participants raises PrivacyError.
-        cohort_rounds: As for `Central`. All clients send their noise in every round, so that nobody sees who takes
-            part; only the one round in which a client adds its contribution is secret.
+        min_honest: Number of participants that are assumed to add their noise. Each participant adds enough noise that
+            this many are sufficient; a round with fewer participants raises PrivacyError.
+        cohort_rounds: As for `Central`; None (the default) uses the cohorts of the network. All clients send their
+            noise in every round, which hides who takes part; only the round in which a client adds its contribution is
+            secret.
+
+    Examples:
+        >>> import fedpriv
+        >>> str(fedpriv.SecureAggregation(min_honest=8))
+        'secure_aggregation(min_honest=8, simulated)'
     """
 
     sums_only: ClassVar[bool] = True
@@ -136,7 +204,7 @@ class SecureAggregation:
     cohort_rounds: Batches | None = None
 
     def shares(self, n_clients: int) -> int:
-        """Returns `min_honest`, the number of clients whose noise together is enough."""
+        """Returns `min_honest`: the noise of this many clients together is sufficient."""
         return self.min_honest
 
     def __str__(self) -> str:
@@ -148,15 +216,24 @@ class SecureAggregation:
 @checked("privacy.trust")
 @dataclass(frozen=True)
 class Central:
-    """One server is trusted: it alone sees what clients send, and releases sums with noise added once.
+    """The server is trusted: it alone receives the clients' messages, and it releases sums with noise added once.
 
     Args:
-        cohort_rate: Probability with which each client takes part in a round, independently and in secret. Sums are
-            divided by the expected number of participants. Below 1 a round costs less epsilon (amplification by
-            subsampling of clients), and `unit="client"` is needed.
-        cohort_rounds: Instead of a rate: each client takes part in exactly one of so many rounds, which is drawn
-            uniformly, independently and in secret, anew for each such epoch (random allocation). Costs less than a
-            rate of `1 / cohort_rounds`. Needs Gaussian noise and `unit="client"`.
+        cohort_rate: Probability with which each client takes part in a round, independently and in secret; 1 by
+            default. Sums are divided by the expected number of participants. A rate below 1 lowers the cost of a round
+            (amplification by subsampling of clients) and needs the privacy unit `"client"`.
+        cohort_rounds: Alternative to a rate: each client takes part in exactly one of this many rounds. The round is
+            drawn uniformly, independently and in secret, and redrawn for each such epoch (random allocation). The cost
+            is lower than with a rate of `1 / cohort_rounds`. It needs Gaussian noise and the unit `"client"`.
+
+    Raises:
+        ConfigError: both options are given, or one is out of range.
+
+    Examples:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(epsilon=1.0, unit="client", trust=fedpriv.Central(cohort_rate=0.1))
+        >>> str(privacy.trust)
+        'central(cohort_rate=0.1, secret)'
     """
 
     sums_only: ClassVar[bool] = True
@@ -166,7 +243,10 @@ class Central:
 
     def __post_init__(self) -> None:
         if self.cohort_rounds is not None and self.cohort_rate != 1:
-            fix = "a client takes part with a probability or once in so many rounds: give one of cohort_rate and it"
+            fix = (
+                "cannot be combined with cohort_rate: a client takes part with a probability, or once in a number "
+                "of rounds; use one of them"
+            )
             raise ConfigError("privacy.trust.cohort_rounds", self.cohort_rounds, fix)
 
     def shares(self, n_clients: int) -> int:
@@ -187,15 +267,21 @@ Trust = Local | SecureAggregation | Central | Pairwise
 @checked("privacy.statistics")
 @dataclass(frozen=True)
 class Statistics:
-    """How constraint values, which are averages of losses, are clipped, and their part of the privacy budget.
+    """Clipping of constraint values, which are averages of losses, and their part of the privacy budget.
 
     Args:
-        bound: Each example's loss is clipped to `[0, bound]`.
-        share: Part of a round's privacy budget that goes to constraint values, in (0, 1); the gradient gets the rest.
-        public_counts: Whether the sizes of groups and classes are public. If not, constraints must state public
+        bound: Bound to which each example's loss is clipped, `[0, bound]`, in units of the loss.
+        share: Part of a round's privacy budget that is used for constraint values, in (0, 1); the gradient gets the
+            rest.
+        public_counts: True if the sizes of groups and classes are public. If False, constraints must give public
             fractions.
-        ratio: As `Pairwise.ratio`, for constraint values. A client also uses its values by themselves, where pairwise
-            noise does not cancel; so 0, individual noise alone, is best for every strategy that is shipped.
+        ratio: As `Pairwise.ratio`, for constraint values. A client also uses its values on their own, where pairwise
+            noise does not cancel; so 0 (individual noise only) is best for every strategy that fedpriv has.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(epsilon=1.0, statistics=fedpriv.Statistics(bound=2.0, share=0.3)).statistics.share
+        0.3
     """
 
     bound: Positive = 4.0
@@ -204,7 +290,7 @@ class Statistics:
     ratio: PairRatio = 0.0
 
     def relative_share(self, norm: str) -> float:
-        """Returns the noise multiplier of a gradient over that of a statistic at which they split a budget by `share`.
+        """Returns the noise multiplier of a gradient over the multiplier of a statistic for a budget split by `share`.
 
         `(sensitivity / noise)**2` adds up for l2 clips (Gaussian noise), `sensitivity / noise` for l1 (Laplace).
         """
@@ -220,41 +306,51 @@ class Privacy:
     """The differential privacy of a run.
 
     Give `epsilon`, a limit for the whole run from which the noise is computed, or `noise_multiplier`, the noise from
-    which epsilon is computed. With both, the noise is as given and the run stops before it passes the limit.
+    which epsilon is computed. With both, the noise is as given, and the run stops before a release that would exceed
+    the limit.
 
-    Guarantee: all that a run releases is together (epsilon, delta)-differentially private, for every pair of data
-    sets that `relation` and `unit` call neighbours and against whoever sees what `trust` allows.
+    Guarantee: all releases of a run together are (epsilon, delta)-differentially private, for every pair of data sets
+    that are neighbours under `relation` and `unit`, against any observer of the messages that `trust` allows to be
+    seen.
 
     Args:
-        epsilon: Limit for the whole run; a release that would pass it is refused.
-        delta: Failure probability, far below 1 over the number of units; 0 for pure epsilon (Laplace noise only).
+        epsilon: Limit for the whole run; a release that would exceed it is not made.
+        delta: Failure probability, far below 1 over the number of units; 1e-5 by default. 0 for pure epsilon (Laplace
+            noise only).
         noise_multiplier: Noise scale (standard deviation, or b of Laplace noise) over sensitivity, in a round whose
             `schedule` share is 1.
-        clip: Bound on the norm of one unit's contribution.
-        mechanism: Distribution of the noise: `Gaussian()` or `Laplace()`.
-        unit: What is protected: `"sample"`, one example, or `"client"`, everything that one client holds.
-        relation: Which data sets are neighbours: one unit has another value (`"replace_one"`), or is there in only
-            one of them (`"add_remove"`, in which the numbers of examples still count as public).
-        at: Where noise is added: to every `"gradient"` that a local step uses, to every `"message"` that a client
-            sends (needs `unit="client"`), or nowhere: `"none"` (no privacy).
-        trust: Who is trusted: `Local()`, `SecureAggregation(min_honest)` or `Central(cohort_rate)`; or nobody, with
-            noise that cancels between pairs of clients: `Pairwise(colluders, ratio)`.
-        sampling: How batches are drawn: `FullBatch()`, `Poisson(rate)`, `Allocation(batches)`, `FixedSize(size)` or
-            `Cyclic(blocks, rate)`.
-        schedule: How the budget is shared over rounds.
-        published: Use a paper's noise instead, to reproduce the paper. Not private.
-        statistics: Bound and budget of constraint values, for strategies that ask for them.
-        durable: Wait until a round's ledger lines are on the physical disk before anything computed from its answers
-            leaves the process. Without it a power cut can lose lines, and the printed `trust` says `no_power_cut`.
-        noise: Whether noise is `Independent()` between rounds, or partly cancels over them: `BSR(band)`,
-            `Banded(band)`, `BLT(buffers)`. These need Gaussian noise, one query a round, full or cyclic batches, and
-            no cohorts.
-        budget: Path of the lifetime budget of these data (`fedpriv budget`). The run reserves its whole plan there
-            before it releases anything, and does not start if the budget is too small.
-        shared: Further facts that neighbouring data sets have in common, printed beside `relation`; a run fills it in.
+        clip: Bound on the norm of one unit's contribution; by default 1 in the l2 norm.
+        mechanism: Distribution of the noise: `Gaussian()` (default) or `Laplace()`.
+        unit: The privacy unit: `"sample"` (default), one example, or `"client"`, everything that one client holds.
+        relation: The neighbouring relation: one unit has another value (`"replace_one"`, default), or is present in
+            only one of the two data sets (`"add_remove"`, in which the numbers of examples still count as public).
+        at: The place where noise is added: every `"gradient"` that a client update uses (default), every `"message"`
+            that a client sends (needs `unit="client"`), or `"none"`: no noise. A run with `"none"` is not private.
+        trust: Trust assumption: `Local()` (default), `SecureAggregation(min_honest)` or `Central(cohort_rate)`; or
+            `Pairwise(colluders, ratio)`, where no other party is trusted and pairs of clients add noise that cancels.
+        sampling: How batches are drawn: `FullBatch()` (default), `Poisson(rate)`, `Allocation(batches)`,
+            `FixedSize(size)` or `Cyclic(blocks, rate)`.
+        schedule: How the budget is shared over rounds: `Uniform()` (default), `Geometric(ratio)` or `Custom(function)`.
+        published: Use the noise of a paper instead, to reproduce the paper. Not private.
+        statistics: Bound and budget share of constraint values, for strategies that query them.
+        durable: Wait until a round's ledger lines are on the physical disk before values computed from its queries
+            leave the process (default). With False a power cut can lose lines, and the printed `trust` contains
+            `no_power_cut`.
+        noise: `Independent()` noise in each round (default), or correlated noise, which partly cancels over rounds:
+            `BSR(band)`, `Banded(band)`, `BLT(buffers)`. Correlated noise needs Gaussian noise, one query a round, full
+            or cyclic batches, and no cohorts.
+        budget: Path of the lifetime budget of these data (`fedpriv budget`). The run reserves the cost of its whole
+            plan there before its first release, and does not start if the budget is too small.
+        shared: Further facts that neighbouring data sets have in common, printed with `relation`; a run fills it in.
 
     Raises:
-        ConfigError: a setting is out of range, or two contradict each other.
+        ConfigError: a setting is out of range, or two settings contradict each other.
+
+    Examples:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(epsilon=3.0, delta=1e-5, clip=fedpriv.Clip(0.5))
+        >>> privacy.unit, privacy.relation, privacy.sensitivity >= 2 * 0.5
+        ('sample', 'replace_one', True)
     """
 
     epsilon: Amount | None = None
@@ -276,28 +372,30 @@ class Privacy:
     budget: str | Path | None = field(default=None, metadata=ASIDE)
 
     def __post_init__(self) -> None:
-        # a mechanism may be a class of the user; its name says which law prices it
+        # a mechanism may be a class of the user; its name selects the distribution that is accounted for
         if getattr(self.mechanism, "name", None) not in tuple(NOISE_DISTRIBUTIONS):
-            raise ConfigError("privacy.mechanism", self.mechanism, "make it with Gaussian() or Laplace()")
+            raise ConfigError("privacy.mechanism", self.mechanism, "must be Gaussian() or Laplace()")
         if self.private:
             self._check_amount()
         if self.at == "message" and self.unit != "client":
-            raise ConfigError("privacy.unit", self.unit, "at: message clips whole messages, so the unit must be client")
+            raise ConfigError(
+                "privacy.unit", self.unit, "at: message clips whole messages, so the privacy unit must be client"
+            )
         if isinstance(self.sampling, FixedSize) and self.relation == "add_remove" and self.unit == "sample":
             raise ConfigError(
                 "privacy.sampling",
                 "fixed_size",
-                "has no sound add/remove price: no bound on its epsilon is known; use replace_one or poisson",
+                "has no sound bound under add_remove; use replace_one, or poisson batches",
             )
         if isinstance(self.sampling, Allocation) and self.private and self.mechanism.name != "gaussian":
-            fix = "no price is known for other noise than Gaussian; use Gaussian noise, or Poisson batches"
+            fix = "has a known privacy cost only for Gaussian noise; use Gaussian noise, or Poisson batches"
             raise ConfigError("privacy.sampling", "allocation", fix)
         if isinstance(self.trust, Pairwise) and self.private and self.mechanism.name != "gaussian":
-            fix = "noise that cancels between pairs has a price only if it is Gaussian: use Gaussian noise"
+            fix = "noise that cancels between pairs has a known privacy cost only if it is Gaussian: use Gaussian noise"
             raise ConfigError("privacy.mechanism", self.mechanism.name, fix)
         self._check_cohort()
         if not self.private and not isinstance(self.noise, Independent):
-            raise ConfigError("privacy.noise", str(self.noise), "the run adds no private noise; leave it out")
+            raise ConfigError("privacy.noise", str(self.noise), "needs a run with private noise; leave it out")
 
     def _check_cohort(self) -> None:
         if self.cohort_rate == 1:
@@ -307,17 +405,17 @@ class Privacy:
         else:
             name, value = "privacy.trust.cohort_rounds", float(self.cohort_rounds)
         if not self.private:
-            raise ConfigError(name, value, "a secret cohort belongs to private runs; use network.cohort")
+            raise ConfigError(name, value, "secret cohorts need a private run; use network.cohort")
         if self.unit != "client":
-            fix = "drawing whole clients does not lower the epsilon of single examples; set unit to 'client'"
+            fix = "sampling whole clients does not lower the epsilon of single examples; set unit to 'client'"
             raise ConfigError(name, value, fix)
         if self.cohort_rounds is not None and self.mechanism.name != "gaussian":
-            fix = "no price is known for other noise than Gaussian; use Gaussian noise, or cohort_rate"
+            fix = "has a known privacy cost only for Gaussian noise; use Gaussian noise, or cohort_rate"
             raise ConfigError(name, value, fix)
 
     def _check_amount(self) -> None:
         if self.epsilon is None and self.noise_multiplier is None:
-            raise ConfigError("privacy.epsilon", None, "give a target epsilon or a noise_multiplier, e.g. epsilon=3.0")
+            raise ConfigError("privacy.epsilon", None, "set a target epsilon or a noise_multiplier, e.g. epsilon=3.0")
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
             if value is not None and not LEAST_AMOUNT <= value <= 1 / LEAST_AMOUNT:
                 raise ConfigError(
@@ -334,12 +432,12 @@ class Privacy:
 
     @property
     def private(self) -> bool:
-        """Whether answers are noised with a privacy guarantee: not for `at="none"`, nor with a paper's noise."""
+        """True if releases have noise with a privacy guarantee: False for `at="none"` and for the noise of a paper."""
         return self.at != "none" and self.published is None
 
     @property
     def over_time(self) -> CorrelatedNoise | None:
-        """How the noise of rounds is correlated, once the run is known; None if rounds have independent noise."""
+        """The correlation of noise between rounds, once the run is known; None if rounds have independent noise."""
         if isinstance(self.noise, CorrelatedNoise):
             return self.noise
         return None
@@ -353,7 +451,7 @@ class Privacy:
 
     @property
     def boundary(self) -> str:
-        """What noise is added to, private or as published: `"gradient"`, `"message"`, or `"none"`."""
+        """The value that noise is added to, private or as published: `"gradient"`, `"message"`, or `"none"`."""
         if self.published is None:
             return self.at
         return self.published.at
@@ -369,14 +467,14 @@ class Privacy:
 
     @property
     def cohort_rounds(self) -> int | None:
-        """Rounds in exactly one of which each client takes part, in secret; None where cohorts are drawn otherwise."""
+        """Number of rounds in an epoch in which each client takes part once, in secret; None for other cohorts."""
         if isinstance(self.trust, Central | SecureAggregation):
             return self.trust.cohort_rounds
         return None
 
     @property
     def allocation_rounds(self) -> int | None:
-        """Rounds of an epoch of random allocation, of examples or of clients; None where nothing is drawn so."""
+        """Number of rounds in an epoch of random allocation, of examples or of clients; None without allocation."""
         if self.cohort_rounds is not None:
             return self.cohort_rounds
         if isinstance(self.sampling, Allocation) and self.unit == "sample":
@@ -385,18 +483,18 @@ class Privacy:
 
     @property
     def orders_examples(self) -> bool:
-        """Whether the order of examples or clients decides who takes part in which rounds, and so enters the price."""
+        """True if the privacy cost depends on the order of examples or clients, which assigns them to rounds."""
         takes_turns = isinstance(self.sampling, (Cyclic, Allocation)) or self.cohort_rounds is not None
         return self.private and (takes_turns or self.over_time is not None)
 
     @property
     def samples_clients_before_compute(self) -> bool:
-        """Whether clients are drawn in secret before they compute anything: those that send a message."""
+        """True if clients are drawn in secret before they compute anything: runs with noise on messages."""
         return self.boundary == "message" and self.cohort_rate < 1
 
     @property
     def hides_round_size(self) -> bool:
-        """Whether the number of examples or clients in a round is secret, so that the time it takes must be too."""
+        """True if the number of examples or clients in a round is secret, which the duration must not show."""
         if isinstance(self.sampling, Allocation):
             samples_examples = True
         else:
@@ -406,7 +504,7 @@ class Privacy:
     @property
     def sensitivity(self) -> float:
         """Largest change of a clipped sum between neighbours, in the clip's norm: C for add_remove, 2C for
-        replace_one, plus what rounding may add.
+        replace_one, plus the effect of rounding.
         """
         return self.sensitivity_of(self.clip)
 

@@ -2,7 +2,7 @@
 
 On most processors of the x86 family, and on Linux for others, numpy's long double has at least 64 bits. A draw is then
 known two thousand times better than in float64, ten times faster than in multiple precision. Where it has fewer bits,
-or where its functions differ from those of mpmath, nothing is drawn here, and multiple precision decides alone:
+or where its functions differ from mpmath's, nothing is drawn here, and multiple precision decides alone:
 released numbers are the same. The bound is proved in docs/design/0012-exact-noise.md.
 """
 
@@ -80,7 +80,7 @@ def _with_further_word(key: bytes, word: int) -> np.longdouble:
     """Returns a radius word and the next 64 bits of its uniform number, over 2^64: rounded once."""
     leading = leading_bits(key, word, 1)
     first = leading.number >> 64
-    # the lowest bit of the word is not used: what it stands for is two wide, from its even number on
+    # the lowest bit of the word is not used: the word represents an interval of width two, from its even number on
     number = abs(((first & ~1) << 64) + 2 * (leading.number & (2**64 - 1)) + 1)
     upper, lower = divmod(number, 2**64)
     return np.longdouble(upper) + np.longdouble(lower) * np.longdouble(2.0**-64)
@@ -88,7 +88,7 @@ def _with_further_word(key: bytes, word: int) -> np.longdouble:
 
 @cache
 def is_available() -> bool:
-    """Whether long doubles have 64 bits here, and their functions are within half of what the bound allows."""
+    """True if long doubles have 64 bits here, and their functions are within half of what the bound allows."""
     from mpmath import mp, mpf, workprec
 
     if np.finfo(np.longdouble).nmant < _LEAST_BITS:

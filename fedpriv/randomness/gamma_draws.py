@@ -5,8 +5,8 @@ c = 1 / sqrt(9 d), candidates ``x`` normal and ``u`` uniform are drawn until ``1
 
     ln u < x^2 / 2 + d (1 - v + ln v),    v = (1 + c x)^3,
 
-and the draw is d v. Of real numbers this is Gamma(a) exactly. Candidate k of a draw has words of its own, whatever
-happened to other draws, so that the stream determines the real draw. float64 decides which candidate is accepted where
+and the draw is d v. For real numbers this is Gamma(a) exactly. Candidate k of a draw has separate words, independent of
+other draws, so that the stream determines the real draw. float64 decides which candidate is accepted where
 both sides differ by more than their errors, else the draw is NaN. Bounds are proved in docs/design/0012-exact-noise.md.
 """
 
@@ -37,14 +37,14 @@ from fedpriv.randomness.real_draws import PRECISION, Interval, box_muller, leadi
 _UNIT = 2.0**-53
 _LIMITS = RadiusLimits(
     2.0**-12, 5.5
-)  # outside are three draws in ten million; the bound on all others is a third of that of `WIDE`
+)  # outside are three draws in ten million; the bound on all others is a third of the bound of `WIDE`
 _BLOCK = 4096  # draws at a time, which stay in the cache
 _LEAST_ROOT = 2.0**-20  # of v: below it, its logarithm has no bound
-_MOST_CANDIDATES = 100  # of a draw; so many are refused with probability 2^-430
+_MOST_CANDIDATES = 100  # of a draw; all are rejected with probability 2^-430
 
 
 class _Words(NamedTuple):
-    """Where the words of a candidate are: those of all draws of a block, kind by kind.
+    """Positions of the words of a candidate: the words of all draws of a block, kind by kind.
 
     Attributes:
         start: The first word of the block, in a candidate of all draws.
@@ -105,7 +105,7 @@ def laplace_sums(key: bytes, size: int, shape: float) -> Floats:
                 draws[index] = to_float(interval[0])
                 break
         else:
-            raise PrivacyError("a Gamma draw is not decided: the random stream is broken")
+            raise PrivacyError("a Gamma draw cannot be decided: the random stream is broken")
     return draws
 
 
@@ -134,8 +134,8 @@ def _candidates(
     """Returns candidates from their words.
 
     Returns:
-        The Gamma draws that they would be; whether each is accepted for certain; whether it is refused for certain; and
-        bounds on the errors and on the sizes of the draws.
+        The Gamma draws that they would be; whether each is accepted for certain; whether it is rejected for certain;
+        and bounds on the errors and on the sizes of the draws.
     """
     d = shape - 1 / 3
     c = 1 / math.sqrt(9 * d)
@@ -190,7 +190,7 @@ def real_laplace_sum(key: bytes, size: int, index: int, extra: int, shape: float
 
 
 def _real_gamma(key: bytes, size: int, index: int, side: int, extra: int, shape: float) -> Interval | None:
-    """Returns an interval that contains one Gamma draw; None if these words do not tell which candidate it is."""
+    """Returns an interval that contains one Gamma draw; None if these words do not determine the candidate."""
     first = index // _BLOCK * _BLOCK
     block = _Words.in_block(size, first)
     for candidate in range(_MOST_CANDIDATES):
@@ -210,7 +210,7 @@ def _real_gamma(key: bytes, size: int, index: int, side: int, extra: int, shape:
 
 
 def _decide(x: Interval, log_u: Interval, precision: int, shape: float) -> tuple[bool, Interval] | None:
-    """Returns whether a candidate is accepted, and the draw that it is; None if the intervals leave that open."""
+    """Returns True if a candidate is accepted, and the draw that it is; None if the intervals leave that open."""
     from mpmath.libmp import from_float, from_int, fzero, mpf_le, mpf_lt
     from mpmath.libmp.libmpi import mpi_add, mpi_div, mpi_mul, mpi_sqrt, mpi_sub
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 BLOCK = 1 << 16  # words of normal draws at a time: they and their squares stay in the cache
-_ZEROS = memoryview(bytes(8 * BLOCK))  # what the cipher turns into its keystream
+_ZEROS = memoryview(bytes(8 * BLOCK))  # input of the cipher, which turns it into the keystream
 WORST_UNITS = 32  # of 2^-53 by which logarithms (relative), cosines and sines (absolute) may err in bounded draws
 _UNIT = 2.0**-53
-_LARGEST_EXPONENTIAL = 20.0  # beyond it, a draw may err so much that it gets no bound
+_LARGEST_EXPONENTIAL = 20.0  # beyond it, the error of a draw may be too large for a bound
 
 
 class RadiusLimits(NamedTuple):
@@ -37,8 +37,8 @@ class RadiusLimits(NamedTuple):
 WIDE = RadiusLimits(2.0**-13, 6.5)
 """Eight draws in a billion are outside."""
 NARROW = RadiusLimits(2.0**-8, 5.0)
-"""Some ten draws in a million are outside, and the bound on the others is that of a typical row, however many they are:
-for noise of which all earlier rounds matter."""
+"""Some ten draws in a million are outside, and the bound on the others is typical of a row, for any number of draws:
+for noise that depends on all earlier rounds."""
 
 
 class BoundedDraws(NamedTuple):
@@ -62,8 +62,8 @@ class Keystream:
         key: 32 bytes; no two streams may have the same.
         start: Number of the first word, a multiple of 8: the cipher makes eight words together.
 
-    Guarantee: without the key the words cannot be told from independent fair coin flips, also when other words of the
-    stream are known (assuming that ChaCha20 is a pseudorandom function).
+    Guarantee: without the key the words are indistinguishable from independent fair coin flips, also when other words
+    of the stream are known (assuming that ChaCha20 is a pseudorandom function).
     """
 
     def __init__(self, key: bytes, start: int = 0) -> None:
@@ -149,7 +149,7 @@ class Keystream:
     def first_of_permutation(self, x: int, count: int) -> NDArray[np.int64]:
         """Returns the first `count` numbers of `permutation(x)`."""
         if count == 1:
-            return self.words(x).argmin(keepdims=True)  # the first of equal words, as in a stable order
+            return np.array([self.words(x).argmin()])  # the first of equal words, as in a stable order
         return self.permutation(x)[:count]
 
     def _above_zero(self, size: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Bounded normal draws of which none is left without a bound, for noise that goes on in later rounds."""
+"""Bounded normal draws, all of them with a bound, for noise that is used again in later rounds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fedpriv.randomness.real_draws import real_normal
 from fedpriv.randomness.short_rows import BoundedRows
 
 _UNIT = 2.0**-53
-_IN_CACHE = 2**15  # numbers of a row that are looked at together
-_FURTHER_WORDS = range(2, 10)  # with two of them a draw is as near as its own rounding
+_IN_CACHE = 2**15  # numbers of a row that are processed together
+_FURTHER_WORDS = range(2, 10)  # with two of them the error of a draw is at most its rounding
 
 
 def complete_rows(bounded: BoundedRows, keys: Sequence[bytes]) -> BoundedRows:
@@ -32,12 +32,12 @@ def complete_rows(bounded: BoundedRows, keys: Sequence[bytes]) -> BoundedRows:
             nearest = _nearest(keys[row], draws.shape[1], start + column, float(errors[row, 0]))
             columns[row, column] = nearest
             largest = max(largest, 1.01 * abs(nearest))
-    # what is replaced is rounded to float64, at worst towards zero
+    # the replaced value is rounded to float64, at worst towards zero
     return BoundedRows(draws, np.maximum(errors, errors / 4 + 2.1 * _UNIT * largest), largest)
 
 
 def _nearest(key: bytes, size: int, index: int, error: float) -> float:
-    """Returns a draw, wrong by at most `error` or by its own rounding."""
+    """Returns a draw, with an error of at most `error` or its rounding."""
     from mpmath.libmp import to_float
 
     extended = extended_normals([key], size, index)

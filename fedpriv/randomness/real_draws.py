@@ -1,12 +1,12 @@
-"""The real numbers that float64 draws stand for, to as many bits as are asked for, and how far draws are from them.
+"""The real numbers of which float64 draws are approximations, to any number of bits, and the errors of the draws.
 
-A word of a keystream is the beginning of a real number that is uniform on an interval; its further bits are those of
+A word of a keystream is the beginning of a real number that is uniform on an interval; its further bits come from
 another keystream of the same key. So a stream determines real normal and Laplace draws. `Keystream` computes them in
 float64 (`bounded_normal`, `bounded_laplace`); the proof of how far they err is in docs/design/0012-exact-noise.md.
 
-The proof needs IEEE 754 arithmetic with correctly rounded square roots, and that `numpy.log` errs by at most
-`WORST_UNITS` units (of `2^-53`, relative), and `torch.cos` and `torch.sin` by as many (absolute). Their authors promise
-less than a quarter of that. `check_functions` compares them with those of the C library once in a process.
+The proof needs IEEE 754 arithmetic with correctly rounded square roots, and errors of `numpy.log` of at most
+`WORST_UNITS` units (of `2^-53`, relative), of `torch.cos` and `torch.sin` of as many (absolute). Their documented
+errors are less than a quarter of that. `check_functions` compares them with the C library's once per process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedpriv.errors import PrivacyError
 from fedpriv.randomness.keystream import BLOCK, WORST_UNITS
 
 Interval = tuple[Any, Any]
-"""Two numbers of mpmath, of which the first is at most the second."""
+"""Two numbers of mpmath; the first is at most the second."""
 _UNIT = 2.0**-53
 PRECISION = 128
 """Bits of the first attempt; each further word adds 64."""
@@ -41,7 +41,7 @@ class LeadingBits:
 
 @dataclass(frozen=True)
 class WordsOfNormal:
-    """Where the words of a normal draw are in its stream, and whether it is their cosine or their sine."""
+    """Positions of the words of a normal draw in its stream, and the function: cosine or sine."""
 
     radius: int
     angle: int
@@ -110,7 +110,7 @@ def log_of_uniform(leading: LeadingBits) -> Interval | None:
     """Returns an interval with the logarithm of the absolute value of a uniform number; None if that has no bound yet.
 
     Draws of float64 do not use the lowest bit of the first word, so it is not used here: that word stands for an
-    interval that is two wide, whose place the further bits tell.
+    interval of width two, and the further bits determine the place in it.
     """
     from mpmath.libmp import from_man_exp
     from mpmath.libmp.libmpi import mpi_log
@@ -169,7 +169,7 @@ def check_functions() -> None:
     """Compares numpy's logarithm and torch's cosine and sine with the C library's, at some thousand points.
 
     Raises:
-        PrivacyError: they differ by more than half of what the proof allows.
+        PrivacyError: they differ by more than half of the proof's bound.
     """
     points = np.concatenate([np.linspace(-math.pi, math.pi, 2048), math.pi / 2 * np.arange(-2, 3) * (1 - 2.0**-40)])
     uniforms = np.concatenate([np.geomspace(2.0**-63, 1, 2048), 1 - np.geomspace(2.0**-52, 0.5, 512)])
@@ -183,8 +183,8 @@ def check_functions() -> None:
     for name, difference in differences.items():
         if not difference <= WORST_UNITS / 2 * _UNIT:
             raise PrivacyError(
-                f"{name} differs from the C library's by {difference:.1e} on this machine, more than the noise allows "
-                "for: no number may be released. Install other builds of numpy and torch"
+                f"{name} differs from the C library's by {difference:.1e} on this machine, more than the noise "
+                "allows, so nothing can be released. Install other builds of numpy and torch"
             )
 
 

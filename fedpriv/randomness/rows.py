@@ -1,7 +1,7 @@
 """Draws for many clients at once, one row for each, on the device of their keys.
 
 On the CPU each row is drawn by its `Keystream`. On other devices all rows are drawn together from the same bits by
-tensor operations, whose logarithms and cosines may differ from the CPU's in the last place.
+tensor operations; their logarithms and cosines may differ from the CPU's in the last place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedpriv.randomness.streams import laplace, normal
 
 
 def may_draw(device: torch.device) -> bool:
-    """Whether rows can be drawn on a device, and faster than on the CPU: it needs float64."""
+    """True if rows can be drawn on a device, and faster than on the CPU: it needs float64."""
     return device.type not in ("cpu", "mps")
 
 
@@ -46,7 +46,7 @@ def laplace_sum_rows(keys: Tensor, dim: int, amount: float) -> Tensor:
 
 
 def _draw_rows(keys: Tensor, dim: int, draw: Callable[[Keystream], Tensor]) -> Tensor:
-    """Draws one row after another, each from its own stream."""
+    """Draws one row after another, each from a separate stream."""
     if len(keys) == 1:
         return draw(Keystream(keys.numpy().tobytes())).unsqueeze(0)
     rows = torch.empty(len(keys), dim, dtype=torch.float64)

@@ -1,7 +1,8 @@
-"""Bounded draws of many short rows, each from its own stream, computed together.
+"""Bounded draws of many short rows, each from a separate stream, computed together.
 
-The numbers are those of `Keystream.bounded_normal` and `bounded_laplace`, up to the last bits of float64, with one
-bound on the errors of all rows. One by one, short rows would take most of their time for what is done once a row.
+The numbers equal those of `Keystream.bounded_normal` and `bounded_laplace`, up to the last bits of float64, with one
+bound on the errors of all rows. Computed one by one, short rows would spend most of their time on work that is done
+once per row.
 """
 
 from __future__ import annotations

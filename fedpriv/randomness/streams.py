@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import Literal, Protocol
+from typing import Literal, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ _PUBLIC = ("init", "cohort", "topology")
 
 
 class PairSecrets(Protocol):
-    """A source of the secrets that two clients share and nobody else has."""
+    """A source of the secrets that only the two clients of a pair have."""
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
         """Returns 32 bytes, the same for (i, j) and (j, i), and different for every other pair and purpose."""
@@ -42,8 +42,8 @@ class PairSecrets(Protocol):
 
 
 _calls = count()
-_NOISE: frozenset[str] = frozenset({"noise", "spread"})  # purposes of which two processes may never share a stream
-_EPOCHS: frozenset[str] = frozenset({"allocation", "cohort_epoch"})  # purposes whose draws serve all rounds of an epoch
+_NOISE: frozenset[str] = frozenset({"noise", "spread"})  # purposes for which two processes may never share a stream
+_EPOCHS: frozenset[str] = frozenset({"allocation", "cohort_epoch"})  # purposes with one draw per epoch
 
 
 def new_secret() -> int:
@@ -57,7 +57,7 @@ def new_secret() -> int:
     """
     drawn = secrets.token_bytes(32)
     if drawn == secrets.token_bytes(32):
-        raise PrivacyError("the operating system's random number generator repeats itself: no noise would be secret")
+        raise PrivacyError("the operating system's random number generator repeats itself, so no noise would be secret")
     here = f"{uuid.getnode()}/{os.getpid()}/{time.time_ns()}/{time.perf_counter_ns()}/{next(_calls)}".encode()
     return int.from_bytes(hashlib.blake2b(drawn + here, digest_size=16, person=b"fedpriv new seed").digest(), "big")
 
@@ -68,13 +68,15 @@ class Randomness:
 
     Args:
         seed: Public seed, of initial values, cohorts and links.
-        secret_seed: The secret from which noise and batches follow; drawn from the operating system by default. A given
-            one is for tests: whoever knows it can subtract the noise.
+        secret_seed: The secret that determines noise and batches; drawn from the operating system by default. A given
+                one is for tests: with it the noise can be subtracted.
         attempt: Label of the releases, for runs that share a ledger or a budget, such as the trials of a search.
         run: Digest of the run's settings: runs with the same given secret but other settings share no noise.
         epochs: Secret keys of the draws of epochs that an earlier process began, by number.
-        process: Number of the process that draws noise; a fork of it draws none. Who is sent this object (the processes
-            of a run, which share its seeds) has a copy with a number of its own.
+        process: Number of the process that draws noise; a fork of it draws none.
+
+    The object can be neither pickled nor copied: two copies would draw the same noise, and a pickle could be written
+    to a file. The processes of one run share its `seeds`.
     """
 
     seed: int = 0
@@ -86,10 +88,17 @@ class Randomness:
 
     def __post_init__(self) -> None:
         if self.secret_seed < 0:
-            raise ConfigError("secret_seed", "(negative)", "a whole number of 128 random bits, or leave it out")
+            raise ConfigError("secret_seed", "(negative)", "must be a whole number of 128 random bits; or leave it out")
 
-    def __reduce__(self) -> tuple[type[Randomness], tuple[int, int, int, str, Mapping[int, bytes]]]:
-        return Randomness, (self.seed, self.secret_seed, self.attempt, self.run, self.epochs)
+    def __reduce__(self) -> NoReturn:
+        raise PrivacyError(
+            "a run in progress cannot be copied or pickled: both copies would add the same noise, and the "
+            "difference of their releases would have none. Begin a second run, or resume this one from its folder"
+        )
+
+    def seeds(self) -> tuple[int, int, int, str, Mapping[int, bytes]]:
+        """Returns the arguments with which another process of the same run draws the same. Never write them."""
+        return self.seed, self.secret_seed, self.attempt, self.run, self.epochs
 
     def stream(
         self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, index: int = 0, client: int = 0
@@ -125,15 +134,16 @@ class Randomness:
         return next(self._keys(purpose, round_index, index, [client]))
 
     def _check_process(self) -> None:
-        """Refuses noise in a fork of the process that made this object: both would draw the same noise.
+        """Raises in a fork of the process that made this object: both would draw the same noise.
 
         Raises:
             PrivacyError: this is another process.
         """
         if os.getpid() != self.process:
             raise PrivacyError(
-                f"this run belongs to process {self.process}, and process {os.getpid()} has a copy of it with the same "
-                "noise: the difference of their answers would have none. Begin the run in the process that trains"
+                f"this run belongs to process {self.process}, and process {os.getpid()} has a copy of it with "
+                "the same noise: the difference of their results would have no noise. Start the run in the "
+                "process that trains"
             )
 
     def _keys(self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]) -> Iterator[bytes]:
@@ -153,7 +163,7 @@ class Randomness:
         Args:
             purpose: The purpose of the numbers.
             round_index: The round.
-            index: Number of the answer within the round.
+            index: Number of the query result within the round.
             examples: The client of each example, and its position in that client's data.
             size: Number of draws for each example.
         """
@@ -175,17 +185,17 @@ class Randomness:
     def pair_stream(
         self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None
     ) -> Keystream:
-        """Returns the stream that two clients share for one answer of one round; see `pair_key`."""
+        """Returns the stream that two clients share for one query result of one round; see `pair_key`."""
         return Keystream(self.pair_key(i, j, round_index, index, secrets))
 
     def pair_key(self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None) -> bytes:
-        """Returns the key of the stream that two clients share for one answer of one round.
+        """Returns the key of the stream that two clients share for one query result of one round.
 
         Args:
             i: One client.
             j: The other client.
             round_index: The round.
-            index: Number of the answer within the round.
+            index: Number of the query result within the round.
             secrets: Source of their secret; by default simulated from the secret seed.
         """
         self._check_process()

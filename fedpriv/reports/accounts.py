@@ -1,4 +1,4 @@
-"""What finished and unfinished runs cost, counted from their ledgers: together, and against each adversary."""
+"""The privacy cost of finished and unfinished runs, computed from their ledgers: in total, and for each adversary."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Price = PrivacySpent | tuple[float, float]
 
 @dataclass(frozen=True)
 class Account:
-    """The price of one or several runs.
+    """The privacy cost of one or several runs.
 
     Attributes:
-        costs: What each run is charged.
-        spent: The price of all runs together, against whoever sees what the trust of each run allows.
-        runs: Each run's name and its own price at the same delta.
-        basic: Sum of epsilons and of deltas, which holds also where later runs depend on the answers of earlier ones.
-        cells: The bounds for every adversary and unit.
-        notes: Sentences about what the price assumes.
+        costs: The charge of each run.
+        spent: The total cost of all runs, against an adversary with the view that each run's trust allows.
+        runs: The name of each run and its own cost at the same delta.
+        basic: Sum of epsilons and of deltas, which also holds if later runs depend on the results of earlier ones.
+        cells: The bounds for every adversary and privacy unit.
+        notes: Sentences about the assumptions of the cost.
     """
 
     costs: tuple[RunCost, ...]
@@ -41,7 +41,7 @@ class Account:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `fedpriv account --json` prints."""
+        """Returns the output of `fedpriv account --json`."""
         spent = self.spent
         epsilon = strict_json.epsilon
         facts = ("delta", "unit", "relation", "trust", "accountant", "non_private", "not_covered", "float64_noise")
@@ -59,13 +59,13 @@ class Account:
 
     @property
     def prices(self) -> Sequence[tuple[str, Price]]:
-        """The price of each run, of all together, and the sum; of one run its price alone."""
+        """The cost of each run, the total cost, and the sum; for one run only its cost."""
         if len(self.runs) == 1:
             return self.runs
-        return [*self.runs, ("together", self.spent), ("if answers chose later runs", self.basic)]
+        return [*self.runs, ("together", self.spent), ("if results chose later runs", self.basic)]
 
     def table(self) -> tuple[list[str], list[str]]:
-        """Returns a line for each adversary with a column for each unit, and the meanings of the letters in it."""
+        """Returns a line for each adversary with a column for each unit, and the meanings of its letters."""
         units = dict.fromkeys(cell.unit for cell in self.cells)
         lines, remarks = lettered(self.cells, _bound_in_words, _remark_on)
         return aligned([["adversary", *units], *([name, *bounds] for name, bounds in lines.items())]), remarks
@@ -80,20 +80,20 @@ def account_of(
     colluders: int = 1,
     group: int = 10,
 ) -> Account:
-    """Computes the price of runs, together and against each adversary.
+    """Computes the cost of runs, in total and for each adversary.
 
     Args:
         runs: The files of each run.
-        plans: The facts known of each run besides its files.
+        plans: The facts known about each run besides its files.
         delta: The delta of all together; the smallest of the runs' own by default.
         accountant: See `composition.compose`.
         colluders: Number of clients that collude.
         group: Number of units in a group.
 
     Raises:
-        ConfigError: an argument is out of range.
-        LedgerError: the files of a run are altered or incomplete.
-        PrivacyError: the runs protect nothing in common, or share noise, or the plan of an unfinished one is unknown.
+        ConfigError: If an argument is out of range.
+        LedgerError: If the files of a run are altered or incomplete.
+        PrivacyError: If the runs share no privacy unit, or share noise, or the plan of an unfinished one is unknown.
     """
     costs = [spending_of(run, plan) for run, plan in zip(runs, plans, strict=True)]
     if delta is None:
@@ -113,7 +113,7 @@ def account_of(
 
 
 def price_rows(prices: Sequence[tuple[str, Price]]) -> list[tuple[str, str]]:
-    """Returns names and prices as text; pairs without a finite epsilon are left out."""
+    """Returns names and costs as text; pairs without a finite epsilon are left out."""
     rows = list[tuple[str, str]]()
     for name, price in prices:
         if isinstance(price, PrivacySpent):
@@ -131,7 +131,7 @@ def lettered(
     Args:
         cells: The bounds.
         value: Returns a bound as text.
-        remark: Returns what a bound assumes.
+        remark: Returns the assumptions of a bound.
     """
     lines = dict[str, list[str]]()
     letters = dict[str, str]()
@@ -142,34 +142,36 @@ def lettered(
 
 
 def _notes(runs: Sequence[RunCost]) -> list[str]:
-    """Returns sentences about what the price of the runs together assumes."""
+    """Returns sentences about the assumptions of the runs' total cost."""
     notes = list[str]()
     if len({(run.data, run.n_clients) for run in runs}) > 1:
         notes.append(
-            "the runs' data differ, by their configurations: counted as if one unit were in all of them, at the client "
-            "that pays most in each; a unit that is in one of them pays for that one alone"
+            "the runs' data differ, according to their configurations: accounted as if one unit were in all of "
+            "them, at the client with the largest privacy cost in each; a unit that is in only one run has the "
+            "cost of that run"
         )
     elif len(runs) > 1 and runs[0].data is None:
         notes.append(
-            "it is not on record that each client had the same rows in all runs: counted as if one unit were in all of "
-            "them, at the client that pays most in each"
+            "it is not recorded that each client had the same rows in all runs: accounted as if one unit were "
+            "in all of them, at the client with the largest privacy cost in each"
         )
     if len({kind[:2] for run in runs for kind in run.kinds}) > 1:
         notes.append(
-            "the runs protect different units or relations: counted for what all of them protect. To replace a unit is "
-            "to remove one and add another, and a client's protection covers each of its examples"
+            "the runs have different privacy units or neighbouring relations: accounted for the protection "
+            "that all of them give. Replacing a unit is removing one and adding another, and a client's "
+            "protection covers each of its examples"
         )
     if len(runs) > 1:
         notes.append(
-            "together: if the number of runs and their noise do not depend on the answers of earlier ones; if they do, "
-            "as when the best of many settings is looked for, the sum holds"
+            "together: holds if the number of runs and their noise do not depend on results of earlier runs; "
+            "if they do, as in a search for the best setting, the sum holds"
         )
     return notes
 
 
 def unfinished(folder: Path) -> str:
     """Returns a note on a run that is not finished."""
-    return f"{folder} is not finished: its whole plan is charged, as if it were left here"
+    return f"{folder} is not finished: its whole plan is charged, as if it were abandoned"
 
 
 def _bound_in_words(cell: Cell) -> str:
@@ -183,7 +185,7 @@ def _remark_on(cell: Cell) -> str:
     if cell.bound_of:
         text = f"the bound for {cell.bound_of}; no smaller one is known. {text}"
     if cell.simulated:
-        return f"{text}. Simulated: the protocol that this rests on"
+        return f"{text}. Simulated: the protocol that this assumes"
     return text
 
 

@@ -1,4 +1,4 @@
-"""Several runs side by side, whether they can be compared, and the epsilon of all together."""
+"""Compares runs side by side, with warnings if they cannot be compared, and the epsilon of all together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def table(runs: Sequence[Run]) -> list[str]:
 
 
 def cells(runs: Sequence[Run]) -> list[list[str]]:
-    """Returns headings and one row for each run; epsilons are counted from the ledgers and rounded up."""
+    """Returns headings and one row for each run; epsilons are computed from the ledgers and rounded up."""
     rows = [_columns(run) for run in runs]
     for metric in headlines():
         if all(row[metric.title] == "-" for row in rows):
@@ -36,24 +36,24 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
 
     Args:
         runs: The runs.
-        plans: The facts known of each run besides its files; none by default.
+        plans: The facts known about each run besides its files; none by default.
 
-    Guarantee: the total is an upper bound if the runs read the same clients' data (`composition.compose`). Where
-    settings of later runs were chosen by the results of earlier ones the sum holds: epsilons add up, and so do deltas
-    (Dwork and Roth, 2014, theorem B.1).
+    Guarantee: the total is an upper bound if the runs read the same clients' data (`composition.compose`). If settings
+    of later runs were chosen by the results of earlier ones, the sum holds: epsilons add up, and so do deltas (Dwork
+    and Roth, 2014, theorem B.1).
     """
     spent = [run.spent for run in runs if run.spent is not None]
     differing = [name for name in _PROMISE if len({getattr(price, name) for price in spent}) > 1]
     texts = list[str]()
     if differing:
-        texts.append(f"these epsilons do not compare: the runs differ in {', '.join(differing)}")
+        texts.append(f"these epsilons are not comparable: the runs differ in {', '.join(differing)}")
     if len({_test_data(run) for run in runs}) > 1:
-        texts.append("these accuracies do not compare: the runs differ in their data or how they are prepared")
+        texts.append("these accuracies are not comparable: the runs differ in their data or in data preparation")
     texts += [f"{run.folder} is {run.integrity}: {finding.text}" for run in runs for finding in run.findings]
     for run in runs:
         rounds_in_words = first_rounds_in_words((run.result or {}).get("first_nonfinite", {}))
         if rounds_in_words:
-            texts.append(f"training broke in {run.folder}; first not finite: {rounds_in_words}")
+            texts.append(f"training failed in {run.folder}; first not finite: {rounds_in_words}")
     same_promise = not {"unit", "relation", "trust"} & {*differing}
     same_data = len({run.config["data"]["name"] for run in runs}) == 1
     is_finite = all(math.isfinite(price.epsilon) for price in spent)
@@ -66,18 +66,18 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
             prices = list(spent)
             counted = list[str]()
             for number, (run, plan) in enumerate(zip(runs, plans, strict=True)):
-                if run.result is None:  # the table has what its ledger has
+                if run.result is None:  # the table contains the values of its ledger
                     prices[number] = compose([spendings[number]], spent[number].delta)
                     if is_unfinished(run.files, plan):
                         counted.append(unfinished(run.folder))
             total = math.fsum(price.epsilon for price in prices)
             basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
-        except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, no sum holds either
-            return [*texts, f"these runs do not add up: {error}"]
+        except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, the sum does not hold either
+            return [*texts, f"these runs have no joint privacy cost: {error}"]
         together = f"epsilon={round_up(whole.epsilon)} at delta={round_up(whole.delta)}"
         texts.append(
-            f"if these runs read the same private data, they cost up to {together} together, and so "
-            f"does choosing the best of them; {basic} if results of earlier ones chose settings of later ones"
+            f"if these runs read the same private data, they cost up to {together} together, and so does "
+            f"choosing the best of them; {basic} if results of earlier runs chose settings of later ones"
         )
         texts += counted
     return texts
@@ -112,5 +112,5 @@ def _planned_in_words(run: Run) -> str:
 
 
 def _test_data(run: Run) -> str:
-    """Returns the data set and its options; how train examples are divided does not matter to a test metric."""
+    """Returns the data set and its options, without the division of train examples, which tests do not use."""
     return str(sorted((name, value) for name, value in run.config["data"].items() if name != "partition"))

@@ -1,7 +1,7 @@
 """A report of runs to send: one HTML file with pictures, numbers, the privacy statement and the settings in it.
 
-The page loads nothing: no script, font or picture from elsewhere. Its numbers are those of `fedpriv show` and of the
-privacy statement, counted again from the runs' ledgers.
+The page loads nothing: no script, font or picture from elsewhere. Its numbers are the numbers of `fedpriv show` and of
+the privacy statement, computed again from the runs' ledgers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Picture:
     """A picture inside the page.
 
     Attributes:
-        source: The picture itself, as a `data:` URI.
-        text: What it shows, for who cannot see it.
+        source: The picture as a `data:` URI.
+        text: Description of the picture, for screen readers.
     """
 
     source: str
@@ -46,15 +46,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class RunPart:
-    """What the page has of one run.
+    """The contents of the page for one run.
 
     Attributes:
         name: Its folder.
         title: Strategy, model and data.
-        cards: The few numbers that a reader looks for first: name, value and a remark.
+        cards: The most important numbers: name, value and a remark.
         curves: Test metric and epsilon against rounds.
-        rows: What `fedpriv show` prints.
-        rounds: Headings and rows: metrics and what was spent after some of the rounds.
+        rows: The output of `fedpriv show`.
+        rounds: Headings and rows: metrics and spending after some of the rounds.
         clients: Headings and rows, one for each client; empty if there is one client.
         clients_left_out: Number of clients that the table leaves out.
         graph: The communication graph; None for a server and its clients.
@@ -86,7 +86,7 @@ def html_report(
     Args:
         runs: The runs, finished or not.
         statement: Their privacy statement.
-        plans: Facts known of each run besides its files.
+        plans: The facts known about each run besides its files.
         draw_graph: Draws a run's communication graph; None if it has none.
     """
     overlay = None
@@ -117,7 +117,7 @@ def _part(run: Run, draw_graph: Callable[[Run], Figure | None]) -> RunPart:
     graph = draw_graph(run)
     graph_picture = None
     if graph is not None:
-        graph_picture = _picture(graph, "The communication graph: who sends messages to whom")
+        graph_picture = _picture(graph, "The communication graph: messages between clients")
     clients, left_out = _clients(run)
     figure = new_figure(*curves.SIZE)
     curves.draw(run, figure)
@@ -137,7 +137,7 @@ def _part(run: Run, draw_graph: Callable[[Run], Figure | None]) -> RunPart:
 
 
 def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
-    """Returns the numbers that a reader looks for first."""
+    """Returns the most important numbers of a run."""
     facts = run.to_json()
     cards = [
         (metric.title, metric.text(float(facts[metric.name])), "on public test data")
@@ -154,18 +154,18 @@ def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
         cards.append(("epsilon", round_up(spent.epsilon), remark))
         unit = {"sample": "one example", "client": "one client"}[spent.unit]
         cards.append(("protected", unit, f"trust: {spent.trust}"))
-    cards.append(("rounds", str(run.rounds), f"{len(run.files.ledger.records)} answers in the ledger"))
+    cards.append(("rounds", str(run.rounds), f"{len(run.files.ledger.records)} releases in the ledger"))
     return tuple(cards)
 
 
 def _rounds(run: Run) -> tuple[tuple[str, ...], ...]:
-    """Returns metrics and what was spent after at most 25 rounds, evenly spaced, the last one among them."""
+    """Returns metrics and spending after at most 25 rounds, evenly spaced, including the last one."""
     measured = [metric for metric in metrics.headlines() if run.column(metric.name)[1]]
     rows = [row for row in run.metrics if not measured or any(row.get(metric.name) is not None for metric in measured)]
     if not rows:
         return ()
     step = -(-len(rows) // _MOST_ROUNDS)
-    lines = [("round", "epsilon spent", "answers so far", *(metric.title for metric in measured))]
+    lines = [("round", "epsilon spent", "releases so far", *(metric.title for metric in measured))]
     for row in reversed(rows[::-1][::step]):
         values = ["" if row.get(m.name) is None else m.text(float(row[m.name])) for m in measured]
         lines.append((str(row["round"]), _epsilon(row["epsilon"]), str(row.get("releases", "")), *values))
@@ -173,9 +173,9 @@ def _rounds(run: Run) -> tuple[tuple[str, ...], ...]:
 
 
 def _clients(run: Run) -> tuple[tuple[tuple[str, ...], ...], int]:
-    """Returns a row for each client, and how many clients are left out.
+    """Returns a row for each client, and the number of clients that are left out.
 
-    There are no rows for one client, for an unfinished run, and where all clients have the same outcome.
+    There are no rows for one client, for an unfinished run, or if all clients have the same outcome.
     """
     result: Mapping[str, Any] = run.result or {}
     epsilons: Sequence[float | str] = result.get("per_client_epsilon") or ()
@@ -201,7 +201,7 @@ def _epsilon(value: float | str) -> str:
 
 
 def _overlay(runs: Sequence[Run]) -> Picture:
-    """Draws the test metric and epsilon of several runs into one picture, each with a colour and a dash of its own."""
+    """Draws the test metric and epsilon of several runs into one picture, each with a different colour and dash."""
     figure = new_figure(8.0, 6.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     shown = next((m for m in metrics.headlines() if any(run.column(m.name)[1] for run in runs)), None)
@@ -229,7 +229,7 @@ def _overlay(runs: Sequence[Run]) -> Picture:
 
 
 def _picture(figure: Figure, text: str) -> Picture:
-    """Returns a figure as SVG inside a `data:` URI: the names in several pictures of a page do not meet there."""
+    """Returns a figure as SVG inside a `data:` URI, so that names in several pictures of a page do not collide."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     return Picture(f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}", text)

@@ -65,9 +65,9 @@ WRITERS: Mapping[str, Callable[[Statement], bytes]] = {".md": markdown, ".html":
 
 
 def _fonts(page: Statement) -> tuple[str, str]:
-    """Returns the names of a regular and a bold font that have all letters of the page.
+    """Returns the names of a regular and a bold font that contain all letters of the page.
 
-    Every reader of PDF has Helvetica, with Latin letters alone; matplotlib comes with a font that has more.
+    Every PDF reader has Helvetica, with Latin letters only; matplotlib ships a font with more letters.
     """
     try:
         str(page).encode("latin-1")

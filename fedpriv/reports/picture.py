@@ -1,4 +1,4 @@
-"""Pictures: a run's test metric and its epsilon against rounds, and what is spent of a budget."""
+"""Pictures: a run's test metric and its epsilon against rounds, and the spending of a budget."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def draw(run: Run, path: Path) -> None:
 
 
 def draw_budget(spent: Mapping[int, float], limit: float, begins: Mapping[int, str], title: str, path: Path) -> None:
-    """Draws what is spent of a budget.
+    """Draws the spending of a budget.
 
     Args:
-        spent: By a number of rounds, the finite epsilon spent after them.
+        spent: The finite epsilon spent after each number of rounds.
         limit: The budget.
-        begins: By a number of rounds, the name of what began after them.
+        begins: Names of the parts of the run that begin after each number of rounds.
         title: Title of the picture.
         path: PNG file to write.
     """

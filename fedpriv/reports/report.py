@@ -44,12 +44,12 @@ class Run:
         """Reads the folder of a run, finished or not.
 
         Raises:
-            FedprivError: the folder is not the folder of a run, or a file in it is damaged.
+            FedprivError: If the folder is not the folder of a run, or a file in it is damaged.
         """
         names = {path.name for path in folder.glob("*") if path.name in _OF_A_RUN}
         if names == {CONFIG_FILE}:
             raise FedprivError(
-                f"{folder} holds a run that was stopped before it began; start it: fedpriv resume {folder}"
+                f"{folder} contains a run that was stopped before its first round; start it: fedpriv resume {folder}"
             )
         settings = names & {CONFIG_FILE, SETTINGS_FILE}
         if not settings or names <= {*settings, "metrics.jsonl"}:
@@ -77,7 +77,7 @@ class Run:
 
     @cached_property
     def findings(self) -> list[IntegrityProblem]:
-        """Problems with the run's files; empty if they are as the run left them."""
+        """Problems with the run's files; empty if they are unchanged since the run."""
         return findings(self.files)
 
     @property
@@ -92,9 +92,9 @@ class Run:
 
     @cached_property
     def spent(self) -> PrivacySpent | None:
-        """The privacy spent, counted again from the ledger; None if files are altered or missing.
+        """The privacy spent, computed again from the ledger; None if files are altered or missing.
 
-        A run that its strategy ended early is charged for its whole plan, which is more than the ledger holds.
+        A run that its strategy ended early is charged for its whole plan, which is more than the ledger contains.
         """
         if self.findings:
             return None
@@ -113,23 +113,23 @@ class Run:
 
     @property
     def privacy(self) -> str:
-        """The privacy spent, in one line, or why it is unknown."""
+        """The privacy spent, in one line, or the reason why it is unknown."""
         if self.spent is not None:
             return str(self.spent)
         return f"unknown: the run is {self.integrity} ({'; '.join(finding.text for finding in self.findings)})"
 
     @property
     def evidence(self) -> str:
-        """The number of ledger records from which epsilon was counted, and how they were checked."""
+        """The number of ledger records from which epsilon was computed, and their checks."""
         ledger = self.files.ledger
         records = counted(len(ledger.texts), "record")
         if ledger.altered:
-            return f"{records}, the chain of which is broken"
+            return f"{records}, with a broken chain"
         return f"{records} in a chain, head {ledger.links[-1]}"
 
     @property
     def target(self) -> float | None:
-        """Epsilon that the run may spend; None without a limit."""
+        """Limit of epsilon for the run; None without a limit."""
         return self.config["privacy"]["epsilon"]
 
     @property
@@ -147,7 +147,7 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """Number of finished rounds, the larger of those in `result.json` and in the metrics."""
+        """Number of finished rounds: the larger of the numbers in `result.json` and in the metrics."""
         rounds = 0
         if self.result is not None:
             rounds = self.result["rounds"]
@@ -160,7 +160,7 @@ class Run:
         return column_of(self.metrics, name)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `fedpriv show --json` prints."""
+        """Returns the output of `fedpriv show --json`."""
         identity = {"folder": str(self.folder), "finished": self.result is not None}
         spent = self.spent
         texts = [finding.text for finding in self.findings]
@@ -174,7 +174,7 @@ class Run:
                 per_client = self.result["per_client_epsilon"]
             return {**identity, **self.result, "epsilon": epsilon, "per_client_epsilon": per_client, **checks}
 
-        # of an unfinished run: the last value of each metric
+        # for an unfinished run, the last value of each metric
         custom = metrics.custom_rows(dict.fromkeys(name for row in self.metrics for name in row))
         measurable = (*metrics.TESTED, *custom, *metrics.OF_NODES, *metrics.OF_RUN)
         last: dict[str, Any] = {m.name: row[m.name] for row in self.metrics for m in measurable if m.name in row}
@@ -187,7 +187,7 @@ class Run:
         return {**identity, "rounds": self.rounds, **last, "epsilon": epsilon, **promise, **checks}
 
     def rows(self) -> dict[str, str]:
-        """Returns what `fedpriv show` prints, as names and values."""
+        """Returns the output of `fedpriv show`, as names and values."""
         facts = self.to_json()
         measurable = facts
         if not self._is_graph:
@@ -204,7 +204,9 @@ class Run:
             "privacy": self.privacy,
             "ledger": self.evidence,
             "extends": self._earlier(),
-            "if left here": None if self.result else "the whole plan is charged, since the stop may depend on the data",
+            "if abandoned now": None
+            if self.result
+            else "the whole plan is charged, since the stop may depend on the data",
             "constraints": constraint_verdict(facts),
             "worst constraint value": _worst_estimate(facts),
             "KKT residuals": ", ".join(
@@ -220,14 +222,14 @@ class Run:
         return {name: value for name, value in rows.items() if value}
 
     def _earlier(self) -> str:
-        """Returns which part of the run an earlier one has made; empty if it extends none."""
+        """Returns the part of the run that an earlier run has made; empty if it extends none."""
         extended = self.files.ledger.header.extended
         if extended is None:
             return ""
         size = f"{counted(extended.rounds, 'round')}, {counted(extended.records, 'record')}"
         return (
-            f"an earlier run ({size}), which the epsilon here counts; it holds if the answers of that run did not "
-            "decide how many rounds follow, and with how much noise"
+            f"an earlier run ({size}), which this epsilon includes; it holds if the results of that run did not "
+            "decide the number of further rounds and their noise"
         )
 
     def _why_fewer(self) -> str:
@@ -263,7 +265,7 @@ def _worst_estimate(facts: dict[str, Any]) -> str:
     """Formats the largest constraint estimate of a private run with its noise; empty without estimates."""
     widths = facts.get("constraint_confidence", {}).get("half_width", [])
     rows = zip(facts.get("constraint_estimates", []), widths, facts.get("client_names") or repeat(""), strict=False)
-    # a client with fewer constraints has zeros in the rest of its row, and no noise there
+    # a client with fewer constraints has zeros in the rest of its row, without noise
     noisy = [
         (*value_and_width, name)
         for values, widths_of_client, name in rows
@@ -273,16 +275,16 @@ def _worst_estimate(facts: dict[str, Any]) -> str:
     if not noisy:
         return ""
     value, width, name = max(noisy)
-    point = "at a point before the last, the largest"
+    point = "before the last update, the largest"
     if facts.get("estimates_of_reported_model"):
         point = "the largest"
-    whose = f"{len(noisy)} noisy ones{f', that of {name}' if name else ''}"
-    besides = "clipped losses and fractions that are not the client's own come on top"
-    return f"{value:.3g} ± {width:.2g} (95 %; {point} of {whose}; it holds where <= 0; {besides})"
+    whose = f"{len(noisy)} noisy ones{f', at {name}' if name else ''}"
+    besides = "the error from clipped losses and from fractions that are not the client's own is not included"
+    return f"{value:.3g} ± {width:.2g} (95 %; {point} of {whose}; the constraint holds if <= 0; {besides})"
 
 
 def _unless_converged(facts: dict[str, Any]) -> str:
     """Returns a remark on a comparison with a centralised method that has not converged; empty if it has."""
     if not facts.get("centralised", {"converged": True})["converged"]:
-        return " to a method in one place that has not converged"
+        return " to a centralized method that has not converged"
     return ""

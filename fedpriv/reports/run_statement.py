@@ -1,4 +1,4 @@
-"""The privacy statement of runs. All of it is counted again from their files; altered files raise an error."""
+"""The privacy statement of runs, computed again from their files; altered files raise an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.errors import FedprivError, counted
+from fedpriv.errors import FedprivError, LedgerError, counted
 from fedpriv.privacy import COLLUDERS, MESSAGES, NEIGHBOUR, SERVER, Budget, Cell, RunCost, compose
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
@@ -21,37 +21,38 @@ _LEFT = {
     "central": "All that left the trusted server",
 }
 _TRUSTS = {
-    "local": "Nobody is trusted: each data holder adds the noise to its own messages before they leave it.",
-    "secure_aggregation": "Only sums over participants are seen by anybody. The protocol for that was SIMULATED.",
+    "local": "No party is trusted: each data holder adds the noise to its own messages before they leave it.",
+    "secure_aggregation": "Only sums over participants are visible to anyone. The protocol for that was SIMULATED.",
     "central": "One server is trusted: it sees what data holders send, and adds the noise once.",
-    "pairwise": "Nobody is trusted; pairs of data holders share secrets, which were SIMULATED in one process.",
+    "pairwise": "No party is trusted; pairs of data holders share secrets, which were SIMULATED in one process.",
 }
-_TRUST_OF_ONE = "Nobody else is trusted: the data holder adds the noise before anything leaves it."
+_TRUST_OF_ONE = "No other party is trusted: the data holder adds the noise before anything leaves it."
 _SEES_OF_ONE = {
     **SEES,
     MESSAGES: "all that leaves the data holder",
     SERVER: "what it receives from the data holder",
 }
 _RELEASES = (
-    "Every answer about the data was noised and written down before anything was computed from it. Messages, models, "
-    "and their metrics on public test data were released, too, and computed from these answers alone."
+    "Noise was added to every query result, and the release was recorded in the ledger, before anything was "
+    "computed from it. Messages, models, and their metrics on public test data were also released; they were "
+    "computed only from these noisy results."
 )
 _SIMULATED = (
-    "All data holders were SIMULATED by one operator, in one process or in processes that trust each other: who "
-    "runs it sees all data. What is said about messages holds where each data holder runs its own part."
+    "All data holders were SIMULATED by one operator, in one process or in processes that trust each other: "
+    "the operator can see all data. Statements about messages hold if each data holder runs its own part."
 )
-_SIMULATED_ONE = "There is one data holder, which ran it: who ran it sees all data."
+_SIMULATED_ONE = "There is one data holder, which ran the training: the person who ran it can see all data."
 _HEADING = (
     "run",
-    "when (UTC, by its files)",
+    "when (UTC, from file times)",
     "rounds",
-    "answers to questions about the data, and their noise",
+    "query results and their noise",
     "then",
 )
 SECRET = (
-    "Nothing that is written down makes the noise again: it followed from random bits that the process kept in memory, "
-    "and it died with the process. checkpoint.pt may hold state that never left the data holders: keep it as the data "
-    "are kept."
+    "No stored file can reproduce the noise: it was derived from random bits that existed only in the memory "
+    "of the process and were lost when it ended. checkpoint.pt may contain state that never left the data "
+    "holders: protect it like the data."
 )
 
 
@@ -60,7 +61,7 @@ def statement_of(runs: Sequence[Run], account: Account) -> Statement:
 
     Args:
         runs: The runs, read from their folders.
-        account: What they cost together, in the same order.
+        account: Their total cost, in the same order.
     """
     spent = account.spent
     costs = account.costs
@@ -77,7 +78,7 @@ def statement_of(runs: Sequence[Run], account: Account) -> Statement:
         assumed.append(wording.EXTENDED)
     return Statement(
         about=", ".join(names),
-        subject=_subject(costs, spent, is_alone=is_alone),
+        subject=_subject(costs, is_alone=is_alone),
         spent=spent,
         data=wording.listed(wording.data_name(run.config) for run in runs),
         held_by=wording.listed(_held_by(run, cost) for run, cost in pairs),
@@ -98,11 +99,11 @@ def statement_of(runs: Sequence[Run], account: Account) -> Statement:
     )
 
 
-def _subject(costs: Sequence[RunCost], spent: PrivacySpent, *, is_alone: bool) -> str:
-    subjects = [text for name, text in _LEFT.items() if spent.trust.startswith(name)]
+def _subject(costs: Sequence[RunCost], *, is_alone: bool) -> str:
     subject = "All that was released"
-    if subjects and len(_trusts(costs)) == 1:
-        subject = subjects[0]
+    if len(_trusts(costs)) == 1:
+        (name,) = _trust_names(costs)
+        subject = _LEFT.get(name, subject)
     if is_alone:
         return subject.replace("data holders", "data holder")
     return subject
@@ -121,7 +122,7 @@ def _release_row(run: Run, cost: RunCost) -> tuple[str, ...]:
     released = wording.released(records)
     unreleased = len(cost.records) - len(records)
     if unreleased:
-        released += f"; {unreleased} more were planned and are charged, since answers may have ended the run"
+        released += f"; {unreleased} more were planned and are charged, since results may have ended the run"
     tested = ""
     if run.result is not None and run.result.get("test_accuracy") is not None:
         tested = f"test accuracy {100 * float(run.result['test_accuracy']):.1f} %"
@@ -130,34 +131,38 @@ def _release_row(run: Run, cost: RunCost) -> tuple[str, ...]:
 
 
 def _concerns_one(cell: Cell, spent: PrivacySpent) -> bool:
-    """Whether a bound has a meaning if there is one data holder: without others nobody colludes or is a neighbour."""
+    """True if a bound is meaningful with a single data holder, who has no colluders or neighbours."""
     if cell.adversary == NEIGHBOUR or cell.adversary.endswith(COLLUDERS):
         return False
     return spent.unit == "client" or cell.unit != "client"
 
 
 def _for_one_holder(cell: Cell) -> Cell:
-    """Returns the cell with its assumption in words for one data holder."""
+    """Returns the cell with its assumption as text for one data holder."""
     assumption = cell.assumes.replace("each client", "the client").replace("; any number of others may collude", "")
     return replace(cell, assumes=assumption)
 
 
 def simulated_trust(costs: Sequence[RunCost], *, is_alone: bool = False) -> tuple[str, ...]:
-    """Returns sentences on who is trusted in simulated runs, and on the simulation.
+    """Returns sentences on the trusted parties in simulated runs, and on the simulation.
 
     Args:
         costs: What each run is charged.
         is_alone: Whether there is one data holder.
+
+    Raises:
+        LedgerError: no sentence is known for a trust on record.
     """
     trusts = _trusts(costs)
-    trusted = [text for name, text in _TRUSTS.items() if any(trust.startswith(name) for trust in trusts)]
+    names = _trust_names(costs)
+    trusted = [text for name, text in _TRUSTS.items() if name in names]
     if is_alone:
         trusted = [_TRUST_OF_ONE if text == _TRUSTS["local"] else text for text in trusted]
         trusted.append(_SIMULATED_ONE)
     else:
         trusted.append(_SIMULATED)
     if any("no_power_cut" in trust for trust in trusts):
-        trusted.append("No power cut happened while the run was at work.")
+        trusted.append("No power cut happened during the run.")
     return tuple(trusted)
 
 
@@ -166,14 +171,14 @@ def _trusts(costs: Sequence[RunCost]) -> set[str]:
 
 
 def _prices(account: Account) -> Sequence[tuple[str, Price]]:
-    """Returns what each run and all together cost, and what they would cost with one more."""
+    """Returns the cost of each run, the total cost, and the cost with one more run."""
     delta = account.spent.delta
     again = compose([*account.costs, replace(account.costs[-1], name="one more", run_name=None)], delta)
     return [*account.prices, ("with one more like the last", (again.epsilon, delta))]
 
 
 def lifetime(budgets: Iterable[str | Path | None]) -> tuple[str, str]:
-    """Returns a row with what is spent of the lifetime budgets that runs draw on."""
+    """Returns a row with the spending of the lifetime budgets that runs use."""
     balances = [_balance(Path(name)) for name in dict.fromkeys(budgets) if name]
     return "lifetime budget", "; ".join(balances) or "none was set"
 
@@ -182,7 +187,7 @@ def _balance(path: Path) -> str:
     try:
         balance = Budget(path).balance()
     except FedprivError as error:
-        return f"{path}, which says nothing here: {error}"
+        return f"{path}, which cannot be read: {error}"
     terms = balance.terms
     spent = round_up(balance.spent.epsilon)
     count = len(balance.entries)
@@ -196,12 +201,20 @@ def _balance(path: Path) -> str:
 
 
 def _checks(runs: Sequence[Run], names: str) -> Rows:
-    audited = [run.folder for run in runs if run.files.config is not None]  # not those made in Python
+    audited = [run.folder for run in runs if run.files.config is not None]  # without runs made in Python
     return [
         *((f"{run.folder}: ledger", run.evidence) for run in runs),
-        ("was anything changed?", f"fedpriv show {names} must print the same head; it says so if a line was altered"),
-        ("count again", f"fedpriv account {names}"),
-        ("count without fedpriv", count_without_fedpriv(runs[0].files.ledger, "one run's own answers")),
-        *(("look for faults", f"fedpriv audit {folder}, where the data are") for folder in audited[:1]),
+        ("was anything changed?", f"fedpriv show {names} must print the same head; it reports altered lines"),
+        ("compute again", f"fedpriv account {names}"),
+        ("compute without fedpriv", count_without_fedpriv(runs[0].files.ledger, "one run's own releases")),
+        *(("look for faults", f"fedpriv audit {folder}, on a machine with the data") for folder in audited[:1]),
         ("runs made by", wording.made_with(run.result for run in runs)),
     ]
+
+
+def _trust_names(costs: Sequence[RunCost]) -> set[str]:
+    names = {trust.partition("+")[0].partition("(")[0] for trust in _trusts(costs)}
+    unknown = names - {*_TRUSTS}
+    if unknown:
+        raise LedgerError(f"no sentence on trust {sorted(unknown)}: add one to fedpriv/reports/run_statement.py")
+    return names

@@ -1,4 +1,4 @@
-"""Where reports of rounds can go: metrics files, TensorBoard, and trackers (`fedpriv.runs.line_files` on `keep`)."""
+"""Targets for round reports: metrics files, TensorBoard, and trackers (for `keep` see `fedpriv.runs.line_files`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Csv", "Jsonl", "MLflow", "ProgressDisplay", "TensorBoard", "WandB"]
 class Jsonl:
     """A file like `metrics.jsonl`: one JSON object a round, without times. A number that is not finite is null.
 
-    A run with a folder writes the `metrics.jsonl` in it itself: a sink with that path writes nothing.
+    A run with a folder writes its own `metrics.jsonl`: a sink with that path writes nothing.
 
     Args:
         path: The file.
@@ -35,6 +35,16 @@ class Jsonl:
 
     Raises:
         FedprivError: the file cannot be written.
+
+    Examples:
+        >>> import fedpriv, tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sink = fedpriv.sinks.Jsonl(Path(folder) / "rounds.jsonl")
+        ...     sink.write(fedpriv.RoundReport(1, 5, {"test_accuracy": 0.5}, epsilon=0.4, target=1.0, releases=1))
+        ...     sink.close()
+        ...     len((Path(folder) / "rounds.jsonl").read_text().splitlines())
+        1
     """
 
     def __init__(self, path: str | Path, keep: float = 0) -> None:
@@ -44,7 +54,7 @@ class Jsonl:
             self._file = MetricsFile(self._path, keep)
 
     def _is_written_by_a_run(self) -> bool:
-        """Whether the file is the one that a run writes in its own folder, where its ledger is, too."""
+        """True if the file is the one that a run writes in its own folder, next to its ledger."""
         return self._path.name == METRICS and self._path.with_name("ledger.jsonl").exists()
 
     def write(self, report: RoundReport) -> None:
@@ -62,15 +72,25 @@ class Jsonl:
 class Csv:
     """`metrics.csv`: the rounds as a table; values that were not measured or are not finite are empty.
 
-    An existing file whose lines are kept keeps its own columns, also where this version has other metrics.
+    If lines of an existing file are kept, its columns are also kept, even if this version has other metrics.
 
     Args:
         path: The file.
         keep: Keep lines of an existing file up to this round; 0 starts a new file.
-        more: Names of further columns, e.g. `test_auroc`, or `test_f1` for a metric of your own.
+        more: Names of further columns, e.g. `test_auroc`, or `test_f1` for a user-defined metric.
 
     Raises:
         FedprivError: the file cannot be written.
+
+    Examples:
+        >>> import fedpriv, tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sink = fedpriv.sinks.Csv(Path(folder) / "rounds.csv")
+        ...     sink.write(fedpriv.RoundReport(1, 5, {"test_accuracy": 0.5}, epsilon=0.4, target=1.0, releases=1))
+        ...     sink.close()
+        ...     len((Path(folder) / "rounds.csv").read_text().splitlines())
+        2
     """
 
     def __init__(self, path: str | Path, keep: float = 0, more: Sequence[str] = ()) -> None:
@@ -93,17 +113,17 @@ class Csv:
 
 @checked("sinks")
 class TensorBoard:
-    """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text where training breaks.
+    """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text if training fails.
 
-    The test metric that people look at first, such as the accuracy, is also under `at_a_glance`, the first group.
+    The most important test metric, such as the accuracy, is also in the first group, `at_a_glance`.
 
     Runs with constraints also have the largest violation and the largest multiplier of each round.
 
-    All events have the time at which the log was opened, since the time of a round would reveal how many examples or
-    clients were drawn.
+    All events have the time at which the log was opened, since the time of a round would reveal the number of drawn
+    examples or clients.
 
     Args:
-        folder: Where event files go.
+        folder: Folder of the event files.
         done: Rounds done before a resume; later points of the stopped run are hidden.
     """
 

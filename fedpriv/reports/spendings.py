@@ -1,4 +1,4 @@
-"""Reads from a run's folder what the run released and is charged."""
+"""Reads the releases and the charge of a run from its folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedpriv.runs import CHARGED_WHOLE, RunFiles, findings, fixed_data, refuse
 
 @dataclass(frozen=True)
 class PlannedSpending:
-    """Facts about a run that its ledger does not hold.
+    """Facts about a run that its ledger does not contain.
 
     Attributes:
-        remaining: The planned releases that it has not made and could still make; None if they are unknown.
-        sizes: Public number of examples of each client in the run; None if it is unknown.
+        remaining: The planned releases that it has not made and could still make; None if unknown.
+        sizes: Public number of examples of each client in the run; None if unknown.
     """
 
     remaining: tuple[Record, ...] | None = None
@@ -23,37 +23,37 @@ class PlannedSpending:
 
 
 def ended_early(files: RunFiles) -> bool:
-    """Whether a finished run stopped before its plan ended, for a reason that may depend on its data."""
+    """True if a finished run stopped before its plan ended, for a reason that may depend on its data."""
     return files.result is not None and files.result["ended"] in CHARGED_WHOLE
 
 
 def may_stay_unfinished(files: RunFiles) -> bool:
-    """Whether a run has not made all its plan, for a reason that may depend on its data, or has not done so yet."""
+    """True if a run has not completed its plan, for a reason that may depend on its data, or because it is running."""
     return files.result is None or ended_early(files)
 
 
 def is_unfinished(files: RunFiles, plan: PlannedSpending) -> bool:
-    """Whether a run has written no result and could still release something.
+    """True if a run has written no result and could still release something.
 
-    A run of a Python program may end without a result: it is finished once it has made its plan, or as much of it as
-    its target allows.
+    A run of a Python program may end without a result: it is finished once it has completed its plan, or as much of it
+    as its target allows.
     """
     return files.result is None and plan.remaining != ()
 
 
 def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
-    """Returns what a run is charged.
+    """Returns the charge of a run.
 
-    A run that is not finished is charged for its whole plan, as if it were left as it is: whoever stopped it may have
-    seen what it had released.
+    An unfinished run is charged for its whole plan, as if it were never resumed: the decision to stop it may depend on
+    its releases.
 
     Args:
         files: The files of the run.
-        plan: What is known of its plan.
+        plan: The known facts about its plan.
 
     Raises:
-        LedgerError: the run's files are altered or incomplete.
-        PrivacyError: the run ended early or is not finished, and the remaining releases of its plan, for which it is
+        LedgerError: If the run's files are altered or incomplete.
+        PrivacyError: If the run ended early or is not finished, and the remaining releases of its plan, for which it is
             charged, are unknown.
     """
     refuse(findings(files))
@@ -66,13 +66,14 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
             if files.result is None:
                 why = "is not finished"
             raise PrivacyError(
-                f"{name} {why}, so it is charged for its whole plan, which its checkpoint of an earlier version does "
-                "not hold, and which its configuration and data do not give any more: restore its config.yaml or its "
-                "data files, allow its plugins (--allow-plugins), or use fedpriv.total with the results in Python"
+                f"{name} {why}, so its whole plan is charged; its checkpoint, of an earlier version, does not "
+                "contain the plan, and it cannot be computed from its configuration and data: restore "
+                "config.yaml or the data files, allow its plugins (--allow-plugins), or use fedpriv.total with "
+                "the results in Python"
             )
         records += plan.remaining
     if header.n_clients is None:
-        raise PrivacyError(f"{name} holds the ledger of an early format that does not say how many clients there are")
+        raise PrivacyError(f"{name} has a ledger in an early format without the number of clients")
     return RunCost(
         name,
         records,

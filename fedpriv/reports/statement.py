@@ -20,26 +20,28 @@ Rows = Sequence[tuple[str, str]]
 Table = tuple[tuple[str, ...], ...]
 
 _COLUMNS = {"sample": "one record", "client": "one data holder"}
-_VERIFIER = "200 lines over numpy and scipy (tools/fedpriv_verify.py) that import nothing of fedpriv"
+_VERIFIER = "200 lines that need only numpy and scipy (tools/fedpriv_verify.py) and import no fedpriv code"
 _VERIFIED_NOISE = {("gaussian", "l2"), ("laplace", "l1")}
-_COUNTED = "Counted here: what this page names. Other uses of the same data, if there are any, add to it."
+_COUNTED = (
+    "This page accounts only for the uses that it names. Other uses of the same data, if any, add to the privacy cost."
+)
 SEES = {
     MESSAGES: "all that travels between data holders and server",
     SERVER: "what the server receives",
-    COLLUDERS: "what they know together",
+    COLLUDERS: "their combined information",
     NEIGHBOUR: "the messages that it receives",
-    MODEL: "the last model alone",
+    MODEL: "only the final model",
 }
-"""What each adversary sees."""
+"""The view of each adversary."""
 
 
 def _made_by() -> str:
-    return f"{software()}, on {wording.now()}; a ledger proves what was written down"
+    return f"{software()}, on {wording.now()}; a ledger proves what was recorded"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page as it is printed, with its contents in this order.
+    """A printed part of the page, with its contents in this order.
 
     Attributes:
         title: Its heading: the officer's question.
@@ -61,29 +63,29 @@ class Statement:
     """Everything that a privacy statement states.
 
     Attributes:
-        about: What it is about: runs, a site or a search, with their names.
-        subject: What the guarantee is about, e.g. "All that left this site".
+        about: Subject of the statement: runs, a site or a search, with their names.
+        subject: Subject of the guarantee, e.g. "All that left this site".
         spent: The guarantee.
         data: Name of the data.
-        held_by: Who holds how many records.
-        used_for: What the data were used for.
+        held_by: The data holders, with their numbers of records.
+        used_for: Use of the data.
         settings_tried: The settings that a search tried; empty if there was no search.
-        cells: The bound against each adversary, for each unit.
-        sees: What each adversary sees.
-        release_text: Sentences about what was released.
-        release_rows: What was released, as names and values.
-        release_table: What was released by each run or federation; the first row is the heading.
-        trust: Sentences on who is trusted and what was simulated.
-        assumed: Sentences on what is assumed and not checked.
-        tests: What is public of test data.
-        not_protected: Further sentences on what no epsilon covers.
-        secret: What must be kept secret.
-        cost_text: Sentences on how the prices add up.
-        prices: The cost of each part, of all together, and of more; infinite pairs are left out.
-        budgets: What is spent of which budget.
-        check_text: Sentences on what is not complete.
-        checks: What shows that nothing was changed, and how to count again.
-        made_by: The software that made the page, and when.
+        cells: The bound against each adversary, for each privacy unit.
+        sees: The view of each adversary.
+        release_text: Sentences about the releases.
+        release_rows: The releases, as names and values.
+        release_table: The releases of each run or federation; the first row is the heading.
+        trust: Sentences on trusted parties, and on simulated parts.
+        assumed: Sentences on assumptions that are not checked.
+        tests: The public facts about test data.
+        not_protected: Further sentences on facts that no epsilon covers.
+        secret: The facts that must be kept secret.
+        cost_text: Sentences on the composition of costs.
+        prices: The cost of each part, the total cost, and the cost of more runs; infinite pairs are left out.
+        budgets: The spending of each budget.
+        check_text: Sentences on incomplete parts.
+        checks: Evidence that nothing was changed, and instructions to recompute epsilon.
+        made_by: The software that made the page, and the time.
     """
 
     about: str
@@ -124,8 +126,11 @@ class Statement:
     def sections(self) -> tuple[Section, ...]:
         """The seven parts, in the order in which every format prints them."""
         spent = self.spent
-        noise = f"The noise is made of a ChaCha20 keystream, and counted by the bound {spent.accountant!r}."
-        revealed = [f"Revealed besides, and in no epsilon: {fact}." for fact in spent.not_covered]
+        noise = (
+            "The noise is generated from a ChaCha20 keystream; its privacy cost is computed with the bound "
+            f"{spent.accountant!r}."
+        )
+        revealed = [f"Also revealed, and not covered by epsilon: {fact}." for fact in spent.not_covered]
         return (
             self._protected(),
             self._observers(),
@@ -136,23 +141,23 @@ class Statement:
                 self.release_table,
             ),
             Section(
-                "What does this rest on, and what was simulated?",
+                "What does this assume, and what was simulated?",
                 (*self.trust, noise, *self.assumed, *wording.rounding(spent)),
             ),
             Section(
                 "What is not protected?", (wording.public(self.tests), *revealed, *self.not_protected, self.secret)
             ),
             Section(
-                "What did it cost, and what would more cost?",
+                "What was the privacy cost, and what would further use cost?",
                 (_COUNTED, *self.cost_text),
                 (*price_rows(self.prices), *self.budgets),
             ),
-            Section("How can this be verified?", self.check_text, (*self.checks, ("page made by", self.made_by))),
+            Section("How can this be verified?", self.check_text, (*self.checks, ("page created by", self.made_by))),
         )
 
     def _protected(self) -> Section:
         spent = self.spent
-        # a relation may name public facts that neighbouring data sets share, in parentheses
+        # a neighbouring relation may name, in parentheses, public facts that neighbouring data sets share
         shared = spent.relation.partition("(")[2].removesuffix(")")
         rows = (
             ("data", self.data),
@@ -169,7 +174,7 @@ class Statement:
         return Section("Whose data, and what of them is protected?", text, tuple(row for row in rows if row[1]))
 
     def _observers(self) -> Section:
-        """Returns the part on who could learn what, with a column for each unit."""
+        """Returns the part on the adversaries, with a column for each privacy unit."""
         lines, notes = lettered(self.cells, _bound, _assumed)
         units = dict.fromkeys(cell.unit for cell in self.cells)
         table = (
@@ -193,27 +198,27 @@ def unbounded(cell: Cell, since: str) -> Cell:
 
 
 def count_without_fedpriv(ledger: LedgerFile, whose: str) -> str:
-    """Returns how to count a ledger's epsilon with the small verifier, or why it refuses the ledger.
+    """Returns how to compute a ledger's epsilon with the small verifier, or why the verifier rejects the ledger.
 
     Args:
         ledger: The ledger.
-        whose: The answers that its epsilon is about, e.g. "one run's own answers".
+        whose: The releases that its epsilon covers, e.g. "one run's own answers".
     """
     refused = _unknown_to_verifier(ledger.records)
     if refused:
-        return f"not yet: the small verifier does not know {refused}, and refuses this ledger"
+        return f"not possible yet: the small verifier does not support {refused}, and rejects this ledger"
     return f"python -m fedpriv_verify {ledger.path}: {_VERIFIER}, for {whose}"
 
 
 def _unknown_to_verifier(records: Sequence[Record]) -> str:
-    """Returns what the small verifier refuses in these records, in words; empty if it counts them."""
+    """Returns the reasons, as text, why the small verifier rejects these records; empty if it accepts them."""
     for record in records:
         if record.sampling == "allocation":
             return "random allocation"
         if (record.mechanism, record.norm) not in _VERIFIED_NOISE:
             return f"{record.mechanism} noise under a clip of {record.norm}"
         if record.time is not None and (record.sampling != "full" or record.clients is not None):
-            return "secret draws with noise over time"
+            return "secret draws with correlated noise"
     return ""
 
 
@@ -224,13 +229,13 @@ def _bound(cell: Cell) -> str:
 
 
 def _assumed(cell: Cell) -> str:
-    """Returns what a bound assumes, or why there is none."""
+    """Returns the assumptions of a bound, or the reason why there is none."""
     if math.isinf(cell.epsilon):
         text = f"since {cell.assumes}"
     else:
         text = f"if {cell.assumes}"
     if cell.bound_of:
-        text = f"counted as for {cell.bound_of}; {text}"
+        text = f"same bound as for {cell.bound_of}; {text}"
     if cell.amplification != "none":
         text += f"; {cell.amplification}"
     if cell.simulated:
@@ -239,7 +244,7 @@ def _assumed(cell: Cell) -> str:
 
 
 def _column(unit: str) -> str:
-    """Returns the heading of a column: `group of 10 samples` is 10 records of one person."""
+    """Returns the heading of a column: `group of 10 samples` means 10 records of one person."""
     if unit in _COLUMNS:
         return _COLUMNS[unit]
     count = unit.removeprefix("group of ").partition(" ")[0]
@@ -251,11 +256,11 @@ def _column(unit: str) -> str:
 
 
 def _observer(adversary: str) -> str:
-    """Returns an adversary in the words of the page."""
+    """Returns the page's term for an adversary."""
     if adversary == NEIGHBOUR:
         return "one other data holder"
     if adversary == MODEL:
-        return "whoever sees the final model only"
+        return "anyone who sees only the final model"
     if adversary.startswith("1 "):
         return wording.plain(adversary.removesuffix("s"))
     return wording.plain(adversary)

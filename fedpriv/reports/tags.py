@@ -1,4 +1,4 @@
-"""The names under which boards show what a round reported: a group, a slash, the number."""
+"""The names under which boards show a round's values: a group, a slash, the number."""
 
 from __future__ import annotations
 

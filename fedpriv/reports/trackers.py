@@ -1,11 +1,10 @@
-"""Sends what a run reported to an experiment tracker: Weights & Biases, or MLflow.
+"""Sends the reports of a run to an experiment tracker: Weights & Biases, or MLflow.
 
-Only values go there that reports have: metrics on public test data, released numbers, epsilon, settings. What these
-libraries would add by themselves (source code, version control, console output, use of processor and memory) is
-switched off.
+Only values of reports are sent: metrics on public test data, released numbers, epsilon, settings. Data that these
+libraries would add by default (source code, version control, console output, use of processor and memory) are disabled.
 
-A tracker notes when it was told of a round. From one round's time to the next one's somebody could read how many
-examples or clients were drawn in secret. So rounds are sent together, at the end, unless you ask for `live`.
+A tracker records the time at which it receives a round. The time between two rounds could reveal the number of examples
+or clients drawn in secret. Rounds are therefore sent together, at the end, unless you set `live`.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ if TYPE_CHECKING:
 
 
 class _Tracker(ABC):
-    """Keeps the numbers of rounds until they may be sent."""
+    """Stores the numbers of rounds until they may be sent."""
 
     def __init__(self, *, live: bool) -> None:
         self._is_live = live
         self._waiting = dict[int, dict[str, float]]()
 
     def write(self, report: RoundReport) -> None:
-        """Takes the numbers of one round."""
+        """Adds the numbers of one round."""
         self.add(report.round, scalars(report.metrics, report.epsilon, report.target))
 
     def add(self, round_number: int, values: Mapping[str, float]) -> None:
-        """Takes numbers of one round by tag."""
+        """Adds numbers of one round by tag."""
         self._waiting[round_number] = {**values}
         if self._is_live:
             self._send_waiting()
 
     def close(self) -> None:
-        """Sends what was not sent yet, and ends the tracker's run."""
+        """Sends the remaining rounds, and ends the tracker's run."""
         self._send_waiting()
         self._finish()
 
@@ -64,14 +63,14 @@ class WandB(_Tracker):
 
     Args:
         project: Name of the project.
-        name: Name of the run; W&B invents one by default.
-        settings: What W&B shows as the run's config.
-        folder: Where W&B writes its own files, in a folder `wandb`.
-        live: Send each round when it ends. Whoever reads the tracker then knows how long each took.
+        name: Name of the run; W&B generates one by default.
+        settings: Config of the run in W&B.
+        folder: Folder in which W&B writes its own files, in a subfolder `wandb`.
+        live: Send each round when it ends. Readers of the tracker can then see the duration of each round.
 
     Raises:
-        ConfigError: the library is not installed.
-        FedprivError: W&B does not begin a run, e.g. since nobody is logged in.
+        ConfigError: If the library is not installed.
+        FedprivError: If W&B cannot start a run, e.g. since there is no login.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class WandB(_Tracker):
             )
         except wandb.errors.Error as error:
             raise FedprivError(
-                f"Weights & Biases does not begin a run ({error}); log in with `wandb login`, or set WANDB_MODE=offline"
+                f"Weights & Biases cannot start a run ({error}); log in with `wandb login`, or set WANDB_MODE=offline"
             ) from error
 
     def _send(self, round_number: int, values: Mapping[str, float]) -> None:
@@ -119,20 +118,20 @@ class WandB(_Tracker):
 
 @checked("sinks")
 class MLflow(_Tracker):
-    """A run of MLflow (extra `fedpriv[mlflow]`), at the server or database that `MLFLOW_TRACKING_URI` names.
+    """A run of MLflow (extra `fedpriv[mlflow]`), at the server or database in `MLFLOW_TRACKING_URI`.
 
     All numbers have the time at which the run was opened.
 
     Args:
-        experiment: Name of the experiment; it is made if there is none.
-        name: Name of the run; MLflow invents one by default.
-        settings: What MLflow shows as the run's parameters.
+        experiment: Name of the experiment; it is created if it does not exist.
+        name: Name of the run; MLflow generates one by default.
+        settings: Parameters of the run in MLflow.
         address: Tracking server, database or folder, instead of `MLFLOW_TRACKING_URI`.
-        live: Send each round when it ends. Whoever watches the server then knows how long each took.
+        live: Send each round when it ends. Users who watch the server can then see the duration of each round.
 
     Raises:
-        ConfigError: the library is not installed.
-        FedprivError: MLflow does not begin a run, e.g. since its server does not answer.
+        ConfigError: If the library is not installed.
+        FedprivError: If MLflow cannot start a run, e.g. since its server does not respond.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class MLflow(_Tracker):
             parameters = [entities.Param(key, str(value)) for key, value in (settings or {}).items()]
             self._client.log_batch(self._run, params=parameters)
         except self._mlflow.MlflowException as error:
-            raise FedprivError(f"MLflow does not begin a run ({error})") from error
+            raise FedprivError(f"MLflow cannot start a run ({error})") from error
 
     def _send(self, round_number: int, values: Mapping[str, float]) -> None:
         metric = import_module("mlflow.entities").Metric
@@ -175,10 +174,10 @@ def _imported(module: str, extra: str) -> Any:  # noqa: ANN401 - a library witho
     """Imports an optional library.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: If it is not installed.
     """
     try:
         return import_module(module)
     except ImportError as error:
-        fix = f"is not installed; type: pip install 'fedpriv[{extra}]'"
+        fix = f"is not installed; run: pip install 'fedpriv[{extra}]'"
         raise ConfigError("sinks", module, fix) from error

@@ -1,4 +1,4 @@
-"""Puts a guarantee into plain words, for a reader who has to file it and does not know code."""
+"""Formulates a guarantee in plain words, for readers who have to file it and do not read code."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ UNITS = {
     "client": "everything that one data holder has",
 }
 RELATIONS = {
-    "replace_one": "any other value in its place would have given nearly the same results",
-    "add_remove": "nearly the same results would have come without it",
+    "replace_one": "with any other value in its place, the results would have been nearly the same",
+    "add_remove": "without it, the results would have been nearly the same",
 }
 SCALE = (
-    "At an epsilon of 0.1 an even guess becomes at most 53 % sure, at 1 at most 74 %, at 3 at most 96 %. An epsilon "
-    "above 10 promises hardly anything, and an entry without a bound promises nothing."
+    "An attacker who starts from even odds becomes at most 53 % certain at an epsilon of 0.1, at most 74 % at "
+    "1, and at most 96 % at 3. An epsilon above 10 guarantees almost nothing, and an entry without a bound "
+    "guarantees nothing."
 )
 TESTS = "the test data and every number computed on them"
 NUMBER_OF_TESTS = "the number of test records"
@@ -30,15 +31,15 @@ _DIVIDED = {"iid": "at random", "in_order": "in its order"}
 
 
 def public(tests: str = TESTS) -> str:
-    """Returns a sentence on what counts as known to everybody; of private test data that is their number alone."""
+    """Returns a sentence on the facts that count as public; for private test data only their number."""
     return (
-        "Counted as known to everybody, and not protected: the number of data holders, how many records each has, "
-        f"their names; all settings; the code; {tests}; parameters that are not trained."
+        "Treated as public, and not protected: the number of data holders, how many records each has, their "
+        f"names; all settings; the code; {tests}; parameters that are not trained."
     )
 
 
 def frozen_networks(data_sections: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns a sentence on each frozen network through which data were seen.
+    """Returns a sentence on each frozen network through which data were processed.
 
     Args:
         data_sections: The sections `data` of configurations.
@@ -52,56 +53,58 @@ def frozen_networks(data_sections: Iterable[Mapping[str, Any]]) -> list[str]:
         if features.get("sha256"):
             name += f" (SHA-256 {features['sha256']})"
         sentences.append(
-            f"Inputs are features that {name} computed of single examples. It counts as public: no epsilon covers it, "
-            "or the data that it was fitted on."
+            f"Inputs are features that {name} computed from single examples. The network is treated as public: "
+            "epsilon covers neither it nor its training data."
         )
     return [*dict.fromkeys(sentences)]
 
 
-PERSON = "For a person with several records, the column of the group holds, not the column of one record."
+PERSON = "For a person with several records, the column for the group applies, not the column for one record."
 ASSUMED = (
-    "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
-    "not chosen by trying them on these data, and nobody else reads a data holder's machine."
+    "Assumed, and not checked here: each data holder bounds its query results and adds noise to them as the "
+    "code does, settings were not chosen by trying them on these data, and no one else can read a data "
+    "holder's machine."
 )
 EXTENDED = (
-    "A run that extends an earlier one counts its releases, too. Assumed: the answers of the earlier run did not "
-    "decide how many rounds follow, and with how much noise."
+    "A run that extends an earlier one includes its releases. Assumed: the results of the earlier run did not "
+    "decide the number of further rounds and their noise."
 )
 SEARCHED = (
-    "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, and nobody else "
-    "reads a data holder's machine. That trials chose the settings of part 1 is paid for; that nothing else was chosen "
-    "by trying it on these data is assumed."
+    "Assumed, and not checked here: each data holder bounds its query results and adds noise to them as the "
+    "code does, and no one else can read a data holder's machine. The privacy cost includes the choice of the "
+    "settings of part 1 by trials; it is assumed that nothing else was chosen by trying it on these data."
 )
 _THOUGHT = {
-    "replace_one": "thought two values of it equally likely can become {} sure of one",
-    "add_remove": "thought it as likely to be among the data as not can become {} sure of either",
+    "replace_one": "considered two of its values equally likely can become {} certain of one",
+    "add_remove": "considered it equally likely to be in the data or not can become {} certain of either",
 }
 
 
 def rounding(spent: PrivacySpent) -> tuple[str, ...]:
-    """Returns sentences on how noise is rounded, and what of it is not proved; none without a finite epsilon."""
+    """Returns sentences on the rounding of noise, and on unproved parts of it; none without a finite epsilon."""
     if math.isinf(spent.epsilon):
         return ()
     if not spent.float64_noise:
         return (
-            "Noise that a processor drew is rounded as real numbers are, so that its price is proved for its bits.",
+            "Noise drawn on a processor is rounded as real numbers would be, so its privacy cost is proved "
+            "for the actual bits.",
         )
     kinds = " and ".join(spent.float64_noise)
     return (
-        f"Not proved: that the lowest bits of {kinds}, which is added in float64 and then rounded to a grid, show "
-        "nothing about the data. Its price is that of real numbers.",
+        f"Not proved: that the lowest bits of {kinds}, which is added in float64 and then rounded to a grid, "
+        "reveal nothing about the data. The privacy cost is computed for real numbers.",
     )
 
 
 def sentence(subject: str, spent: PrivacySpent) -> str:
-    """Returns a sentence on what `subject`, e.g. "All that left", reveals at most."""
+    """Returns a sentence on the largest disclosure by `subject`, e.g. "All that left"."""
     if math.isinf(spent.epsilon):
         return f"Not private: {spent}."
     sure = _THOUGHT[spent.relation.partition("(")[0]].format(_sure(spent.epsilon))
     delta = small(spent.delta)
     return (
-        f"{subject} reveals at most epsilon={round_up(spent.epsilon)} (delta={delta}) about {UNITS[spent.unit]}: "
-        f"somebody who {sure}, but for an event of probability {_rare(spent.delta)}."
+        f"{subject} reveals at most epsilon={round_up(spent.epsilon)} (delta={delta}) about "
+        f"{UNITS[spent.unit]}: someone who {sure}, except in an event of probability {_rare(spent.delta)}."
     )
 
 
@@ -120,15 +123,15 @@ def data_name(config: Mapping[str, Any]) -> str:
 
 
 def purpose_of(config: Mapping[str, Any]) -> str:
-    """Returns in words which model a configuration trains, by which algorithm."""
-    text = f"training a model of the kind {config['model']['name']} by the algorithm {config['strategy']['name']}"
+    """Returns as text the model and the algorithm of a configuration."""
+    text = f"training a model of type {config['model']['name']} with the algorithm {config['strategy']['name']}"
     if config["strategy"]["variant"] == "published":
         text += " as published"
     return text
 
 
 def holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ()) -> str:
-    """Returns in words how many data holders there are, with how many records."""
+    """Returns as text the number of data holders and of their records."""
     text = counted(cost.n_clients, "data holder")
     if names:
         text += f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
@@ -146,23 +149,23 @@ def holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ())
 
 
 def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
-    """Returns the software with which runs were made, by their results."""
-    unknown = "not on record: unfinished, or by an early version"
+    """Returns the software of runs, from their results."""
+    unknown = "not recorded: unfinished, or by an early version"
     return listed(str((result or {}).get("software") or unknown) for result in results)
 
 
 def plain(text: str) -> str:
-    """Replaces the words for clients and examples in the code by those of the page."""
+    """Replaces the code's words for clients and examples with the page's words."""
     return text.replace("client", "data holder").replace("examples", "records")
 
 
 def unit_of(spent: PrivacySpent) -> str:
-    """Returns what is protected, and what that means."""
+    """Returns the privacy unit, with its meaning."""
     return f"{UNITS[spent.unit]}; {RELATIONS[spent.relation.partition('(')[0]]}"
 
 
 def released(records: Iterable[Record]) -> str:
-    """Returns how many answers of which kind were released, and how much noise they have."""
+    """Returns the number and kinds of releases, and the noise in them."""
     kinds = dict[tuple[str, str, str], list[float]]()
     for record in records:
         noise = record.noise_multiplier
@@ -208,7 +211,7 @@ def _rare(delta: float) -> str:
 
 
 def _sure(epsilon: float) -> str:
-    """Says how large the posterior probability of one of two values may be, from even odds, rounded up."""
+    """Formats the largest posterior probability of one of two values, from even odds, rounded up."""
     percent = 100 / (1 + math.exp(-epsilon))
     if percent < 99.9:
         return f"at most {math.ceil(percent * 10) / 10:g} %"

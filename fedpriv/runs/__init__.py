@@ -1,4 +1,4 @@
-"""From settings to a result: stages, rounds, checkpoints, files."""
+"""The steps from settings to a result: stages, rounds, checkpoints, files."""
 
 import lazy_loader
 

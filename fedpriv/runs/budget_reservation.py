@@ -1,4 +1,4 @@
-"""A run and the lifetime budget of its data: what it reserves before it releases anything, and what it gives back."""
+"""Reserves a run's share of the lifetime budget of its data before any release, and returns unused parts at the end."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class BudgetReservation:
 
     Attributes:
         budget: The budget.
-        plan: What the run is going to release.
+        plan: The planned releases of the run.
         run_name: Random name of the run.
         start: Random name of this process start.
         folder: The run's folder; None for a run in memory.
-        is_resumed: Whether the run has begun before.
-        seen: How many of its rounds may have been released before this process start, here or in a copy of its folder.
-        not_covered: What the run reveals of the data that epsilon does not count.
+        is_resumed: True if the run has begun before.
+        seen: Number of its rounds that may have been released before this process start, here or in a copy of its
+            folder.
+        not_covered: Facts about the data that the run reveals and epsilon does not count.
     """
 
     budget: privacy.Budget
@@ -54,14 +55,14 @@ class BudgetReservation:
         not_covered: tuple[str, ...],
         earlier: EarlierRun | None = None,
     ) -> BudgetReservation | None:
-        """Returns the reservation of a run that is about to begin, to go on, or to extend an `earlier` one.
+        """Returns the reservation of a run that is about to start, to resume, or to extend an `earlier` run.
 
         None if the run has no budget.
 
         Raises:
-            LedgerError: the budget cannot be read, or the run began with another one, or its first rounds did.
+            LedgerError: If the budget cannot be read, or the run or its first rounds began with another one.
         """
-        # the id of the budget that the first rounds drew on, and the folder that says so
+        # the id of the budget that the first rounds used, and the folder that contains it
         if earlier is None:
             budget_id = _budget_id_in(folder)
             first_folder = folder
@@ -70,21 +71,21 @@ class BudgetReservation:
             first_folder = earlier.folder
         path = plan.privacy.budget
         if earlier is not None and path is not None and budget_id is None:
-            fix = "leave privacy.budget out, or begin a new run"
+            fix = "leave privacy.budget out, or start a new run"
             raise LedgerError(
-                f"{earlier.folder} was not paid for by {path}, and the run that extends it holds it; {fix}"
+                f"{earlier.folder} was not charged to {path}, and the extended run includes its releases; {fix}"
             )
         if path is None and budget_id is None:
             return None
         if path is None:
-            fix = "name that one as privacy.budget"
-            raise LedgerError(f"{first_folder} began with a budget, and would go on without it; {fix}")
+            fix = "set privacy.budget to that budget"
+            raise LedgerError(f"{first_folder} began with a budget, and would continue without it; {fix}")
         if KNOWN_NOISE in not_covered:
-            fix = "leave it out: a budget counts runs whose noise nobody knows"
+            fix = "leave it out: a budget accepts only runs with secret noise"
             raise ConfigError("secret_seed", "(given)", fix)
         budget = privacy.Budget(path)
         if budget_id not in (None, budget.terms.id):
-            fix = f"began with another budget than {path}; name that one as privacy.budget"
+            fix = f"began with a budget other than {path}; set privacy.budget to that budget"
             raise LedgerError(f"{first_folder} {fix}")
         return BudgetReservation(
             budget=budget,
@@ -99,33 +100,34 @@ class BudgetReservation:
 
     @property
     def planned_cost(self) -> privacy.RunCost:
-        """The cost of what the run may release: its plan, without what an earlier run released that it extends."""
+        """Cost of the releases that the run may make: its plan without the releases of a run that it extends."""
         return self._cost(self.plan.releases.records)
 
     def check(self) -> None:
-        """Refuses a run that the budget does not allow.
+        """Raises an error for a run that the budget does not allow.
 
         Raises:
-            PrivacyError: see `Budget.check`; or an earlier copy of the budget was put back.
+            PrivacyError: See `Budget.check`; also if an earlier copy of the budget was restored.
         """
         if self._is_reserved:
             return
         if self.is_resumed and _records_in(self.folder):
             raise LedgerError(
-                f"{self.budget.path} holds no reservation of {self._name}, which has released answers: an earlier copy "
-                "was put back, or the run began without a budget. Restore its newest copy, or start a new run"
+                f"{self.budget.path} contains no reservation of {self._name}, which has released results: the "
+                "budget was replaced by an earlier copy, or the run began without it. Restore the newest copy, "
+                "or start a new run"
             )
         self.budget.check(self.planned_cost)
 
     def reserve(self, rounds: int) -> None:
-        """Charges the whole plan to the budget, unless the run goes on with what it reserved before.
+        """Charges the whole plan to the budget, unless the run resumes with an existing reservation.
 
         Args:
-            rounds: Rounds from 0 on that the run may release until it calls `advance`.
+            rounds: Number of rounds, from round 0, that the run may release before it calls `advance`.
 
         Raises:
-            PrivacyError: see `Budget.reserve`.
-            LedgerError: see `Budget.begin`.
+            PrivacyError: See `Budget.reserve`.
+            LedgerError: See `Budget.begin`.
         """
         if not self._is_reserved:
             self.budget.begin(self.run_name, self.start, self.seen, 0)  # first: a reservation always has a mark
@@ -133,14 +135,14 @@ class BudgetReservation:
         self.budget.begin(self.run_name, self.start, self.seen, rounds)
 
     def advance(self, rounds: int) -> None:
-        """Notes in the budget that the run may release more rounds; see `Budget.advance`."""
+        """Records in the budget that the run may release more rounds; see `Budget.advance`."""
         self.budget.advance(self.run_name, self.start, rounds)
 
     def close(self, ended: Ended, records: Sequence[Record]) -> None:
-        """Notes the end of the run in the budget; gives back what was not released if a public limit ended the run.
+        """Records the end of the run in the budget; returns the unreleased part if a public limit ended the run.
 
-        Other ends may depend on the data, and so would the amount given back. A run that extends an earlier one gets
-        nothing back: its ledger begins with the releases of that run, which its plan does not have.
+        Other ends may depend on the data, and the returned amount would then depend on them too. A run that extends an
+        earlier one gets nothing back: its ledger begins with the releases of that run, which its plan does not contain.
         """
         if ended == "left":
             return
@@ -154,7 +156,7 @@ class BudgetReservation:
 
     @property
     def _is_reserved(self) -> bool:
-        """Whether this run has reserved already."""
+        """True if this run has already made its reservation."""
         return self.is_resumed and self.budget.holds(self.run_name)
 
     @property
@@ -180,7 +182,7 @@ class BudgetReservation:
 
 
 def data_digest(config: dict[str, Any] | None) -> str | None:
-    """Returns a name of the clients' examples, by what determines them; None if nothing does (`fixed_data`)."""
+    """Returns a name of the clients' examples, from the settings that fix them; None without (`fixed_data`)."""
     data = fixed_data(config)
     if data is None:
         return None
@@ -195,7 +197,7 @@ def _ledger_in(folder: Path | None) -> LedgerFile | None:
 
 
 def _budget_id_in(folder: Path | None) -> str | None:
-    """Returns the id of the budget that the run in a folder began with, by the header of its ledger."""
+    """Returns the id of the budget with which the run in a folder began, from the header of its ledger."""
     ledger = _ledger_in(folder)
     if ledger is None:
         return None
@@ -203,7 +205,7 @@ def _budget_id_in(folder: Path | None) -> str | None:
 
 
 def _records_in(folder: Path | None) -> Sequence[Record]:
-    """Returns what the run in a folder has released."""
+    """Returns the releases of the run in a folder."""
     ledger = _ledger_in(folder)
     if ledger is None:
         return []

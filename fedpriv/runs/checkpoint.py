@@ -1,7 +1,7 @@
 """Save and resume a run. A checkpoint may hold private state of clients: keep it as safe as the data.
 
-It holds nothing from which noise follows. With random allocation it holds the secret draw of the epoch in progress, so
-that a resumed run gives each example the same batch.
+It contains nothing from which the noise can be computed. With random allocation it contains the secret draw of the
+epoch in progress, so that a resumed run gives each example the same batch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fedpriv.storage import files
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything that a stopped run needs to go on.
+    """The data from which a stopped run resumes.
 
     Attributes:
-        progress: State of strategy and network after a round, as `TrainState.stored` gives it.
+        progress: State of strategy and network after a round, as returned by `TrainState.stored`.
         records: Number of ledger records at that time.
         head: The `chain` hash of the last of these; None if the ledger has no chain.
         seconds: Time spent so far.
@@ -38,16 +38,17 @@ class Checkpoint:
         attempt: Label of the run's releases, see `fedpriv.privacy.record.Record`.
         model: Digest of the model's layers, frozen parameters and buffers.
         first_nonfinite: See `fedpriv.runs.results.Result`.
-        stopping: How long the metric of `stop` has not improved; see `fedpriv.evaluation.early_stopping.EarlyStopping`.
+        stopping: Number of rounds without improvement of the metric of `stop`; see
+            `fedpriv.evaluation.early_stopping.EarlyStopping`.
         chunk: See `fedpriv.planning.compute.Compute`.
-        state: See `Compute`. On disk, `progress` says which rows of the files beside this one are the clients'.
-        processes: Number of processes that the run had.
-        words: The settings by name, to say which differ on a resume with others.
+        state: See `Compute`. On disk, `progress` lists the clients' rows in the files next to this one.
+        processes: Number of processes of the run.
+        words: The settings by name, to list the differences on a resume with other settings.
         data: Keyed digests of the clients' examples, and their key, see `fedpriv.clients.data_fingerprints`.
         rounds: Number of rounds that the run planned.
-        fixed_settings: Digest of the settings that a run has in common with one that extends it: all but the number of
-            rounds, the target and the noise multiplier.
-        kept: The models of the round that tested best; see `fedpriv.evaluation.best_model.BestModel`.
+        fixed_settings: Digest of the settings that a run shares with one that extends it: all but the number of rounds,
+            the target and the noise multiplier.
+        kept: The models of the round with the best test metric; see `fedpriv.evaluation.best_model.BestModel`.
         epochs: Keys of the secret draws of the epoch in progress, in hexadecimal digits, by its number; see
             `fedpriv.randomness.streams.Randomness.epoch_key`.
         plan: All planned releases, see `fedpriv.runs.planned_releases`.
@@ -86,10 +87,10 @@ class Checkpoint:
         return {int(epoch): bytes.fromhex(key) for epoch, key in self.epochs.items()}
 
     def save(self, path: Path) -> None:
-        """Writes the checkpoint to the physical disk; a crash leaves the old file or the new one.
+        """Writes the checkpoint to the physical disk; after a crash either the old or the new file exists.
 
         Raises:
-            FedprivError: the file cannot be written.
+            FedprivError: If the file cannot be written.
         """
         try:
             files.write_whole(path, self.dumps())
@@ -109,7 +110,7 @@ class Checkpoint:
         """Reads a checkpoint. On the device `meta` tensors have no values, which is fast.
 
         Raises:
-            FedprivError: the file does not exist, or cannot be read.
+            FedprivError: If the file does not exist or cannot be read.
         """
         try:
             content = files.opened(path)
@@ -121,8 +122,8 @@ class Checkpoint:
                 payload: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
             if "epochs" not in payload:
                 raise FedprivError(
-                    f"{path} was written by an earlier fedpriv: go on with the version that began the run, or start a "
-                    "new run (what this one has spent stays spent)"
+                    f"{path} was written by an earlier version of fedpriv: continue with the version that began "
+                    "the run, or start a new run (the privacy cost of this one remains)"
                 )
             missing = {field.name for field in fields(TrainState)} ^ {*payload["progress"]}
             if missing:
@@ -141,29 +142,29 @@ class Checkpoint:
             zlib.error,
             UnpicklingError,
         ) as error:
-            reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch's messages are long
-            raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
+            reason = (str(error) or "it is incomplete").split(". ")[0].splitlines()[0]  # torch's messages are long
+            raise FedprivError(f"{path} cannot be read ({reason}); restore it, or start the run again") from error
 
     @staticmethod
     def last(folder: Path, n_reported: int, device: torch.device) -> Checkpoint | None:
         """Returns the checkpoint of a stopped run; None if the run was killed before its first one.
 
-        Such a run has released nothing: its empty ledger is removed, and it begins again.
+        Such a run has released nothing: its empty ledger is removed, and it starts from the beginning.
 
         Args:
             folder: The run's folder, locked by this process.
             n_reported: Number of releases according to its metrics.
-            device: Where tensors go.
+            device: Device of the tensors.
 
         Raises:
-            FedprivError: the checkpoint is missing though something was released, or unreadable; or there is no run.
+            FedprivError: If the checkpoint is missing after a release, or is unreadable; or if there is no run.
         """
         path = folder / "checkpoint.pt"
         ledger = folder / "ledger.jsonl"
         begun = ledger.exists() or (folder / "config.yaml").exists()
         if path.exists() or not begun or n_reported:
             return Checkpoint.load(path, device)
-        # answers without a checkpoint: loading it raises the error that says what to do
+        # releases without a checkpoint: loading it raises an error with the fix
         if ledger.exists() and read_ledger(ledger):
             return Checkpoint.load(path, device)
         ledger.unlink(missing_ok=True)
@@ -171,7 +172,7 @@ class Checkpoint:
 
 
 def _packed(texts: dict[str, str]) -> str:
-    """Returns texts by name in a form that is small, since it is written again and again."""
+    """Returns texts by name in a compact form, since they are written repeatedly."""
     return zlib.compress(json.dumps(texts).encode()).hex()
 
 

@@ -1,4 +1,4 @@
-"""The picture of a run: its test metric and its epsilon against rounds."""
+"""Draws a run: its test metric and its epsilon against rounds."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["SIZE", "draw", "draw_spent", "legend_below", "saved", "tidy"]
 SIZE = 8.0, 6.2
 """Width and height in inches."""
 _COLUMNS = 2  # of a legend
-_LINE = 13  # points, of a line of a legend
-_NAME = 100  # letters of a line of a legend below the panels
-_TITLE = 52  # letters of a title's line: of a usual name's, which has wide ones too, more are cut at the right edge
+_LINE = 13  # points, for each line of a legend
+_NAME = 100  # letters per line of a legend below the panels
+_TITLE = 52  # letters per line of a title with a usual name; names with more wide letters are cut at the right edge
 
 
 class Curves(Protocol):
-    """Something that a picture can be drawn of: a run's folder, or a result."""
+    """Source of a picture: a run's folder, or a result."""
 
     @property
     def metrics(self) -> Sequence[dict[str, Any]]:
@@ -43,12 +43,12 @@ class Curves(Protocol):
 
     @property
     def title(self) -> str:
-        """What was trained, in one line."""
+        """The trained model and algorithm, in one line."""
         ...
 
     @property
     def privacy(self) -> str:
-        """What was spent."""
+        """The privacy spending."""
         ...
 
     @property
@@ -71,7 +71,7 @@ def draw(run: Curves, figure: Figure) -> None:
     """Draws the test metric and epsilon against rounds; title and epsilon are wrapped, never cut.
 
     Args:
-        run: What is drawn.
+        run: The run to draw.
         figure: An empty figure of `SIZE`, with the layout `"constrained"`.
     """
     # panels: the test metric, the user's own metrics if there are any, and epsilon (or violations of constraints)
@@ -135,7 +135,7 @@ def _draw_metric(axes: Axes, run: Curves) -> int:
         axes.plot(*worst, ":", color=VERMILION, linewidth=1.2, label=f"the worst client{client_name}")
     n_lines = _legend_above(axes)
     if first.name == "objective" and min(values) > 0:
-        axes.set_yscale("log")  # first steps are large, last ones are what is looked for
+        axes.set_yscale("log")  # first steps are large, but the last ones are of interest
     axes.set_ylabel(first.title + (", %" if first.percent else ""))
     if values:
         _label_end(axes, rounds[-1], values[-1], f"{values[-1]:.2f} %" if first.percent else f"{values[-1]:.4f}", BLUE)
@@ -143,7 +143,7 @@ def _draw_metric(axes: Axes, run: Curves) -> int:
 
 
 def _legend_above(axes: Axes) -> int:
-    """Draws the legend of a panel above it, where no curve can be, and returns the number of its lines."""
+    """Draws the legend of a panel above it, outside the curves, and returns the number of its lines."""
     labels = axes.get_legend_handles_labels()[1]
     if not labels:
         return 0
@@ -175,7 +175,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 
 def _draw_custom(axes: Axes, run: Curves, custom: Sequence[Metric[None]]) -> None:
-    """Draws the user's own metrics, in a panel of their own since their scale is unknown."""
+    """Draws the user's own metrics in a separate panel, since their scale is unknown."""
     for metric, color in zip(custom, itertools.cycle((BLUE, VERMILION, GREY, GREEN, PINK))):
         axes.plot(*run.column(metric.name), color=color, linewidth=1.5, label=metric.title)
     axes.set_ylabel("own metrics" if len(custom) > 1 else custom[0].title)
@@ -210,7 +210,7 @@ def _draw_epsilon(axes: Axes, run: Curves) -> None:
 
 
 def draw_spent(axes: Axes, rounds: Sequence[int], values: Sequence[float], limit: float | None, label: str) -> None:
-    """Draws what is spent after each round, and a line at the limit, with its label."""
+    """Draws the spending after each round, and a line at the limit, with its label."""
     axes.plot(rounds, values, color=VERMILION, linewidth=2)
     axes.fill_between(rounds, values, color=VERMILION, alpha=0.12, linewidth=0)
     axes.set_ylim(0, 1.15 * max(limit or 0.0, *values))
@@ -246,15 +246,17 @@ def saved(figure: Figure, file: str | Path | None) -> Figure:
     """Writes a figure to a file if one is named, prints its path on standard error, and returns the figure.
 
     Raises:
-        ConfigError: the file's name ends in no format of pictures.
-        FedprivError: the file cannot be written.
+        ConfigError: If the extension of the file is not a picture format.
+        FedprivError: If the file cannot be written.
     """
     if file is None:
         return figure
     path = Path(file)
     formats = figure.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in formats:
-        raise ConfigError("file", str(file), f"name a picture that ends in .png, or in another of {', '.join(formats)}")
+        raise ConfigError(
+            "file", str(file), f"use a file name that ends in .png, or in another of {', '.join(formats)}"
+        )
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
@@ -267,7 +269,7 @@ def saved(figure: Figure, file: str | Path | None) -> Figure:
 
 
 def tidy(axes: Axes) -> None:
-    """Removes what draws the eye away from the curves."""
+    """Removes elements that distract from the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#B0B4B8")
     axes.tick_params(colors=GREY, labelsize=9)

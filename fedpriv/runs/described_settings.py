@@ -1,7 +1,7 @@
-"""`settings.json`: the settings of a run that a Python program makes, in the sections that a configuration has.
+"""`settings.json`: the settings of a run from a Python program, in the sections of a configuration.
 
-A configuration can be run again from its text. Objects of a program cannot, so here a class stands as its name with its
-fields, and a function or a module as its name: for people, and for `fedpriv show`, `report` and `statement`.
+A configuration can be run again from its text. Objects of a program cannot, so here a class is represented by its name
+and fields, and a function or a module by its name: for readers, and for `fedpriv show`, `report` and `statement`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DRAWN = 1000  # links of a graph that are written out, enough to draw it
 
 
 def described_settings(experiment: Experiment, options: TrainingOptions) -> dict[str, Any]:
-    """Returns the settings of a run as values for JSON. They are public: of the data they have classes and sizes.
+    """Returns the settings of a run as values for JSON. They are public: for data, only classes and sizes are included.
 
     Args:
         experiment: The resolved settings.
@@ -59,7 +59,7 @@ def linked_graph(network: Mapping[str, Any]) -> Graph | None:
     """Returns the graph of the section `network` of such settings; None for a star, or a graph of many links.
 
     Raises:
-        ConfigError: the links are no connected graph.
+        ConfigError: If the links do not form a connected graph.
     """
     links = network["topology"].get("links")
     if not links:
@@ -102,15 +102,15 @@ def _data(experiment: Experiment) -> dict[str, Any]:
     while isinstance(data, Subset):
         data = data.dataset
     kind = type(data).__name__
-    if kind.startswith("_"):  # of fedpriv: data that are loaded when they are needed
-        name = "data of the program"
+    if kind.startswith("_"):  # a class of fedpriv: data that are loaded when needed
+        name = "data from Python"
     else:
-        name = f"data of the program ({kind})"
+        name = f"data from Python ({kind})"
     return {"name": name, "clients": len(experiment.clients), "examples": _sizes(experiment.sizes)}
 
 
 def _sizes(sizes: Sequence[int]) -> list[int] | str:
-    """Returns the public number of examples of each client, in words if there are many clients."""
+    """Returns the public number of examples of each client, or a text if there are many clients."""
     if len(sizes) <= _LISTED:
         return [int(size) for size in sizes]
     return f"{min(sizes)} to {max(sizes)} for each client, {sum(sizes)} in all"

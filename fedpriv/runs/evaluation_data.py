@@ -1,4 +1,4 @@
-"""The public data of a run: what models are tested on, and what is measured."""
+"""The public data and the metrics with which a run's models are evaluated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.privacy.settings import Privacy
 
 _ABOUT_AS_MANY = 0.1
-"""Relative difference between the numbers of test and training examples up to which a run warns."""
+"""Relative difference between the numbers of test and training examples below which a run warns."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class EvaluationData:
     """Public test data, and the metrics that are computed on them; see the arguments of `train`.
 
     Attributes:
-        test: What the model is tested on; None if nothing is.
+        test: Test data for the model; None for none.
         of_clients: The test set of each client that has one.
         custom: The user's own metrics.
-        stop: When to end the run; None for never.
+        stop: Condition for ending the run; None for never.
         names: The clients' names; empty if they have none.
     """
 
@@ -55,7 +55,7 @@ class EvaluationData:
         """Builds the evaluation data from the arguments of `train`.
 
         Raises:
-            ConfigError: metrics without test data, or test sets or names for another number of clients.
+            ConfigError: If there are metrics without test data, or test sets or names for another number of clients.
         """
         examples: Dataset[Any] | None = dataset_of("test", test)
         if client_tests is not None:
@@ -65,7 +65,7 @@ class EvaluationData:
         if examples is None:
             examples = concatenate(None, of_clients)
         if custom.metrics_by_name and examples is None:
-            raise ConfigError("metrics", custom.names, "there are no test data to compute them on: give some")
+            raise ConfigError("metrics", custom.names, "needs test data: pass some")
         return EvaluationData(examples, of_clients, custom, stop, checked_names(names, n_clients))
 
     @staticmethod
@@ -85,19 +85,19 @@ class EvaluationData:
         return Evaluator(model, loss, self.test, batched=batched, custom=self.custom)
 
     def client_tests(self, evaluate: Evaluator | None) -> ClientTests | None:
-        """Returns the tests of the clients' models, each on its own test set; None where there are no such sets."""
+        """Returns the tests of the clients' models, each on its own test set; None if there are no such sets."""
         if evaluate is not None and self.of_clients:
             return ClientTests(evaluate, self.of_clients)
         return None
 
     def as_many(self, examples: int, privacy: Privacy) -> bool:
-        """Whether a private run has as many test as training examples, so that they may be the same ones."""
+        """True if a private run has about as many test as training examples, so that they may be the same examples."""
         return privacy.private and any(size(tested) == examples for tested in self._tested)
 
     def warn_of_copies(self, sizes: Sequence[int], privacy: Privacy) -> list[str]:
         """Returns a warning if a private run has about as many test as training examples, by the public sizes.
 
-        Contents are not compared: a warning that depends on them would reveal them.
+        Contents are not compared, since a warning that depends on them would reveal them.
         """
         if not privacy.private:
             return []
@@ -107,13 +107,13 @@ class EvaluationData:
         if not close:
             return []
         return [
-            f"there are about as many test examples ({close[0]}) as training examples ({n_training}). Copies of "
-            "training examples are not recognised, and every metric on them is an answer about them without noise: "
-            "make sure that the test data are of other people"
+            f"there are about as many test examples ({close[0]}) as training examples ({n_training}). If they "
+            "are copies of training examples, which is not checked, every test metric reveals them without "
+            "noise: make sure that the test data belong to other people"
         ]
 
     def check(self, population: Population, examples: Sequence[list[bytes]]) -> None:
-        """Refuses test data that are copies of the training examples; see `ownership.check_test`."""
+        """Raises an error for test data that are copies of the training examples; see `ownership.check_test`."""
         for tested in self._tested:
             ownership.check_test(population, tested, examples)
 
@@ -122,7 +122,7 @@ class EvaluationData:
         return [tested for tested in (self.test, concatenate(None, self.of_clients)) if tested is not None]
 
     def metric_names(self, evaluate: Evaluator | None, start: Tensor) -> Collection[str]:
-        """Returns the names of the metrics that an evaluation of a round gives.
+        """Returns the names of the metrics that an evaluation of a round returns.
 
         Args:
             evaluate: Tests models; None without test data.

@@ -1,7 +1,7 @@
-"""Extending a finished run by more rounds: what the new run takes over from the folder of the earlier one.
+"""Extends a finished run by more rounds: the data that the new run takes over from the folder of the earlier one.
 
-The new run has a folder of its own. Its ledger begins with all records of the earlier run, so that whoever counts it
-counts both parts; the earlier folder is only read. Noise and batches of the further rounds are drawn anew.
+The new run has a separate folder. Its ledger begins with all records of the earlier run, so that any count of it
+includes both parts; the earlier folder is only read. Noise and batches of the further rounds are drawn anew.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class EarlierRun:
     Attributes:
         folder: Its folder.
         checkpoint: Its last checkpoint.
-        first: Its rounds and all that they released.
-        metrics: The rows of its `metrics.jsonl`; empty without one.
-        budget: The `id` of the lifetime budget that it drew on; None if it drew on none.
-        float64_noise: What made all its noise float64 noise, in words.
-        not_covered: What it revealed of the data that epsilon does not count, in words.
-        first_run: Random name of the first of the runs that extend each other, up to this one.
+        first: Its rounds and all their releases.
+        metrics: The rows of its `metrics.jsonl`; empty without this file.
+        budget: The `id` of the lifetime budget that it used; None if it used none.
+        float64_noise: Reasons why all its noise was float64 noise, as text.
+        not_covered: Facts about the data that it revealed and epsilon does not count, as text.
+        first_run: Random name of the first in the chain of runs that extend each other, up to this one.
     """
 
     folder: Path
@@ -52,10 +52,10 @@ class EarlierRun:
 
         Args:
             folder: The folder of the earlier run.
-            device: Where the tensors of its state go.
+            device: Device of the tensors of its state.
 
         Raises:
-            FedprivError: the folder holds no run, the run is unfinished or ended early, or its files were altered.
+            FedprivError: If the folder holds no run, the run is unfinished or ended early, or its files were altered.
         """
         path = Path(folder)
         checkpoint = Checkpoint.load(path / "checkpoint.pt", device)
@@ -63,14 +63,16 @@ class EarlierRun:
         integrity.refuse(integrity.findings(files))
         if checkpoint.round < checkpoint.rounds:
             raise FedprivError(
-                f"{path} has made {checkpoint.round} of {checkpoint.rounds} rounds: finish it first (resume). A run "
-                "that ended early, which may depend on data, cannot be extended"
+                f"{path} has finished {checkpoint.round} of {checkpoint.rounds} rounds: finish it first "
+                "(resume). A run that ended early, which may depend on data, cannot be extended"
             )
         if checkpoint.state != "memory":
-            raise ConfigError("compute.state", checkpoint.state, f"{path} keeps its state on disk: cannot be extended")
+            raise ConfigError(
+                "compute.state", checkpoint.state, f"{path} stores its state on disk, so it cannot be extended"
+            )
         records = files.ledger.records
         if len(records) != checkpoint.records:
-            raise FedprivError(f"{path} has released answers after its last checkpoint: resume it first")
+            raise FedprivError(f"{path} has released results after its last checkpoint: resume it first")
         first = FirstPart(checkpoint.round, tuple(records))
         header = files.ledger.header
         return EarlierRun(
@@ -91,7 +93,7 @@ class EarlierRun:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Its rounds, as reports have them."""
+        """Its rounds, in the form of reports."""
         return as_reported(self.metrics)
 
 

@@ -1,6 +1,6 @@
 """Private training of one data owner's model, called like the training loop that it replaces.
 
-It translates what a torch or Opacus script has into a run of `fedpriv.train`:
+It translates the parts of a torch or Opacus script into a run of `fedpriv.train`:
 
     epochs over a loader of B batches      B epochs rounds
     batches of b examples on average       each of n examples joins a batch with probability b / n (Poisson)
@@ -45,28 +45,29 @@ class FitOptions:
 
     Args:
         model: The module to train; it is trained in place.
-        loader: Its data. Batches are drawn anew: of n examples each joins one with probability b / n, where b is the
-            mean number of examples in a batch of the loader. That is `1 / len(loader)` where an epoch has each example
-            once.
+        loader: Its data. fedpriv draws the batches: each of n examples joins a batch with probability b / n, where b is
+            the mean number of examples in a batch of the loader. This is `1 / len(loader)` if an epoch uses each
+            example once.
         loss: Maps (outputs, targets) of a batch to a scalar, e.g. `torch.nn.CrossEntropyLoss()`.
         optimizer: A new `torch.optim.SGD`, `Adam` or `AdamW` of the model's parameters.
-        epochs: Passes over the data; one is `len(loader)` steps.
+        epochs: Passes over the data; an epoch has `len(loader)` steps.
         epsilon: Target epsilon of the whole fit, from which the noise is computed.
-        delta: Its delta, well below one over the number of examples.
-        noise_multiplier: The noise instead: its standard deviation over `max_grad_norm`, as in Opacus. (Under
-            `replace_one` over twice that.)
-        max_grad_norm: Bound on the l2 norm of an example's gradient.
-        relation: Which data sets are neighbours. `"add_remove"` is what Opacus counts; `"replace_one"`, the default
-            elsewhere in fedpriv, is a stronger promise and needs more noise.
-        budget: Path of the lifetime budget of these data.
-        test: Public test data for metrics, as (input, target) pairs; of a loader its data set.
-        evaluate_every: Steps between evaluations on the test data; None evaluates once an epoch.
-        folder: Where ledger and checkpoint are written; None keeps the run in memory.
+        delta: Delta of the guarantee, well below one over the number of examples; 1e-5 by default.
+        noise_multiplier: Alternative to `epsilon`: standard deviation of the noise over `max_grad_norm`, as in Opacus;
+            under `replace_one` over `2 max_grad_norm`.
+        max_grad_norm: Bound on the l2 norm of an example's gradient; 1 by default.
+        relation: Neighbouring relation. `"add_remove"` (default) is the one of Opacus; `"replace_one"`, the default
+            elsewhere in fedpriv, is a stronger guarantee and needs more noise.
+        budget: Path of the lifetime budget of these data; None by default.
+        test: Public test data for metrics, as (input, target) pairs; for a loader, its data set is used.
+        evaluate_every: Steps between evaluations on the test data; None (default) evaluates once per epoch.
+        folder: Folder of the ledger and the checkpoint; None (default) keeps the run in memory.
         seed: Public seed; drawn by default.
-        secret_seed: Seed of noise and batches: who knows it can subtract the noise. Drawn by default.
-        compute: Settings of speed.
-        sinks: Receive a report every step.
-        progress: Show a progress bar on standard error; by default on a terminal only.
+        secret_seed: Seed of noise and batches. It must stay secret: with it the noise can be subtracted. Drawn by
+            default.
+        compute: Settings of the computation.
+        sinks: Receivers of a report every step.
+        progress: True shows a progress bar on standard error; by default it is shown on a terminal only.
     """
 
     model: nn.Module
@@ -94,26 +95,29 @@ class FitOptions:
 @checked("")
 @takes_options(FitOptions)
 def fit(options: FitOptions) -> Result:
-    """Trains one data owner's model privately (DP-SGD or DP-Adam), and returns the result.
+    """Trains one data owner's model with differential privacy (DP-SGD or DP-Adam), and returns the result.
 
     Returns:
         The result, with an upper bound on the epsilon as `spent`.
 
     Guarantee: the model after every step is (epsilon, delta)-differentially private for data sets that differ in one
-    example, against whoever sees all steps. The number of examples is public.
+    example, against an observer of all steps. The number of examples is public.
 
     Raises:
-        ConfigError: settings cannot work, such as an optimiser without a counterpart, or a model that mixes examples.
-        FedprivError: data or a folder cannot be used.
+        ConfigError: If settings cannot work, such as an optimiser without a counterpart, or a model that mixes
+            examples.
+        FedprivError: If data or a folder cannot be used.
 
     Source: Abadi et al. 2016 (DP-SGD).
 
-    Example:
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.randn(200, 4), torch.arange(200) % 2)
-        >>> loader = DataLoader(data, batch_size=20)
+        >>> loader = torch.utils.data.DataLoader(data, batch_size=20)
         >>> model = nn.Linear(4, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> result = fit(model, loader, nn.CrossEntropyLoss(), optimizer, epochs=2, epsilon=3.0)
+        >>> result = fedpriv.fit(model, loader, nn.CrossEntropyLoss(), optimizer, epochs=2, epsilon=3.0)
         >>> result.rounds, result.spent.epsilon <= 3
         (20, True)
     """
@@ -121,8 +125,9 @@ def fit(options: FitOptions) -> Result:
     price = price_of(options.model)
     if price is not None:
         fix = (
-            "is the price of an earlier fit, whose result the model holds: this fit would not count it. Give all "
-            "epochs at once; or go on from copy.deepcopy(model), and add up both results with fedpriv.total"
+            "is the privacy cost of an earlier fit, which trained this model, and this fit would not include "
+            "it. Set all epochs at once; or continue from copy.deepcopy(model), and add up both results with "
+            "fedpriv.total"
         )
         raise ConfigError("model", price, fix)
     _check_parameters(options.model, options.optimizer)
@@ -155,22 +160,24 @@ def fit(options: FitOptions) -> Result:
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuses an optimiser that holds other parameters than the trainable ones of the model.
+    """Raises an error for an optimiser with other parameters than the trainable ones of the model.
 
     Raises:
-        ConfigError: says which parameters differ.
+        ConfigError: If parameters differ; the message names them.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
-        fix = "give an optimiser of torch, torch.optim.SGD(model.parameters(), lr=0.1)"
+        fix = "must be an optimizer of torch, e.g. torch.optim.SGD(model.parameters(), lr=0.1)"
         raise ConfigError("optimizer", optimizer, fix)
     held_by_optimizer = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, parameter in named.items():
         if id(parameter) not in held_by_optimizer:
-            fix = f"does not train model.{name}: give it model.parameters(), and set requires_grad=False of frozen ones"
+            fix = (
+                f"does not train model.{name}: pass it model.parameters(), and set requires_grad=False for frozen ones"
+            )
             raise ConfigError("optimizer", type(optimizer).__name__, fix)
     if held_by_optimizer - {id(parameter) for parameter in model.parameters()}:
-        fix = "has parameters that the model has not: make it with model.parameters()"
+        fix = "has parameters that the model does not have: create it with model.parameters()"
         raise ConfigError("optimizer", type(optimizer).__name__, fix)
 
 
@@ -178,18 +185,20 @@ def _steps_per_epoch(loader: DataLoader[Any]) -> int:
     """Returns the number of batches of an epoch.
 
     Raises:
-        ConfigError: the loader streams, has no length, or makes no batch.
+        ConfigError: If the loader streams, has no length, or makes no batch.
     """
     if isinstance(loader.dataset, IterableDataset):
-        fix = "streams examples, and private batches are drawn by index: collect the examples into a TensorDataset"
+        fix = (
+            "is a streaming data set, but private batches are drawn by index: collect the examples into a TensorDataset"
+        )
         raise ConfigError("loader", type(loader.dataset).__name__, fix)
     try:
         steps = len(loader)
     except TypeError:
-        fix = "an epoch has no length: give data set and sampler a __len__"
+        fix = "an epoch has no length: add __len__ to data set and sampler"
         raise ConfigError("loader", f"a loader of {type(loader.dataset).__name__}", fix) from None
     if steps < 1:
-        fix = "makes no batch of the data: take a smaller batch_size, or drop_last=False"
+        fix = "returns no batch of the data: use a smaller batch_size, or drop_last=False"
         raise ConfigError("loader.batch_size", loader.batch_size, fix)
     return steps
 
@@ -198,13 +207,13 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
     """Returns the mean number of examples in a batch of the loader over the number of examples.
 
     Raises:
-        ConfigError: a batch sampler does not show how many examples it takes.
+        ConfigError: If the number of examples per batch cannot be read from a batch sampler.
     """
     batches = loader.batch_sampler
     if batches is None:
-        return 1 / n_examples  # batch_size=None: a step gets one example of the data set
+        return 1 / n_examples  # batch_size=None: each step gets one example of the data set
     if not isinstance(batches, BatchSampler):
-        fix = "does not show how many examples a batch has: give the loader batch_size, or a torch BatchSampler"
+        fix = "has an unknown batch size: set batch_size of the loader, or use a torch BatchSampler"
         raise ConfigError("loader.batch_sampler", type(batches).__name__, fix)
     if batches.drop_last:
         return batches.batch_size / n_examples
@@ -213,9 +222,9 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
 
 
 def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Returns a loader of the same examples, whose batch size and order have been read.
+    """Returns a loader of the same examples for which the batch size and order have been read.
 
-    A sampler of the user's own stays, so that the run warns that it is not used.
+    A user-defined sampler is kept, so that the run warns that it is not used.
     """
     own: dict[str, Any] = {}
     if loader.batch_size is None:
@@ -226,14 +235,14 @@ def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def _sampling(rate: float) -> Sampling:
-    """Returns Poisson batches of this rate; all examples where a batch has as many, or more by drawing some twice."""
+    """Returns Poisson batches with this rate; all examples if a batch has as many or, with repeats, more."""
     if rate >= 1:
         return FullBatch()
     return Poisson(rate)
 
 
 def _strategy(optimizer: torch.optim.Optimizer, model: nn.Module) -> Strategy:
-    """Returns the strategy that makes the steps of this optimiser on one client's gradients."""
+    """Returns the strategy that performs the steps of this optimiser on one client's gradients."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]  # in the order of `Layout`
     learning_rate, steps = from_torch(optimizer, trained)
     if isinstance(steps, Sgd):

@@ -28,8 +28,8 @@ class History(Sequence[Row]):
     """A table with a row for each round, from the first on: its number, epsilon, number of releases and metrics.
 
     It prints as a table. `history["test_accuracy"]` is a column, an array of numpy with NaN where the metric was not
-    measured; `history[0]` a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller tables.
-    A loop goes over rows; `"test_accuracy" in history` asks for a column. `to_pandas()` makes a data frame of it.
+    measured; `history[0]` is a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller tables. A
+    loop iterates over rows; `"test_accuracy" in history` tests for a column. `to_pandas()` returns a data frame.
 
     Args:
         rows: The rounds in order.
@@ -64,8 +64,8 @@ class History(Sequence[Row]):
         """Returns a row, some rows, a column, or some columns.
 
         Raises:
-            ConfigError: there is no column of this name, or the key is of another kind.
-            IndexError: there is no such row.
+            ConfigError: If there is no column of this name, or the key has another type.
+            IndexError: If there is no such row.
         """
         if isinstance(key, str):
             self._check(key)
@@ -84,18 +84,18 @@ class History(Sequence[Row]):
         return dict(self._rows[row])
 
     def __contains__(self, value: object) -> bool:
-        """Whether there is a column of this name, or such a row."""
+        """True if there is a column with this name, or such a row."""
         if isinstance(value, str):
             return value in self.columns
         return value in self._rows
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are tables of the same columns and rows."""
+        """True if both are tables with the same columns and rows."""
         return isinstance(other, History) and (self.columns, self._rows) == (other.columns, other._rows)
 
     def _check(self, name: str) -> None:
         if name not in self.columns:
-            raise ConfigError("history", name, f"has no such column; there are {', '.join(self.columns)}")
+            raise ConfigError("history", name, f"has no such column; the columns are {', '.join(self.columns)}")
 
     def head(self, rows: int = 5) -> History:
         """Returns the first rows."""
@@ -119,7 +119,7 @@ class History(Sequence[Row]):
         """Returns the same table as a pandas DataFrame.
 
         Raises:
-            FedprivError: pandas is not installed.
+            FedprivError: If pandas is not installed.
         """
         try:
             import pandas
@@ -128,7 +128,7 @@ class History(Sequence[Row]):
         return pandas.DataFrame.from_records([dict(row) for row in self._rows], columns=list(self.columns))
 
     def plot(self, *columns: str, file: str | Path | None = None) -> Figure:
-        """Draws columns against rounds, each in a panel of its own; by default all but the number of releases.
+        """Draws columns against rounds, each in a separate panel; by default all but the number of releases.
 
         Args:
             *columns: Names of the columns.
@@ -138,8 +138,8 @@ class History(Sequence[Row]):
             A figure of matplotlib's pyplot, which notebooks show.
 
         Raises:
-            ConfigError: there is no such column, or nothing to draw, or the file's name ends in no format of pictures.
-            FedprivError: the file cannot be written.
+            ConfigError: If there is no such column or nothing to draw, or the file's extension is not a picture format.
+            FedprivError: If the file cannot be written.
         """
         from matplotlib import pyplot
 
@@ -147,7 +147,7 @@ class History(Sequence[Row]):
             self._check(name)
         drawn = columns or [name for name in self.columns if name not in ("round", "releases")]
         if not drawn:
-            raise ConfigError("history", list(self.columns), "has no column to draw besides round and releases")
+            raise ConfigError("history", list(self.columns), "has no column to draw except round and releases")
         figure, panels = pyplot.subplots(
             len(drawn), 1, sharex=True, squeeze=False, figsize=(8, 1 + 1.8 * len(drawn)), layout="constrained"
         )
@@ -177,7 +177,7 @@ class History(Sequence[Row]):
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _cells(self) -> list[list[str]]:
-        """Returns headings and rows as text: only the first and the last rows, where there are many."""
+        """Returns headings and rows as text; only the first and the last rows if there are many."""
         rows: list[Row] = [*self._rows]
         texts = [[_text(row.get(name)) for name in self.columns] for row in rows]
         if len(texts) > _MOST:

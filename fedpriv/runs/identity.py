@@ -1,4 +1,4 @@
-"""What must not change when a run is resumed: its settings and its model. And where its randomness comes from."""
+"""The settings and the model, which must not change when a run is resumed, and the source of its randomness."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from fedpriv.runs.settings_in_words import difference
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (
-    "was made with other settings, or by another version; resume with its own config.yaml, and the version of fedpriv "
-    "that began it"
+    "has other settings, or was written by another version; resume with its own config.yaml, and with the "
+    "version of fedpriv that began it"
 )
 
 _MAY_CHANGE = ("rounds", "privacy.epsilon", "privacy.noise_multiplier")
 
 KNOWN_NOISE = "the noise itself, to whoever knows the secret_seed of this test run"
-"""What a run with a given secret seed reveals beyond epsilon."""
+"""Facts beyond epsilon that a run with a given secret seed reveals."""
 
 
 def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
-    """Returns the error for a resume with other settings, with the names of those that differ where they are known."""
+    """Returns the error for a resume with other settings, with the names of the changed ones if known."""
     differing = difference({name: text for name, text in before.items() if not name.startswith("config.")}, words)
     if not differing:
         others = "strategy, privacy, rounds, network, sizes, seed and kind of model"
-        return f"{_OTHER_VERSION} (what differs is none of {others})"
+        return f"{_OTHER_VERSION} (the difference is not in {others})"
     return (
-        f"was made with other settings ({differing}): resume with those that it began with. More rounds, or another "
-        "epsilon, are a run that extends it, in another folder (extend); other data are another run"
+        f"has other settings ({differing}): resume with the original ones. For more rounds or another epsilon, "
+        "extend the run in another folder (extend); for other data, start a new run"
     )
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What noise and batches of a process start follow from.
+    """The source of noise and batches of a process start.
 
     Attributes:
-        secret_seed: The secret seed of a test, if it is given.
-        private: Whether the run adds private noise.
+        secret_seed: The secret seed of a test, if given.
+        private: True if the run adds private noise.
     """
 
     secret_seed: int | None
@@ -68,12 +68,12 @@ class Draws:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a run and its resumption have in common, and the randomness of this process start.
+    """The properties that a run shares with its resumption, and the randomness of this process start.
 
     Attributes:
         settings: Digest of everything that must be the same after a resume.
-        randomness: The random streams. Without privacy, all follow from the public seed. With privacy, noise and
-            batches follow from a secret that each process start draws anew and that is never written.
+        randomness: The random streams. Without privacy, all streams follow from the public seed. With privacy, noise
+            and batches follow from a secret that each process start draws anew and that is never written.
         name: Random name of the run, by which its ledger and its reservation in a budget are recognised.
         model: Digest of the model's layers, frozen parameters and buffers; empty until they are known.
         words: The settings by name.
@@ -95,8 +95,8 @@ class RunIdentity:
 
         Args:
             settings: Digest of everything that must be the same after a resume.
-            seed: The public seed, if it is given.
-            draws: What noise and batches follow from.
+            seed: The public seed, if given.
+            draws: The source of noise and batches.
             words: The settings by name.
         """
         if seed is None:
@@ -108,17 +108,17 @@ class RunIdentity:
     def resumed(
         settings: str, saved: Checkpoint, folder: Path | None, draws: Draws, words: Mapping[str, str]
     ) -> RunIdentity:
-        """Returns the identity of a run that goes on from a checkpoint: the same public seed, and a new secret.
+        """Returns the identity of a run that resumes from a checkpoint: the same public seed, and a new secret.
 
         Args:
             settings: Digest of everything that must be the same after a resume.
             saved: The checkpoint.
             folder: The run's folder, for error messages.
-            draws: What noise and batches follow from.
+            draws: The source of noise and batches.
             words: The settings by name.
 
         Raises:
-            FedprivError: the run was saved with other settings.
+            FedprivError: If the run was saved with other settings.
         """
         if saved.settings != settings:
             raise FedprivError(f"{folder} {_other_settings(saved.words, words)}")
@@ -141,12 +141,12 @@ class RunIdentity:
             settings: Digest of the new run's settings.
             saved: The checkpoint.
             folder: The earlier run's folder, for error messages.
-            draws: What noise and batches follow from.
+            draws: The source of noise and batches.
             words: The new run's settings by name.
             fixed_settings: See `Checkpoint.fixed_settings`.
 
         Raises:
-            FedprivError: the runs differ in more than rounds, target and noise.
+            FedprivError: If the runs differ in more than rounds, target and noise.
         """
         if saved.fixed_settings != fixed_settings:
             named = [name for name in {**saved.words, **words} if name not in _MAY_CHANGE]
@@ -155,18 +155,28 @@ class RunIdentity:
             after = {name: words[name] for name in named if name in words}
             differ = difference(before, after) or "values of the model, the loss, the problem or the network"
             raise FedprivError(
-                f"{folder} was made with other settings ({differ}): a run that extends it may change the number of "
-                "rounds, the target epsilon and the noise multiplier alone"
+                f"{folder} has other settings ({differ}): a run that extends it may change only the number of "
+                "rounds, the target epsilon and the noise multiplier"
             )
         seed = int(saved.seed, 16)
         randomness = Randomness(seed, draws.secret(seed), secrets.randbits(62), settings)
         return RunIdentity(settings, randomness, secrets.token_hex(16), words=words)
 
+    def for_ranks(self) -> tuple[object, ...]:
+        """Returns what the other processes of this run need for the same identity; see `from_main`."""
+        return self.settings, self.randomness.seeds(), self.name, self.model, dict(self.words)
+
+    @staticmethod
+    def from_main(sent: tuple[Any, ...]) -> RunIdentity:
+        """Returns the identity of which the main process sent `for_ranks`."""
+        settings, seeds, name, model, words = sent
+        return RunIdentity(settings, Randomness(*seeds), name, model, words)
+
     def with_model(self, model: nn.Module, saved: Checkpoint | None, folder: Path | None) -> RunIdentity:
         """Returns the same identity with the digest of its model.
 
         Raises:
-            FedprivError: the run was saved with another model.
+            FedprivError: If the run was saved with another model.
         """
         model_digest = fingerprint(model)
         if saved is not None and saved.model != model_digest:
@@ -185,17 +195,17 @@ class RunIdentity:
         """Returns a checkpoint of this run, with the fields that are known here.
 
         Args:
-            progress: The state to go on from.
+            progress: The state from which the run resumes.
             mark: Position in the ledger.
             seconds: Time spent so far.
             first_nonfinite: See `fedpriv.runs.results.Result`.
-            epoch_rounds: Rounds that share one secret draw; None if no rounds do.
-            first_round: The first round in which this process releases anything.
+            epoch_rounds: Number of rounds that share one secret draw; None if rounds share none.
+            first_round: The first round in which this process releases values.
         """
         epochs = dict[str, str]()
         if epoch_rounds is not None:
             epoch = progress.round // epoch_rounds
-            # this process drew the epoch from its first round on, or has the draw of the one that did; else it is lost
+            # this process drew the epoch from its first round on, or loaded the draw; otherwise the draw is lost
             if first_round <= epoch * epoch_rounds or epoch in self.randomness.epochs:
                 epochs[str(epoch)] = self.randomness.epoch_key(epoch).hex()
         return Checkpoint(
@@ -220,7 +230,7 @@ def restored(saved: Checkpoint, first: TrainState, folder: Path | None) -> Train
     """Returns the state in a checkpoint; `first`, the run's first state, shows which state its strategy keeps.
 
     Raises:
-        FedprivError: the strategy that was saved keeps other state, as another version's may.
+        FedprivError: If the saved strategy keeps other state, for example in another version.
     """
     try:
         return first.restored(saved.progress)
@@ -229,23 +239,23 @@ def restored(saved: Checkpoint, first: TrainState, folder: Path | None) -> Train
 
 
 def check_models(models: Sequence[str]) -> None:
-    """Refuses processes whose models differ in layers, frozen parameters or buffers.
+    """Raises an error for processes with models that differ in layers, frozen parameters or buffers.
 
     Args:
         models: Each process's digest of its model.
 
     Raises:
-        FedprivError: the digests differ.
+        FedprivError: If the digests differ.
     """
     if len({*models}) > 1:
-        fix = "make the same in each (torch.manual_seed), or load it from a file"
+        fix = "create the same model in each (torch.manual_seed), or load it from a file"
         raise FedprivError(f"processes of this run have models with other frozen values or buffers: {fix}")
 
 
 def digest_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind
-    """Returns a digest of settings and of the clients' models, losses and problems, but not of their data or code."""
+    """Returns a digest of settings and of the clients' models, losses and problems, without their data or code."""
     client_set = as_client_set(clients)
-    # no augmentation adds nothing to the digest
+    # a run without augmentation adds nothing to the digest
     if client_set.augmentation == Augmentation():
         views = []
     else:

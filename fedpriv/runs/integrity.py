@@ -1,8 +1,8 @@
-"""Check that the files of a run are complete and belong together.
+"""Checks that the files of a run are complete and consistent.
 
 A run writes the ledger first, then the metrics, then the checkpoint; after a crash each may be ahead of the next. A
 file that is behind the next one has lost lines (*incomplete*); files that contradict each other were changed
-(*altered*). docs/reliability.md says what the ledger's hash chain can prove.
+(*altered*). For the limits of the ledger's hash chain see docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fedpriv.runs.settings_in_words import difference, settings_in_words
 from fedpriv.storage.identity import of_config
 
 _KIND = ("unit", "relation")
-_SLACK = 1e-6  # relative: an epsilon that is counted again on another machine may differ in its last bits
+_SLACK = 1e-6  # relative: an epsilon computed again on another machine may differ in its last bits
 
 
 @dataclass(frozen=True)
 class IntegrityProblem:
-    """Something that is wrong with a run's files.
+    """A problem in a run's files.
 
     Attributes:
         kind: `"incomplete"`: something is missing. `"altered"`: something was changed.
-        text: A sentence that says what is wrong.
+        text: A sentence that describes the problem.
     """
 
     kind: Literal["incomplete", "altered"]
@@ -39,7 +39,7 @@ class IntegrityProblem:
 
 
 def findings(files: RunFiles) -> list[IntegrityProblem]:
-    """Compares a run's files and returns what is wrong with them; empty for an intact run, also after a crash."""
+    """Compares a run's files and returns the problems; empty for an intact run, also after a crash."""
     if files.ledger.altered:
         return [IntegrityProblem("altered", files.ledger.altered)]
     problems = [*_check_heads(files), *_check_rounds(files), *_check_config(files)]
@@ -47,7 +47,7 @@ def findings(files: RunFiles) -> list[IntegrityProblem]:
         problems += _check_result(files, files.result)
     if problems:
         return problems
-    # prices are compared only where the files fit each other
+    # costs are compared only if the files fit each other
     return [*_check_records(files)]
 
 
@@ -55,22 +55,22 @@ def refuse(problems: Sequence[IntegrityProblem]) -> None:
     """Raises an error that lists the problems, if there are any.
 
     Raises:
-        LedgerError: there are problems.
+        LedgerError: If there are problems.
     """
     if problems:
         texts = "; ".join(f"{problem.kind}: {problem.text}" for problem in problems)
-        raise LedgerError(f"{texts}. What was spent is unknown: restore the files from a copy")
+        raise LedgerError(f"{texts}. The privacy cost is unknown: restore the files from a copy")
 
 
 def check_resumed(folder: Path, plan: Plan) -> None:
-    """Checks that a stopped run can go on: its files fit each other and its plan.
+    """Checks that a stopped run can resume: its files fit each other and its plan.
 
     Args:
         folder: The run's folder.
-        plan: The plan, made anew from the settings.
+        plan: The plan, computed again from the settings.
 
     Raises:
-        LedgerError: the files do not fit, or the ledger is missing or damaged.
+        LedgerError: If the files do not fit, or the ledger is missing or damaged.
     """
     files = RunFiles.read(folder)
     problems = findings(files)
@@ -80,14 +80,14 @@ def check_resumed(folder: Path, plan: Plan) -> None:
 
 
 def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
-    """Yields what in a ledger contradicts the run's plan: other facts in its header, or records with more noise."""
+    """Yields contradictions of a ledger and the run's plan: other header facts, or records with more noise."""
     header = files.ledger.header
     privacy = plan.privacy
     facts = {"n_clients": plan.n_clients, "delta": privacy.delta, "planned": len(plan.records)}
     for name, planned in facts.items():
         noted = getattr(header, name)
         if noted is not None and noted != planned:
-            text = f"{files.ledger.path}, line 1 has {name} = {noted!r}, and the run's plan {planned!r}"
+            text = f"{files.ledger.path}, line 1 has {name} = {noted!r}, but the run's plan has {planned!r}"
             yield IntegrityProblem("altered", text)
     planned_records = {(record.round, record.query, record.index): record for record in plan.records}
     for number, record in enumerate(files.ledger.records, start=2):
@@ -106,7 +106,7 @@ def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
             )
             return
         if _largest(record.noise_multiplier) > _largest(planned) * (1 + _SLACK):
-            noted = f"noise multiplier {record.noise_multiplier!r} where the plan has {planned!r}"
+            noted = f"noise multiplier {record.noise_multiplier!r}, but the plan has {planned!r}"
             yield IntegrityProblem("altered", f"{files.ledger.path}, line {number} has {noted}")
             return
 
@@ -118,29 +118,27 @@ def _largest(multiplier: float | tuple[float, ...]) -> float:
 
 
 def _marks(files: RunFiles) -> Iterator[tuple[str, LedgerPosition]]:
-    """Yields how far the ledger had come by each of the other files, with the words in which an error says so."""
+    """Yields the ledger position that each of the other files contains, with a text for errors."""
     if files.checkpoint is not None:
-        yield "the checkpoint has seen", LedgerPosition(files.checkpoint.records, files.checkpoint.head)
+        yield "the checkpoint counts", LedgerPosition(files.checkpoint.records, files.checkpoint.head)
     for row in files.metrics:
         if "releases" in row:
-            yield "the metrics tell of", LedgerPosition(row["releases"], row.get("head"))
+            yield "the metrics count", LedgerPosition(row["releases"], row.get("head"))
     if files.result is not None:
         yield "result.json counts", LedgerPosition(files.result["releases"], files.result.get("head"))
 
 
 def _check_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """Compares the ledger with the other files, which note how many records it had and the hash of the last one."""
+    """Compares the ledger with the other files, which contain its number of records and the hash of the last one."""
     ledger = files.ledger
     n_records = len(ledger.texts)
     result = files.result
     counter, counted = max(_marks(files), key=lambda mark: mark[1].releases, default=("", LedgerPosition(0, None)))
     if counted.releases > n_records:
-        yield IntegrityProblem(
-            "incomplete", f"{ledger.path} holds {n_records} records but {counter} {counted.releases}"
-        )
+        yield IntegrityProblem("incomplete", f"{ledger.path} has {n_records} records but {counter} {counted.releases}")
     if result is not None and result["releases"] < n_records:
         yield IntegrityProblem(
-            "altered", f"{ledger.path} holds {n_records} records and result.json counts {result['releases']}"
+            "altered", f"{ledger.path} has {n_records} records but result.json counts {result['releases']}"
         )
     if n_records and result is None and files.checkpoint is None and files.unread is None:
         yield IntegrityProblem("incomplete", f"{files.folder / 'checkpoint.pt'} is missing")
@@ -148,8 +146,8 @@ def _check_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
         yield IntegrityProblem("incomplete", files.unread)
     for counter, mark in _marks(files):
         if mark.releases <= n_records and mark.head != ledger.head(mark.releases):
-            text = f"{counter} {mark.releases} records, with another hash at their end"
-            yield IntegrityProblem("altered", f"{text} than line {mark.releases + 1} of {ledger.path} has")
+            text = f"{counter} {mark.releases} records, with another hash of the last one"
+            yield IntegrityProblem("altered", f"{text} than line {mark.releases + 1} of {ledger.path}")
             return
 
 
@@ -165,24 +163,24 @@ def _check_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
             kind = "incomplete"
         else:
             kind = "altered"
-        yield IntegrityProblem(kind, f"{path} has {len(rounds)} rounds and result.json {files.result['rounds']}")
+        yield IntegrityProblem(kind, f"{path} has {len(rounds)} rounds but result.json {files.result['rounds']}")
     elif files.checkpoint is not None and files.settings is not None and len(rounds) < files.checkpoint.round:
         yield IntegrityProblem(
-            "incomplete", f"{path} has {len(rounds)} rounds and the checkpoint {files.checkpoint.round}"
+            "incomplete", f"{path} has {len(rounds)} rounds but the checkpoint {files.checkpoint.round}"
         )
 
 
 def _check_config(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """Checks that the settings are those that the run began with."""
+    """Checks that the settings are unchanged since the run began."""
     digest_at_start = files.ledger.header.config
     if files.settings is not None and digest_at_start is not None and of_config(files.settings) != digest_at_start:
         changed = _changed_settings(files)
         which = f" ({changed})" if changed else ""
-        yield IntegrityProblem("altered", f"{files.settings_path} is not the one that the run began with{which}")
+        yield IntegrityProblem("altered", f"{files.settings_path} has changed since the run began{which}")
 
 
 def _changed_settings(files: RunFiles) -> str:
-    """Returns which settings of the configuration changed since the checkpoint; empty where that is not known."""
+    """Returns the settings of the configuration that changed since the checkpoint; empty if unknown."""
     if files.checkpoint is None:
         words = {}
     else:
@@ -203,7 +201,7 @@ def _privacy_setting(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a set
 
 
 def _check_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """Checks that as many blocks of examples or clients take turns as the configuration says: more cost less."""
+    """Checks that the number of alternating blocks of examples or clients matches the settings: more cost less."""
     time = next((record.time for record in files.ledger.records), None)
     settings = files.settings
     if time is None or settings is None:
@@ -219,12 +217,12 @@ def _check_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
         setting = _privacy_setting(files, "sampling")
     blocks = _blocks(setting)
     if blocks != time.separation:
-        text = f"{files.settings_path.name} has {blocks!r} blocks take turns, and the ledger {time.separation}"
+        text = f"{files.settings_path.name} has {blocks!r} cyclic blocks, but the ledger {time.separation}"
         yield IntegrityProblem("altered", text)
 
 
 def _blocks(setting: Any) -> Any:  # noqa: ANN401 - a setting is what it is
-    """Returns how many blocks take turns by the setting of batches or of cohorts; 1 if none do."""
+    """Returns the number of alternating blocks in the setting of batches or of cohorts; 1 without blocks."""
     if not isinstance(setting, dict):
         return 1
     fields = cast("dict[str, Any]", setting)
@@ -237,9 +235,9 @@ def _blocks(setting: Any) -> Any:  # noqa: ANN401 - a setting is what it is
 
 
 def _check_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
-    """Checks that the result is the one that the run ended with."""
+    """Checks that the result belongs to the end of the run."""
     if not is_linked(result, str(result.get("head"))):
-        yield IntegrityProblem("altered", f"{files.folder / 'result.json'} is not as it was written")
+        yield IntegrityProblem("altered", f"{files.folder / 'result.json'} was changed after it was written")
 
 
 def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
@@ -255,7 +253,7 @@ def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
         if _privacy_setting(files, name) not in (None, released_value):
             yield IntegrityProblem(
                 "altered",
-                f"{files.settings_path.name} has {name} = {_privacy_setting(files, name)!r}, and the ledger "
+                f"{files.settings_path.name} has {name} = {_privacy_setting(files, name)!r}, but the ledger "
                 f"{released_value!r}",
             )
     yield from _check_turns(files)
@@ -265,7 +263,9 @@ def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
     if files.result is not None:
         reported = float(files.result["epsilon"])
         whole = files.result["ended"] in ("rounds", "budget")
-        # a run that its strategy ended is charged for its whole plan, of which the ledger holds a part
+        # a run that its strategy ended is charged for its whole plan, but the ledger contains only a part
         if not math.isclose(reported, counted.epsilon, rel_tol=_SLACK) and (whole or reported < counted.epsilon):
-            text = f"the epsilon of {reported:.4g} in result.json is not that of the ledger's records"
-            yield IntegrityProblem("altered", f"{text}, unless another version of fedpriv counted them")
+            text = (
+                f"the epsilon of {reported:.4g} in result.json differs from the one computed from the ledger's records"
+            )
+            yield IntegrityProblem("altered", f"{text}, unless another version of fedpriv computed it")

@@ -1,6 +1,6 @@
 """Files with one line a round: `metrics.jsonl`, which every run with a folder writes, and `metrics.csv`.
 
-A resumed run continues from its checkpoint (with zeros for lost answers), so lines past it are removed first (`keep`).
+A resumed run continues from its checkpoint (with zeros for lost results), so lines past it are removed first (`keep`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ METRICS = "metrics.jsonl"
 
 
 class RoundLines:
-    """A file of one line a round that only ever grows.
+    """A file with one line per round that only grows.
 
     Args:
         path: The file.
         rounds: The rounds of its complete lines, below the heading.
-        keep: Keep the lines of rounds up to this one.
+        keep: Number of the last round for which lines are kept.
         heading: First line of a new file.
 
     Attributes:
-        heading: First line of the file; that of the existing file if any of its lines are kept.
+        heading: First line of the file: the heading of the existing file if any of its lines are kept.
 
     Raises:
-        FedprivError: the file cannot be written.
+        FedprivError: If the file cannot be written.
     """
 
     def __init__(self, path: Path, rounds: Sequence[int], keep: float, heading: str = "") -> None:
@@ -54,7 +54,7 @@ class RoundLines:
             raise _full(path, error) from error
 
     def write(self, report: RoundReport, line: str) -> None:
-        """Appends the line of a round, unless the file has it; writes it to the disk before a checkpoint follows."""
+        """Appends the line of a round, unless the file has it; writes it to disk before a checkpoint follows."""
         if report.round > self._last:
             try:
                 self._file.append(line.encode())
@@ -79,7 +79,7 @@ class MetricsFile:
         keep: Keep lines of an existing file up to this round; 0 starts a new file.
 
     Raises:
-        FedprivError: the file cannot be written.
+        FedprivError: If the file cannot be written.
     """
 
     def __init__(self, path: Path, keep: float = 0) -> None:

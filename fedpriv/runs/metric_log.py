@@ -11,7 +11,7 @@ from fedpriv.network.rounds import TrainState
 
 
 class MetricLog:
-    """Metrics for reports, with those of earlier rounds.
+    """Metrics for reports, including earlier rounds.
 
     Args:
         model_metrics: Evaluates models.
@@ -26,11 +26,11 @@ class MetricLog:
         self._measures = model_metrics
         self._every = every
         self.rows: list[dict[str, Any]] = list(before)
-        # the round and number of examples of the latest evaluation, and its metrics
+        # round and number of examples of the latest evaluation, and its metrics
         self._latest: tuple[int, int | None, dict[str, float], dict[str, Any]] | None = None
 
     def is_due(self, finished: int, *, last: bool) -> bool:
-        """Whether models are evaluated after `finished` rounds; `last` is the end of the run."""
+        """True if models are evaluated after `finished` rounds; `last` marks the end of the run."""
         return last or finished % self._every == 0
 
     def metrics(self, progress: TrainState, *, last: bool) -> dict[str, float]:
@@ -45,9 +45,9 @@ class MetricLog:
         return values | self._measures.strategy.monitored(progress.server)
 
     def final_metrics(self, progress: TrainState) -> tuple[dict[str, float], dict[str, Any]]:
-        """Returns metrics of the model (the mean over nodes), and of nodes' own models and clients.
+        """Returns metrics of the model (the mean over nodes), and metrics of nodes' own models and clients.
 
-        Those of the last report are used again.
+        The metrics of the last report are reused.
         """
         model_values, further = self._measure(progress, model_metrics.AT_THE_END)
         return dict(model_values), further

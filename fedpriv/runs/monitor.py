@@ -1,4 +1,4 @@
-"""What a run reports after each round: metrics, epsilon, whether it has to end, and why."""
+"""Reports of a run after each round: metrics, epsilon, and the reason if the run has to end."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class RunMonitor:
         target: The target epsilon; None without one.
         log: Metrics of the rounds so far.
         accountant: The run's epsilon.
-        health: In which round something first was not finite.
-        stopping: How long the metric of `stop` has not improved.
-        best: The models of the round that tested best; up to date on the main process only.
-        is_over: Whether no further round will be made.
-        is_void: Whether no bound on epsilon holds, since the run's code kept something of earlier examples.
+        health: First rounds in which a value was not finite.
+        stopping: Number of rounds without improvement of the metric of `stop`.
+        best: The models of the round with the best test metric; up to date on the main process only.
+        is_over: True if no further round will be made.
+        is_void: True if no bound on epsilon holds, since the run's code kept state from earlier examples.
     """
 
     strategy: Strategy
@@ -48,7 +48,7 @@ class RunMonitor:
 
     @property
     def stops(self) -> bool:
-        """Whether the last round ends the run: it is void, a value is not finite, or a metric no longer improves."""
+        """True if the last round ends the run: it is void, a value is not finite, or a metric no longer improves."""
         return self.is_void or self.health.stops or self.stopping.stops
 
     def why_ended(self, state: TrainState) -> Ended:
@@ -63,13 +63,13 @@ class RunMonitor:
             return "nonfinite"
         if self.stopping.stops:
             return "metric"
-        # whoever else raises `BudgetExhausted`, such as a strategy, may do so because of an answer
+        # other code that raises `BudgetExhausted`, such as a strategy, may do so because of a query result
         if self.is_over and self.accountant.is_exhausted:
             return "budget"
         return "left"
 
     def is_evaluated(self, state: TrainState) -> bool:
-        """Whether the models of this state are evaluated for its report."""
+        """True if the models of this state are evaluated for its report."""
         return self.log.is_due(state.round, last=False) or self.why_ended(state) != "left"
 
     def after_round(
@@ -82,14 +82,14 @@ class RunMonitor:
         """Evaluates the models of a finished round and returns its report.
 
         Args:
-            state: The state after the round, with the models of all clients where they are evaluated.
-            position: How far the ledger had come.
-            constraint_metrics: How far constraints hold; see `ModelMetrics.of_multipliers`.
-            is_checkpoint_due: Tells whether a checkpoint follows this round, from whether it is the last one.
+            state: The state after the round, with the models of all clients if they are evaluated.
+            position: Ledger position after the round.
+            constraint_metrics: Violations of constraints; see `ModelMetrics.of_multipliers`.
+            is_checkpoint_due: Returns True if a checkpoint follows this round; its argument is True for the last round.
         """
         before = self.health
 
-        # models first: whether they are finite decides whether this is the last round, which is always evaluated
+        # models first: if they are not finite, this is the last round, which is always evaluated
         self.health = before.after(state.round, {"model": state.models})
         metrics = self.log.metrics(state, last=self.why_ended(state) != "left") | constraint_metrics
         self.health = self.health.after(state.round, metrics)

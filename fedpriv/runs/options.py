@@ -1,4 +1,4 @@
-"""The arguments of `train` and `Training`: each is declared, typed and described here, once."""
+"""The arguments of `train` and `Training`, each declared, typed and described once."""
 
 from __future__ import annotations
 
@@ -41,44 +41,45 @@ class TrainingOptions:
         privacy: The privacy settings, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
         rounds: Number of rounds.
         seed: Public seed of cohorts and links; drawn by default.
-        secret_seed: Seed of noise and batches, for tests and figures that must repeat exactly: whoever knows it can
-            subtract the noise, and all that prints epsilon says so. By default noise follows from random bits of the
-            operating system, which the process keeps in memory and never writes. A run without privacy follows from
-            `seed` alone.
-        network: Who sends to whom: `Star(n_clients)`, a server and all clients, by default, or a `Graph`.
-        test: Public test data for metrics, as (input, target) pairs; of a loader its data set.
-        compute: Settings of speed.
-        evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
-        checkpoint_every: Rounds between checkpoints (with a folder). By default they are written as often as they are
-            cheap: so that they take at most 5 % of the run's time. A crash loses the rounds since the last one.
-        folder: Where ledger and checkpoint are written, for `resume`; None keeps the run in memory.
+        secret_seed: Seed of noise and batches, for tests and figures that must repeat exactly. It must stay secret:
+            with it the noise can be subtracted, and every printed epsilon carries this note. By default noise is
+            computed from random bits of the operating system, which the process keeps in memory and never writes. A run
+            without privacy is determined by `seed` alone.
+        network: The connections: `Star(n_clients)` (default), a server and all clients, or a `Graph`.
+        test: Public test data for metrics, as (input, target) pairs; for a loader, its data set is used.
+        compute: Settings of the computation.
+        evaluate_every: Rounds between evaluations on the test data, 1 by default; the last round is always evaluated.
+        checkpoint_every: Rounds between checkpoints (with a folder). By default checkpoints are written as often as
+            possible while they take at most 5 % of the run's time. A crash loses the rounds since the last one.
+        folder: Folder of the ledger and the checkpoint, for `resume`; None (default) keeps the run in memory.
         settings: Digest of the configuration, if there is one. It is checked on resume.
-        resume: Go on from the folder's checkpoint, with new noise, or from the start if the run was killed before its
-            first one. What was released after the checkpoint stays charged, and is not released or charged again.
-        extend: Folder of a finished run to go on with: its model and state are taken over, `rounds` counts its rounds
-            too, and epsilon is for both parts together. The further rounds have noise of their own, computed from what
-            the target leaves. Only `rounds`, the target epsilon and the noise multiplier may differ. `folder`, if
+        resume: True resumes from the folder's checkpoint, with new noise, or from the start if the run was killed
+            before its first checkpoint. Values that were released after the checkpoint stay charged, and are not
+            released or charged again.
+        extend: Folder of a finished run to extend: the run continues with its model and state, `rounds` includes its
+            rounds, and epsilon covers both parts together. The further rounds have independent noise, computed from the
+            rest of the target. Only `rounds`, the target epsilon and the noise multiplier may differ. `folder`, if
             given, is a new one.
-        compare: For runs with constraints and without privacy: also solve the problem with all data in one place, and
-            report the relative difference of the objectives.
-        optimum: Smallest value of the objective, if known. Then the result has the gap to it, computed on the training
-            data without noise: for experiments on public data only.
-        stop_on: End the run when a released model is not finite (`"nonfinite"`), also when its test loss is not
-            (`"nonfinite_loss"`), or never (`"nothing"`). The whole plan is then charged.
-        stop: End the run when a metric on the test data no longer improves, e.g. `Stop("accuracy", patience=5)`. The
-            whole plan is then charged, since the stop depends on answers: it saves time, not epsilon.
-        keep: Which model the result has: that of the `"last"` round, or of the round that tested `"best"`, by the
-            metric of `stop` or by accuracy, else by loss. Choosing costs no epsilon, since test data are public and the
-            models are released anyway. But the metric that chose a model is optimistic: judge it on other test data. A
-            resumed run goes on from its last model.
-        save_node_models: Also write each node's model to the folder, `node_models.pt`.
-        metrics: Metrics of your own on the test data, by name: functions of (outputs, targets) of all test examples,
-            or objects with `update`, `compute` and `reset`, as torchmetrics' are. They are reported as `test_<name>`.
-        client_tests: A public test set of each client, None for a client without one. Reports then have test metrics
-            over clients, each client's model on its own set: `client_test_accuracy_min`, `_p10`, `_median`, `_p90`,
-            `_max` and `_mean`. Without `test` all sets together are the test data.
-        client_names: A name for each client, which is public: results, `fedpriv show` and pictures call clients by it,
-            and the result has each one's test metrics under its name.
+        compare: True, for runs with constraints and without privacy, also solves the problem with all data in one
+            place, and reports the relative difference of the objectives.
+        optimum: Smallest value of the objective, if known. The result then contains the gap to it, computed on the
+            training data without noise: not private, for experiments on public data only.
+        stop_on: Ends the run when a released model is not finite (`"nonfinite"`, default), also when its test loss is
+            not finite (`"nonfinite_loss"`), or never (`"nothing"`). The whole plan is then charged.
+        stop: Ends the run when a metric on the test data no longer improves, e.g. `Stop("accuracy", patience=5)`. The
+            whole plan is then charged, since the stop depends on query results: it saves time, not epsilon.
+        keep: Model of the result: the `"last"` one (default), or the `"best"` one on the test data, by the metric of
+            `stop` or by accuracy, else by loss. The choice costs no epsilon, since test data are public and the models
+            are released anyway. But the metric that chose a model is optimistic: evaluate the model on other test data.
+            A resumed run continues from its last model.
+        save_node_models: True also writes each node's model to the folder, `node_models.pt`.
+        metrics: Custom metrics on the test data, by name: functions of (outputs, targets) of all test examples, or
+            objects with `update`, `compute` and `reset`, such as torchmetrics'. They are reported as `test_<name>`.
+        client_tests: Public test set of each client, None for a client without one. Reports then contain test metrics
+            over clients, where each client's model is evaluated on the client's set: `client_test_accuracy_min`,
+            `_p10`, `_median`, `_p90`, `_max` and `_mean`. Without `test` all sets together are the test data.
+        client_names: Public name of each client: results, `fedpriv show` and pictures use it, and the result has each
+            client's test metrics under its name.
     """
 
     clients: Sequence[Client]
@@ -110,11 +111,11 @@ class TrainingOptions:
 
 @dataclass(frozen=True, eq=False)
 class TrainOptions(TrainingOptions):
-    """Arguments of `train`: those of `Training`, and where reports go.
+    """Arguments of `train`: the arguments of `Training`, and the receivers of reports.
 
     Args:
-        sinks: Receive a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
-        progress: Show a progress bar on standard error; where that is no terminal and no notebook, about 20 lines. By
+        sinks: Receivers of a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
+        progress: True shows a progress bar on standard error; outside of terminals and notebooks, about 20 lines. By
             default it is shown on a terminal only.
     """
 
@@ -126,11 +127,11 @@ class TrainOptions(TrainingOptions):
 def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[OptionsT], R]], Callable[P, R]]:
     """Decorator that gives a function the arguments of an options class instead of one object of it.
 
-    The function's signature, annotations and the `Args` of its docstring are those of the class, so that `help`,
-    editors and `fedpriv.settings.checks.checked` show and check the same ones.
+    The function's signature, annotations and the `Args` of its docstring are taken from the class, so that `help`,
+    editors and `fedpriv.settings.checks.checked` show and check the same arguments.
 
     Args:
-        options: The dataclass whose fields are the arguments.
+        options: The dataclass with the arguments as fields.
     """
 
     def decorate(function: Callable[[OptionsT], R]) -> Callable[P, R]:
@@ -161,7 +162,7 @@ def initialised_by(
 
 
 def described_arguments(options: type) -> str:
-    """Returns the `Args` section of an options class with those of its base classes, indented as in its source."""
+    """Returns the `Args` section of an options class, including its base classes, indented as in its source."""
     sections = list[str]()
     for parent in reversed(options.__mro__):
         described = re.search(r"\n {4}Args:\n(.*)", parent.__dict__.get("__doc__") or "", re.DOTALL)

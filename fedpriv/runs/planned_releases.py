@@ -1,7 +1,7 @@
-"""The planned releases of a run, as its checkpoint keeps them: whoever counts a run that was left early needs the rest.
+"""The planned releases of a run, as stored in its checkpoint and needed to charge a run that stopped early.
 
-The text holds the plan's table: each kind of release once, as a line of the ledger, and for each release its kind, its
-round and its clients. The numbers are compressed (zlib, RFC 1950) and written in base64.
+The text contains the plan's table: each kind of release once, as a line of the ledger, and for each release its kind,
+its round and its clients. The numbers are compressed (zlib, RFC 1950) and written in base64.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from fedpriv.privacy.record_table import RecordTable
 
 @dataclass(frozen=True)
 class PlannedReleases:
-    """All releases that a run planned before it read data, and the limit that it was held to.
+    """All releases that a run planned before it read data, and its epsilon limit.
 
     Attributes:
         records: The planned releases, in order.
         n_clients: Number of clients.
         delta: Delta of the privacy settings.
         limit: Target epsilon; None without one.
-        fits: Whether the noise was computed from the target, so that the whole plan meets it.
-        private: False for a run without privacy, whose epsilon is infinite from its first release on.
+        fits: True if the noise was computed from the target, so that the whole plan meets it.
+        private: False for a run without privacy, which has infinite epsilon from its first release on.
     """
 
     records: RecordTable
@@ -55,7 +55,7 @@ class PlannedReleases:
         )
 
     def packed(self) -> str:
-        """Returns the plan as a text; a plan of equal rounds takes some hundred bytes, however many they are."""
+        """Returns the plan as text; a plan of equal rounds takes some hundred bytes for any number of rounds."""
         rounds = self.records.rounds
         facts = {
             "n_clients": self.n_clients,
@@ -80,7 +80,7 @@ class PlannedReleases:
             header: The header of the run's ledger, which holds the pairs that share a secret and the noise matrix.
 
         Raises:
-            ValueError: the text holds no plan.
+            ValueError: If the text contains no plan.
         """
         try:
             facts: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
@@ -98,13 +98,13 @@ class PlannedReleases:
             raise ValueError(f"no plan of a run ({error})") from error
 
     def is_of(self, ledger: LedgerFile) -> bool:
-        """Returns whether the plan has every release on record, at no less than its cost.
+        """Returns True if the plan contains every release on record, at no less than its cost.
 
-        Then its remaining releases are those of the run. Sizes enter a plan where batches have a fixed size: for more
-        examples than there were, the rest would cost too little.
+        In that case its remaining releases belong to the run. Sizes affect a plan if batches have a fixed size: for
+        more examples than there were, the rest would cost too little.
 
         Raises:
-            LedgerError: the ledger is damaged or altered.
+            LedgerError: If the ledger is damaged or altered.
         """
         header = ledger.header
         if self.n_clients != header.n_clients or header.planned not in (None, len(self.records)):
@@ -120,14 +120,14 @@ class PlannedReleases:
         """Returns the releases that a run has not made, as far as its limit allows them.
 
         Args:
-            on_record: All that the run has released.
-            attempt: Label of the run's own releases; those of a run that it extends have another.
+            on_record: All releases of the run.
+            attempt: Label of the run's own releases; the releases of an earlier run that it extends have another label.
             finished: Number of finished rounds at that checkpoint.
         """
         if not self.private:
             return []
         of_attempt = [record for record in on_record if record.attempt == attempt]
-        # rounds before the last one on record are over, also those that were lost
+        # rounds before the last one on record are over, including lost ones
         first = max((record.round for record in of_attempt), default=finished)
         keys = {(record.round, record.query, record.index) for record in of_attempt}
         remaining = [

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport
 
 _PLAIN_LINES = 20
-_LEAST_SECONDS = 0.5  # of a speed: reports come in groups of up to a tenth of a second, one right after the other
+_LEAST_SECONDS = 0.5  # for a speed: reports arrive in groups of up to a tenth of a second
 
 
 def moves(console: Console) -> bool:
-    """Whether a progress bar can move on this console: on a terminal or in a notebook."""
+    """True if a progress bar can be updated on this console: on a terminal or in a notebook."""
     return console.is_terminal or console.is_jupyter
 
 
@@ -34,8 +34,8 @@ class ProgressDisplay:
     Args:
         rounds: Number of rounds of the run.
         done: Rounds done before a resume.
-        console: Where it is shown; standard error by default.
-        clock: Gives the time in seconds.
+        console: Output console; standard error by default.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ProgressDisplay:
             self._progress.start()
 
     def write(self, report: RoundReport) -> None:
-        """Shows one round; does nothing once the terminal is gone."""
+        """Shows one round; does nothing once the terminal is closed."""
         with suppress(OSError):
             self._show(report)
 
@@ -107,7 +107,7 @@ class ProgressDisplay:
 
 
 def _live_metrics() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
-    """Yields name, words and table row of each metric that is shown; the others are in files and TensorBoard alone."""
+    """Yields name, words and table row of each displayed metric; the others are in files and TensorBoard only."""
     for row in (*metrics.TESTED, *metrics.OF_NODES, *metrics.OF_RUN, *metrics.REPORTED):
         if row.live:
             yield row.name, row.live, row

@@ -1,4 +1,4 @@
-"""Reports of rounds whose ledger lines one sync brings to the disk (docs/design/0017-grouped-syncs.md)."""
+"""Reports of several rounds that share one sync of the ledger to disk (docs/design/0017-grouped-syncs.md)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fedpriv.runs.results import RoundReport
 from fedpriv.storage.folder import RunFolder
 
 GROUP_SECONDS = 0.1
-"""How long the report of a round may wait for a sync that it shares with later rounds."""
+"""Longest time in seconds that a round's report may wait for a sync that it shares with later rounds."""
 
 
 def longest_wait(
     mesh: Mesh, folder: RunFolder | None, state: StateName, pace: float | None, code: Iterable[object]
 ) -> float:
-    """Returns for how many seconds reports may wait for a common sync: 0 where a value might be seen before it.
+    """Returns the longest wait in seconds of reports for a common sync: 0 if a value might be visible before it.
 
     Args:
-        mesh: The processes of the run: others would hold values as well.
-        folder: The run's folder; without one there is nothing to sync.
-        state: Where clients' state is between rounds: on the disk it may survive a power cut that the ledger does not.
-        pace: Seconds of which a round takes a whole multiple; None if rounds take what they take.
-        code: All that computes with released values while rounds run; code of a user's own may show them.
+        mesh: The processes of the run, since others would hold values as well.
+        folder: The run's folder; without a folder there is nothing to sync.
+        state: Location of clients' state between rounds: on disk it may survive a power cut that the ledger does not.
+        pace: Seconds; each round takes a whole multiple of it. None if the time of rounds is not padded.
+        code: All code that computes with released values while rounds run; user code may show them.
     """
     if folder is None or mesh.world.world_size > 1 or state != "memory" or pace is not None:
         return 0.0
@@ -36,11 +36,11 @@ def longest_wait(
 
 
 class ReportGroup:
-    """Reports that nobody has seen, since their ledger lines may not be on the disk yet.
+    """Reports that are not yet visible, since their ledger lines may not be on disk.
 
     Args:
-        seconds: How long a report may wait; 0 waits for no other round.
-        sync: Brings all ledger lines to the disk, or raises.
+        seconds: Longest wait of a report; 0 does not wait for other rounds.
+        sync: Writes all ledger lines to disk, or raises.
     """
 
     def __init__(self, seconds: float, sync: Callable[[], None]) -> None:
@@ -55,14 +55,14 @@ class ReportGroup:
 
     @property
     def is_due(self) -> bool:
-        """Whether the reports have waited long enough."""
+        """True if the reports have waited long enough."""
         return time.monotonic() - self._synced_at >= self._seconds
 
     def take(self) -> list[RoundReport]:
-        """Brings the ledger to the disk, and returns the reports, which may then be seen.
+        """Writes the ledger to disk and returns the reports, which may then become visible.
 
         Raises:
-            LedgerError: the lines may not be on the disk; the reports are lost.
+            LedgerError: If the lines may not be on disk; the reports are lost.
         """
         reports = self._reports
         self._reports = []
@@ -73,10 +73,10 @@ class ReportGroup:
 
     @contextmanager
     def synced(self) -> Generator[None]:
-        """A context whose end brings the ledger to the disk, also if an error ends it: it may show values.
+        """A context that writes the ledger to disk at its end, also after an error, since the error may show values.
 
-        A caller who leaves the iteration early has only reports whose lines are on the disk already. Python may then
-        close the iteration while it exits, when modules have lost their contents.
+        If a caller leaves the iteration early, the lines of all reports that the caller received are already on disk.
+        Python may then close the iteration at exit, when modules have lost their contents.
         """
         try:
             yield

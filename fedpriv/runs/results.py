@@ -1,4 +1,4 @@
-"""A report for each round, and the result at the end of a run."""
+"""The report of each round, and the result at the end of a run."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 Ended = Literal["rounds", "strategy", "budget", "nonfinite", "metric", "left", "state"]
 _ENDINGS: dict[Ended, str] = {
-    "strategy": "the strategy said that it was done",
-    "budget": "the next round would overspend epsilon",
-    "nonfinite": "training broke, a released model or loss was not finite",
-    "metric": "the test metric no longer improved",
-    "left": "it was left",
-    "state": "its code kept something of earlier examples, so no bound on epsilon holds",
+    "strategy": "the strategy ended the run",
+    "budget": "the next round would exceed epsilon",
+    "nonfinite": "training failed: a released model or loss was not finite",
+    "metric": "the test metric stopped improving",
+    "left": "it was abandoned",
+    "state": "its code kept state of earlier examples, so no bound on epsilon holds",
 }
 
 
@@ -51,13 +51,13 @@ def software() -> str:
 
 
 def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | None = None) -> str:
-    """Returns in words why a run has fewer rounds than planned; empty if it has all of them.
+    """Returns the reason for fewer rounds than planned, in words; empty if all rounds were made.
 
     Args:
-        ended: What ended it.
+        ended: The reason in one word.
         planned: Number of rounds that were planned.
-        spent: What the run is charged.
-        status: What the strategy reports, e.g. that it converged.
+        spent: The charge of the run.
+        status: Status of the strategy, e.g. that it converged.
     """
     if ended == "rounds":
         return ""
@@ -74,22 +74,27 @@ def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | N
 @checks.checked("report")
 @dataclass(frozen=True)
 class RoundReport:
-    """What is known after a round. All of it is computed from public data and from released, noised values.
+    """The state after a round, computed from public data and from released, noised values only.
 
     Attributes:
         round: Number of finished rounds.
         rounds: Number of rounds of the whole run.
-        metrics: Values on public test data (`test_...`), the bytes sent so far and, where clients' models differ, how
-            far apart they are (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); with
+        metrics: Values on public test data (`test_...`), the bytes sent so far and, if the clients' models differ,
+            their distance (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); with
             `client_tests` also `client_test_accuracy_min` and so on. Empty in rounds without an evaluation.
-        epsilon: Upper bound on what the rounds so far have spent (the largest over clients). It is cheap, and may be
-            somewhat above the tight bound, which `Result.spent` has; never above the limit. If the run stops early,
-            what it is charged.
+        epsilon: Upper bound on the epsilon of the rounds so far (the largest over clients). It is fast to compute and
+            can be somewhat above the tight bound of `Result.spent`, but never above the limit. If the run stops early,
+            the charge of the run.
         target: The target epsilon, or None.
         releases: Number of records in the ledger, all on the physical disk if the ledger is a file.
-        checkpoint: Whether a checkpoint is written after this report; a sink must first sync what should survive.
+        checkpoint: True if a checkpoint is written after this report; a sink must first sync files that should survive.
         head: The `chain` hash of the ledger's last line; None if it has no chain.
         warning: A message when the model or the test loss is not finite for the first time; else None.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.RoundReport(1, 5, {"test_accuracy": 0.5}, epsilon=0.4, target=1.0, releases=1).rounds
+        5
     """
 
     round: int
@@ -106,44 +111,55 @@ class RoundReport:
 @checks.checked("result")
 @dataclass(frozen=True, repr=False)
 class Result:
-    """The result of a run; `to_json` gives `result.json`, and a notebook shows it as a card.
+    """The result of a run. `to_json` returns the content of `result.json`; a notebook displays the result as a card.
 
-    On a graph every node has a model; "the model" below is their mean.
+    On a graph every node has a model; "the model" below is the mean of the nodes' models.
 
     Attributes:
         strategy: The algorithm's name.
         rounds: Number of finished rounds.
-        planned_rounds: Number of rounds that were asked for.
+        planned_rounds: Number of planned rounds.
         test_accuracy: Accuracy of the model on public test data; None without test data or classes.
         test_loss: Loss of the model on public test data; None without test data.
-        ended: Why the run ended: `"rounds"` (all were made), `"strategy"` (the algorithm ended it), `"budget"` (another
-            round would have passed epsilon), `"nonfinite"` (see `stop_on` of `Training`), `"metric"` (see `stop`) or
-            `"left"` (stopped early) or `"state"` (model, loss or data set kept something of earlier examples: epsilon
-            is infinite).
-        spent: Upper bound on what was spent. If the run stopped before its plan ended, the stop may depend on data, so
-            the whole plan is charged.
+        ended: Reason for the end of the run: `"rounds"` (all were made), `"strategy"` (the algorithm ended it),
+            `"budget"` (another round would have exceeded epsilon), `"nonfinite"` (see `stop_on` of `Training`),
+            `"metric"` (see `stop`), `"left"` (stopped early) or `"state"` (the model, loss or data set kept information
+            about earlier
+            examples: epsilon is infinite).
+        spent: Upper bound on the privacy cost. If the run stopped before its plan ended, the stop may depend on data,
+            so the whole plan is charged.
         releases: Number of records in the ledger.
-        seconds: Time of the run; rounded to one digit if batches, cohorts or true sizes are secret, since it depends on
-            them.
+        seconds: Duration of the run in seconds; rounded to one digit if batches, cohorts or true sizes are secret,
+            since it depends on them.
         params_l2: l2 norm of `params`.
         noise_multiplier: Noise scale over sensitivity in a round whose `schedule` share is 1.
-        measures: Further facts: bytes sent, spectral gap, how far nodes' models are apart, multipliers; `backend`, by
-            which gradients were computed: its `name`, and why a faster one was `refused`; with `keep="best"` also
-            `kept`: the chosen `round`, the `metric`, and the number of `rounds_tested`;
-            `client_names`, where they were given, and with test sets `client_tests`, each client's metrics by name.
+        measures: Further values: bytes sent, spectral gap, distance of the nodes' models, multipliers; `backend`, the
+            `name` of the backend of gradients and the reason why a faster one was `refused`; with `keep="best"` also
+            `kept`: the chosen `round`, the `metric`, and the number of `rounds_tested`; `client_names`, if they were
+            given, and with test sets `client_tests`, each client's metrics by name.
         gradient_evaluations: Expected number of per-example gradients.
         optimality_gap: F(params) - F* on all training examples, if F* is known: exact, so NOT private. `result.json`
-            also has it as `suboptimality`, and lists both under `not_private`.
+            also contains it as `suboptimality`, and lists both under `not_private`.
         first_nonfinite: For `"model"` and `"test_loss"` the first round, from 1, in which it was NaN or infinite; empty
             if all was finite.
-        reports: For each finished round its number, epsilon, number of releases and metrics, as in `metrics.jsonl`; for
-            rounds before a resume only if the folder has that file.
+        reports: Number, epsilon, number of releases and metrics of each finished round, as in `metrics.jsonl`; rounds
+            before a resume are included only if the folder has that file.
         params: The model's trainable parameters, `[dim]`.
         node_params: Each node's trainable parameters, `[n, dim]`; n times `params` with a server.
         model: The model as a module, in eval mode.
-        charged: The releases behind `spent`: those of the ledger and, if the run stopped early, the rest of its plan.
-        target: Epsilon that the run might spend; None without a limit.
+        charged: The releases from which `spent` is computed: the ledger and, if the run stopped early, the rest of its
+            plan.
+        target: Limit on epsilon; None without a limit.
         run_name: Random name of the run, the same for copies of it.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), fedpriv.Privacy(epsilon=2.0), rounds=5)
+        >>> result.ended, result.releases, result.params.shape
+        ('rounds', 5, torch.Size([4]))
     """
 
     strategy: str
@@ -171,7 +187,7 @@ class Result:
 
     @property
     def history(self) -> History:
-        """The reports as a table, one row a round; `history.to_pandas()` makes a data frame of it."""
+        """The reports as a table, one row per round; `history.to_pandas()` returns it as a data frame."""
         return History(self.reports)
 
     def plot(self, file: str | Path | None = None) -> Figure:
@@ -184,8 +200,8 @@ class Result:
             A figure of matplotlib's pyplot, which notebooks show.
 
         Raises:
-            ConfigError: the file's name ends in no format of pictures.
-            FedprivError: the file cannot be written.
+            ConfigError: If the file's extension is not a picture format.
+            FedprivError: If the file cannot be written.
         """
         from matplotlib import pyplot
 
@@ -195,11 +211,11 @@ class Result:
 
     @property
     def broken(self) -> bool:
-        """Whether the last model or its test loss is not finite."""
+        """True if the last model or its test loss is not finite."""
         return not (bool(torch.isfinite(self.params).all()) and math.isfinite(self.test_loss or 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the result as values for JSON: None for what is not finite, but `"inf"` for an infinite epsilon."""
+        """Returns the result as values for JSON: None for non-finite values, `"inf"` for an infinite epsilon."""
         spent = asdict(self.spent)
         flat = {
             "strategy": self.strategy,
@@ -224,23 +240,23 @@ class Result:
             **self.measures,
         }
         if self.optimality_gap is not None:
-            # one number under the names of both literatures, computed on clients' data without noise
+            # one number under the names used in both literatures, computed on clients' data without noise
             flat |= {"suboptimality": self.optimality_gap, "not_private": ["optimality_gap", "suboptimality"]}
         return strict_json.plain(flat)
 
     def save(self, folder: str | Path, *, nodes: bool = False) -> None:
         """Writes the model's `state_dict` to `model.pt`, reports to `metrics.jsonl` and `to_json()` to `result.json`.
 
-        In the folder of a run, which already has the latter two, only the models are written. Everything but
-        `optimality_gap` is as private as `spent` says.
+        In the folder of a run, which already has the latter two, only the models are written. All values except
+        `optimality_gap` have the privacy guarantee of `spent`.
 
         Args:
             folder: The folder; created if it does not exist.
-            nodes: Also write `node_models.pt`, a list of each node's `state_dict`, as for
+            nodes: True also writes `node_models.pt`, a list of each node's `state_dict`, as for
                 `model.load_state_dict(torch.load(path)[node])`.
 
         Raises:
-            FedprivError: a file cannot be written.
+            FedprivError: If a file cannot be written.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -285,15 +301,15 @@ class Result:
         return notebook_display.card(self.strategy, {name: value for name, value in rows.items() if value})
 
     def _tested(self) -> dict[str, str]:
-        """Returns the test metrics in words, in the order in which people read them."""
+        """Returns the test metrics in words, in their usual order."""
         facts: dict[str, Any] = {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss, **self.measures}
         rows = [*metrics.headlines(), *metrics.custom_rows(facts)]
         return {row.title: row.text(facts[row.name]) for row in rows if facts.get(row.name) is not None}
 
-    if not TYPE_CHECKING:  # else the type checker would accept any name
+    if not TYPE_CHECKING:  # otherwise the type checker would accept any name
 
         def __getattr__(self, name: str) -> object:
-            """Says what to write for an attribute that results of other libraries have."""
+            """Raises an error with the equivalent of an attribute of other libraries' results."""
             raise AttributeError(attribute_error("a result", name, "result"), name=name)
 
     def _why_fewer(self) -> str:
@@ -321,7 +337,7 @@ class Result:
 
 @dataclass(frozen=True)
 class _ResultCurves:
-    """A result with the interface `curves.Curves`, which pictures are drawn of."""
+    """A result with the interface `curves.Curves`, from which pictures are drawn."""
 
     outcome: Result
 
@@ -357,15 +373,15 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Is called once when the run is over, also after an error."""
+        """Called once when the run is over, also after an error."""
         ...
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads the rounds of a `metrics.jsonl`, in order; empty if there is no such file. Leaves out a cut-off last line.
+    """Reads the rounds of a `metrics.jsonl`, in order; empty without such a file. Leaves out a cut-off last line.
 
     Raises:
-        FedprivError: a line in it is damaged.
+        FedprivError: If a line in it is damaged.
     """
     try:
         *lines, _ = files.read(path).decode(errors="replace").split("\n")
@@ -378,7 +394,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        # if the row is no mapping, `checked` below refuses it
+        # if the row is not a mapping, `checked` below raises an error
         if isinstance(row, dict):
             names_in_row: Iterable[str] = row
         else:
@@ -389,7 +405,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def as_reported(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns rows of a `metrics.jsonl` as `Result.reports` has them: without hashes of the ledger."""
+    """Returns rows of a `metrics.jsonl` in the form of `Result.reports`, without hashes of the ledger."""
     return [
         {name: value for name, value in row.items() if name != "head"} | {"epsilon": float(row["epsilon"])}
         for row in rows

@@ -1,4 +1,4 @@
-"""The epsilon of a run: checked before each answer, in each report, and at the end."""
+"""The epsilon of a run: checked before each release, in each report, and at the end."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RunAccountant:
     """The epsilon of one run.
 
     Args:
-        plan: The releases that were planned.
+        plan: The planned releases.
         attempt: Label of the noise that the run draws now.
-        not_covered: What the run reveals about the data that epsilon does not count.
+        not_covered: Facts about the data that the run reveals and epsilon does not count.
         float64_noise: Noise that is added in float64, as far as the records do not show it.
 
     Attributes:
@@ -56,14 +56,14 @@ class RunAccountant:
         self._spent: tuple[int, PrivacySpent] | None = None
 
     def follow(self, ledger: Ledger, finished: int) -> None:
-        """Sets the ledger whose records are reported; it was opened with `guard`.
+        """Sets the ledger with the records to report; it was opened with `guard`.
 
         Args:
             ledger: The ledger.
             finished: Number of rounds after which the run begins or resumes.
         """
         self._ledger = ledger
-        # a round that is on record is not made again, nor is one before it
+        # a round on record is not made again, nor is one before it
         self._first_round = max(finished, ledger.next_round)
         plan = self._plan
         self._milestones = Milestones(
@@ -71,7 +71,7 @@ class RunAccountant:
         )
 
     def allowed(self, records: Sequence[Record]) -> list[Record]:
-        """Returns those of the next planned releases that the target allows, with the label of this run's releases."""
+        """Returns the next planned releases that the target allows, labelled as releases of this run."""
         records = [record.changed(attempt=self._attempt) for record in records]
         if self._plan.privacy.epsilon is None or self._plan.calibrated:
             return records
@@ -79,7 +79,7 @@ class RunAccountant:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether a release was refused since it would have passed the target."""
+        """True if a release was rejected because it would have exceeded the target."""
         return isinstance(self.guard, PlanFilter) and self.guard.is_exhausted
 
     def reported(self, ended: Ended, finished: int) -> float:
@@ -104,17 +104,17 @@ class RunAccountant:
         return min(smallest, self._accountant.quick_epsilon(smallest))
 
     def spent(self) -> PrivacySpent:
-        """Returns a tight upper bound on what has been spent so far."""
+        """Returns a tight upper bound on the spending so far."""
         count = len(self._ledger.records)
         if self._spent is None or self._spent[0] != count:
             self._spent = count, self._with_conditions(self._accountant.spent())
         return self._spent[1]
 
     def charged_at_end(self, ended: Ended, finished: int) -> PrivacySpent:
-        """Returns what a run is charged that `ended` after `finished` rounds.
+        """Returns the charge of a run that `ended` after `finished` rounds.
 
-        If it stopped before its plan ended, the stop may depend on data, so the whole plan is charged. A stop that the
-        budget forced does not depend on data.
+        If it stopped before its plan ended, the stop may depend on data, so the whole plan is charged. A stop that is
+        forced by the budget does not depend on data.
         """
         plan = self._plan
         charged = self.records(ended, finished)
@@ -124,12 +124,12 @@ class RunAccountant:
         return self._with_conditions(spent)
 
     def _with_conditions(self, spent: PrivacySpent) -> PrivacySpent:
-        """Returns the price with what its records do not show: float64 noise, and facts that epsilon does not count."""
+        """Returns the cost with facts that records omit: float64 noise, and facts that epsilon does not count."""
         added_in_float64 = (*spent.float64_noise, *self._float64_noise)
         return replace(spent, float64_noise=added_in_float64, not_covered=self._not_covered)
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
-        """Returns the releases that `charged_at_end` counts; those to come are of this attempt, with its draws."""
+        """Returns the releases that `charged_at_end` counts; future ones belong to this attempt, with its draws."""
         remaining: Sequence[Record] = ()
         if ended in CHARGED_WHOLE:
             remaining = self._still_planned(finished)

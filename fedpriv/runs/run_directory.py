@@ -1,4 +1,4 @@
-"""A run's files: writing them during a run, and reading them to resume it after a stop."""
+"""The files of a run: writes them during a run, and reads them to resume it after a stop."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from fedpriv.storage.folder import RunFolder
 from fedpriv.storage.identity import of_config
 
 LARGEST_SHARE = 0.05
-"""Largest share of a run's time that writing checkpoints takes, where their number of rounds is not given."""
+"""Largest share of a run's time for writing checkpoints, if their number of rounds is not given."""
 
 
 class RunDirectory:
-    """Writes what a later `resume` needs into a folder, and reads it back. Without a folder nothing is kept.
+    """Writes the data for a later `resume` into a folder, and reads them back. Without a folder nothing is stored.
 
     Args:
-        folder: The run's folder; None keeps nothing.
+        folder: The run's folder; None stores nothing.
         every: Rounds between checkpoints; None writes them as often as they are cheap.
     """
 
@@ -54,7 +54,7 @@ class RunDirectory:
 
     @property
     def path(self) -> Path | None:
-        """The folder's path; None if nothing is kept."""
+        """The folder's path; None if nothing is stored."""
         if self.folder is None:
             return None
         return self.folder.path
@@ -63,36 +63,36 @@ class RunDirectory:
         """Returns the newest checkpoint of the run to resume; None if it was killed before its first.
 
         Args:
-            device: Where the tensors go.
+            device: Device of the tensors.
 
         Raises:
-            ConfigError: there is no folder.
-            FedprivError: the folder's run cannot be resumed.
+            ConfigError: If there is no folder.
+            FedprivError: If the folder's run cannot be resumed.
         """
         path = self._needed()
         return Checkpoint.last(path, count_releases(path / METRICS), device)
 
     def matrix(self) -> Factor | None:
-        """Returns the matrix of the noise of the run to resume; None if its noise is independent between rounds.
+        """Returns the noise matrix of the run to resume; None if its noise is independent between rounds.
 
         Raises:
-            LedgerError: the ledger is missing, or has no header.
+            LedgerError: If the ledger is missing, or has no header.
         """
         return LedgerFile.read(self._needed() / "ledger.jsonl").header.factor
 
     def float64_noise(self) -> tuple[str, ...]:
-        """Returns what made all noise of the run to resume float64 noise, in words.
+        """Returns the reasons why all noise of the run to resume was float64 noise, as text.
 
         Raises:
-            LedgerError: the ledger is missing, or has no header.
+            LedgerError: If the ledger is missing, or has no header.
         """
         return LedgerFile.read(self._needed() / "ledger.jsonl").header.float64_noise
 
     def not_covered(self) -> tuple[str, ...]:
-        """Returns what the run to resume reveals of the data that epsilon does not count, in words.
+        """Returns the facts that the run to resume reveals and epsilon does not count, as text.
 
         Raises:
-            LedgerError: the ledger is missing, or has no header.
+            LedgerError: If the ledger is missing, or has no header.
         """
         return LedgerFile.read(self._needed() / "ledger.jsonl").header.not_covered
 
@@ -100,12 +100,12 @@ class RunDirectory:
         """Returns the rounds of the earlier run that the run to resume extends; None if it extends none.
 
         Raises:
-            LedgerError: the ledger is missing or damaged.
+            LedgerError: If the ledger is missing or damaged.
         """
         return FirstPart.of(LedgerFile.read(self._needed() / "ledger.jsonl"))
 
     def rows(self, finished: int) -> list[dict[str, Any]]:
-        """Returns the rows of metrics that the run wrote about its first `finished` rounds, before it stopped."""
+        """Returns the rows of metrics that the run wrote for its first `finished` rounds, before it stopped."""
         if finished == 0:
             return []
         rows = read_metrics(self._needed() / METRICS)
@@ -124,24 +124,25 @@ class RunDirectory:
         not_covered: tuple[str, ...] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> Ledger:
-        """Opens the run's ledger: a new one, or that of a stopped run.
+        """Opens the run's ledger: a new one, or the ledger of a stopped run.
 
-        The header of a new one holds a hash of the run's settings, which lie in the folder by then.
+        The header of a new ledger contains a hash of the run's settings, which are already in the folder.
 
         Args:
-            guard: Refuses answers that would pass the budget.
-            plan: What the run is going to release.
+            guard: Raises errors for releases that would exceed the budget.
+            plan: The planned releases of the run.
             name: Random name of the run.
-            saved: The checkpoint to go on from; None for a new run.
-            budget: The `id` of the budget that the run draws on, if it has one.
-            earlier: The run that a new one extends; its records come first, and its metrics.
-            float64_noise: What makes all noise of the run float64 noise, in words; the ledger's header notes it.
-            not_covered: What the run reveals that epsilon does not count, in words; the ledger's header notes it.
+            saved: The checkpoint from which the run resumes; None for a new run.
+            budget: The `id` of the budget that the run uses, if it has one.
+            earlier: The run that a new one extends; its records and metrics come first.
+            float64_noise: Reasons why all noise of the run is float64 noise, as text; recorded in the ledger's header.
+            not_covered: Facts that the run reveals and epsilon does not count, as text; recorded in the ledger's
+                header.
             settings: The settings of a new run, written to `settings.json` unless the folder has a configuration.
 
         Raises:
-            LedgerError: the ledger in the folder belongs to another run, is damaged, or notes another rounding of noise
-                or less that is revealed; or a new one cannot be written.
+            LedgerError: If the ledger in the folder belongs to another run, is damaged, or records another rounding of
+                noise or fewer revealed facts; or if a new one cannot be written.
         """
         if self.folder is None:
             ledger = Ledger(guard)
@@ -172,7 +173,7 @@ class RunDirectory:
         return ledger
 
     def config_in_words(self) -> dict[str, str]:
-        """Returns the settings of the configuration in the folder by name, but for logging; empty without one."""
+        """Returns the settings of the folder's configuration by name, without logging; empty if there is none."""
         if self.folder is None:
             config = None
         else:
@@ -193,7 +194,7 @@ class RunDirectory:
         Args:
             result: The result.
             facts: The contents of `result.json`.
-            nodes: Whether to write each node's model, too.
+            nodes: True to also write each node's model.
         """
         if self.folder is not None:
             result.save(self.folder.path, nodes=nodes)
@@ -203,22 +204,22 @@ class RunDirectory:
         """Checks that no other run writes to the folder.
 
         Raises:
-            FedprivError: another one does.
+            FedprivError: If another one does.
         """
         if self.folder is not None:
             self.folder.check()
 
     @property
     def next_save(self) -> int:
-        """Number of finished rounds after which the next checkpoint is due at the latest."""
+        """Latest number of finished rounds after which the next checkpoint is due."""
         return self._next_save
 
     def is_due(self, finished: int, *, last: bool) -> bool:
-        """Whether to write a checkpoint after `finished` rounds; `last` is the end of the run."""
+        """True if a checkpoint is due after `finished` rounds; `last` marks the end of the run."""
         return self.folder is not None and (last or finished >= self._next_save)
 
     def save(self, checkpoint: Checkpoint, ledger: Ledger | FollowerLedger) -> None:
-        """Writes a checkpoint, once the ledger's records before it are safely on the disk."""
+        """Writes a checkpoint, after the ledger's earlier records are safely on disk."""
         if self.folder is None:
             return
         began = time.monotonic()
@@ -228,7 +229,7 @@ class RunDirectory:
         self._plan_next_save(checkpoint.round, began)
 
     def _plan_next_save(self, finished: int, began: float) -> None:
-        """Sets when the next checkpoint is due, after one that was written from `began` until now."""
+        """Sets the time of the next checkpoint, after one that was written from `began` until now."""
         now = time.monotonic()
         if self._every is not None:
             self._next_save = (finished // self._every + 1) * self._every
@@ -238,43 +239,43 @@ class RunDirectory:
             if rounds > 0:
                 seconds_per_round = max((began - self._saved_at) / rounds, 1e-6)
                 cheap = math.ceil((now - began) / LARGEST_SHARE / seconds_per_round)
-                interval = min(cheap, 2 * rounds)  # one slow write, or one quick round, does not decide
+                interval = min(cheap, 2 * rounds)  # one slow write, or one quick round, is not decisive
             self._next_save = finished + max(interval, 1)
         self._saved_at = now
         self._saved_round = finished
 
     def _needed(self) -> Path:
-        """Returns the folder's path; refuses to resume a run without a folder."""
+        """Returns the folder's path; raises an error on a resume without a folder."""
         if self.folder is None:
             raise ConfigError("folder", None, "name the folder of the run to resume")
         return self.folder.path
 
 
 def check_rounding(ledger: LedgerFile, float64_noise: tuple[str, ...]) -> None:
-    """Refuses a run that would add noise in float64 to a ledger whose header says that it is rounded exactly.
+    """Raises an error if a run would add float64 noise to a ledger with a header that promises exact rounding.
 
     Raises:
-        LedgerError: it would, e.g. since it began on a processor and is to go on on another device.
+        LedgerError: If it would, e.g. because it began on a CPU and is resumed on another device.
     """
     new = [kind for kind in float64_noise if kind not in ledger.header.float64_noise]
     if new:
         raise LedgerError(
-            f"{ledger.path}, line 1 says that noise is rounded exactly, which {' and '.join(new)} is not: resume where "
-            "the run began (compute.device), or train into another folder"
+            f"{ledger.path}, line 1 declares exactly rounded noise, but {' and '.join(new)} is not: resume on "
+            "the original device (compute.device), or train into another folder"
         )
 
 
 def check_not_covered(ledger: LedgerFile, not_covered: tuple[str, ...]) -> None:
-    """Refuses a run that would reveal what the header of its ledger does not name: who counts the ledger trusts that.
+    """Raises an error for revealed facts that are missing in the ledger's header, which is trusted when counting.
 
     Raises:
-        LedgerError: it would, e.g. since it began without an optimum and is to go on with one.
+        LedgerError: If there are any, e.g. because it began without an optimum and is resumed with one.
     """
     new = [fact for fact in not_covered if fact not in ledger.header.not_covered]
     if new:
         raise LedgerError(
-            f"{ledger.path}, line 1 does not say that the run reveals {' and '.join(new)}, which epsilon does not "
-            "cover: resume without it (log.optimum), or train into another folder"
+            f"{ledger.path}, line 1 does not list {' and '.join(new)}, which the run would reveal and epsilon "
+            "does not cover: resume without it (log.optimum), or train into another folder"
         )
 
 
@@ -292,7 +293,7 @@ def _header(
     plan: Plan, name: str, settings: dict[str, Any] | None, budget: str | None, earlier: EarlierRun | None
 ) -> dict[str, Any]:
     """Returns the first line of a ledger: public facts that identify its run."""
-    # the order is that of the file, whose hashes depend on it
+    # in the order of the file, which determines its hashes
     facts: dict[str, Any] = {"run": name, "n_clients": plan.n_clients, "delta": plan.privacy.delta}
     facts |= facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
     facts |= facts_of_time(plan.privacy.over_time)

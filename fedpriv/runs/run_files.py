@@ -1,4 +1,4 @@
-"""The files of a run's folder, read."""
+"""Reads the files of a run's folder."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from fedpriv.storage.saved import RESULT, checked
 CONFIG_FILE = "config.yaml"
 SETTINGS_FILE = "settings.json"
 RESTORE = "restore it from a copy"
-_REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it anew"
+_REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it again"
 
 
-def not_a_run(folder: Path, missing: str, fix: str = "name a folder that fedpriv train made") -> FedprivError:
-    """Returns the error for a folder that lacks a file of a run, with what to do instead.
+def not_a_run(folder: Path, missing: str, fix: str = "name a folder created by fedpriv train") -> FedprivError:
+    """Returns the error for a folder that lacks a file of a run, with the fix.
 
     Args:
         folder: Path of the folder.
         missing: Name of the file.
-        fix: What to do if the folder holds no run at all.
+        fix: Suggested fix if the folder contains no run.
     """
     if missing == CONFIG_FILE and (folder / SETTINGS_FILE).exists():
         return FedprivError(
-            f"{folder} holds the run of a Python program (settings.json, no config.yaml), and this needs a "
-            "configuration: work with the run in that program (fedpriv.train with resume=True or extend=FOLDER); "
-            "fedpriv show, report, statement and account read the folder"
+            f"{folder} contains the run of a Python program (settings.json, no config.yaml), but this command "
+            "needs a configuration: use the run in that program (fedpriv.train with resume=True or "
+            "extend=FOLDER); fedpriv show, report, statement and account can read the folder"
         )
     if missing == CONFIG_FILE and (folder / "ledger.jsonl").exists():
         return FedprivError(
-            f"{folder} has neither config.yaml nor settings.json: restore the file from a copy. Earlier versions wrote "
-            f"neither for the run of a Python program; fedpriv account {folder} counts its epsilon"
+            f"{folder} has neither config.yaml nor settings.json: restore the file from a copy. For runs of "
+            f"Python programs, earlier versions wrote neither; fedpriv account {folder} computes its epsilon"
         )
-    return FedprivError(f"{folder} holds no run (no {missing}); {fix}")
+    return FedprivError(f"{folder} contains no run (no {missing}); {fix}")
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class RunFiles:
     Attributes:
         folder: Path of the run's folder.
         config: `config.yaml`; None if there is none.
-        settings: What the run was made with: `config.yaml` or, for the run of a Python program, `settings.json`; None
-            if there is neither.
+        settings: The settings of the run: `config.yaml` or, for the run of a Python program, `settings.json`; None if
+            there is neither.
         result: `result.json`; None while the run is unfinished.
         checkpoint: The last checkpoint, its tensors without values; None if there is none or it cannot be read.
-        unread: Why the checkpoint cannot be read; None if it can, or there is none.
+        unread: Reason why the checkpoint cannot be read; None if it can, or there is none.
         metrics: `metrics.jsonl`, one row for each round.
         ledger: The ledger.
     """
@@ -80,11 +80,11 @@ class RunFiles:
     def read(folder: Path) -> RunFiles:
         """Reads a folder, also of a run in progress.
 
-        Files are read in the opposite order to that of writing, so that each is at most behind those read after it.
+        Files are read in the reverse order of writing, so that each is at most behind the files read after it.
 
         Raises:
-            FedprivError: a file is damaged.
-            LedgerError: there is no ledger.
+            FedprivError: If a file is damaged.
+            LedgerError: If there is no ledger.
         """
         path = folder / "result.json"
         result = None
@@ -104,10 +104,10 @@ class RunFiles:
 
     @cached_property
     def counted(self) -> PrivacySpent:
-        """The epsilon, counted from the ledger's records.
+        """The epsilon, computed from the ledger's records.
 
         Raises:
-            LedgerError: the ledger is damaged or altered.
+            LedgerError: If the ledger is damaged or altered.
         """
         header = self.ledger.header
         if header.n_clients is None or header.delta is None:
@@ -124,7 +124,7 @@ class RunFiles:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What the run reveals of the data that epsilon does not count, in words: by the ledger and the result."""
+        """Facts about the data that the run reveals and epsilon does not count, from the ledger and the result."""
         by_result = ()
         if self.result is not None:
             by_result = self.result["not_covered"]
@@ -134,8 +134,8 @@ class RunFiles:
 def fixed_data(config: dict[str, Any] | None) -> str | None:
     """Returns the settings that determine the clients' examples, as text, if equal settings mean equal examples.
 
-    None if the data are files of the user's own, or made by the user's code: rows may come and go between two runs, and
-    then other clients hold them, although the configuration is the same.
+    None if the data are user files or made by user code: rows may be added or removed between two runs, and other
+    clients then have them although the configuration is the same.
     """
     section = (config or {}).get("data")
     if config is None or not isinstance(section, dict) or str(section.get("name")) not in PUBLISHED:
@@ -147,7 +147,7 @@ def config_in(folder: Path) -> dict[str, Any] | None:
     """Reads the `config.yaml` of a folder, without validation; None if there is none.
 
     Raises:
-        FedprivError: the file is no YAML mapping.
+        FedprivError: If the file is not a YAML mapping.
     """
     path = folder / CONFIG_FILE
     if not path.exists():
@@ -158,15 +158,15 @@ def config_in(folder: Path) -> dict[str, Any] | None:
     return config
 
 
-def config_file(folder: Path, fix: str = "name a folder that fedpriv train made") -> Path:
+def config_file(folder: Path, fix: str = "name a folder created by fedpriv train") -> Path:
     """Returns the path of the configuration of a run.
 
     Args:
         folder: Path of the run's folder.
-        fix: What to do if the folder holds no run at all.
+        fix: Suggested fix if the folder contains no run.
 
     Raises:
-        FedprivError: there is none: a Python program made the run, or the folder holds no run.
+        FedprivError: If there is none: a Python program made the run, or the folder holds no run.
     """
     path = folder / CONFIG_FILE
     if not path.exists():
@@ -175,7 +175,7 @@ def config_file(folder: Path, fix: str = "name a folder that fedpriv train made"
 
 
 def settings_path(folder: Path) -> Path:
-    """Returns the path of the settings of a run: of `config.yaml` or, if there is none, of `settings.json`."""
+    """Returns the path of a run's settings: `config.yaml` or, if there is none, `settings.json`."""
     path = folder / CONFIG_FILE
     if path.exists():
         return path
@@ -186,7 +186,7 @@ def settings_in(folder: Path) -> dict[str, Any] | None:
     """Reads the settings of a run, without validation: `config.yaml` or `settings.json`; None if there is neither.
 
     Raises:
-        FedprivError: the file is no mapping.
+        FedprivError: If the file is not a mapping.
     """
     path = settings_path(folder)
     if path.name == CONFIG_FILE:

@@ -1,4 +1,4 @@
-"""A run's settings by name, so that a resume with other ones can say which differ."""
+"""A run's settings by name, so that the error for a resume with other settings can list the differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def settings_in_words(**settings: object) -> dict[str, str]:
     """Returns settings as text by name: `privacy.clip.bound` is `"1.0"`.
 
     Args:
-        settings: Objects by name; of dataclasses every field is a setting.
+        settings: Objects by name; each field of a dataclass is a setting.
     """
     return {name: text for setting, value in settings.items() for name, text in _flat(setting, value)}
 
@@ -37,7 +37,7 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def setting_as_text(value: object) -> str:
-    """Returns a setting as a short text: of a module or a function its name."""
+    """Returns a setting as a short text; for a module or a function, its name."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if is_graph(value):
@@ -55,19 +55,19 @@ def setting_as_text(value: object) -> str:
 
 
 def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Returns which settings differ, with both values; empty if all are the same.
+    """Returns the settings that differ, with both values; empty if all are equal.
 
     Args:
-        before: The settings that a run began with.
-        after: The settings that it is resumed with.
+        before: The settings with which a run began.
+        after: The settings with which it is resumed.
     """
     names = list[str]()
     for name in {**before, **after}:
-        # of a setting that is of another class all fields differ; only the setting is named
+        # if the class of a setting changes, all its fields differ; only the setting is named
         inside_another = any(name.startswith(f"{other}.") for other in names)
         if before.get(name) != after.get(name) and not inside_another:
             names.append(name)
-    texts = [f"{name}: {before.get(name, 'not there')} then, {after.get(name, 'not there')} now" for name in names]
+    texts = [f"{name}: {before.get(name, 'not set')} then, {after.get(name, 'not set')} now" for name in names]
     if len(texts) > _MOST:
         more = f"; and {len(texts) - _MOST} more"
     else:

@@ -1,17 +1,17 @@
 """The stages of a run before its first round, in the order in which they happen.
 
-Each function makes one stage from the stages before it:
+Each function computes one stage from the stages before it:
 
     Experiment       settings that fit together; nothing has been read or drawn
-    OpenRun          the folder, what the run goes on from, its seeds
-    Plan             what it will release, with which noise, at which price (`fedpriv.planning.plan`)
-    BudgetReservation   what a lifetime budget says of that (`fedpriv.runs.budget_reservation`)
+    OpenRun          the folder, the starting point of the run, its seeds
+    Plan             the planned releases, their noise and privacy cost (`fedpriv.planning.plan`)
+    BudgetReservation   the share of a lifetime budget (`fedpriv.runs.budget_reservation`)
     LocalData        the examples in this process: the first touch of data
     Evaluation       public test data and metrics
     ReleasePath      accountant, ledger and oracle: the only way from data to released values
 
-`Training` keeps the stages and makes the rounds. With several processes every rank passes through every stage; what is
-written, drawn or decided is done on the main one and broadcast.
+`Training` holds the stages and computes the rounds. With several processes, every rank passes through every stage;
+writing, drawing and decisions are done on the main process and broadcast.
 """
 
 from __future__ import annotations
@@ -81,18 +81,18 @@ from fedpriv.strategies.base import Strategy
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """The resolved settings of a run: what is trained, by which algorithm, with which privacy.
+    """The resolved settings of a run: the model, the algorithm and the privacy settings.
 
     Attributes:
         clients: The data owners.
         strategy: The algorithm, made for this number of rounds.
-        privacy: The privacy settings; they know whether neighbouring data sets differ in what a problem reads.
-        network: Who sends messages to whom.
+        privacy: The privacy settings, including the differences that a problem allows between neighbouring data sets.
+        network: The communication network.
         rounds: Number of rounds.
         sizes: Public number of examples of each client.
         problems: The distinct problems of the clients.
         compute: Settings of speed.
-        device: Where this process computes.
+        device: Device of this process.
     """
 
     clients: Sequence[Client]
@@ -107,15 +107,15 @@ class Experiment:
 
     @property
     def hides_sizes(self) -> bool:
-        """Whether a client of a private run declared its size, so that its true number of examples is secret."""
+        """True if a client of a private run declared its size, so that its true number of examples is secret."""
         return self.privacy.private and next(as_client_set(self.clients).declared(), None) is not None
 
 
 def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -> Experiment:
-    """Checks the settings and fills in what follows from them. Reads no data and draws nothing.
+    """Checks the settings and derives others from them. Reads no data and draws nothing.
 
     Raises:
-        ConfigError: settings cannot work.
+        ConfigError: If settings cannot work.
     """
     clients = options.clients
     check_clients(clients)
@@ -138,19 +138,21 @@ def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -
     )
 
 
-# --- stage 2: the folder, what the run goes on from, its seeds --------------------------------------------------------
+# --- stage 2: the folder, the starting point of the run, its seeds
+# -------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class OpenRun:
-    """A run's folder, what it goes on from, and its seeds.
+    """A run's folder, its starting point, and its seeds.
 
     Attributes:
         directory: The run's files.
         identity: Digest of its settings, and its randomness.
-        resumed: The checkpoint of this run that it goes on from; None for a new run and for one that extends another.
-        earlier: The finished run that this one extends; None for any other.
-        state: The state that the run goes on from; None for a new run.
+        resumed: The checkpoint of this run from which it resumes; None for a new run and for one that extends another
+            run.
+        earlier: The finished run that this one extends; None for any other run.
+        state: The state from which the run continues; None for a new run.
     """
 
     directory: RunDirectory
@@ -161,7 +163,7 @@ class OpenRun:
 
     @property
     def origin(self) -> Checkpoint | None:
-        """The checkpoint that holds its first state: its own, or that of the run it extends; None for a new run."""
+        """The checkpoint with its first state: its own, or one of the run that it extends; None for a new run."""
         if self.earlier is not None:
             return self.earlier.checkpoint
         return self.resumed
@@ -175,7 +177,7 @@ class OpenRun:
 
     @property
     def float64_noise(self) -> tuple[str, ...]:
-        """What made all noise of its rounds so far float64 noise, in words."""
+        """Reasons why all noise of its rounds so far was float64 noise, as text."""
         if self.earlier is not None:
             return self.earlier.float64_noise
         if self.resumed is None or self.directory.path is None:
@@ -184,7 +186,7 @@ class OpenRun:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What its rounds so far reveal of the data that epsilon does not count, in words."""
+        """Facts about the data that its rounds so far reveal and epsilon does not count, as text."""
         if self.earlier is not None:
             return self.earlier.not_covered
         if self.resumed is None or self.directory.path is None:
@@ -193,11 +195,11 @@ class OpenRun:
 
 
 def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDirectory, mesh: Mesh) -> OpenRun:
-    """Reads the checkpoint that the run goes on from, and draws its randomness.
+    """Reads the checkpoint from which the run continues, and draws its randomness.
 
     Raises:
-        ConfigError: settings of speed cannot work, or the run cannot be extended so.
-        FedprivError: a folder holds no run, or one with other settings.
+        ConfigError: If settings of speed cannot work, or the run cannot be extended with these options.
+        FedprivError: If a folder holds no run, or one with other settings.
     """
     clients = experiment.clients
     strategy = experiment.strategy
@@ -222,7 +224,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     run = OpenRun(directory, identity, resumed, earlier, None)
     if origin is None:
         return run
-    blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # has the state that the strategy keeps
+    blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # with the strategy's state variables
     return replace(run, state=restored(origin, blank, run.origin_folder))
 
 
@@ -238,7 +240,7 @@ def _identify(
     """Digests the settings, and draws the randomness of this process start.
 
     Raises:
-        FedprivError: that run was made with other settings; the message names them.
+        FedprivError: If that run was made with other settings; the message names them.
     """
     clients = experiment.clients
     privacy = experiment.privacy
@@ -267,12 +269,12 @@ def _identify(
             return RunIdentity.extended(settings, earlier.checkpoint, earlier.folder, draws, words, fixed_settings)
         return RunIdentity.new(settings, options.seed, draws, words)
 
-    identity = mesh.world.broadcast(on_main)
+    identity = RunIdentity.from_main(mesh.world.broadcast(lambda: on_main().for_ranks()))
     return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings)
 
 
 def _words(experiment: Experiment, options: TrainingOptions) -> dict[str, str]:
-    """Returns the settings in words, for the error that names what differs."""
+    """Returns the settings as text, for the error that names differences."""
     return settings_in_words(
         strategy=experiment.strategy,
         privacy=experiment.privacy,
@@ -287,7 +289,7 @@ def _words(experiment: Experiment, options: TrainingOptions) -> dict[str, str]:
 
 
 def _fixed_settings(experiment: Experiment, options: TrainingOptions) -> str:
-    """Returns a digest of the settings that a run has in common with one that extends it."""
+    """Returns a digest of the settings that a run shares with one that extends it."""
     return digest_settings(
         experiment.clients,
         experiment.strategy,
@@ -306,30 +308,31 @@ def _read_earlier(
     """Reads the finished run that this one extends; None if it extends none.
 
     Raises:
-        ConfigError: these options do not go together with extending a run.
-        FedprivError: there is no such run, or it is unfinished.
+        ConfigError: If these options cannot be combined with extending a run.
+        FedprivError: If there is no such run, or it is unfinished.
     """
     extend = options.extend
     if extend is None:
         return None
     if options.resume:
-        fix = "a run that extends another one is resumed as any other: give resume without extend"
+        fix = "resume an extended run like any other: set resume without extend"
         raise ConfigError("extend", str(extend), fix)
     if mesh.world.world_size > 1:
-        raise ConfigError("extend", str(extend), "one process extends a run: leave out --processes")
+        raise ConfigError("extend", str(extend), "a run is extended in one process: leave out --processes")
     if directory.path is not None and directory.path.resolve() == Path(extend).resolve():
-        raise ConfigError("folder", str(extend), "is that of the earlier run, which stays as it is: take another")
+        raise ConfigError("folder", str(extend), "is the folder of the earlier run, which is not changed: use another")
     return EarlierRun.read(extend, device)
 
 
-# --- stage 3: what it will release, and whether the budget allows it --------------------------------------------------
+# --- stage 3: the planned releases, and the check of the budget
+# ----------------------------------------------------------
 
 
 def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mesh: Mesh) -> Plan:
     """Lists the releases by a dry run without data, calibrates their noise, and checks that all settings fit them.
 
     Raises:
-        ConfigError: settings do not fit the strategy's queries, or no noise reaches the target.
+        ConfigError: If settings do not fit the strategy's queries, or no noise reaches the target.
     """
 
     def on_main() -> Plan:
@@ -369,7 +372,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
 
 
 def not_covered(privacy: Privacy, options: TrainingOptions, run: OpenRun) -> tuple[str, ...]:
-    """Returns what the run reveals about the data that epsilon does not count, in its earlier rounds or from now on."""
+    """Returns facts that the run reveals and epsilon does not count, in its earlier rounds or from now on."""
     from_now_on = privacy_warnings.not_covered(privacy, options.optimum)
     if privacy.private and options.secret_seed is not None:
         from_now_on = (*from_now_on, KNOWN_NOISE)
@@ -382,8 +385,8 @@ def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh)
     None without a budget, and in processes other than the main one.
 
     Raises:
-        PrivacyError: the budget does not allow the plan.
-        LedgerError: the budget cannot be read, or the run began with another one.
+        PrivacyError: If the budget does not allow the plan.
+        LedgerError: If the budget cannot be read, or the run began with another one.
     """
     if not mesh.is_main:
         return None
@@ -405,15 +408,15 @@ def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh)
 
 @dataclass(frozen=True, eq=False)
 class LocalData:
-    """The clients of this process with their examples, and what computes on them.
+    """The clients of this process with their examples, and the computation on them.
 
     Attributes:
-        shard: Which clients are in this process.
+        shard: Indices of the clients in this process.
         population: Their examples, model and loss.
-        fingerprints: Keyed digests of the examples, so that a resume with other data is refused.
-        start: The parameters that all clients start from, `[dim]`.
-        backend: Name of what computes clipped sums of gradients.
-        why_not_faster: Why faster backends were refused; empty if none was.
+        fingerprints: Keyed digests of the examples, so that a resume with other data raises an error.
+        start: The initial parameters of all clients, `[dim]`.
+        backend: Name of the backend that computes clipped sums of gradients.
+        why_not_faster: Why faster backends were rejected; empty if none was.
         constants: Sums of the bits of frozen parameters and buffers, which no forward pass may change.
         identity: The run's identity, now with the digest of its model.
         warnings: Warnings about data and model: what weakens privacy or costs time.
@@ -431,10 +434,10 @@ class LocalData:
 
 
 def public_data(options: TrainingOptions, mesh: Mesh) -> EvaluationData:
-    """Returns public test data and metrics, on the main process, which alone reports.
+    """Returns public test data and metrics, on the main process, which is the only one that reports.
 
     Raises:
-        ConfigError: metrics without test data, or test sets or names for another number of clients.
+        ConfigError: If there are metrics without test data, or test sets or names for another number of clients.
     """
     if not mesh.is_main:
         return EvaluationData.nothing()
@@ -447,17 +450,17 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     """Reads the examples, checks data and model, and chooses the backend.
 
     Raises:
-        ConfigError: data, loss and model do not fit together.
-        DataError: examples cannot be read or used.
-        PrivacyError: examples have several owners.
-        FedprivError: the run goes on from one with other data, or another model.
+        ConfigError: If data, loss and model do not fit together.
+        DataError: If examples cannot be read or used.
+        PrivacyError: If examples have several owners.
+        FedprivError: If the run continues from one with other data, or another model.
     """
     clients = experiment.clients
     compute = experiment.compute
     origin = run.origin
     shared_memory = ownership.check_ownership(clients, public.everything, experiment.privacy)
 
-    # the examples of this process's clients; a resumed run cuts batches as it did before
+    # the examples of this process's clients; a resumed run splits batches as before
     chunk_before = None
     if origin is not None:
         chunk_before = origin.chunk
@@ -470,7 +473,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     sharding.check_replicated(lambda: ownership.example_fingerprints(population), mesh)
     fingerprints = _check_same_data(population, run, experiment.privacy, mesh)
 
-    # model and loss: the same everywhere, right for single examples, and fast where that gives the same numbers
+    # model and loss: the same everywhere, right for single examples, and fast if that gives the same numbers
     start = population.reset_models(mesh.world.broadcast(population.reset_models))
     model_warnings = mesh.clients.all_gather_object(validate_per_example(population, experiment.privacy))
     backend, slow, why_not_faster = mesh.world.broadcast(
@@ -507,10 +510,10 @@ class Evaluation:
     Attributes:
         public: Public data that models are tested on.
         measures: Computes metrics.
-        stopping: How long the metric of `stop` has not improved.
-        health: In which round something first was not finite.
-        warnings: Metrics that are left out, and why.
-        best: The models of the round that tested best; up to date on the main process only.
+        stopping: Number of rounds without improvement of the metric of `stop`.
+        health: First rounds in which a value was not finite.
+        warnings: Metrics that are left out, with reasons.
+        best: The models of the round with the best test metric; up to date on the main process only.
     """
 
     public: EvaluationData
@@ -529,13 +532,13 @@ def prepare_evaluation(
     options: TrainingOptions,
     mesh: Mesh,
 ) -> Evaluation:
-    """Tries the metrics on the first model, and restores how a metric has developed so far.
+    """Tests the metrics on the first model, and restores the history of the metrics.
 
     Raises:
-        ConfigError: test data or metrics do not fit the model; or the run that is to be extended ended for a reason
-            that would end this one at once.
-        DataError: test data cannot be read or used.
-        PrivacyError: test data are copies of training data.
+        ConfigError: If test data or metrics do not fit the model; or if the run to extend ended for a reason that would
+            end this one at once.
+        DataError: If test data cannot be read or used.
+        PrivacyError: If test data are copies of training data.
     """
     population = data.population
     origin = run.origin
@@ -560,7 +563,7 @@ def prepare_evaluation(
         best = best.restored(origin.kept)
     health = FiniteCheck(options.stop_on, first_nonfinite)
     if run.earlier is not None and (health.stops or stopping.stops):
-        fix = "its model is not finite, or its metric no longer improves: more rounds would end at once"
+        fix = "its model is not finite, or its metric stopped improving: further rounds would end at once"
         raise ConfigError("extend", str(run.earlier.folder), fix)
     central = None
     if options.compare:
@@ -585,7 +588,7 @@ def all_example_fingerprints(population: Population, mesh: Mesh) -> list[list[by
 
 
 def _check_same_data(population: Population, run: OpenRun, privacy: Privacy, mesh: Mesh) -> DataFingerprints:
-    """Compares the data with those that the run began with; see `fedpriv.clients.data_fingerprints`."""
+    """Compares the data with those at the start of the run; see `fedpriv.clients.data_fingerprints`."""
     stored = None
     if run.origin is not None:
         stored = run.origin.data
@@ -598,7 +601,7 @@ def _check_same_data(population: Population, run: OpenRun, privacy: Privacy, mes
 
 
 def _check_test_data(public: EvaluationData, population: Population, privacy: Privacy, mesh: Mesh) -> None:
-    """Refuses test data that are copies of the training examples of all processes."""
+    """Raises an error for test data that are copies of the training examples of all processes."""
     count = sum(mesh.clients.all_gather_object(int(population.counts.sum())))
     if mesh.world.broadcast(lambda: public.as_many(count, privacy)):
         public.check(population, all_example_fingerprints(population, mesh))
@@ -614,17 +617,17 @@ def _distinct(warnings: Iterable[Iterable[str]]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class ReleasePath:
-    """The only way from data to released values: every answer is clipped, noised, counted and written down first.
+    """The only path from data to released values: every result is clipped, noised, counted and recorded first.
 
     Attributes:
         accountant: The epsilon of the run.
-        ledger: The run's releases; in processes other than the main one, a follower of the main one's ledger.
+        ledger: The run's releases; in processes other than the main one, a follower of its ledger.
         sums: Clipped sums of gradients of this process's clients.
-        oracle: Answers the strategy's queries.
-        state_check: Tests whether the run's code kept something of earlier examples; None without privacy.
-        first_round: The first round that releases anything: each release is made once, so a resumed run releases
-            nothing in rounds that are on record.
-        lost_oracle: Answers zeros in the rounds before that, without a look at the data.
+        oracle: Computes the results of the strategy's queries.
+        state_check: Tests if the run's code kept state from earlier examples; None without privacy.
+        first_round: The first round with new releases: each release is made once, so a resumed run releases nothing in
+            rounds that are on record.
+        lost_oracle: Returns zeros in the rounds before that, without access to the data.
     """
 
     accountant: RunAccountant
@@ -649,7 +652,7 @@ def open_release_path(
     """Opens the accountant, the ledger and the oracle.
 
     Raises:
-        LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
+        LedgerError: If the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
     """
     randomness = run.identity.randomness
     accountant = RunAccountant(plan, randomness.attempt, reveals, plan.float64_noise)
@@ -683,14 +686,14 @@ def open_release_path(
 
 
 def _first_round(run: OpenRun, plan: Plan, ledger: Ledger | FollowerLedger) -> int:
-    """Returns the first round that releases anything, on the main process."""
+    """Returns the first round with new releases, on the main process."""
     if run.origin is None:
         return 0
     finished = run.origin.round
     if run.resumed is None or not plan.privacy.private or not isinstance(ledger, Ledger):
         return finished
     first_round = max(ledger.next_round, finished)
-    # an epoch whose secret draw died with the process is over: another draw would have a price of its own
+    # an epoch is over if its secret draw was lost with the process: another draw would have an additional cost
     epoch_rounds = plan.privacy.allocation_rounds
     if epoch_rounds is not None and first_round % epoch_rounds:
         epoch = first_round // epoch_rounds
@@ -700,14 +703,14 @@ def _first_round(run: OpenRun, plan: Plan, ledger: Ledger | FollowerLedger) -> i
 
 
 def lost_rounds(run: OpenRun, path: ReleasePath) -> list[str]:
-    """Returns a warning if a stop has lost the answers of rounds; none if it has not."""
+    """Returns a warning if a stop has lost the query results of rounds, else none."""
     if run.resumed is None or path.first_round <= run.resumed.round:
         return []
     first = run.resumed.round + 1
     return [
-        f"rounds {first} to {path.first_round} were released before this run was stopped, or belong to an epoch that "
-        "was cut off. Their cost stays charged, and is not charged again; their answers are lost, and count as zero. A "
-        "smaller checkpoint_every loses fewer"
+        f"rounds {first} to {path.first_round} were released before this run was stopped, or belong to an epoch "
+        "that was interrupted. Their privacy cost was charged once and remains; their results are lost, and "
+        "count as zero. A smaller checkpoint_every loses fewer rounds"
     ]
 
 
@@ -754,11 +757,11 @@ def _open_ledger(
 
 
 def first_state(experiment: Experiment, run: OpenRun, data: LocalData, store: StateStore, mesh: Mesh) -> TrainState:
-    """Returns the state of this process's clients that the next round starts from."""
+    """Returns the state of this process's clients at the start of the next round."""
     local_state = None
     if run.state is not None:
         local_state = sharding.shard_state(run.state, data.shard, mesh)
-    # a process without clients has one row, too: that of the client whose model it borrows
+    # a process without clients also has one row: the row of the client with the model that it borrows
     n_rows = len(data.population.clients)
     return store.begin(experiment.strategy, data.start.expand(n_rows, -1), local_state)
 
@@ -800,7 +803,7 @@ def make_monitor(
 
 
 def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, options: TrainingOptions) -> list[str]:
-    """Returns warnings about what weakens privacy or costs time: by the plan, and by data and model."""
+    """Returns warnings about weaker privacy or longer run time: from the plan, and from data and model."""
     model = experiment.clients[0].model
     by_plan = privacy_warnings.privacy_warnings(
         plan, experiment.sizes, model, optimum=options.optimum, secret_seed=options.secret_seed

@@ -15,34 +15,45 @@ from fedpriv.settings.checks import checked
 def total(
     results: Sequence[Result | RunCost], *, delta: float | None = None, accountant: str | None = None
 ) -> PrivacySpent:
-    """Computes what several runs on the same data cost together, which is less than the sum of what each costs.
+    """Computes the privacy cost of several runs on the same data, which is less than the sum of their costs.
 
-    Guarantee: an upper bound for every unit that all of them protect, wherever it is in each run, against whoever sees
-    what `trust` of each allows. The number of runs and their noise must not depend on the results of earlier ones; if
-    they do, the sum of the epsilons and the sum of the deltas hold. Runs whose data have no unit in common cost less.
+    Guarantee: an upper bound for every unit that all of them protect, for any position of the unit in each run, against
+    an observer of each run as its `trust` allows. The number of runs and their noise must not depend on the results of
+    earlier runs; if they do, use the sum of the epsilons and the sum of the deltas. Runs without a common unit cost
+    less.
 
     Args:
-        results: What `train` returned, for each run; a training with Opacus is a `fedpriv.from_opacus(...)`.
-        delta: Failure probability of all together; the smallest of the runs' own by default.
-        accountant: The one bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes the smallest.
+        results: Return value of `train` for each run; for a training with Opacus, `fedpriv.from_opacus(...)`.
+        delta: Failure probability of all runs together; by default the smallest delta of the runs.
+        accountant: The bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None (default) uses the smallest
+            bound.
+
+    Returns:
+        The total cost: epsilon with its delta, unit, relation and accountant.
 
     Raises:
         ConfigError: there are no results, or an argument is out of range.
-        PrivacyError: the runs protect different kinds of units, or whole clients that are not the same.
+        PrivacyError: the runs protect different kinds of units, or different whole clients.
+
+    Examples:
+        >>> import fedpriv
+        >>> history = [(1.5, 0.01, 100)]
+        >>> costs = [fedpriv.from_opacus(history, name, poisson_sampling=True) for name in ("first", "second")]
+        >>> one, both = (fedpriv.total(runs, delta=1e-5).epsilon for runs in (costs[:1], costs))
+        >>> one < both < 2 * one
+        True
     """
     if not results:
-        raise ConfigError("results", [], "give the results of at least one run")
+        raise ConfigError("results", [], "needs the results of at least one run")
     for index, result in enumerate(results):
         if not isinstance(result, Result | RunCost):  # pyright: ignore[reportUnnecessaryIsInstance]
-            fix = "give what train returned, or fedpriv.from_opacus(...): epsilons alone only add up"
+            fix = "must be what train returned, or fedpriv.from_opacus(...): epsilons alone only add up"
             raise ConfigError(f"results[{index}]", result, fix)
     runs = [_cost_of(result, number) for number, result in enumerate(results, start=1)]
     if delta is None:
         deltas = [result.spent.delta for result in results if isinstance(result, Result)]
         if not deltas:
-            raise ConfigError(
-                "delta", None, "name a delta, e.g. delta=1e-5: costs from elsewhere have none of their own"
-            )
+            raise ConfigError("delta", None, "set delta, e.g. delta=1e-5: costs from other libraries have no delta")
         delta = min(deltas)
     return compose(runs, delta, accountant)
 

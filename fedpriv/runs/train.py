@@ -1,4 +1,4 @@
-"""A run in one call."""
+"""Trains with one call."""
 
 from __future__ import annotations
 
@@ -15,18 +15,28 @@ from fedpriv.settings.checks import checked
 @checked("", explain)
 @takes_options(TrainOptions)
 def train(options: TrainOptions) -> Result:
-    """Trains and returns the result.
+    """Runs an algorithm on the clients' data and returns the result.
 
     Returns:
         The result, with the trained module as `model` and an upper bound on the epsilon as `spent`.
 
-    Guarantee: everything that the strategy learns of the data is noised and counted first. An answer that would pass
-    the target epsilon is refused, and ends the run. Python warnings say what weakens privacy, and when a model or a
-    test loss is not finite.
+    Guarantee: every query result that the strategy receives is noised and accounted for first. A query that would
+    exceed the target epsilon is not answered, and ends the run. Python warnings report settings that weaken privacy,
+    and a model or a test loss that is not finite.
 
     Raises:
         ConfigError: settings cannot work; raised before data are read, with field, value and fix.
         FedprivError: data or a folder cannot be used.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, delta=1e-5)
+        >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), privacy, rounds=5, test=data)
+        >>> result.rounds, result.spent.epsilon <= 2.0
+        (5, True)
     """
     check_sinks(options.sinks)
     training = Training(**{field.name: getattr(options, field.name) for field in fields(TrainingOptions)})

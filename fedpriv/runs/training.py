@@ -1,4 +1,4 @@
-"""A run, round by round."""
+"""Trains a run, round by round."""
 
 from __future__ import annotations
 
@@ -49,13 +49,25 @@ from fedpriv.storage.folder import RunFolder
 
 @checked("", explain)
 class Training:
-    """A run that trains while you iterate over it, once; each round yields a `RoundReport`. Arguments: see `train`.
+    """A run as an iterable object: each iteration trains one round and yields a `RoundReport`. It can be iterated once.
 
-    What weakens privacy is listed in `warnings` and raised as Python warnings (`PromiseWarning`). Other processes
-    cannot use the `folder` while this object lives, or until `folder.close()`.
+    The arguments are those of `train`, except `sinks` and `progress`. Settings that weaken privacy are listed in
+    `warnings` and raised as Python warnings (`PromiseWarning`). Other processes cannot use the `folder` while this
+    object exists, or until `folder.close()`.
 
     Raises:
         ConfigError: settings cannot work; raised before data are read.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> training = fedpriv.Training(clients, fedpriv.fedavg(0.5), fedpriv.Privacy(epsilon=2.0), rounds=3)
+        >>> [report.round for report in training]
+        [1, 2, 3]
+        >>> training.result().releases
+        3
     """
 
     @initialised_by(TrainingOptions)
@@ -64,7 +76,7 @@ class Training:
         mesh = self._mesh = MESHES[compute.engine](compute.timeout)
         self._modes = Modes(getattr(torch, compute.dtype), needs_full_precision(options.privacy))
         with self._modes.fixed(), mesh.world.raise_together():
-            # settings, folder and seeds, planned releases and their price: no data have been read
+            # settings, folder and seeds, planned releases and their cost: no data have been read
             experiment = stages.resolve_experiment(options, compute, mesh)
             self._directory = RunDirectory(options.folder if mesh.is_main else None, options.checkpoint_every)
             self._pace = compute.pace
@@ -74,7 +86,7 @@ class Training:
             reveals = stages.not_covered(experiment.privacy, options, run)
             self._reservation = stages.check_budget(self.plan, run, reveals, mesh)
 
-            # the data, and the only way from them to released values
+            # the data, and the only path from them to released values
             public = stages.public_data(options, mesh)
             self._data = stages.load_data(experiment, run, public, mesh)
             self._evaluation = stages.prepare_evaluation(experiment, run, self._data, public, options, mesh)
@@ -83,7 +95,7 @@ class Training:
             )
             self.oracle: Oracle[DataAnswerer] = self._release_path.oracle
 
-            # the state that the first round starts from, and who watches the rounds
+            # the initial state of the first round, and the monitor of the rounds
             self._hides_sizes = experiment.hides_sizes
             self.strategy = experiment.strategy
             self.rounds = experiment.rounds
@@ -100,7 +112,7 @@ class Training:
             self._monitor = stages.make_monitor(experiment, run, self._evaluation, self._release_path, options, mesh)
             self._state_rounds = mesh.world.broadcast(lambda: draw_check_rounds(experiment.rounds))
 
-            # from here on a stopped run can be resumed; only then the budget is charged
+            # from here on a stopped run can be resumed; only then is the budget charged
             by_settings = stages.collect_warnings(experiment, self.plan, self._data, options)
             self.warnings = [*by_settings, *self._evaluation.warnings, *stages.lost_rounds(run, self._release_path)]
             self._has_begun = False
@@ -118,14 +130,14 @@ class Training:
 
     @property
     def backend(self) -> str:
-        """The backend that computes gradients and, where faster ones were refused, why: one line."""
+        """The backend that computes gradients and, if faster ones were rejected, the reason, in one line."""
         if self._data.why_not_faster:
             return f"{self._data.backend} ({self._data.why_not_faster})"
         return self._data.backend
 
     @property
     def is_main(self) -> bool:
-        """Whether this process reports the run; the only one of a run in one process does."""
+        """True if this process reports the run; always True in a run of one process."""
         return self._mesh.is_main
 
     @property
@@ -135,12 +147,12 @@ class Training:
 
     @property
     def ledger(self) -> Ledger | FollowerLedger:
-        """The records of all that the run has released."""
+        """The records of all releases of the run."""
         return self._release_path.ledger
 
     @property
     def health(self) -> FiniteCheck:
-        """Values that have not been finite, and since which round."""
+        """Values that have not been finite, with their first rounds."""
         return self._monitor.health
 
     def _reserve_budget(self) -> None:
@@ -149,7 +161,7 @@ class Training:
             self._reservation.reserve(self._last_round_until_save())
 
     def _last_round_until_save(self) -> int:
-        """Returns how many rounds there are before the next checkpoint: without a folder, all."""
+        """Returns the number of rounds until the next checkpoint: without a folder, all."""
         if self._directory.path is None:
             return self.rounds
         return min(self._directory.next_save, self.rounds)
@@ -158,8 +170,8 @@ class Training:
         """Trains, round by round.
 
         Raises:
-            FedprivError: this run has ended.
-            PrivacyError: a forward pass changed a frozen parameter or a buffer.
+            FedprivError: If this run has ended.
+            PrivacyError: If a forward pass changed a frozen parameter or a buffer.
         """
         for reports in self._groups_of_rounds(0.0):
             yield from reports
@@ -167,9 +179,8 @@ class Training:
     def in_groups(self) -> Iterator[Sequence[RoundReport]]:
         """Trains like an iteration over this object, and yields the reports of one or more rounds at once.
 
-        Short rounds share a sync of the ledger, and nobody may look at this object between two rounds of a group: an
-        iteration by round has every line on the disk before the caller sees the round. Errors are those of an
-        iteration.
+        Short rounds share a sync of the ledger, and this object must not be inspected between two rounds of a group. An
+        iteration by round has every line on disk before the caller receives the round. See `__iter__` for errors.
         """
         population = self.population
         problems = {id(problem): problem for problem in population.problems}
@@ -186,10 +197,10 @@ class Training:
         monitor = self._monitor
         mesh = self._mesh
         if monitor.is_over:
-            raise FedprivError("this run is over; make a new Training with fresh clients for another one")
+            raise FedprivError("this run has ended; create a new Training with new clients for another one")
         start = time.monotonic() - self._seconds
         began = time.monotonic()
-        if self._saved_round < self.progress.round:  # the rounds were left before, and no checkpoint could be written
+        if self._saved_round < self.progress.round:  # left earlier, and no checkpoint could be written
             self.save()
         rounds = self._all_rounds()
         self._directory.check()
@@ -210,12 +221,12 @@ class Training:
                 self._seconds = time.monotonic() - start
                 if report.checkpoint or monitor.stops or group.is_due:
                     yield self._written(group.take())
-                    # after the yield: a sink has then written every round that a checkpoint counts as done
+                    # after the yield: a sink has then written every round that a checkpoint marks as done
                     if report.checkpoint:
                         self.save()
                     if monitor.stops:
                         break
-                    self._directory.check()  # while a report was read another one may have taken the folder
+                    self._directory.check()  # another process may have taken the folder while a report was read
                 began = time.monotonic()
         remaining = group.take()
         if remaining:
@@ -238,7 +249,7 @@ class Training:
             mesh.world.broadcast(lambda: self._directory.finish(result, self.linked(result), nodes=self._save_nodes))
 
     def _all_rounds(self) -> Iterator[RoundResult]:
-        """Makes the rounds: first those whose answers a stopped run lost, with zeros for answers, then the others."""
+        """Computes the rounds: first those with results lost in a stop, with zeros as results, then the others."""
         path = self._release_path
         network = self._local_network
         progress = self.progress
@@ -263,21 +274,21 @@ class Training:
     def _saved_if_left(self, group: ReportGroup) -> Generator[None]:
         """A context that writes a checkpoint of the last finished round if the caller leaves the rounds early.
 
-        The reports of finished rounds are written before, since a checkpoint may not be ahead of them. A round that was
-        interrupted before its report was made is lost.
+        The reports of finished rounds are written before, since a checkpoint must not be ahead of them. A round that
+        was interrupted before its report was made is lost.
         """
         try:
             yield
         except (GeneratorExit, KeyboardInterrupt):
             try:
-                if self._mesh.world.world_size == 1:  # others may be elsewhere
+                if self._mesh.world.world_size == 1:  # other processes may be at another point
                     reports = group.take()
                     if reports:
                         self._written(reports)
                     if self._written_rounds == self.progress.round:
                         self._position = self.ledger.mark
                         self.save()
-            except Exception:  # what was saved before stays; and when Python exits, modules have lost their contents
+            except Exception:  # earlier saves remain; and when Python exits, modules have lost their contents
                 pass
             raise
 
@@ -293,7 +304,7 @@ class Training:
         """Makes the report of the round just finished on the main process, and returns it on every process.
 
         Args:
-            sync: Whether the ledger is brought to the disk first.
+            sync: True to write the ledger to disk first.
         """
         monitor = self._monitor
         mesh = self._mesh
@@ -310,7 +321,7 @@ class Training:
     def _report_on_main(
         self, state: TrainState, constraint_metrics: dict[str, float], *, sync: bool
     ) -> tuple[RoundReport, FiniteCheck, EarlyStopping]:
-        """Returns the report of a round, and the state of the checks that the other processes need too."""
+        """Returns the report of a round, and the state of the checks that the other processes also need."""
         monitor = self._monitor
         if sync:
             self._sync()
@@ -322,12 +333,12 @@ class Training:
             is_checkpoint_due=lambda is_last: self._directory.is_due(state.round, last=is_last),
         )
         if report.warning:
-            self._sync()  # it tells something about the model
+            self._sync()  # the warning reveals a property of the model
             warn(report.warning)
         return report, monitor.health, monitor.stopping
 
     def _sync(self) -> None:
-        """Writes the ledger to the disk, before anything that was made of a round's answers leaves the run."""
+        """Writes the ledger to disk, before any value computed from a round's results leaves the run."""
         self._directory.check()
         if self.plan.privacy.durable:
             self.ledger.sync()
@@ -338,25 +349,25 @@ class Training:
             self._reservation.close(self._monitor.why_ended(self.progress), self.ledger.records)
 
     def _check_constants(self) -> None:
-        """Refuses a forward pass that changed a frozen parameter or a buffer, which are released without noise.
+        """Raises an error if a forward pass changed a frozen parameter or buffer, which are released without noise.
 
         The check before training, on a few examples, may miss such a change.
 
         Raises:
-            PrivacyError: a frozen parameter or a buffer has changed.
+            PrivacyError: If a frozen parameter or a buffer has changed.
         """
         names = list[str]()
         if self.plan.privacy.private:
             names = changed_constants(self.population.model, self._data.constants)
-        fix = "a forward pass on private data changed it, and it would be released as it is; change a copy instead"
+        fix = "a forward pass on private data changed it, so it would be released without noise; change a copy instead"
         if self.anywhere(bool(names)):
             self._void("a forward pass on private data changed a frozen parameter or a buffer")
         with self._mesh.world.raise_together():
             if names:
-                raise PrivacyError(f"model.{names[0]} is frozen, or a buffer, and is not what it was: {fix}")
+                raise PrivacyError(f"model.{names[0]} is frozen or a buffer, and has changed: {fix}")
 
     def _check_state(self) -> None:
-        """Ends a private run with infinite epsilon if its code kept something of earlier examples."""
+        """Ends a private run with infinite epsilon if its code kept state from earlier examples."""
         check = self._release_path.state_check
         if check is None or self._monitor.is_void:
             return
@@ -364,12 +375,12 @@ class Training:
             self._void(KEPT)
 
     def _void(self, reason: str) -> None:
-        """Writes into the ledger that no bound on epsilon holds; all processes call this together."""
+        """Records in the ledger that no bound on epsilon holds; all processes call this together."""
         self._monitor.is_void = True
         ledger = self.ledger
         if isinstance(ledger, Ledger):
             ledger.void(reason)
-            warn(f"epsilon is infinite: {reason}. Keep nothing between calls, and do not publish this run's models")
+            warn(f"epsilon is infinite: {reason}. Keep no state between calls, and do not publish this run's models")
 
     def save(self) -> None:
         """Writes a checkpoint of the last finished round now (with a folder)."""
@@ -397,7 +408,7 @@ class Training:
         )
         self._state_store.sync()
         if self._metrics_file is not None:
-            self._metrics_file.sync()  # it must have every round that the checkpoint counts as done
+            self._metrics_file.sync()  # it must have every round that the checkpoint marks as done
         self._directory.save(checkpoint, self.ledger)
         self._state_store.saved(self.progress)
         if self._has_begun and self._reservation is not None:
@@ -410,7 +421,7 @@ class Training:
 
     @property
     def broken_examples(self) -> Tensor:
-        """Number of gradients that were not finite, of each client, `[n_clients]`. Exact, so not private."""
+        """Number of non-finite gradients of each client, `[n_clients]`. Exact, so not private."""
         return torch.cat([*self._mesh.clients.all_gather_object(self._release_path.sums.broken_examples)])
 
     def repeats(self) -> ownership.DuplicateCounts:
@@ -420,25 +431,25 @@ class Training:
         return self._mesh.world.broadcast(lambda: ownership.count_duplicates(self.population, test, fingerprints))
 
     def spent(self) -> PrivacySpent:
-        """Returns a tight upper bound on what has been spent so far."""
+        """Returns a tight upper bound on the spending so far."""
         return self._mesh.world.broadcast(self._release_path.accountant.spent)
 
     def anywhere(self, is_so: bool) -> bool:
-        """Whether a condition holds in any process of the run; all processes call it together."""
+        """True if a condition holds in any process of the run; all processes call it together."""
         return self._mesh.max_clients(float(is_so)) > 0
 
     def _charged(self) -> PrivacySpent:
-        """Returns what the run is charged if it ends now."""
+        """Returns the charge of the run if it ends now."""
         return self._release_path.accountant.charged_at_end(self._monitor.why_ended(self.progress), self.progress.round)
 
     def result(self) -> Result:
-        """Returns the result so far; that of a finished run is in its folder, too.
+        """Returns the result so far; the result of a finished run is also in its folder.
 
-        If the run stopped before its plan ended, the stop may depend on data, so the whole plan is charged; not so if
-        the budget ended it. If clients' models differ, each is tested on 1000 test examples.
+        If the run stopped before its plan ended, the stop may depend on data, so the whole plan is charged, unless the
+        budget ended the run. If clients' models differ, each is tested on 1000 test examples.
 
         Raises:
-            PrivacyError: a forward pass changed a frozen parameter or a buffer.
+            PrivacyError: If a forward pass changed a frozen parameter or a buffer.
         """
         with self._modes.fixed():
             return self._make_result()
@@ -451,7 +462,7 @@ class Training:
         return self._with_model(self._final or self._outcome())
 
     def _outcome(self) -> Result:
-        """Returns the result so far but for its model; all processes call it together."""
+        """Returns the result so far without its model; all processes call it together."""
         mesh = self._mesh
         shard = self._data.shard
         state = replace(self.progress, models=sharding.gather_rows(self.progress.models, shard, mesh))
@@ -465,7 +476,7 @@ class Training:
         return replace(result, model=model)
 
     def _result(self, state: TrainState, constraint_measures: dict[str, Any]) -> Result:
-        """Returns the result but for its model, whose class may be one that cannot be sent to other processes."""
+        """Returns the result without its model, since some model classes cannot be sent to other processes."""
         privacy = self.plan.privacy
         monitor = self._monitor
         kept = monitor.best.of(state)
@@ -531,7 +542,7 @@ class Training:
 
     def _model_with(self, params: Tensor) -> nn.Module:
         """Returns a copy of the model with these parameters `[dim]`, in eval mode."""
-        # a copy of the client's model, through which no example has passed
+        # a copy of the client's model that has processed no example
         model = copy_module(self.population.clients[0].model).eval()
         self.population.layout.write(params, model)
         return model

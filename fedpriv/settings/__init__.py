@@ -1,4 +1,4 @@
-"""Bounds of parameters, names of plug-ins, and what other libraries call a setting."""
+"""Bounds of parameters, names of plug-ins, and the names of settings in other libraries."""
 
 import lazy_loader
 

@@ -1,9 +1,9 @@
-"""Bounds of parameters, declared in their annotations and checked alike in Python and in YAML configurations.
+"""Bounds of parameters, declared in their annotations and checked in the same way in Python and in YAML.
 
 Examples are `learning_rate: Positive` and `local_steps: Count`. `checked` compares the arguments of a function or a
 dataclass with its annotations; configurations read the same annotations and raise the same errors. Types are strict:
-True is no number, text is no number, and 1.5 is no whole number. A call with an unknown or missing argument is a
-`ConfigError` too, which says what to write.
+True is not a number, text is not a number, and 1.5 is not an integer. A call with an unknown or missing argument also
+raises a `ConfigError`, which contains the fix.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fedpriv.settings.translations import (
 
 T = TypeVar("T", bound=Callable[..., Any])
 Explain = Callable[[str, object, Mapping[str, object]], str | None]
-"""What to write for an unknown argument, from its name, its value and the others; None for the usual answer."""
+"""Returns the fix for an unknown argument, from its name, value and the others; None for the default fix."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Bound:
     """An interval, as metadata of `Annotated[float, ...]` or `Annotated[int, ...]`. NaN is in none.
 
     Args:
-        words: What an error says, e.g. "must be a positive, finite number".
+        words: Text of an error, e.g. "must be a positive, finite number".
         low: Lower end.
         high: Upper end.
-        ends: Brackets that say which ends are included, e.g. `"(]"`; an open end at infinity excludes infinity.
+        ends: Brackets for included and excluded ends, e.g. `"(]"`; an open end at infinity excludes infinity.
     """
 
     words: str
@@ -61,7 +61,7 @@ class Bound:
         if isinstance(value, str) and _is_number(value):
             return f"is text: write the number {value.strip()}, without quotes"
         if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-            return "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
+            return "is a schedule of torch: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
         if complaint(kind, value) or not isinstance(value, Real):
             return self.words
         try:
@@ -114,10 +114,10 @@ Fraction = Annotated[float, Bound("must be a number in [0, 1)", 0, 1, "[)")]
 Ratio = Annotated[float, Bound("must be a number in (0, 1)", 0, 1)]
 Count = Annotated[int, Bound("must be a whole number, at least 1", 1, inf, "[)")]
 RoundCount = Annotated[int, Bound("must be a whole number from 1 to 1 000 000", 1, 1_000_000, "[]")]
-"""Rounds of a run: each is planned and priced before the first."""
+"""Rounds of a run: each is planned, with its privacy cost, before the first."""
 Whole = Annotated[int, Bound("must be a whole number, at least 0", 0, inf, "[)")]
 
-# pydantic's words, which YAML meets; bool is an int in Python, but not here
+# pydantic's messages for YAML; bool is an int in Python, but not here
 PLAIN: dict[object, tuple[type, str]] = {
     float: (Real, "must be a valid number"),
     int: (Integral, "must be a valid integer"),
@@ -127,7 +127,7 @@ PLAIN: dict[object, tuple[type, str]] = {
 
 
 def _complaint_of_plain(kind: type, value: object) -> str | None:
-    """Returns what is wrong with a value that must be a number, a boolean or a text."""
+    """Returns the error for a value that must be a number, a boolean or a text."""
     type_, words = PLAIN[kind]
     if kind is str and isinstance(value, torch.device | torch.dtype):
         return f"write {str(value).removeprefix('torch.')!r}"
@@ -137,7 +137,7 @@ def _complaint_of_plain(kind: type, value: object) -> str | None:
 
 
 def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
-    """Returns what is wrong with a value by its annotation; None if the value fits or cannot be checked."""
+    """Returns the error for a value that does not fit its annotation; None if it fits or cannot be checked."""
     if kind is Any or type(value) is kind or (type(kind) is UnionType and type(value) in kind.__args__):
         return None
     if type(kind) is type and kind in PLAIN:
@@ -168,7 +168,7 @@ def similar(value: object, names: Iterable[str]) -> str:
     known = list(names)
     meant = entries("choices").get(value)
     if meant in known:
-        return f"; {value!r} elsewhere is {meant!r} here"
+        return f"; {value!r} in other libraries is {meant!r} here"
     close = nearest(value, known)
     if "did you mean" in close:
         return close
@@ -188,13 +188,13 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
 
     Args:
         field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`; empty for none.
-        explain: Returns what to write for an unknown argument, where that depends on the other arguments.
-        values: Whether values are compared with annotations too; scikit-learn wants constructors that take any.
+        explain: Returns the fix for an unknown argument, if that depends on the other arguments.
+        values: True to compare values with annotations too; scikit-learn expects constructors that accept any values.
 
     Raises:
-        ConfigError: on a call, an argument is unknown, missing, given twice, or does not fit its annotation.
+        ConfigError: On a call, if an argument is unknown, missing, given twice, or does not fit its annotation.
 
-    Example:
+    Examples:
         >>> @checked("strategy")
         ... def descent(learning_rate: Positive) -> None: ...
         >>> descent(-1.0)
@@ -221,7 +221,7 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
         @functools.wraps(call)
         def check_and_call(*args: object, **options: object) -> object:
             given = {**dict(zip(positional, args, strict=False)), **options}
-            is_each_given_once = len(given) == len(args) + len(options)  # and has a place
+            is_each_given_once = len(given) == len(args) + len(options)  # and is at a valid position
             if not (is_each_given_once and required <= given.keys() and (takes_any or given.keys() <= {*names})):
                 raise _call_error(thing, field, args[1:] if is_class else args, options, explain)
             for name in names if values else ():
@@ -238,7 +238,7 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
 
 
 class _NotGiven:
-    """The value of an argument that is missing, as an error shows it."""
+    """The value of a missing argument in an error."""
 
     def __repr__(self) -> str:
         return "(not given)"
@@ -251,7 +251,7 @@ def _call_error(
     options: Mapping[str, object],
     explain: Explain | None,
 ) -> ConfigError:
-    """Returns the error of a call whose arguments do not fit the parameters."""
+    """Returns the error for a call with arguments that do not fit the parameters."""
     parameters = list(inspect.signature(thing).parameters.values())
     positional = [
         parameter.name
@@ -275,21 +275,23 @@ def _call_error(
             return error(word, value, fix or suggestion(word, value, names, "python", field))
     for name in positional[: len(args)]:
         if name in options:
-            return error(name, options[name], "is given twice, by its place and by its name: leave one out")
+            return error(name, options[name], "is given twice, by position and by name: leave one out")
     if len(args) > len(positional):
         named = [name for name in names if name not in positional and name not in options]
         value = args[len(positional)]
         if not named:
             return error(
-                "arguments", value, f"is one too many: {call_of(thing)} takes {', '.join(positional) or 'none'}"
+                "arguments",
+                value,
+                f"is one argument too many: {call_of(thing)} takes {', '.join(positional) or 'none'}",
             )
-        fix = f"write its name, e.g. {named[0]}=...; by their places go {', '.join(positional)} alone"
+        fix = f"must be given by name, e.g. {named[0]}=...; only {', '.join(positional)} can be positional"
         return error("arguments", value, fix)
     missing = next(
         parameter.name for parameter in parameters if _is_required(parameter) and parameter.name not in arguments
     )
     meaning = _meaning(thing, missing)
-    return error(missing, _NotGiven(), f"is needed{f': {meaning}' if meaning else ''}; e.g. {call_of(thing)}")
+    return error(missing, _NotGiven(), f"is required{f': {meaning}' if meaning else ''}; e.g. {call_of(thing)}")
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
@@ -302,7 +304,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 def _meaning(thing: Callable[..., Any], name: str) -> str:
     """Returns the meaning of an argument from the docstring: the first sentence under its name, or of the docstring."""
     text = inspect.getdoc(thing) or ""
-    if text.startswith(f"{thing.__name__}("):  # a dataclass without one of its own has its signature there
+    if text.startswith(f"{thing.__name__}("):  # the docstring of a dataclass without one is its signature
         return ""
     described = re.search(rf"^ +{name}: (.*?)(?=\n\s*\n|\n {{,4}}\S|\Z)", text, re.DOTALL | re.MULTILINE)
     if described is None and ("Args:" in text or "Arguments:" in text):
@@ -331,7 +333,7 @@ def call_of(thing: Callable[..., Any], value: object = None) -> str:
 
 
 def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
-    """Whether a parameter is a number and accepts this value."""
+    """True if a parameter is a number and accepts this value."""
     whole: object = thing
     if is_dataclass(whole):
         noted = thing
@@ -344,7 +346,7 @@ def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
 
 
 def _public_name(thing: Callable[..., Any]) -> str:
-    """Returns the name under which a user finds a class or function."""
+    """Returns the public name of a class or function."""
     name, module = thing.__name__, thing.__module__
     if getattr(_public(name), "__module__", None) == module:
         return f"fedpriv.{name}"
@@ -354,7 +356,7 @@ def _public_name(thing: Callable[..., Any]) -> str:
 
 
 def _public(name: str) -> Any:  # noqa: ANN401 - whatever fedpriv exports
-    """Returns what fedpriv exports under a name; None if nothing."""
+    """Returns the object that fedpriv exports under a name; None if there is none."""
     package = sys.modules["fedpriv"]
     if name in package.__all__:
         return getattr(package, name)
@@ -362,23 +364,23 @@ def _public(name: str) -> Any:  # noqa: ANN401 - whatever fedpriv exports
 
 
 def check_finite(values: Tensor, quantity: str) -> None:
-    """Refuses values `[n, ...]`, one row for each client, that contain NaN or infinity.
+    """Raises an error if values `[n, ...]`, one row for each client, contain NaN or infinity.
 
     Raises:
-        DataError: names the client.
+        DataError: If a value is not finite; the message names the client.
     """
     flat = values.reshape(len(values), -1)
     broken = ~torch.isfinite(flat).all(1)
     if bool(broken.any()):
         client = int(broken.nonzero()[0])
         raise DataError(
-            f"client {client}: its {quantity} is {flat[client].detach().tolist()} at the point it received; "
-            "repair the function or the data, or start from other parameters"
+            f"client {client}: its {quantity} is {flat[client].detach().tolist()} at the received point; "
+            "correct the function or the data, or start from other parameters"
         )
 
 
 def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
-    """Returns what is wrong with a value that fits no member of a union."""
+    """Returns the error for a value that fits no member of a union."""
     if value is None and NoneType in kinds:
         return None
     complaints = [_complaint_of_member(kind, value) for kind in kinds if kind is not NoneType]
@@ -391,22 +393,22 @@ def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
 
 
 def _complaint_of_member(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
-    """Returns what is wrong with a value by one member of a union, in which a function is told from other things."""
+    """Returns the error for a value that does not fit a member of a union, with a special case for functions."""
     if get_origin(kind) is Callable and not callable(value):
-        return "give a function"
+        return "must be a function"
     return complaint(kind, value)
 
 
 def _complaint_of_class(kind: type, value: object) -> str | None:
-    """Returns what is wrong with a value that is no instance of a class, or lacks methods of a protocol."""
+    """Returns the error for a value that is not an instance of a class, or lacks methods of a protocol."""
     if not getattr(kind, "_is_protocol", False):
         if isinstance(value, kind):
             return None
         return _make_it([kind], value)
     if kind.__name__ in ("LocalStep", "Aggregator"):
-        return None  # `Strategy` names all that they lack, attributes too
+        return None  # `Strategy` lists all missing methods and attributes
     if inspect.isclass(value) and _torch_optimizer_class(value) is None:
-        return f"make it with {call_of(value)}"
+        return f"must be an object: {call_of(value)}"
     methods = _methods_of(kind)
     lacking = [name for name in methods if not callable(getattr(value, name, None))]
     if not lacking:
@@ -417,31 +419,31 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
     if is_other and usual(kind) is not None:
         return _make_it([kind], value)
     lines = " and ".join(f"def {name}{inspect.signature(methods[name])}".replace("'", "") for name in lacking)
-    return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
+    return f"is not a {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
 
 
 def _make_it(kinds: list[Any], value: object) -> str:
-    """Returns what to write instead of a value of another kind."""
+    """Returns the expression to write instead of a value of another kind."""
     optimizer_class = _torch_optimizer_class(value)
     if kinds == [torch.optim.Optimizer]:
         name = "SGD" if optimizer_class is None else optimizer_class.__name__
-        return f"give an optimiser of torch, torch.optim.{name}(model.parameters(), lr=0.1)"
+        return f"must be an optimizer of torch, torch.optim.{name}(model.parameters(), lr=0.1)"
     if optimizer_class is not None:
         return _for_torch_optimizer(kinds, optimizer_class, value)
     if inspect.isclass(value) and issubclass(value, tuple(kinds)):
-        return f"is a class: make one with {call_of(value)}"
+        return f"is a class: create an object with {call_of(value)}"
     if inspect.isfunction(value) and _public(value.__name__) is value:
         return f"is a function: call it, e.g. {call_of(value)}"
     if isinstance(value, str) and (named := _named(kinds, value)):
-        return f"make it with {named}"
+        return f"must be created with {named}"
     calls = [usual(kind) or call_of(kind, value) for kind in kinds]
     if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
         calls = [call_of(kinds[0], value)]
-    return f"make it with {' or '.join(calls)}"
+    return f"must be created with {' or '.join(calls)}"
 
 
 def _named(kinds: list[Any], word: str) -> str | None:
-    """Returns the call that a word means, if it names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
+    """Returns the call for a word that names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
     plain = re.sub(r"[^a-z0-9]", "", word.lower())
     for kind in kinds:
         if (meant := meant_object(kind, plain)) is not None:
@@ -457,16 +459,16 @@ def _named(kinds: list[Any], word: str) -> str | None:
 
 
 def _makes(exported: Any, kind: Any) -> bool:  # noqa: ANN401 - whatever fedpriv exports
-    """Whether a public class or function gives an object of a kind."""
+    """True if a public class or function returns an object of a kind."""
     if inspect.isfunction(exported):
         return get_type_hints(exported).get("return") is kind
     return inspect.isclass(exported) and is_class_of(exported, kind)
 
 
 def is_class_of(candidate: type, kind: type) -> bool:
-    """Whether a class makes objects of a kind: it is that class, a subclass, or has all methods of a protocol.
+    """True if a class creates objects of a kind: it is that class, a subclass, or has all methods of a protocol.
 
-    Attributes of a protocol are not looked for: an object may set them when it is made.
+    Attributes of a protocol are not checked, since an object may set them when it is created.
     """
     if getattr(kind, "_is_protocol", False):
         return all(callable(getattr(candidate, name, None)) for name in _methods_of(kind))
@@ -488,18 +490,18 @@ def _torch_optimizer_class(value: object) -> type | None:
 
 
 def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object) -> str:
-    """Returns what to write for an optimizer of torch, which would update one model in place, without noise.
+    """Returns the replacement of a torch optimizer, which would update one model in place, without noise.
 
     Args:
-        kinds: The kinds of object that are wanted.
+        kinds: The accepted kinds of objects.
         optimizer_class: The class of the optimizer.
-        value: An optimizer, whose options are kept, or the class itself.
+        value: An optimizer with its options, or the class itself.
     """
     ours = {"SGD": "Sgd", "Adam": "Adam", "AdamW": "AdamW"}.get(optimizer_class.__name__)
     if ours is None:
         return (
-            f"is torch's, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
-            f"{entries('kinds')['Optimizer']}, or an optimiser of your own, fedpriv.strategies.optimizers.Optimizer"
+            f"is an optimizer of torch, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
+            f"{entries('kinds')['Optimizer']}, or your own subclass of fedpriv.strategies.optimizers.Optimizer"
         )
     options: dict[str, Any] = {}
     if isinstance(value, torch.optim.Optimizer):
@@ -507,7 +509,7 @@ def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object)
     text = _optimizer_call(ours, options)
     if any(kind.__name__ == "Strategy" for kind in kinds):
         text = f"fedpriv.fedavg(learning_rate={options.get('lr', 0.1)}, optimizer={text})"
-    return f"is torch's, which updates one model in place: write {text}"
+    return f"is an optimizer of torch, which updates one model in place: write {text}"
 
 
 def _optimizer_call(name: str, options: Mapping[str, Any]) -> str:

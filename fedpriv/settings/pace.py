@@ -1,8 +1,9 @@
-"""Waits, so that the time of a result does not tell how long it took to compute.
+"""Waits, so that the time of a result does not reveal its computation time.
 
-A result leaves a whole multiple of the pace after its work began: after one pace if it was ready by then, else after
-two, and so on. If every result takes less than the pace, its time says nothing about secret batches and cohorts. One
-that takes longer reveals that it did (Askarov, Zhang and Myers 2010, predictive mitigation with a fixed schedule).
+A result is sent a whole multiple of the pace after its work began: after one pace if it was ready by then, otherwise
+after two, and so on. If every result takes less than the pace, its time reveals nothing about secret batches and
+cohorts. A result that takes longer reveals that it did (Askarov, Zhang and Myers 2010, predictive mitigation with a
+fixed schedule).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Turns names in a configuration into objects: registered names, or `package.module:Name`.
+"""Converts names in a configuration to objects: registered names, or `package.module:Name`.
 
-Registered names are those of fedpriv and of installed packages. `package.module:Name` imports and runs any code, so the
-user must allow it outside the configuration: `--allow-plugins`, `FEDPRIV_ALLOW_PLUGINS=1` or `allow_plugins()`.
+Registered names belong to fedpriv and to installed packages. `package.module:Name` imports and runs arbitrary code, so
+the user must allow it outside the configuration: `--allow-plugins`, `FEDPRIV_ALLOW_PLUGINS=1` or `allow_plugins()`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,17 @@ _allowed: ContextVar[bool | None] = ContextVar("allowed", default=None)
 @checks.checked("")
 @contextmanager
 def allow_plugins() -> Generator[None]:
-    """Returns a context in which configurations may name `package.module:Name`, which imports and runs that code."""
+    """Returns a context in which configurations may name `package.module:Name`, which imports and runs that code.
+
+    Allow this for trusted configurations only.
+
+    Examples:
+        >>> import fedpriv
+        >>> from fedpriv.settings.plugins import are_allowed
+        >>> with fedpriv.allow_plugins():
+        ...     are_allowed()
+        True
+    """
     token = _allowed.set(True)
     try:
         yield
@@ -44,9 +54,9 @@ def allow_plugins() -> Generator[None]:
 
 @contextmanager
 def refuse_plugins() -> Generator[None]:
-    """Returns a context in which no configuration may name `package.module:Name`, whatever the user has allowed.
+    """Returns a context in which no configuration may name `package.module:Name`, even if the user allowed it.
 
-    It is for configurations of strangers, which nobody has looked at yet.
+    It is for untrusted configurations that have not been reviewed.
     """
     token = _allowed.set(False)
     try:
@@ -56,9 +66,9 @@ def refuse_plugins() -> Generator[None]:
 
 
 def are_allowed() -> bool:
-    """Whether `package.module:Name` may be imported: inside `allow_plugins()`, or where FEDPRIV_ALLOW_PLUGINS is 1.
+    """True if `package.module:Name` may be imported: inside `allow_plugins()`, or where FEDPRIV_ALLOW_PLUGINS is 1.
 
-    Inside `refuse_plugins()` it may not.
+    It is False inside `refuse_plugins()`.
     """
     allowed_here = _allowed.get()
     if allowed_here is None:
@@ -71,7 +81,7 @@ class RegistryEntry(Generic[T]):
     """One row of a registry.
 
     Args:
-        build: Makes the object from keyword options of simple types.
+        build: Creates the object from keyword options of simple types.
         description: One line for `--help`.
     """
 
@@ -83,15 +93,15 @@ R = TypeVar("R", bound=RegistryEntry[Any])
 
 
 class Registry(Mapping[str, R]):
-    """The names that one section of a configuration may use: fedpriv's first, then those of installed packages.
+    """The names that a section of a configuration may use: fedpriv's names, then names of installed packages.
 
     Args:
         rows: fedpriv's names.
-        makes: Types of the objects, or a function that returns them where they are slow to import. A builder must be
-            one of these classes (or a subclass), or a function annotated to return one; this is checked before it is
+        makes: Types of the objects, or a function that returns them if they are slow to import. A builder must be one
+            of these classes (or a subclass), or a function annotated to return one; this is checked before it is
             called.
         group: Group of entry points in which installed packages register builders; None allows no other packages.
-        row: Makes an entry from a builder and its description.
+        row: Creates an entry from a builder and its description.
     """
 
     def __init__(
@@ -140,7 +150,7 @@ class Registry(Mapping[str, R]):
         try:
             loaded = point.load()
         except Exception as error:  # whatever the package raises
-            fix = f"of {package}: {in_short(error)}; mend or uninstall that package"
+            fix = f"of {package}: {in_short(error)}; repair or uninstall that package"
             raise ConfigError(f"entry point {self._group}", point.name, fix) from error
         builder = checked(loaded, self.makes, point.value, f"entry point {self._group}")
         first_line = (inspect.getdoc(builder) or "").split("\n")[0]
@@ -151,16 +161,16 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
     """Returns the object that `package.module:Name` names, for the setting `field`.
 
     Raises:
-        ConfigError: plug-ins are not allowed, the reference has another form, the module is missing or broken, or it
-            has no such attribute (names the nearest ones).
+        ConfigError: If plug-ins are not allowed, the reference has another form, the module is missing or broken, or it
+            has no such attribute (the message names the nearest ones).
     """
     module_name, colon, attribute = reference.partition(":")
     if not (colon and module_name and attribute):
-        raise ConfigError(field, reference, "write it as 'package.module:Name'")
+        raise ConfigError(field, reference, "must have the form 'package.module:Name'")
     if not are_allowed():
         fix = (
-            "is code that fedpriv does not know, and naming it runs it; if you trust it, add --allow-plugins "
-            f"(or set {OPT_IN}=1; in Python: with fedpriv.allow_plugins())"
+            "is code outside fedpriv, and naming it runs it; if you trust it, add --allow-plugins (or set "
+            f"{OPT_IN}=1; in Python: with fedpriv.allow_plugins())"
         )
         raise ConfigError(field, reference, fix)
     module = _import(module_name, reference, field)
@@ -174,20 +184,22 @@ def checked(candidate: object, makes: tuple[type, ...], reference: str, field: s
     """Returns `candidate` if it is one of the classes `makes`, or a function annotated to return one; never calls it.
 
     Raises:
-        ConfigError: the candidate is neither.
+        ConfigError: If the candidate is neither.
     """
     expected = " or ".join(kind.__name__ for kind in makes)
     if inspect.isclass(candidate):
         if _makes_one_of(candidate, makes):
             return candidate
-        raise ConfigError(field, reference, f"is a class, but no {expected}: give one, or a function that returns one")
+        raise ConfigError(
+            field, reference, f"is a class, but not a {expected}: name one, or a function that returns one"
+        )
     if not inspect.isfunction(candidate):
         raise ConfigError(field, reference, f"is a {type(candidate).__name__}, not a class or function")
     gives = _returns(candidate)
     if gives and all(_makes_one_of(kind, makes) for kind in gives):
         return candidate
-    returned = " or ".join(kind.__name__ for kind in gives) or "nothing that can be read"
-    fix = f"its annotation says that it returns {returned}: it must be def {candidate.__name__}(...) -> {expected}"
+    returned = " or ".join(kind.__name__ for kind in gives) or "nothing readable"
+    fix = f"is annotated to return {returned}: it must be def {candidate.__name__}(...) -> {expected}"
     raise ConfigError(field, reference, fix)
 
 
@@ -195,12 +207,12 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
     """Returns the builder for `reference`: a name in `registry`, or `package.module:Name`.
 
     Raises:
-        ConfigError: it is neither registered nor importable, or builds another type than the registry's.
+        ConfigError: If it is neither registered nor importable, or builds another type than the registry's.
     """
     if reference in registry:
         return registry[reference].build
     if ":" not in reference:
-        fix = f"unknown{nearest(reference, registry)} (your own: 'package.module:Name')"
+        fix = f"is unknown{nearest(reference, registry)} (your own: 'package.module:Name')"
         raise ConfigError(field, reference, fix)
     return checked(resolve_object(reference, field=field), registry.makes, reference, field)
 
@@ -209,7 +221,7 @@ def function_of_round(reference: str, gives: type, field: str) -> Callable[[int]
     """Returns the function of the round number that `package.module:name` names, annotated to return the type `gives`.
 
     Raises:
-        ConfigError: see `resolve_object` and `checked`, or it cannot be called with one number.
+        ConfigError: See `resolve_object` and `checked`; also if it cannot be called with one number.
     """
     function = checked(resolve_object(reference, field=field), (gives,), reference, field)
     try:
@@ -249,15 +261,15 @@ def call(
         context: Further values (such as the number of classes), passed if the builder has parameters of these names.
 
     Raises:
-        ConfigError: an option is unknown or missing, or the builder fails.
+        ConfigError: If an option is unknown or missing, or the builder fails.
     """
     arguments = _arguments(builder, reference, options, context or {}, field)
     try:
         return builder(**arguments)
     except FedprivError:
         raise
-    except Exception as error:  # whatever a user's builder raises, or torch where an option is absurd
-        fix = f"cannot be made of these options ({in_short(error)})"
+    except Exception as error:  # whatever a user's builder raises, or torch if an option is absurd
+        fix = f"cannot be created with these options ({in_short(error)})"
         raise ConfigError(field, reference, fix) from error
 
 
@@ -297,7 +309,7 @@ def _import(module_name: str, reference: str, field: str) -> object:
 
 
 def _siblings(module_name: str) -> list[str]:
-    """Returns importable modules beside `module_name` with a similar name."""
+    """Returns importable modules next to `module_name` with a similar name."""
     parent, _, _ = module_name.rpartition(".")
     if parent:
         paths = getattr(importlib.import_module(parent), "__path__", [])

@@ -1,7 +1,7 @@
-"""What to write for a name or a word that fedpriv does not have, as the fix of an error.
+"""Fixes in errors for a name or a word that fedpriv does not have.
 
-The words of other libraries are in `words.yaml`, one table for Python, configurations and the command line: an unknown
-name is looked up in it before the nearest known name is suggested. It is read once an error needs it.
+The words of other libraries are in `words.yaml`, one table for Python, configurations and the command line. An unknown
+name is looked up in it before the nearest known name is suggested. The table is read when an error first needs it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any, Literal
 import yaml
 
 Language = Literal["python", "yaml", "command line"]
-"""Where a name was written, and so how its fix is written."""
+"""The place of a name, which determines the spelling of the fix."""
 
 _LEAVE_OUT = "leave it out"
 _SECTIONS = {"partition": "data.partition", "regularizer": "strategy.regularizer", "stop": "log.stop"}
-"""The section of a configuration that a function of Python stands for, where it has another name in its errors."""
+"""The section of a configuration for a function in Python, if errors use another name for it."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: `; did you mean 'x'?` if a name is close, else every name there is."""
+    """Returns the end of an error message: `; did you mean 'x'?` if a name is close, else all known names."""
     known = sorted(names)
-    close = difflib.get_close_matches(name[:100], known, n=3)  # a longer one is like no other
+    close = difflib.get_close_matches(name[:100], known, n=3)  # a longer one is similar to no other
     if close:
         return "; did you mean " + " or ".join(repr(match) for match in close) + "?"
     if known:
@@ -36,23 +36,23 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """A row of `words.yaml`: one setting of fedpriv, under the names that others give it.
+    """A row of `words.yaml`: one setting of fedpriv, with its names in other libraries.
 
-    In the texts `{value}` stands for the value that was given.
+    In the texts `{value}` represents the given value.
 
     Attributes:
         setting: Its path in a configuration; its name, if a configuration has no such setting.
-        words: Names that others give it, separated by spaces. Without `name` the last part of the path is one too.
+        words: Other names for it, separated by spaces. Without `name`, the last part of the path is one too.
         name: The parameter's name in Python; by default the last part of the path.
         python: The parameter's value.
-        yaml: The setting's value in a configuration; or whole advice that begins with "leave it out".
+        yaml: The setting's value in a configuration; or complete advice that begins with "leave it out".
         choice: A word that is the value in both.
-        call: How Python passes `{argument}` where the called function has no such parameter; by default as `calls` in
-            `words.yaml` has it for the section.
-        also: Parameters that mean it in some functions, where they take the value as it is, separated by spaces.
-        where: What a letter in the texts means. The setting then follows from the value, and is not another name.
-        note: What else to know, as a sentence fragment.
-        advice: Instead of all other texts, what to do about a word that no setting stands for.
+        call: Python expression that passes `{argument}` if the called function has no such parameter; by default the
+            entry for the section in `calls` of `words.yaml`.
+        also: Parameters with this meaning in some functions that accept the same value, separated by spaces.
+        where: Meaning of a letter in the texts. The setting then follows from the value, and is not another name.
+        note: Further information, as a sentence fragment.
+        advice: Replacement of all other texts: advice for a word that corresponds to no setting.
     """
 
     setting: str
@@ -80,12 +80,12 @@ class Setting:
         return self.setting.rpartition(".")[0]
 
     def is_called(self, word: str, place: str = "") -> bool:
-        """Whether somebody calls it by this word.
+        """True if this word is used for the setting elsewhere.
 
         Args:
             word: The word.
             place: The section or function in which the word is written, e.g. `data.partition`; empty for the run
-                itself. A word of many meanings has this one there and in the setting's own section alone.
+                itself. An ambiguous word has this meaning only there and in the setting's own section.
         """
         own = "" if self.name else self.parameter
         if word not in (own, *self.words.split()):
@@ -94,18 +94,18 @@ class Setting:
         return not is_ambiguous or place == "" or f"{_SECTIONS.get(place, place)}.".startswith(f"{self.section}.")
 
     def argument(self, value: str) -> str:
-        """Returns how Python passes it to a function that has the parameter."""
+        """Returns the expression that passes it to a Python function with the parameter."""
         text = f'"{self.choice}"' if self.choice else self.python.replace("{value}", value)
         return f"{self.parameter}={text}"
 
     def in_call(self, argument: str) -> str:
-        """Returns how Python passes an argument where the function has no such parameter."""
+        """Returns the expression that passes an argument in Python if the function has no such parameter."""
         section = self.setting.partition(".")[0]
         call = self.call or entries("calls").get(section, "fedpriv.train(..., {argument})")
         return call.replace("{argument}", argument)
 
     def in_configuration(self, value: str, language: Language) -> str:
-        """Returns how a configuration or the command line writes it."""
+        """Returns its spelling in a configuration or on the command line."""
         text = self.choice or self.yaml.replace("{value}", value)
         if text.startswith(_LEAVE_OUT):
             return text
@@ -114,7 +114,7 @@ class Setting:
 
 @cache
 def _table() -> dict[str, Any]:
-    """Returns the contents of `words.yaml`, whose values are all text."""
+    """Returns the contents of `words.yaml`, with all values as text."""
     path = Path(__file__).with_name("words.yaml")
     return yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
 
@@ -135,13 +135,13 @@ def entries(*keys: str) -> Mapping[str, str]:
 
 
 def usual(kind: type) -> str | None:
-    """Returns what usually gives an object of a kind; None if it has an obvious constructor."""
+    """Returns the usual expression for an object of a kind; None if it has an obvious constructor."""
     by_kind = entries("kinds")
     return next((by_kind[name] for name in _names(kind) if name in by_kind), None)
 
 
 def meant_object(kind: type, word: str) -> str | None:
-    """Returns the object that a word means where one of this kind is wanted; None if it means none."""
+    """Returns the object that a word means if one of this kind is expected; None if it means none."""
     return next((text for name in _names(kind) if (text := entries("objects", name).get(word))), None)
 
 
@@ -150,13 +150,13 @@ def _names(kind: type) -> tuple[str, str]:
 
 
 def example(name: str, owner: str = "") -> str:
-    """Text of a good value of a parameter; `...` if there is no usual one."""
+    """Returns the text of a valid value of a parameter; `...` if there is no usual one."""
     examples = entries("examples")
     return examples.get(f"{owner}.{name}", examples.get(name, "..."))
 
 
 def advice_of_function(function: str, word: str, value: object) -> str | None:
-    """Returns what to write for a word that is no argument of one function; None for the usual answer."""
+    """Returns the fix for a word that is not an argument of one function; None for the default fix."""
     text = entries("functions", function).get(word.lower())
     if text is None:
         return None
@@ -164,7 +164,7 @@ def advice_of_function(function: str, word: str, value: object) -> str | None:
 
 
 def attribute_error(owner: str, name: str, section: str) -> str:
-    """Returns the text of an AttributeError: what to write for a name, if a section of `words.yaml` has it."""
+    """Returns the text of an AttributeError: the fix for a name, if a section of `words.yaml` contains it."""
     write = entries(section).get(name)
     if write is None:
         return f"{owner} has no {name}"
@@ -172,19 +172,19 @@ def attribute_error(owner: str, name: str, section: str) -> str:
 
 
 def settings_called(word: str, place: str = "") -> list[Setting]:
-    """Returns the settings that somebody calls by a word, the usual one first; see `Setting.is_called`."""
+    """Returns the settings for which a word is used elsewhere, the usual one first; see `Setting.is_called`."""
     plain = word.lower().replace("-", "_")
     return [setting for setting in settings() if setting.is_called(plain, place)]
 
 
 def suggestion(word: str, value: object, known: Collection[str], language: Language, place: str = "") -> str:
-    """What to write for an unknown name, as the fix of an error.
+    """Returns the fix for an unknown name in an error.
 
     Args:
         word: The unknown name.
         value: Its value.
-        known: The names that are known where it stands.
-        language: In which language to write it.
+        known: The names that are known at that place.
+        language: Language of the fix.
         place: The section or function in which it is written; empty for the run itself.
     """
     shown = _written(value, language)
@@ -198,10 +198,10 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
     for setting in meant:
         for name in (setting.parameter, *setting.also.split()):
             if name in known and name != word:
-                meaning = f"{name} stands for it here" if setting.where else f"it is called {name} here"
+                meaning = f"{name} replaces it here" if setting.where else f"it is called {name} here"
                 return _fix(meaning, _text(setting, name, shown, language, place))
 
-    # a slip of the pen; where other libraries have this very word, of one letter in ten at most
+    # a typing error; for a word that other libraries use, at most one letter in ten may differ
     cutoff = 0.8
     if meant:
         cutoff = 0.9
@@ -210,7 +210,7 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
 
     # a setting of another object
     if meant:
-        return _fix("it belongs elsewhere", _text(meant[0], None, shown, language, place))
+        return _fix("it is a setting of another part", _text(meant[0], None, shown, language, place))
 
     close = nearest(word, known) or "; there are no options here"
     return f"unknown{close}{names if 'did you mean' in close else ''}"
@@ -219,13 +219,13 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
 def _fix(meaning: str, text: str) -> str:
     if text.startswith(_LEAVE_OUT):
         return f"unknown; {text}"
-    return f"unknown; {meaning}: write {text}"
+    return f"is unknown; {meaning}: write {text}"
 
 
 def setting_for_option(option: str) -> str | None:
-    """The setting of the command line that an option such as `--max-grad-norm` means; None if it means none.
+    """Returns the command-line setting for an option such as `--max-grad-norm`; None if there is none.
 
-    Example:
+    Examples:
         >>> setting_for_option("--max-grad-norm")
         "'privacy.clip={bound: VALUE}'"
     """
@@ -236,7 +236,7 @@ def setting_for_option(option: str) -> str | None:
 
 
 def _text(setting: Setting, name: str | None, value: str, language: Language, place: str) -> str:
-    """What to write for a setting: as the parameter `name`, or where it belongs."""
+    """Returns the spelling of a setting: as the parameter `name`, or at its own place."""
     if setting.advice:
         return setting.advice
     if name not in (None, setting.parameter):
@@ -256,7 +256,7 @@ def _text(setting: Setting, name: str | None, value: str, language: Language, pl
 
 
 def _assigned(path: str, value: str, language: Language) -> str:
-    """A setting and its value, as a configuration or the command line writes it."""
+    """Returns a setting and its value as written in a configuration or on the command line."""
     if language == "yaml":
         return f"{path}: {value}"
     if "{" in value or "[" in value:  # a shell needs quotes
@@ -265,7 +265,7 @@ def _assigned(path: str, value: str, language: Language) -> str:
 
 
 def _written(value: object, language: Language) -> str:
-    """A value as the language writes it; `...` for one that is no number or short text."""
+    """Returns a value as written in the language; `...` for one that is not a number or short text."""
     if not (value is None or isinstance(value, bool | int | float | str)):
         return "..."
     if language == "python":

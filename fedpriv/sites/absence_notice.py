@@ -1,8 +1,8 @@
-"""Signed notices in which a site declares that it will not answer in some rounds, so that others leave its pairs out.
+"""Signed notices in which a site declares that it will not reply in some rounds, so that others omit its pairs.
 
-Only the site itself can make one: it is signed with a key whose public half every site has accepted with the plan. A
-notice names the plan, so it is valid in no other run. The site that signs it stores it and refuses these rounds for
-ever.
+Only the site itself can create a notice: it is signed with a key, and every site has accepted the public half of that
+key with the plan. A notice names the plan, so it is invalid in any other run. The site that signs it stores it and
+rejects requests for these rounds from then on.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from fedpriv.settings import Whole
 from fedpriv.sites.descriptor import SiteDescriptor
 
 Reason = Literal["over_budget", "away"]
-"""Why a site is absent: its budget is used up, or its owner decided so. No other text leaves the site."""
+"""Reason for an absence: the site's budget is used up, or its owner decided so. No other text leaves the site."""
 MAX_OPEN_NOTICES = 4
-"""Largest number of open notices of a site in one plan; every reply has room for so many."""
+"""Largest number of open notices of a site in one plan; every reply has room for this many."""
 _DOMAIN = b"fedpriv/absence notice/1/"
 
 
 class InvalidNotice(PrivacyError):
-    """Raised for a notice that is forged, of another run, or contradicts another one."""
+    """Raised for a notice that is forged, belongs to another run, or contradicts another notice."""
 
 
 class AbsenceNotice(Section):
-    """Declares that a site answers nothing from round `first` to `last`, both included.
+    """Declares that a site sends no replies from round `first` to round `last`, inclusive.
 
     Attributes:
-        plan: Hash of the plan, and so of everybody's keys.
-        site: Number of the site in it.
+        plan: Hash of the plan, which covers the keys of all sites.
+        site: Number of the site in the plan.
         first: The first round, from 0.
         last: The last round.
         why: The reason, in one word.
-        signature: Ed25519, of the site's key in the plan.
+        signature: Ed25519 signature, with the site's key in the plan.
     """
 
     plan: Annotated[str, matching(r"[0-9a-f]{64}", GENERATED)]
@@ -62,17 +62,17 @@ class AbsenceNotice(Section):
         return _DOMAIN + json.dumps(self.model_dump(exclude={"signature"}), sort_keys=True).encode()
 
     def covers(self, round_index: int) -> bool:
-        """Returns whether the notice names this round."""
+        """Returns True if the notice covers this round."""
         return self.first <= round_index <= self.last
 
     def check(self, plan: str, cards: Sequence[SiteDescriptor], rounds: int) -> None:
         """Checks that the site itself has signed the notice, for this plan.
 
         Raises:
-            InvalidNotice: it has not, or the notice names no rounds of the plan.
+            InvalidNotice: If it has not, or if the notice contains no rounds of the plan.
         """
         if self.plan != plan or self.site >= len(cards) or not self.first <= self.last < rounds:
-            raise InvalidNotice("a notice of another plan, of no site, or of no rounds")
+            raise InvalidNotice("a notice for another plan, by an unknown site, or for no rounds")
         try:
             public = Ed25519PublicKey.from_public_bytes(cards[self.site].verifying_key)
             public.verify(bytes.fromhex(self.signature), self.signed_content)
@@ -81,22 +81,22 @@ class AbsenceNotice(Section):
 
 
 def absent_sites(notices: Iterable[AbsenceNotice], round_index: int, cohort: Collection[int]) -> frozenset[int]:
-    """Returns the participants of a round who have declared that they do not answer.
+    """Returns the participants of a round that have declared that they do not reply.
 
     Args:
-        notices: Notices whose signatures have been checked.
+        notices: Notices with checked signatures.
         round_index: The round, from 0.
         cohort: Numbers of the sites that take part in it.
 
     Raises:
-        InvalidNotice: one is of another round, of a site that takes no part, or there are two of a site.
+        InvalidNotice: If a notice is for another round or for a site that does not take part, or if a site has two.
     """
     notices = list(notices)
     sites = frozenset(notice.site for notice in notices)
     if len(sites) < len(notices) or not sites <= {*cohort}:
-        raise InvalidNotice(f"round {round_index}: two notices of a site, or one of a site that takes no part")
+        raise InvalidNotice(f"round {round_index}: two notices of one site, or one of a site that does not take part")
     if not all(notice.covers(round_index) for notice in notices):
-        raise InvalidNotice(f"round {round_index}: a notice of other rounds")
+        raise InvalidNotice(f"round {round_index}: a notice for other rounds")
     return sites
 
 

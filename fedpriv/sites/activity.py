@@ -1,4 +1,4 @@
-"""What a running site counts and writes to its log: answers and refusals, and who asked. Memory and log are bounded."""
+"""Counts and logs a running site's replies, refusals, and requesting parties, in bounded memory and log size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fedpriv.sites.messages import Code
 
 _LOG = logging.getLogger(__name__)
-_MAX_NAMES = 1000  # of parties that are counted apart; a stranger can make up any number of names
+_MAX_NAMES = 1000  # of separately counted parties; a stranger can invent any number of names
 _OTHERS = "(others)"
 _MAX_NAME_LENGTH = 100
 
@@ -21,9 +21,9 @@ class Totals:
     """Counts since the site was started.
 
     Attributes:
-        answered: Number of answered questions by hash of the plan; a reply that was repeated counts again.
+        answered: Number of replies by hash of the plan; repeated replies count again.
         refused: Number of refusals by code.
-        last_answer: When the last question was answered, in seconds since 1970; 0 for never.
+        last_answer: Time of the last reply in seconds since 1970; 0 if there was none.
     """
 
     answered: dict[str, int]
@@ -32,7 +32,7 @@ class Totals:
 
 
 class Activity:
-    """Counts the questions of each party. A flood of refusals is a line in the log for each power of ten."""
+    """Counts the requests of each party. A flood of refusals is logged once for each power of ten."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,10 +42,10 @@ class Activity:
         self._last_answer = 0.0
 
     def count_answer(self, party: str, plan: str, round_index: int) -> None:
-        """Counts a question that was answered.
+        """Counts a request that was answered.
 
         Args:
-            party: Who asked, as the transport knows it.
+            party: Sender of the request, by its name in the transport.
             plan: Hash of the plan, which the site has accepted.
             round_index: The round, from 0.
         """
@@ -56,7 +56,7 @@ class Activity:
         _LOG.info("answered", extra={"facts": facts})
 
     def count_refusal(self, party: str, plan: str, round_index: int, code: Code) -> None:
-        """Counts a question that was refused; arguments as for `count_answer`. The plan may be anything."""
+        """Counts a request that was refused; see `count_answer` for the arguments. The plan may be any text."""
         with self._lock:
             name = self._bounded(_shortened(party))
             self._refused[name, code] += 1

@@ -1,8 +1,9 @@
-"""Secrets of pairs of clients that no third party has: X25519 key agreement (RFC 7748), HKDF-SHA256 (RFC 5869).
+"""Secrets of pairs of clients, unknown to third parties: X25519 key agreement (RFC 7748), HKDF-SHA256 (RFC 5869).
 
-Each client makes a private key locally and publishes the public key. Two clients compute the same secret, each from its
-private key and the other's public key; from public keys alone nobody can compute it. An attacker who replaces public
-keys by his own shares a secret with each client and counts as a colluder: compare the fingerprints out of band.
+Each client creates a private key locally and publishes the public key. Two clients compute the same secret, each from
+its private key and the other's public key; it cannot be computed from public keys alone. An attacker who replaces
+public keys with attacker keys shares a secret with each client and counts as a colluder: compare the fingerprints out
+of band.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ def fingerprint_of(public: bytes) -> str:
 
 @dataclass(frozen=True)
 class AgreedSecrets:
-    """The secrets that one client shares with the others; see `fedpriv.randomness.streams.PairSecrets`.
+    """The secrets that one client shares with the other clients; see `fedpriv.randomness.streams.PairSecrets`.
 
     Args:
         client: Number of the client.
         private: The client's private key.
-        public: Public keys of all clients, this one included, as checked by their owners.
-        session: Name of the run, the same for all its clients and for no other run. With the same keys and session,
-            two runs would have the same pairwise noise, and the difference of their messages would not have any.
+        public: Public keys of all clients, this one included, as verified by their owners.
+        session: Name of the run, equal for all its clients and different from any other run. With the same keys and
+            session, two runs would have the same pairwise noise, and the difference of their messages would contain no
+            pairwise noise.
 
     Raises:
-        ConfigError: there is no session; a key has another length or stands twice, or the client's own is not that of
-            its private key.
+        ConfigError: If there is no session; if a key has a wrong length or occurs twice; or if the client's public key
+            does not match its private key.
     """
 
     client: int
@@ -60,31 +62,35 @@ class AgreedSecrets:
     def __post_init__(self) -> None:
         for client, key in self.public.items():
             if len(key) != _BYTES:
-                raise ConfigError(f"public keys: client {client}", f"{len(key)} bytes", f"give {_BYTES} bytes")
+                raise ConfigError(f"public keys: client {client}", f"{len(key)} bytes", f"must have {_BYTES} bytes")
         if not self.session:
-            raise ConfigError("session", self.session, "give bytes that no other run has, e.g. secrets.token_bytes(16)")
+            raise ConfigError(
+                "session", self.session, "must be bytes that no other run uses, e.g. secrets.token_bytes(16)"
+            )
         if len(set(self.public.values())) < len(self.public):
-            raise ConfigError("public keys", "the same twice", "every client needs a key of its own")
+            raise ConfigError("public keys", "the same key twice", "each client needs its own key")
         if len(self.private) != _BYTES or self.public.get(self.client) != public_key(self.private):
-            fix = "does not belong to its private key: give the table that every owner has checked"
+            fix = "does not match the client's private key: use the table that every owner has checked"
             raise ConfigError(f"public keys: client {self.client}", "(its own)", fix)
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
-        """Returns 32 bytes, the same for both clients of a pair, and different for every other pair and purpose.
+        """Returns 32 bytes, equal for both clients of a pair and different for every other pair and purpose.
 
         Raises:
-            PrivacyError: this client is not in the pair, the other one has no key here, or its key allows no secret.
+            PrivacyError: If this client is not in the pair, the other's key is missing, or its key allows no secret.
         """
         low, high = sorted((i, j))
         if self.client not in (low, high) or low == high or not {low, high} <= {*self.public}:
-            raise PrivacyError(f"client {self.client} shares no secret of the pair ({i}, {j})")
+            raise PrivacyError(f"client {self.client} does not share the secret of pair ({i}, {j})")
         other = self.public[low + high - self.client]
         try:
             shared = X25519PrivateKey.from_private_bytes(self.private).exchange(
                 X25519PublicKey.from_public_bytes(other)
             )
         except ValueError:
-            raise PrivacyError(f"the public key of client {low + high - self.client} allows no secret") from None
+            raise PrivacyError(
+                f"the public key of client {low + high - self.client} cannot be used for a shared secret"
+            ) from None
         # the name includes both public keys, so that a client with another's key gets a different secret
         name = f"fedpriv/{purpose}/{low}/{high}/".encode() + self.public[low] + self.public[high] + self.session
         return HKDF(SHA256(), _BYTES, salt=None, info=name).derive(shared)

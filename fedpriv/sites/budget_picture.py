@@ -1,4 +1,4 @@
-"""A picture of what a site has spent, after each of its answered rounds, and of its budget."""
+"""Draws the privacy spending of a site after each of its answered rounds, and its budget."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from fedpriv.storage import files
 
 
 def draw_site(folder: Path, path: Path) -> None:
-    """Draws what a site has spent after each of its answered rounds, and its budget, to a PNG file.
+    """Draws the privacy spending of a site after each of its answered rounds, and its budget, to a PNG file.
 
-    Plans are drawn one after another, in the order in which they were accepted; ledgers have no times, so that rounds
-    of plans that overlapped are not interleaved. The last value is what all plans have spent together.
+    Plans are drawn one after another, in the order in which they were accepted. Ledgers contain no times, so rounds of
+    overlapping plans are not interleaved. The last value is the total spending of all plans.
 
     Args:
         folder: The site's folder.
         path: The PNG file to write.
 
     Raises:
-        FedprivError: a file of the site is missing, damaged or altered.
+        FedprivError: If a file of the site is missing, damaged or altered.
     """
     settings = SiteSettings.read(folder / SETTINGS)
     card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
     delta = settings.budget.delta
-    earlier: list[RunCost] = []  # federations that are drawn already
+    earlier: list[RunCost] = []  # federations that are already drawn
     spent = {0: 0.0}  # epsilon, by number of answered rounds
     begins: dict[int, str] = {}  # labels, by the number of rounds before a federation
     plans = sorted(plan_files(folder), key=lambda file: file.stat().st_mtime)

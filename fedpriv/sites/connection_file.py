@@ -14,19 +14,19 @@ from typing import Self
 from fedpriv.storage import files
 
 CONNECTIONS = "connections.json"
-_TOUCHED = 5.0  # seconds after which a running site shows again that it runs
-_STALE = 30.0  # seconds without that, after which it does not run any more
-_NOT_RUNNING = "none: the site is not running (fedpriv site run), or it runs over Flower"
+_TOUCHED = 5.0  # seconds after which a running site updates the file's time
+_STALE = 30.0  # seconds without an update after which the site counts as stopped
+_NOT_RUNNING = "none: the site is not running (fedpriv site run), or it uses Flower"
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Whether a party is connected.
+    """The state of a party's connection.
 
     Attributes:
-        is_connected: True if it is.
-        why: Why it is not, and what to do; empty while that is unknown.
-        since: When it was connected or lost, or when this process started, in seconds since 1970.
+        is_connected: True if the party is connected.
+        why: Reason for a missing connection, and the fix; empty while the reason is unknown.
+        since: Time of connection or disconnection, or start of this process, in seconds since 1970.
     """
 
     is_connected: bool
@@ -35,7 +35,7 @@ class Connection:
 
 
 class ConnectionFile:
-    """The file of a running site: written at each change, and touched every few seconds.
+    """The connection file of a running site: written at each change, and touched every few seconds.
 
     Args:
         folder: The site's folder.
@@ -47,7 +47,7 @@ class ConnectionFile:
         self._touched = 0.0
 
     def publish(self, connections: Mapping[str, Connection]) -> None:
-        """Writes the connections of this moment, by the name of the party."""
+        """Writes the current connections, by the name of the party."""
         if connections != self._written:
             self._written = dict(connections)
             content = {name: asdict(connection) for name, connection in connections.items()}
@@ -62,7 +62,7 @@ class ConnectionFile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Removes the file: the site has ended."""
+        """Removes the file, since the site has stopped."""
         self._path.unlink(missing_ok=True)
 
 
@@ -79,7 +79,7 @@ def connection_rows(folder: Path) -> Mapping[str, str]:
     except (OSError, ValueError, TypeError, AttributeError):
         return {"connections": _NOT_RUNNING}
     if age > _STALE:
-        return {"connections": f"none: the site gave no sign of life for {age:.0f} s; start it again"}
+        return {"connections": f"none: no sign of the site for {age:.0f} s; start it again"}
     if not connections:  # the site has just started
         return {"connections": "none yet"}
     return {name: _row(connection) for name, connection in connections.items()}

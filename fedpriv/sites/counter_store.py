@@ -1,7 +1,7 @@
-"""The largest count that each site has signed, kept by whoever asks it: the server of a star, or a neighbour.
+"""The largest reply counter that each site has signed, stored by the server of a star or by a neighbour.
 
-A count is on the disk before the reply that brought it is used. So nobody uses a site's row and forgets, in a crash,
-that the site has released it.
+A counter is written to disk before the reply that contains it is used. The receiver therefore cannot use a site's row
+and then, after a crash, forget that the site has released it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ COUNTERS = "counters.json"
 
 
 class CounterStore:
-    """Counts of several sites in one plan, and their file.
+    """Reply counters of several sites in one plan, and their file.
 
     Args:
-        folder: Where the file is.
+        folder: Folder of the file.
         plan: Hash of the plan.
         verifying_keys: The Ed25519 public key of each site, 32 bytes, by number.
-        write: Writes a file of this name to the folder, whole.
+        write: Writes a file of this name to the folder, atomically.
 
     Raises:
-        FedprivError: the file cannot be read.
+        FedprivError: If the file cannot be read.
     """
 
     def __init__(
@@ -46,18 +46,18 @@ class CounterStore:
             for counter in stored:
                 counter.check(plan, counter.site, verifying_keys[counter.site])
         except (ValueError, TypeError, KeyError, InvalidCounter) as error:
-            raise FedprivError(f"{path} cannot be read, or is of another plan: restore it") from error
+            raise FedprivError(f"{path} cannot be read, or belongs to another plan: restore it") from error
         self._counters = {counter.site: counter for counter in stored}
 
     def largest(self, site: int) -> ReplyCounter | None:
-        """Returns the largest count that a site has signed; None for none. The site is shown it."""
+        """Returns the largest counter that a site has signed; None if there is none. It is sent to the site."""
         return self._counters.get(site)
 
     def take(self, site: int, counter: ReplyCounter) -> bool:
-        """Takes note of a count; returns whether it is smaller than one that the site has signed before.
+        """Stores a counter; returns True if it is smaller than one that the site has signed before.
 
         Raises:
-            InvalidCounter: the site has not signed it, or it is of another plan.
+            InvalidCounter: If the site has not signed it, or if it belongs to another plan.
         """
         counter.check(self._plan, site, self._verifying_keys[site])
         before = self._counters.get(site)
@@ -69,10 +69,10 @@ class CounterStore:
         return False
 
     def save(self) -> None:
-        """Writes the counts to the disk, if one has grown; called before the replies that brought them are used.
+        """Writes the counters to disk if one has grown; called before the replies with these counters are used.
 
         Raises:
-            FedprivError: the file cannot be written.
+            FedprivError: If the file cannot be written.
         """
         if not self._has_changed:
             return

@@ -1,4 +1,4 @@
-"""The card of a site: the name, public number of examples and public keys that everybody learns of it."""
+"""The card of a site: its name, public number of examples and public keys, which all parties receive."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SiteName = Annotated[
     str,
     matching(
         r"[a-z][a-z0-9_-]{0,39}",
-        "write a lower-case letter, then lower-case letters, digits, - and _, at most 40 in all, e.g. north-hospital",
+        "must be a lower-case letter, then lower-case letters, digits, - and _, at most 40 in all, e.g. north-hospital",
     ),
 ]
 """The name of a site."""
 
 
 class CertificatePin(Section):
-    """The certificate that a plan binds a party to, whoever signs it.
+    """The certificate to which a plan binds a party, independent of the authority that signs it.
 
     Attributes:
-        common_name: The name in its subject, by which the transport knows the party.
+        common_name: The name in its subject, by which the transport identifies the party.
         public_key: `sha256:` and the SHA-256 of its public key (SubjectPublicKeyInfo), 64 hexadecimal digits.
     """
 
@@ -40,10 +40,10 @@ class SiteDescriptor(Section):
     Attributes:
         name: A lower-case letter, then such letters, digits, `-` and `_`.
         size: Public number of examples.
-        size_declared: Whether that number does not depend on the true one.
+        size_declared: True if that number does not depend on the true one.
         public_key: Public half of the site's X25519 key: `x25519:` and 64 hexadecimal digits.
         signing_key: Public half of the Ed25519 key that signs its absence: `ed25519:` and 64 hexadecimal digits.
-        certificate: The certificate with which it connects to others; None for a transport that needs none.
+        certificate: The certificate for connections to others; None for a transport that needs no certificate.
     """
 
     name: SiteName
@@ -58,7 +58,7 @@ class SiteDescriptor(Section):
         """Reads a card that another organisation sent.
 
         Raises:
-            ConfigError: the file cannot be read, or is no card.
+            ConfigError: If the file cannot be read, or is not a card.
         """
         try:
             raw = json.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The server of a federation: it asks sites, averages their messages, and stores nothing but released values."""
+"""The server of a federation: it sends requests to sites, averages their messages, and stores only released values."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.storage import RunFolder
 from fedpriv.strategies import Strategy
 
-_TRIES = 2  # a reply that got lost is asked for again: the site says the same
-_HUGE = 1e6  # times the largest number that was sent: nobody's answer to it
+_TRIES = 2  # a request with a lost reply is sent again; the site repeats its reply
+_HUGE = 1e6  # times the largest number that was sent: not a valid reply to it
 _STATE = "server.pt"
 
 
 class Transport(Protocol):
-    """Carries questions to sites, and brings their replies back."""
+    """Carries requests to sites and returns their replies."""
 
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Returns the replies of the sites that answered in time, by number.
+        """Returns the replies that sites sent in time, by site number.
 
         Args:
-            questions: The question for each site, by number.
+            questions: The request for each site, by number.
         """
         ...
 
 
 class RespondingStar(Star):
-    """A star on which some participants of a round do not answer; means are over those that do."""
+    """A star for rounds in which some participants do not reply; means are over those that do."""
 
     def restrict_to(self, responders: Tensor) -> None:
-        """Restricts the current round to the participants that answered: their numbers, sorted, `[k]`."""
+        """Restricts the current round to the participants that replied: their numbers, sorted, `[k]`."""
         self._share = len(responders) / len(self._drawn)
         self._drawn = responders
 
     def mean(self, rows: Tensor) -> Tensor:
-        """See `Star`; the sum is divided by the expected number of participants times the share that answered."""
+        """See `Star`; the sum is divided by the expected number of participants times the share that replied."""
         return self.scatter(sum_of(rows) / (self.cohort.expected(self.n_clients) * self._share))
 
 
@@ -65,9 +65,9 @@ class SiteRound:
     Attributes:
         round: Number of finished rounds.
         rounds: Number of planned rounds.
-        answered: Names of the sites whose messages were used.
+        answered: Names of the sites with messages that were used.
         absent: The reason for each other participant, by name: its own code, `no_reply` or `malformed`.
-        noticed: Absent sites that had signed a notice beforehand, so that the noise of their pairs was left out.
+        noticed: Absent sites that had signed a notice beforehand, so that the noise of their pairs was omitted.
         metrics: Metrics of the model on public test data.
     """
 
@@ -83,21 +83,21 @@ class SiteRound:
 class Federation:
     """The server's side of a plan.
 
-    It relies on no site: one that does not answer, or sends bytes that are no message, is absent from the round, which
-    goes on without it where the strategy allows.
+    It does not rely on any site: a site that does not reply, or sends bytes that are not a message, is absent from the
+    round. The round continues without it if the strategy allows this.
 
     Args:
         proposal: The plan.
-        transport: Carries questions to the sites.
-        folder: Where the server's state is kept, all of it released; a federation that stopped goes on from there.
+        transport: Carries requests to the sites.
+        folder: Folder of the server's state, all of which is released. A stopped federation resumes from it.
         test: Public test data; None for no metrics.
 
     Attributes:
-        ended: Why there are no more rounds; None while there are.
+        ended: Reason why there are no more rounds; None while there are.
 
     Raises:
-        ConfigError: the plan is refused.
-        FedprivError: the folder is another federation's, or in use.
+        ConfigError: If the plan is rejected.
+        FedprivError: If the folder belongs to another federation or is in use.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class Federation:
         else:
             self._evaluate = Evaluator(terms.model, terms.loss, test)
         self._out_of_budget: dict[int, str] = {}  # sites that refuse every later round, with their code
-        self._notices: list[AbsenceNotice] = []  # those that sites are shown
-        self._new_notices: list[AbsenceNotice] = []  # those of the current round, shown from the next one on
+        self._notices: list[AbsenceNotice] = []  # the notices that are sent to sites
+        self._new_notices: list[AbsenceNotice] = []  # notices of the current round, sent from the next round on
         verifying_keys = {number: card.verifying_key for number, card in enumerate(terms.cards)}
         self._counters = CounterStore(self._folder.path, terms.hash, verifying_keys, self._folder.write)
         self.progress = self._restore_progress(terms.begin())
         self.ended = None
-        self._n_asked = 0  # rounds that sites may have answered, also if the last of them was never used
+        self._n_asked = 0  # rounds in which sites may have replied, also if the last was never used
 
     @property
     def model(self) -> Tensor:
@@ -133,9 +133,9 @@ class Federation:
         return self.terms.strategy
 
     def spent(self) -> PrivacySpent:
-        """Returns an upper bound on what each site has spent so far: no site answers more than its plan announces.
+        """Returns an upper bound on each site's spending so far: no site releases more than its plan announces.
 
-        If the federation ended before its plan, the end may depend on answers, so the whole plan is charged.
+        If the federation ended before its plan, the end may depend on query results, so the whole plan is charged.
         """
         plan = self.terms.plan
         released = plan.records
@@ -171,11 +171,11 @@ class Federation:
         self.ended = "rounds"
 
     def close(self) -> None:
-        """Lets another process use the folder."""
+        """Releases the folder for other processes."""
         self._folder.close()
 
     def _collect_messages(self, index: int) -> tuple[dict[int, Tensor], dict[int, str]]:
-        """Asks the participants of a round; returns their messages, each `[m]`, and why the others sent none."""
+        """Sends requests to a round's participants; returns their messages, each `[m]`, and why others sent none."""
         terms = self.terms
         received = self.progress.received
         cohort = self._network.participants(index, terms.public).tolist()
@@ -203,7 +203,7 @@ class Federation:
         return rows, absent | dict.fromkeys(unanswered, "no_reply")
 
     def _add_reply(self, index: int, site: int, data: bytes, rows: dict[int, Tensor], absent: dict[int, str]) -> None:
-        """Adds the message of a reply to `rows`, or the reason why there is none to `absent`."""
+        """Adds the message of a reply to `rows`, or the reason for its absence to `absent`."""
         largest = _HUGE * (1 + float(self.progress.received.abs().max()))
         try:
             reply = unpack_response(data, self.terms.widths[1])
@@ -224,33 +224,33 @@ class Federation:
             rows[site] = reply.message
 
     def _collect_notices(self, site: int, reply: TrainResponse) -> None:
-        """Checks and stores the notices of a reply; in later rounds the other sites are shown them.
+        """Checks and stores the notices of a reply; they are sent to the other sites in later rounds.
 
         Raises:
-            InvalidNotice: the site has not signed one of them.
+            InvalidNotice: If the site has not signed one of them.
         """
         terms = self.terms
         for notice in reply.notices:
             notice.check(terms.hash, terms.cards, terms.rounds)
             if notice.site != site or not terms.leaves_out:
-                raise InvalidNotice("a notice of another site, or in a plan that uses none")
+                raise InvalidNotice("a notice of another site, or in a plan without notices")
         all_notices = [*self._notices, *self._new_notices]
         self._new_notices += [notice for notice in reply.notices if notice not in all_notices]
 
     def _collect_counter(self, site: int, reply: TrainResponse) -> bool:
-        """Stores how much a site has on record; returns whether it is less than it has signed before.
+        """Stores a site's reply counter; returns True if it is smaller than one that the site has signed before.
 
         Raises:
-            InvalidCounter: a message comes without a count, or the site has not signed it.
+            InvalidCounter: If a message comes without a counter, or the site has not signed it.
         """
         if reply.counter is not None:
             return self._counters.take(site, reply.counter)
         if reply.message is not None:
-            raise InvalidCounter("a message without a count")
+            raise InvalidCounter("a message without a counter")
         return False
 
     def _notices_for(self, index: int) -> dict[int, AbsenceNotice]:
-        """Returns the notices that cover a round, by site, among those that were known when the round began."""
+        """Returns the notices that cover a round, by site, among the notices known when the round began."""
         return {notice.site: notice for notice in self._notices if notice.covers(index)}
 
     def _advance(self, rows: Mapping[int, Tensor]) -> bool:
@@ -274,7 +274,7 @@ class Federation:
 
     def _save(self) -> None:
         content = io.BytesIO()
-        # only now: a round that is asked again after a crash is asked with the same notices
+        # only now: a round that is repeated after a crash is repeated with the same notices
         self._notices += self._new_notices
         self._new_notices = []
         stored = {name: value for name, value in self.progress.stored().items() if name != "local"}
@@ -286,10 +286,10 @@ class Federation:
         self._folder.write(_STATE, content.getvalue())
 
     def _restore_progress(self, initial: TrainState) -> TrainState:
-        """Returns the state that the folder holds, or the initial one; sites alone have the state of local steps.
+        """Returns the state in the folder, or the initial one; only sites have the state of client updates.
 
         Raises:
-            FedprivError: the folder's state cannot be read, or is another federation's.
+            FedprivError: If the folder's state cannot be read, or belongs to another federation.
         """
         path = self._folder.path / _STATE
         if not path.exists():
@@ -302,9 +302,9 @@ class Federation:
             notices = [AbsenceNotice.model_validate(notice) for notice in public_facts["notices"]]
             progress = initial.restored({**initial.stored(), **stored})
         except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
-            raise FedprivError(f"{path} cannot be read; choose another folder") from error
+            raise FedprivError(f"{path} cannot be read; use another folder") from error
         if plan != self.terms.hash:
-            raise FedprivError(f"{path} is of another federation; choose another folder")
+            raise FedprivError(f"{path} belongs to another federation; use another folder")
         self._out_of_budget = dict.fromkeys(out_of_budget, "over_budget")
         self._notices = notices
         return progress

@@ -26,16 +26,16 @@ from fedpriv.sites.unsupported import check_settings, with_listed_links
 from fedpriv.storage import strict_yaml
 
 PLAN_SECTIONS = ("model", "loss", "problem", "strategy", "privacy", "network", "rounds", "seed")
-"""The sections of a configuration that a plan has. Each party has data, files and logging of its own."""
+"""The sections of a configuration that a plan contains. Data, files and logging are separate for each party."""
 
 
 class Example(Section):
-    """What one example of every site looks like.
+    """The shape and type of one example, equal for all sites.
 
     Attributes:
         shape: Shape of its input.
-        n_classes: Labels are in `[0, n_classes)`; None where labels are numbers.
-        whole: Whether inputs are integers.
+        n_classes: Labels are in `[0, n_classes)`; None if labels are numbers.
+        whole: True if inputs are integers.
     """
 
     shape: tuple[Count, ...]
@@ -50,8 +50,8 @@ class Document(Section):
         fedpriv_plan: Version of the format.
         run: `run-` and 32 hexadecimal digits that no other run has.
         settings: The sections `PLAN_SECTIONS` of a configuration, with the noise multiplier filled in.
-        example: What one example looks like.
-        sites: Everybody's card, in the order of their numbers.
+        example: Shape and type of one example.
+        sites: The cards of all sites, in the order of their numbers.
         coordinator: The certificate of the server; None for a transport that needs none.
     """
 
@@ -65,7 +65,7 @@ class Document(Section):
 
 @dataclass(frozen=True)
 class FederationPlan:
-    """A plan, together with its text, whose hash identifies it.
+    """A plan with its text; the hash of the text identifies the plan.
 
     Attributes:
         text: The document as it was written.
@@ -80,23 +80,25 @@ class FederationPlan:
         """Parses and checks a plan.
 
         Raises:
-            ConfigError: the text is no plan, or a setting is refused between organisations.
+            ConfigError: If the text is not a plan, or a setting is not allowed between organisations.
         """
         plan = cls(text, check(Document, strict_yaml.read(text, "plan"), "plan"))
         mismatched = {*plan.document.settings} ^ {*PLAN_SECTIONS}
         if mismatched:
-            raise ConfigError("plan.settings", sorted(mismatched)[0], f"a plan has exactly {', '.join(PLAN_SECTIONS)}")
+            raise ConfigError(
+                "plan.settings", sorted(mismatched)[0], f"a plan must have exactly {', '.join(PLAN_SECTIONS)}"
+            )
         for field in ("name", "public_key", "signing_key"):
             if len({getattr(card, field) for card in plan.cards}) < len(plan.cards):
-                raise ConfigError(f"plan.sites.{field}", "the same twice", "every site has one of its own")
+                raise ConfigError(f"plan.sites.{field}", "the same name twice", "each site needs its own name")
         plan._check_certificates()
         return plan
 
     def _check_certificates(self) -> None:
-        """Checks that all parties have a certificate of their own, or none has one.
+        """Checks that either all parties have separate certificates, or none has one.
 
         Raises:
-            ConfigError: some have one and others have none, or two have the same name or key.
+            ConfigError: If only some have certificates, or two have the same name or key.
         """
         pins = [card.certificate for card in self.cards]
         if not self.is_graph:
@@ -107,10 +109,10 @@ class FederationPlan:
         if certificates and len(certificates) < len(pins):
             missing = [card.name for card in self.cards if card.certificate is None]
             fix = "all need one, or none: run `fedpriv site keys` and, for a server, `fedpriv federate keys`"
-            raise ConfigError("plan.certificates", f"none of {(missing or ['the coordinator'])[0]}", fix)
+            raise ConfigError("plan.certificates", f"missing for {(missing or ['the coordinator'])[0]}", fix)
         for field in ("common_name", "public_key"):
             if len({getattr(pin, field) for pin in certificates}) < len(certificates):
-                raise ConfigError(f"plan.certificates.{field}", "the same twice", "every party has one of its own")
+                raise ConfigError(f"plan.certificates.{field}", "the same name twice", "each party needs its own name")
 
     @property
     def cards(self) -> Sequence[SiteDescriptor]:
@@ -118,23 +120,23 @@ class FederationPlan:
         return self.document.sites
 
     def number_of(self, name: str, key: bytes) -> int:
-        """Returns the number of a site, which is listed by its key.
+        """Returns the number of a site, found by its key.
 
         Args:
             name: The site's name.
             key: The public half of the key with which it agrees on secrets.
 
         Raises:
-            ConfigError: the key is not there, or is under another name.
+            ConfigError: If the key is not in the plan, or is listed under another name.
         """
         numbers = [number for number, card in enumerate(self.cards) if card.key == key]
         if not numbers or self.cards[numbers[0]].name != name:
-            raise ConfigError("plan.sites", name, "the plan does not have this site's name and key")
+            raise ConfigError("plan.sites", name, "the plan does not contain this site's name and key")
         return numbers[0]
 
     @property
     def is_graph(self) -> bool:
-        """Whether sites talk to their neighbours on a graph, without a server."""
+        """True if sites communicate with their neighbours on a graph, without a server."""
         network = self.document.settings.get("network")
         if not isinstance(network, dict):
             return False
@@ -145,7 +147,7 @@ class FederationPlan:
 
     @property
     def has_certificates(self) -> bool:
-        """Whether the plan names the certificates of all parties, so that it runs over TLS alone."""
+        """True if the plan names the certificates of all parties, so that it runs over TLS only."""
         return any(card.certificate is not None for card in self.cards)
 
     @cached_property
@@ -155,7 +157,7 @@ class FederationPlan:
 
     @property
     def fingerprint(self) -> str:
-        """128 bits of the hash, in groups of four digits; owners compare it over another channel before they accept."""
+        """The first 128 bits of the hash, in groups of four digits; owners compare it out of band before accepting."""
         return fingerprint_of_hash(self.hash)
 
     @property
@@ -170,10 +172,10 @@ class FederationPlan:
         return PublicDataInfo(sizes, example.shape, example.n_classes, dtype)
 
     def config(self) -> Config:
-        """Returns the settings as a configuration, whose data section is a placeholder.
+        """Returns the settings as a configuration with a placeholder as data section.
 
         Raises:
-            ConfigError: a setting cannot be used here, or is refused between organisations.
+            ConfigError: If a setting cannot be used here, or is not allowed between organisations.
         """
         config = _config(self.document.settings, len(self.cards))
         check_settings(config, len(self.cards))
@@ -187,16 +189,16 @@ def propose(
     like: PublicDataInfo,
     coordinator: CertificatePin | None = None,
 ) -> FederationPlan:
-    """Makes a plan for these sites, with noise that reaches the configuration's target epsilon.
+    """Creates a plan for these sites, with noise that reaches the configuration's target epsilon.
 
     Args:
-        config: The settings; their data section is not used.
+        config: The settings; the data section is not used.
         cards: The cards of all sites, in the order of their numbers.
-        like: What one example looks like.
+        like: Shape and type of one example.
         coordinator: The certificate of the server; None for a transport that needs none.
 
     Raises:
-        ConfigError: settings do not fit the sites, or no noise reaches the target.
+        ConfigError: If settings do not fit the sites, or no noise reaches the target.
     """
     config = with_listed_links(config, len(cards))
     check_settings(config, len(cards))
@@ -207,7 +209,7 @@ def propose(
     dumped = config.model_dump(mode="json")
     settings: dict[str, Any] = {name: dumped[name] for name in PLAN_SECTIONS} | {"seed": seed}
     if like.target_shape:
-        fix = "between organisations an example has one target, not a sequence: train such models in one process"
+        fix = "between organisations an example must have one target, not a sequence: train such models in one process"
         raise ConfigError("data", f"targets of shape {like.target_shape}", fix)
     # find the noise multiplier that reaches the target epsilon
     privacy = promise(config, cards)
@@ -235,17 +237,17 @@ def fingerprint_of_hash(plan_hash: str) -> str:
 
 
 def check_fingerprint(field: str, typed: str, hashes: Collection[str]) -> str:
-    """Returns the hash of the plan whose fingerprint an owner has typed, as the owners compared it.
+    """Returns the hash of the plan with the fingerprint that an owner has typed and compared with others.
 
-    A beginning of it is refused: a false plan with the same few digits is made in seconds.
+    A prefix of a fingerprint is rejected, since a false plan with the same few digits can be made in seconds.
 
     Args:
-        field: What was typed, for the error.
-        typed: 32 digits, or all 64 of the hash; spaces do not count.
-        hashes: The hashes of the plans that may be meant.
+        field: Name of the input, for the error.
+        typed: The 32 digits of the fingerprint, or all 64 of the hash; spaces are ignored.
+        hashes: The hashes of the candidate plans.
 
     Raises:
-        ConfigError: it is the fingerprint of none of them.
+        ConfigError: If it matches none of them.
     """
     digits = "".join(typed.split()).lower()
     for plan_hash in hashes:
@@ -253,16 +255,16 @@ def check_fingerprint(field: str, typed: str, hashes: Collection[str]) -> str:
             return plan_hash
         if digits and plan_hash.startswith(digits):
             fix = (
-                f"has {len(digits)} of the 32 digits: type all that the owners compared, as a false plan with the same "
-                "few digits is easily made"
+                f"has {len(digits)} of the 32 digits: type all digits that the owners compared, since a forged "
+                "plan can easily match a few"
             )
             raise ConfigError(field, typed, fix)
-    fix = "is not the fingerprint of a plan that is here: compare it with the other owners, not with the server"
+    fix = "does not match any plan here: compare it with the other owners, not with the server"
     raise ConfigError(field, typed, fix)
 
 
 def find_plan(typed: str, hashes: Collection[str]) -> Sequence[str]:
-    """Returns the hashes that begin with these digits of a fingerprint: for a choice among accepted plans alone."""
+    """Returns the hashes with this fingerprint prefix; only for choosing among accepted plans."""
     digits = "".join(typed.split()).lower()
     return [plan_hash for plan_hash in hashes if digits and plan_hash.startswith(digits)]
 
@@ -275,7 +277,7 @@ def promise(config: Config, cards: Sequence[SiteDescriptor]) -> Privacy:
 
 
 def _config(settings: dict[str, Any], n_sites: int) -> Config:
-    """Returns a plan's settings as a configuration; errors name the setting as the plan has it."""
+    """Returns a plan's settings as a configuration; errors name the setting as in the plan."""
     placeholder = {"name": "digits", "partition": {"kind": "iid", "n_clients": n_sites}}
     try:
         return check(Config, {"data": placeholder, **settings})

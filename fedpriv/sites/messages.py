@@ -1,4 +1,4 @@
-"""Questions and replies as bytes: one row of numbers in the safetensors format, which is read without running code."""
+"""Requests and replies as bytes: one row of numbers in the safetensors format, which is read without running code."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ Code = Literal[
     "closed",
     "failed",
 ]
-"""Why a site does not answer. Nothing else leaves the site: the text of an error may hold data."""
+"""Reason why a site does not reply. Nothing else leaves the site, since the text of an error may contain data."""
 OVERHEAD = 4096
-"""Bytes of names and numbers beside a row, at most."""
-_NOTICE = 512  # bytes of an absence notice in a question
+"""Maximum size in bytes of names and numbers that accompany a row."""
+_NOTICE = 512  # bytes of an absence notice in a request
 _FACTS = {"plan", "round", "code", "notices", "counter"}
 
 
 class MalformedMessage(FedprivError):
-    """Raised for bytes that are no message of the expected kind."""
+    """Raised for bytes that are not a message of the expected kind."""
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A question of the server to a site.
+    """A request of the server to a site.
 
     Attributes:
         plan: Hash of the plan.
         round: The round, from 0.
-        received: What the site receives in this round, `[h]`.
+        received: The values that the site receives in this round, `[h]`.
         notices: Absence notices of participants of the round.
-        counter: The largest count that the server has of this site; None for none. It does not change the answer.
+        counter: The site's largest reply counter on the server; None if there is none. It does not change the reply.
     """
 
     plan: str
@@ -69,11 +69,11 @@ class TrainResponse:
 
     Attributes:
         plan: Hash of the plan.
-        round: The round of the question.
-        message: What its local step sends, `[m]`, privatised; None if the site refuses.
-        code: Why the site refuses; None if it does not.
-        notices: Its own notices of absence from later rounds.
-        counter: What it has on record, signed; None in a refusal of a site that does not know.
+        round: The round of the request.
+        message: The message of its client update, `[m]`, privatised; None if the site refuses.
+        code: Reason of the refusal; None if the site does not refuse.
+        notices: The site's notices of absence from later rounds.
+        counter: Its signed reply counter; None in a refusal of a site that cannot determine it.
     """
 
     plan: str
@@ -106,24 +106,24 @@ def pack(message: TrainRequest | TrainResponse) -> bytes:
 
 
 def question_limit(width: int, n_sites: int) -> int:
-    """Returns the length of the longest question in bytes.
+    """Returns the length in bytes of the longest request.
 
     Args:
         width: Number of values that a site receives.
-        n_sites: Number of sites, each of which may have a notice in the question.
+        n_sites: Number of sites; each may have a notice in the request.
     """
     return 4 * width + OVERHEAD + _NOTICE * n_sites
 
 
 def unpack_request(data: bytes) -> TrainRequest:
-    """Reads a question.
+    """Reads a request.
 
     Raises:
-        MalformedMessage: the bytes are no question.
+        MalformedMessage: If the bytes are not a request.
     """
     facts, row = _unpack(data)
     if row is None or facts.code is not None:
-        raise MalformedMessage("a question has a row and no code")
+        raise MalformedMessage("a question must have a row and no code")
     return TrainRequest(facts.plan, facts.round, row, facts.notices, facts.counter)
 
 
@@ -131,19 +131,19 @@ def unpack_response(data: bytes, width: int) -> TrainResponse:
     """Reads a reply of `width` numbers, or a refusal.
 
     Raises:
-        MalformedMessage: the bytes are neither.
+        MalformedMessage: If the bytes are neither.
     """
     if len(data) > 4 * width + OVERHEAD:
         raise MalformedMessage("too long")
     facts, row = _unpack(data)
     known_code = next((allowed for allowed in get_args(Code) if allowed == facts.code), None)
     if (row is None) == (facts.code is None) or facts.code != known_code or (row is not None and len(row) != width):
-        raise MalformedMessage("a reply has a row of its width, or a known code")
+        raise MalformedMessage("a reply must have a row of its width, or a known code")
     return TrainResponse(facts.plan, facts.round, row, known_code, facts.notices, facts.counter)
 
 
 class _Facts(Section):
-    """What a message says beside its row; the signatures are still to be checked."""
+    """The contents of a message besides its row; the signatures are not yet checked."""
 
     plan: str
     round: Whole
@@ -153,17 +153,17 @@ class _Facts(Section):
 
 
 def plan_of(data: bytes) -> str:
-    """Returns the hash of the plan that a message names, without reading its numbers.
+    """Returns the hash of the plan in a message, without reading its numbers.
 
     Raises:
-        MalformedMessage: the bytes are no message.
+        MalformedMessage: If the bytes are not a message.
     """
     try:
         plan = _read_facts(data)["plan"]
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise MalformedMessage("not a message") from error
     if not isinstance(plan, str):
-        raise MalformedMessage("facts of another kind")
+        raise MalformedMessage("fields of other types")
     return plan
 
 
@@ -183,9 +183,9 @@ def _unpack(data: bytes) -> tuple[_Facts, Tensor | None]:
 
 
 def _read_facts(data: bytes) -> Mapping[str, Any]:
-    """Returns the metadata beside the row; the header must be one that safetensors has accepted."""
+    """Returns the metadata that accompanies the row; safetensors must have accepted the header."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     facts = json.loads(header["__metadata__"]["fedpriv"])
     if not isinstance(facts, dict) or {*facts} != _FACTS:
-        raise MalformedMessage("other facts")
+        raise MalformedMessage("other fields")
     return facts

@@ -1,4 +1,4 @@
-"""Refuses a plan's model that is too large, before any memory is taken for it."""
+"""Rejects a plan's model that is too large, before any memory is allocated for it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedpriv.config import Config
 from fedpriv.errors import ConfigError
 from fedpriv.models import MODELS, add_lora, resolve
 
-_MOST_TENSORS = 20_000  # of which large language models have some thousands; each takes memory of its own
-_COPIES = 4  # of the parameters, that a site holds at least: the model, its row, its gradient and the released row
+_MOST_TENSORS = 20_000  # large language models have some thousands; each takes additional memory
+_COPIES = 4  # of the parameters that a site holds at least: the model, its row, its gradient and the released row
 
 
 class _WithoutFilling(TorchFunctionMode):
-    """Lets initial values be: on the meta device there are none, and the first normal draw there takes ten seconds."""
+    """Skips the filling of initial values: the meta device has none, and its first normal draw takes ten seconds."""
 
     def __torch_function__(
         self,
@@ -42,22 +42,22 @@ class _WithoutFilling(TorchFunctionMode):
 
 
 class _TooLarge(ConfigError):
-    """Raised while a model is made that has too many parameters."""
+    """Raised while a model with too many parameters is created."""
 
 
 def check_model_size(config: Config, outline: PublicDataInfo, limit: int, field: str, why: str) -> None:
-    """Makes the model of a plan on torch's meta device, which takes no memory, and counts its parameters.
+    """Creates the model of a plan on torch's meta device, which needs no memory, and counts its parameters.
 
     Args:
         config: The plan's settings.
         outline: Public facts about the data.
-        limit: The largest number of parameters, frozen ones included, and of values of one example.
-        field: The setting that limits it, for the error.
-        why: What limits it.
+        limit: The largest number of parameters, including frozen ones, and of values of one example.
+        field: The setting that contains the limit, for the error.
+        why: The reason for the limit.
 
     Raises:
-        ConfigError: the model has more, or an example has, or the model has 20 000 tensors of parameters. It is made no
-            further than that.
+        ConfigError: If the model or an example exceeds the limit, or the model has over 20 000 parameter tensors.
+            Creation stops at that point.
     """
     if prod(outline.input_shape) > limit:
         raise _TooLarge(field, f"examples of shape {outline.input_shape}", f"{why} {limit} values")
@@ -76,7 +76,7 @@ def check_model_size(config: Config, outline: PublicDataInfo, limit: int, field:
     except _TooLarge:
         raise
     except ConfigError:
-        # a model of the owner's own code need not be one that the meta device can make; others are refused as they are
+        # a model from user code may not support the meta device; others are rejected with their own error
         if config.model.name in MODELS:
             raise
 
@@ -92,7 +92,7 @@ def largest_in_memory() -> int | None:
 
 @contextmanager
 def _at_most(limit: int, error: ConfigError) -> Generator[None]:
-    """Raises an error in this thread as soon as modules that it makes have more than this many parameters together."""
+    """Raises an error in this thread as soon as the modules created in it exceed this total number of parameters."""
     thread = threading.get_ident()
     count = 0
     n_tensors = 0
@@ -106,7 +106,7 @@ def _at_most(limit: int, error: ConfigError) -> Generator[None]:
         if count > limit or n_tensors > _MOST_TENSORS:
             raise error
 
-    # torch calls it for each parameter of each module, so a model of endlessly many layers ends as well
+    # torch calls it for each parameter of each module, so even a model with endlessly many layers is stopped
     hook = register_module_parameter_registration_hook(add)
     try:
         yield

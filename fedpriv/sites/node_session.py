@@ -1,4 +1,4 @@
-"""What a site hands to its own node, which takes part in a plan on a graph for it."""
+"""Data that a site passes to its own node, which takes part in a plan on a graph for the site."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from fedpriv.sites.resolved_plan import ResolvedPlan
 
 @dataclass(frozen=True)
 class NodeSession:
-    """What the node of a site needs to take part in a plan on a graph.
+    """The data with which the node of a site takes part in a plan on a graph.
 
     Attributes:
         terms: The plan.
-        number: The site's number in it.
-        folder: The folder of the plan, inside the site's.
-        signing_key: The site's Ed25519 key, with which its messages are signed.
+        number: The site's number in the plan.
+        folder: The folder of the plan, inside the site's folder.
+        signing_key: The site's Ed25519 key, which signs its messages.
         secrets: The secrets that the site shares with the others.
-        last_answered: The last round whose reply is on the disk, from where it is repeated at no price; -1 for none.
-        check: Raises FedprivError once another process has taken the site's folder over.
-        sign_counter: Returns what the site has on record in the plan, signed.
-        check_counter: Raises RolledBack if the site once signed to have more on record than it has.
+        last_answered: The last round with a stored reply, which can be repeated without privacy cost; -1 if there is
+            none.
+        check: Raises FedprivError once another process has taken over the site's folder.
+        sign_counter: Returns the site's signed reply counter in the plan.
+        check_counter: Raises RolledBack if the site once signed a larger counter than its files contain.
     """
 
     terms: ResolvedPlan

@@ -1,6 +1,6 @@
-"""The files that a site has of its federations: plans, ledgers and the state between rounds. None may be missing.
+"""The files of a site's federations: plans, ledgers and the state between rounds. None may be missing.
 
-A site counts what it has spent from these files when it starts; its statement does so while the site is at work.
+A site computes its spending from these files when it starts; its statement does so while the site is running.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ STATE = "state.pt"
 LEDGER = "ledger.jsonl"
 PLANS = "plans.json"  # hashes of all accepted plans, so that a removed one is noticed
 NOTICES = "notices.json"
-NODE_STATE = "node.pt"  # of the site's node, under a plan on a graph
+NODE_STATE = "node.pt"  # state of the site's node, under a plan on a graph
 NODE_LINKS = "link-{}.pt"  # the last round of a link, by the neighbour's number
-ROLLBACK = "rolled_back.json"  # a count that this site has signed, and that is larger than its files have
+ROLLBACK = "rolled_back.json"  # a counter that this site has signed and that exceeds its files
 
 
 class RolledBack(LedgerError):
-    """Raised for a site's folder that was restored from an older copy: what the site has spent is unknown."""
+    """Raised for a site's folder that was restored from an older copy: the site's spending is unknown."""
 
 
 @dataclass(frozen=True)
 class SessionState:
-    """The state of a site in one federation between rounds; it is as private as the site's data.
+    """The state of a site in one federation between rounds, which is as private as the site's data.
 
     Attributes:
         round: The last round that the site answered; -1 before the first.
-        question: Digest of the question of that round.
-        reply: The reply to it, which is sent again if the question comes again.
-        local: State of its local step by name; None before the first round.
+        question: Digest of the request of that round.
+        reply: The reply to it, which is sent again if the request is repeated.
+        local: State of its client update by name; None before the first round.
         records: Number of records in its ledger.
     """
 
@@ -56,7 +56,7 @@ class SessionState:
     def dumps(self) -> bytes:
         """Returns the content of the state's file."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if not self.reply:  # torch does not read an empty one back
+        if not self.reply:  # torch cannot read an empty one back
             del values["reply"]
         content = io.BytesIO()
         torch.save(values, content)
@@ -64,30 +64,30 @@ class SessionState:
 
     @classmethod
     def read(cls, path: Path) -> SessionState:
-        """Reads the state of a federation; without a file it is the state before the first round.
+        """Reads the state of a federation; without a file, this is the state before the first round.
 
         Raises:
-            FedprivError: it cannot be read.
+            FedprivError: If it cannot be read.
         """
         if not path.exists():
             return cls()
         try:
             return cls(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
         except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
-            raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+            raise FedprivError(f"{path} cannot be read: this site cannot continue in that federation") from error
 
 
 def erase_state(plan_folder: Path) -> None:
-    """Erases what a site, or its node on a graph, needs to go on in a plan: private state, replies, neighbours' rows.
+    """Erases all that a site or its node needs to continue in a plan: private state, replies, neighbours' rows.
 
-    Plan, ledger, notices and counts stay, and with them statement, lifetime budget and the notice of an older copy.
+    Plan, ledger, notices and counters stay, and with them statement, lifetime budget and detection of older copies.
 
     Args:
-        plan_folder: The folder of the plan, inside the site's.
+        plan_folder: The folder of the plan, inside the site's folder.
 
     Raises:
-        FedprivError: the state cannot be read.
-        OSError: a file cannot be written.
+        FedprivError: If the state cannot be read.
+        OSError: If a file cannot be written.
     """
     path = plan_folder / STATE
     if path.exists():
@@ -98,60 +98,60 @@ def erase_state(plan_folder: Path) -> None:
 
 
 def plan_files(folder: Path) -> Sequence[Path]:
-    """Returns the files of all plans that a site has accepted, each beside the ledger of its federation.
+    """Returns the files of all plans that a site has accepted; each is next to the ledger of its federation.
 
     Args:
         folder: The site's folder.
 
     Raises:
-        LedgerError: a plan is missing, or the folder is an old copy, so that what the site has spent is unknown.
+        LedgerError: If a plan is missing, or the folder is an old copy, so that the site's spending is unknown.
     """
     check_rollback(folder)
     plans = {path.parent.name: path for path in sorted((folder / "runs").glob(f"*/{PLAN}"))}
     for plan_hash in accepted_hashes(folder):
         if plan_hash not in plans:
             raise LedgerError(
-                f"{folder / 'runs' / plan_hash} has lost its plan, or is gone, so what this site has spent is unknown: "
-                "restore it. A plan that is over stays there, too: its answers count for the site's lifetime"
+                f"{folder / 'runs' / plan_hash} is missing or has lost its plan, so this site's privacy cost is "
+                "unknown: restore it. Keep finished plans too: they count toward the site's lifetime budget"
             )
     return [*plans.values()]
 
 
 def ledger_beside(plan_file: Path) -> LedgerFile:
-    """Returns the ledger of a federation, of which no line is missing.
+    """Returns the ledger of a federation after checking that no line is missing.
 
     Args:
         plan_file: One of `plan_files`.
 
     Raises:
-        LedgerError: the ledger is missing, lost lines that the site has replied with, or is damaged or altered.
+        LedgerError: If the ledger is missing, lost lines of rounds with a reply, or is damaged or altered.
     """
     n_replied = SessionState.read(plan_file.with_name(STATE)).records  # before the ledger, which may grow meanwhile
     path = plan_file.with_name(LEDGER)
     if not path.exists():
         raise LedgerError(
-            f"{path} is missing, so what this site has spent is unknown: every accepted plan has a ledger. Restore the "
-            "file; until then no plan of the site is answered"
+            f"{path} is missing, so this site's privacy cost is unknown: every accepted plan has a ledger. "
+            "Restore the file; until then the site answers no plan"
         )
     ledger = LedgerFile.read(path)
     count = len(ledger.records)
     if count < n_replied:
         raise LedgerError(
-            f"{path} holds {counted(count, 'record')}, and the site has replied with {n_replied}: part of the ledger "
-            "is lost, so what this site has spent is unknown. Restore the file; until then no plan of the site is "
-            "answered"
+            f"{path} has {counted(count, 'record')}, but the site has replied with {n_replied}: part of the "
+            "ledger is lost, so this site's privacy cost is unknown. Restore the file; until then the site "
+            "answers no plan"
         )
     return ledger
 
 
 def check_rollback(folder: Path) -> None:
-    """Refuses a site's folder that has less on record than the site was shown to have signed.
+    """Raises an error for a site's folder with a smaller reply counter than one that the site has signed.
 
-    The folder is refused until the newest copy is back, which has no such proof, or has what it names.
+    The folder is rejected until the newest copy is restored, which has no such proof or the records that it names.
 
     Raises:
-        RolledBack: the folder is an older copy.
-        LedgerError: the proof cannot be read.
+        RolledBack: If the folder is an older copy.
+        LedgerError: If the proof cannot be read.
     """
     path = folder / ROLLBACK
     if not path.exists():
@@ -159,7 +159,7 @@ def check_rollback(folder: Path) -> None:
     try:
         counter = ReplyCounter.model_validate_json(files.read(path))
     except ValueError as error:
-        raise LedgerError(f"{path} cannot be read, so what this site has spent is unknown: restore it") from error
+        raise LedgerError(f"{path} cannot be read, so this site's privacy cost is unknown: restore it") from error
     run = folder / "runs" / counter.plan
     n_records = 0
     if (run / LEDGER).exists():
@@ -168,31 +168,32 @@ def check_rollback(folder: Path) -> None:
     if counter.exceeds(n_records, n_notices):
         raise RolledBack(
             f"{folder} is an older copy: its site has signed {counted(counter.records, 'record')} and "
-            f"{counted(counter.notices, 'notice')} of plan {counter.plan[:32]}, and {n_records} and {n_notices} are "
-            "here. What it has spent is unknown, so it answers nothing: bring back the newest folder. If that is lost, "
-            "this site ends; a new one needs a budget that leaves out all that this one may have spent"
+            f"{counted(counter.notices, 'notice')} of plan {counter.plan[:32]}, but this folder has {n_records} "
+            f"and {n_notices}. Its privacy cost is unknown, so the site does not answer: restore the newest "
+            "folder. If that is lost, this site cannot be used again; the budget of a new site must exclude "
+            "everything that this one may have spent"
         )
 
 
 def read_notices(path: Path) -> list[AbsenceNotice]:
-    """Reads a site's own absence notices in a federation; none without a file.
+    """Reads a site's absence notices in a federation; returns none if there is no file.
 
     Raises:
-        FedprivError: they cannot be read.
+        FedprivError: If they cannot be read.
     """
     if not path.exists():
         return []
     try:
         return [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(path))]
     except (ValueError, TypeError) as error:
-        raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+        raise FedprivError(f"{path} cannot be read: this site cannot continue in that federation") from error
 
 
 def accepted_hashes(folder: Path) -> Sequence[str]:
-    """Returns the hashes of all plans that a site has accepted, as its list of them has it.
+    """Returns the hashes of all plans that a site has accepted, from its list of plans.
 
     Raises:
-        LedgerError: the list cannot be read.
+        LedgerError: If the list cannot be read.
     """
     path = folder / PLANS
     if not path.exists():

@@ -1,4 +1,4 @@
-"""What runs beside a site that answers: its log as JSON lines, and the metrics that its owner has asked for."""
+"""Services of a running site: its log as JSON lines, and the metrics that its owner has enabled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LOG = logging.getLogger(__name__)
 
 @contextmanager
 def operating(site: Site) -> Generator[dict[str, str]]:
-    """Writes the site's log and serves its metrics until the block ends, by the settings in `site.yaml`.
+    """Writes the site's log and serves its metrics until the block ends, as set in `site.yaml`.
 
     Yields:
-        Where they are, for the owner to read.
+        Their locations, for the owner to read.
 
     Raises:
-        FedprivError: metrics cannot be served.
+        FedprivError: If metrics cannot be served.
     """
     settings = site.settings
     with (

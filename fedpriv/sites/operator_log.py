@@ -1,4 +1,4 @@
-"""The log of a running site: a file of JSON lines with levels and a bounded size, and the same as lines for people."""
+"""The log of a running site: a file of JSON lines with levels and a bounded size, and the same lines for people."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _TEXT_FIELDS = ("time", "level", "logger", "text", "event", "traceback")
 
 
 class LogSettings(Section):
-    """How much a site writes to its log.
+    """Settings of a site's log.
 
     Attributes:
-        level: The least level that is written: `info` has a line for each answer, `warning` only refusals and trouble.
-        max_megabytes: Size of a file before the next is begun. Five files are kept.
+        level: The lowest level that is written: `info` has a line for each reply, `warning` only for refusals and
+            problems.
+        max_megabytes: Size of a file at which the next is started. Five files are kept.
     """
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -45,7 +46,7 @@ class JsonLines(logging.Formatter):
 
 
 class ReadableLines(logging.Formatter):
-    """Formats a record as one line for people. It leaves out tracebacks, which may hold data."""
+    """Formats a record as one line for people. It omits tracebacks, which may contain data."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
@@ -64,7 +65,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def readable(line: Mapping[str, Any]) -> str:
-    """Returns a line of the log as text for people: time (UTC), level, text, and those facts that the text lacks.
+    """Returns a line of the log as text for people: time (UTC), level, text, and the facts that the text omits.
 
     Args:
         line: The fields of the line.
@@ -76,7 +77,7 @@ def readable(line: Mapping[str, Any]) -> str:
 
 
 class _PrivateFiles(RotatingFileHandler):
-    """Opens its files for their owner alone: a traceback may hold data."""
+    """Opens its files for their owner only, since a traceback may contain data."""
 
     def _open(self) -> TextIOWrapper:
         fd = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -85,7 +86,7 @@ class _PrivateFiles(RotatingFileHandler):
 
 @contextmanager
 def writing_log(folder: Path, settings: LogSettings) -> Generator[Path]:
-    """Writes what fedpriv logs to a site's folder until the block ends; yields the path of the file."""
+    """Writes fedpriv's log records to a site's folder until the block ends; yields the path of the file."""
     path = folder / LOG
     handler = _PrivateFiles(path, maxBytes=settings.max_megabytes * 10**6, backupCount=_N_OLD_FILES, encoding="utf-8")
     handler.setFormatter(JsonLines())
@@ -104,10 +105,10 @@ def writing_log(folder: Path, settings: LogSettings) -> Generator[Path]:
 
 @contextmanager
 def printing_log(stream: TextIO) -> Generator[None]:
-    """Prints warnings, and who connects, as lines for people until the block ends.
+    """Prints warnings and connections as lines for people until the block ends.
 
     Args:
-        stream: Where they are printed.
+        stream: Output stream.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(ReadableLines())
@@ -133,7 +134,7 @@ def read_lines(folder: Path, limit: int) -> list[dict[str, Any]]:
 
     Args:
         folder: The site's folder.
-        limit: The most that are returned.
+        limit: Maximum number of lines.
     """
     lines: list[dict[str, Any]] = []
     for number in range(_N_OLD_FILES + 1):
@@ -151,7 +152,7 @@ def read_log(folder: Path, event: str, limit: int) -> list[dict[str, Any]]:
     Args:
         folder: The site's folder.
         event: The kind: `answered`, `refused`, `proposed`.
-        limit: The most that are returned.
+        limit: Maximum number of events.
     """
     for path in (folder / LOG, folder / f"{LOG}.1"):
         if path.exists():
@@ -162,7 +163,7 @@ def read_log(folder: Path, event: str, limit: int) -> list[dict[str, Any]]:
 
 
 def _parsed(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a file of the log, without one that a crash cut off."""
+    """Returns the lines of a log file, without a line that a crash cut off."""
     lines: list[dict[str, Any]] = []
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Privacy filter of a site: admits releases that its plan announces while the budget of all its plans allows them."""
+"""Privacy filter of a site: admits releases that its plan announces, while the budget of all its plans allows them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedpriv.sites.site_folder import SiteFolder
 
 
 def single_site_record(record: Record, client: int, n_clients: int) -> Record:
-    """Returns one client's share of a record, as a ledger of that client alone would have it, at the same price.
+    """Returns one client's share of a record, as in a ledger of that client alone, at the same privacy cost.
 
     Args:
         record: A record of several clients.
@@ -23,14 +23,14 @@ def single_site_record(record: Record, client: int, n_clients: int) -> Record:
         n_clients: Number of all clients of the plan.
 
     Raises:
-        UnplannedRelease: the client is not among those that answer.
+        UnplannedRelease: If the client is not among the replying clients.
     """
     if record.clients is None:
         clients = range(n_clients)
     else:
         clients = record.clients
     if client not in clients:
-        raise UnplannedRelease(f"round {record.round}: this site takes no part in it")
+        raise UnplannedRelease(f"round {record.round}: this site does not take part in it")
     position = clients.index(client)
     scalars = {}
     for name in ("noise_multiplier", "rate"):
@@ -40,7 +40,7 @@ def single_site_record(record: Record, client: int, n_clients: int) -> Record:
         else:
             scalars[name] = value
     if record.pairs is not None:
-        # colluders know the noise of some pairs, so that less noise protects this client than the sum has
+        # colluders know the noise of some pairs, so this client is protected by less noise than the sum contains
         scalars["noise_multiplier"] /= math.sqrt(exposure(record.pairs, record.clients, n_clients))
     return replace(record, clients=None, pairs=None, **scalars)
 
@@ -48,16 +48,16 @@ def single_site_record(record: Record, client: int, n_clients: int) -> Record:
 class SitePlanFilter:
     """Admits a record if the plan announces it and the site's budget, which all its plans share, allows it.
 
-    Guarantee: whatever questions come in this federation and in others, earlier or at the same time, the site's
-    releases stay within its budget. Epsilon is the site's own: it does not depend on who else answers, or on what
-    others store.
+    Guarantee: for any requests in this federation and in others, earlier or at the same time, the site's releases stay
+    within its budget. Epsilon is the site's own: it does not depend on which other sites reply, or on the data of
+    others.
 
     Args:
         terms: The plan.
         number: The site's number in it.
         accountant: Counts the releases of all plans of the site.
-        on_record: The records of this plan's ledger that `accountant` has counted already: those of a ledger that is
-            opened again. `count` takes each of them once, in this order, without counting it twice.
+        on_record: The records of this plan's ledger that `accountant` has already counted, when a ledger is reopened.
+            `count` accepts each of them once, in this order, without counting it twice.
     """
 
     def __init__(
@@ -72,34 +72,36 @@ class SitePlanFilter:
         self.planned = planned_records(terms, number)
 
     def leave_out(self, rounds: frozenset[int]) -> None:
-        """Gives up the releases of rounds that the site has signed not to answer; later ones may have their budget."""
+        """Drops the releases of rounds with a signed absence notice; later rounds may use their budget."""
         self._left_out = rounds
 
     def admit(self, record: Record) -> None:
         """See `fedpriv.privacy.ledger.PrivacyFilter`.
 
         Raises:
-            BudgetExhausted: the release would pass the site's budget.
-            UnplannedRelease: the plan has another record, or none.
+            BudgetExhausted: If the release would exceed the site's budget.
+            UnplannedRelease: If the plan has another record, or none.
         """
         site_record = single_site_record(record, self._number, self._n_sites)
         self._accountant.admit(self._plan, site_record, left_out=self._left_out)
 
     def count(self, record: Record) -> None:
-        """See `fedpriv.privacy.ledger.PrivacyFilter`; the accountant has counted these records already.
+        """See `fedpriv.privacy.ledger.PrivacyFilter`; the accountant has already counted these records.
 
         Raises:
-            UnplannedRelease: the ledger is not the one that was counted.
+            UnplannedRelease: If the ledger is not the one that was counted.
         """
         if record.query == VOID and not self._on_record:
             self._accountant.count_void(self._plan, single_site_record(record, self._number, self._n_sites))
             return
         if not self._on_record or record != self._on_record[0]:
-            raise UnplannedRelease(f"round {record.round}, {record.query}: its ledger was changed while the site ran")
+            raise UnplannedRelease(
+                f"round {record.round}, {record.query}: its ledger was changed while the site was running"
+            )
         self._on_record.popleft()
 
     def first_refused(self, rounds: Collection[int]) -> int | None:
-        """Returns the first of these rounds that the budget does not allow if those before it are answered."""
+        """Returns the first of these rounds that the budget does not allow if the rounds before it are released."""
         coming = [record for record in self.planned if record.round in rounds]
         return self._accountant.first_refused(coming)
 
@@ -112,10 +114,10 @@ def planned_records(terms: ResolvedPlan, number: int) -> list[Record]:
 
 
 def make_accountant(folder: SiteFolder) -> SiteAccountant:
-    """Returns the accountant of a site, with all that its ledgers have on record in all plans that it has accepted.
+    """Returns the accountant of a site, with all records of its ledgers in all plans that it has accepted.
 
     Raises:
-        LedgerError: a plan is missing, or its ledger is, or is damaged or altered.
+        LedgerError: If a plan or its ledger is missing, or the ledger is damaged or altered.
     """
     on_record: dict[str, Sequence[Record]] = {}
     for proposal in folder.accepted:

@@ -1,7 +1,7 @@
-"""Checks a plan for a site's owner: whether it has the site, what it costs, and whether the site's policy allows it.
+"""Checks a plan for a site's owner: it must contain the site, state its true privacy cost, and fit the site's policy.
 
-The price of a plan can take endless time to compute: of 10^12 rounds, for example. A plan that arrives over the wire,
-before anybody has looked at it, is therefore reviewed in a process of its own, which ends after a few seconds.
+Computing the privacy cost of a plan can take endless time, for example for 10^12 rounds. A plan that arrives over the
+network, before its owner has inspected it, is therefore reviewed in a separate process, which ends after a few seconds.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from fedpriv.sites.policy import SitePolicy
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
 REVIEW_SECONDS = 20
-"""Seconds of processor time in which a plan that arrives over the wire must be priced."""
+"""Seconds of processor time to compute the privacy cost of a plan that arrives over the network."""
 LONGEST_REVIEW = 120
-"""Seconds on the clock after which such a review ends, however busy the machine is."""
-_ROUNDED = 1 + 1e-6  # a price that is computed again differs by rounding
+"""Seconds of wall time after which such a review ends, however busy the machine is."""
+_ROUNDED = 1 + 1e-6  # a recomputed privacy cost differs by rounding
 _COMMAND = "from fedpriv.sites.plan_review import review_from_stdin; review_from_stdin()"
 _TOO_LONG = (
-    "takes more than {} s of processor time, or all memory, to price: propose fewer rounds, local steps or sites; or "
-    "the owner, who may wait longer, joins by hand (fedpriv site join)"
+    "needs more than {} s of processor time, or all memory, to compute its privacy cost: propose fewer rounds, "
+    "local steps or sites; or the owner, who can wait longer, joins manually (fedpriv site join)"
 )
 _LOG = logging.getLogger(__name__)
 
 
 def review(text: str, card: SiteDescriptor, policy: SitePolicy) -> tuple[FederationPlan, ResolvedPlan]:
-    """Reads, resolves and prices a plan. How long that takes is for the plan to say.
+    """Reads and resolves a plan and computes its privacy cost. The time that this takes depends on the plan.
 
     Args:
         text: The plan.
         card: The site's card.
-        policy: What the site's owner allows.
+        policy: The policy of the site's owner.
 
     Raises:
-        ConfigError: the text is no plan, or does not have this site, is refused between organisations, or costs more
-            epsilon than its settings state, or the policy does not allow it.
+        ConfigError: If the text is not a plan, does not contain this site, is not allowed between organisations, costs
+            more epsilon than its settings state, or violates the policy.
     """
     proposal = FederationPlan.read(text)
     if proposal.cards[proposal.number_of(card.name, card.key)] != card:
-        raise ConfigError("plan.sites", card.name, "the plan has another card of this site")
+        raise ConfigError("plan.sites", card.name, "the plan contains another card of this site")
     policy.check_settings(proposal.config(), proposal.outline)
     terms = ResolvedPlan.of(proposal)
     stated = terms.plan.privacy.epsilon
@@ -60,17 +60,17 @@ def review(text: str, card: SiteDescriptor, policy: SitePolicy) -> tuple[Federat
 
 
 def review_within(text: str, card: SiteDescriptor, policy: SitePolicy, seconds: int = REVIEW_SECONDS) -> None:
-    """Reviews a plan of a stranger in another process, in which it may name no code, and which ends in time.
+    """Reviews an untrusted plan in another process, with a time limit; the plan must not name code.
 
     Args:
         text: The plan.
         card: The site's card.
-        policy: What the site's owner allows.
-        seconds: The most processor time that the review may take, beside two minutes on the clock: the only limit where
-            the system has no other (Windows).
+        policy: The policy of the site's owner.
+        seconds: Limit of processor time for the review, besides two minutes of wall time, which is the only limit on
+            systems without the former (Windows).
 
     Raises:
-        FedprivError: see `review`, or the review took longer or failed. The plan is not accepted.
+        FedprivError: See `review`; also if the review took longer or failed. The plan is not accepted.
     """
     document = {
         "text": text,
@@ -79,7 +79,7 @@ def review_within(text: str, card: SiteDescriptor, policy: SitePolicy, seconds: 
         "seconds": seconds,
     }
     try:
-        # -P: a module in the current folder must not stand in for another one
+        # -P: a module in the current folder must not replace another one
         done = subprocess.run(
             [sys.executable, "-P", "-c", _COMMAND],
             input=json.dumps(document).encode(),
@@ -92,19 +92,19 @@ def review_within(text: str, card: SiteDescriptor, policy: SitePolicy, seconds: 
         raise ConfigError("plan.settings.rounds", "(and others)", _TOO_LONG.format(seconds)) from None
     except OSError as error:
         raise FedprivError(f"a proposal could not be reviewed: no process could be started ({error})") from error
-    if done.returncode < 0:  # ended by a signal: SIGXCPU, or SIGKILL where memory runs out
+    if done.returncode < 0:  # ended by a signal: SIGXCPU, or SIGKILL when memory runs out
         raise ConfigError("plan.settings.rounds", "(and others)", _TOO_LONG.format(seconds))
     try:
         refusal = json.loads(done.stdout.splitlines()[-1])["refusal"]
     except (ValueError, KeyError, TypeError, IndexError):
         _LOG.warning("the review of a proposal failed: %s", done.stderr.decode(errors="replace")[-2000:])
-        raise FedprivError("a proposal could not be reviewed; the log says why") from None
+        raise FedprivError("a proposal could not be reviewed; see the log") from None
     if refusal is not None:
         raise FedprivError(str(refusal))
 
 
 def review_from_stdin() -> None:
-    """Reviews the plan that `review_within` writes to standard input, and writes why it is refused, or null."""
+    """Reviews the plan that `review_within` writes to standard input; writes the reason for rejecting it, or null."""
     document = json.loads(sys.stdin.buffer.read())
     _limit_processor_time(document["seconds"])
     card = SiteDescriptor.model_validate(document["card"])
@@ -119,7 +119,7 @@ def review_from_stdin() -> None:
 
 
 def _limit_processor_time(seconds: int) -> None:
-    """Ends this process after so many more seconds of processor time, and lets others go first."""
+    """Ends this process after this many more seconds of processor time, and lowers its priority."""
     try:
         import resource
     except ImportError:  # not on Windows

@@ -1,4 +1,4 @@
-"""The policy of a site: which plans its owner is willing to accept at all, and at which hours the site answers."""
+"""The policy of a site: the plans that its owner is willing to accept, and the hours in which the site replies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _check_window(text: str) -> str:
         if time.fromisoformat(start) == time.fromisoformat(end):
             raise ValueError
     except ValueError:
-        raise ValueError(f"{text!r} is no window of time: write '20:00-06:00'; hours are UTC") from None
+        raise ValueError(f"{text!r} is not a time window: write '20:00-06:00'; hours are UTC") from None
     return text
 
 
@@ -30,22 +30,22 @@ Window = Annotated[str, AfterValidator(_check_window)]
 
 
 class SitePolicy(Section):
-    """What a site accepts and when it answers, beyond its budget. A field that is left out allows everything.
+    """Limits on the plans and reply times of a site, beyond its budget. A field that is omitted allows everything.
 
     Attributes:
-        algorithms: Names of the strategies that a plan may have.
-        models: Names of the models that a plan may have.
-        constraints: Names of the constraints, whose values on the site's data a plan may ask for.
-        max_parameters: Largest number of parameters of a model, frozen ones included, and of values that a round sends
+        algorithms: Names of the strategies that a plan may use.
+        models: Names of the models that a plan may use.
+        constraints: Names of the constraints that a plan may evaluate on the site's data.
+        max_parameters: Largest number of parameters of a model, including frozen ones, and of values that a round sends
             to or from the site.
         max_rounds: Largest number of rounds.
-        max_epsilon: The most that a plan may cost.
-        min_noise_multiplier: The least noise that a plan may have, as its settings state it.
-        proposers: Certificate names (common names) of servers whose proposals are taken over the wire. Nobody's, if it
-            is left out.
-        pace: Seconds. A reply leaves a whole multiple of them after its question came, so that its time does not tell
-            how large a secret batch was. More than any reply takes, and less than the server waits.
-        hours: Windows of time (UTC) in which questions are answered, such as `20:00-06:00`.
+        max_epsilon: Largest privacy cost of a plan.
+        min_noise_multiplier: Smallest noise multiplier of a plan, as its settings state it.
+        proposers: Certificate names (common names) of servers that may propose plans over the network. None, if
+            omitted.
+        pace: Seconds. A reply is sent a whole multiple of this time after its request arrived, so that its time does
+            not reveal the size of a secret batch. Must be more than any reply takes, and less than the server waits.
+        hours: Windows of time (UTC) in which the site replies to requests, such as `20:00-06:00`.
     """
 
     algorithms: tuple[str, ...] | None = None
@@ -60,14 +60,14 @@ class SitePolicy(Section):
     hours: tuple[Window, ...] | None = None
 
     def check_settings(self, config: Config, outline: PublicDataInfo) -> None:
-        """Checks what a plan's settings say, before anything is made of them; takes no memory for the model.
+        """Checks a plan's settings before any object is created from them; allocates no memory for the model.
 
         Args:
             config: The settings.
             outline: Public facts about the data of all sites.
 
         Raises:
-            ConfigError: the policy does not allow it; the error names the field of the policy.
+            ConfigError: If the policy does not allow it; the error names the field of the policy.
         """
         names = {
             "algorithms": [config.strategy.name],
@@ -88,14 +88,14 @@ class SitePolicy(Section):
         """Checks a plan before it is accepted.
 
         Raises:
-            ConfigError: the policy does not allow it; the error names the field of the policy.
+            ConfigError: If the policy does not allow it; the error names the field of the policy.
         """
         self._check_largest("max_parameters", max(terms.widths))
         self._check_largest("max_epsilon", terms.plan.spent().epsilon)
         least = self.min_noise_multiplier
         noise = terms.plan.privacy.noise_multiplier
         if least is not None and (noise is None or noise < least):
-            raise ConfigError("policy.min_noise_multiplier", noise, f"the owner wants at least {least:g}")
+            raise ConfigError("policy.min_noise_multiplier", noise, f"the owner requires at least {least:g}")
 
     def _check_largest(self, field: str, value: float) -> None:
         limit = getattr(self, field)
@@ -103,7 +103,7 @@ class SitePolicy(Section):
             raise ConfigError(f"policy.{field}", f"{value:g}", f"the owner allows at most {limit:g}")
 
     def is_open(self, now: datetime | None = None) -> bool:
-        """Returns whether questions are answered now, or at another moment with a time zone."""
+        """Returns True if the site replies to requests now, or at another time with a time zone."""
         if self.hours is None:
             return True
         moment = (now or datetime.now(UTC)).astimezone(UTC).time()

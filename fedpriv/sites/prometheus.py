@@ -1,4 +1,4 @@
-"""Serves public counts of a running site to Prometheus: the extra `fedpriv[metrics]`, off unless the owner sets it."""
+"""Serves public counts of a running site to Prometheus, if enabled, with the extra `fedpriv[metrics]`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedpriv.sites.activity import Totals
 
 
 class MetricsSettings(Section):
-    """Where counts are served, without encryption and to whoever asks.
+    """Address at which counts are served, without encryption and to any client.
 
     Attributes:
         port: Port; 0 for a free one.
-        host: Address of this machine; only this machine can ask 127.0.0.1.
+        host: Address of this machine; 127.0.0.1 is reachable from this machine only.
     """
 
     port: Annotated[int, Field(ge=0, le=65535)]
@@ -32,7 +32,7 @@ class PlanProgress:
 
     Attributes:
         plan: Hash of the plan.
-        answered_rounds: Number of the last round that the site has answered, counted from 1; 0 for none.
+        answered_rounds: Number of the last round with a reply of the site, counted from 1; 0 for none.
         rounds: Number of rounds of the plan.
     """
 
@@ -42,7 +42,7 @@ class PlanProgress:
 
 
 class _Collector:
-    """Makes the metrics at the moment at which they are asked for."""
+    """Computes the metrics at the time of each request."""
 
     def __init__(self, site: str, totals: Callable[[], Totals], progress: Callable[[], list[PlanProgress]]) -> None:
         self._site = site
@@ -54,25 +54,23 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         totals = self._totals()
-        answers = CounterMetricFamily(
-            "fedpriv_answers", "Questions that were answered since the start.", labels=["site", "plan"]
-        )
+        answers = CounterMetricFamily("fedpriv_answers", "Questions answered since the start.", labels=["site", "plan"])
         for plan, count in totals.answered.items():
             answers.add_metric([self._site, plan[:32]], count)
         yield answers
         refusals = CounterMetricFamily(
-            "fedpriv_refusals", "Questions that were refused since the start.", labels=["site", "code"]
+            "fedpriv_refusals", "Questions rejected since the start.", labels=["site", "code"]
         )
         for code, count in totals.refused.items():
             refusals.add_metric([self._site, code], count)
         yield refusals
         last = GaugeMetricFamily(
-            "fedpriv_last_answer_timestamp_seconds", "When the last answer was given; 0 for never.", labels=["site"]
+            "fedpriv_last_answer_timestamp_seconds", "Time of the last answer; 0 for never.", labels=["site"]
         )
         last.add_metric([self._site], totals.last_answer)
         yield last
         rounds = GaugeMetricFamily(
-            "fedpriv_answered_rounds", "Last round that was answered, of each plan.", labels=["site", "plan"]
+            "fedpriv_answered_rounds", "Last answered round of each plan.", labels=["site", "plan"]
         )
         planned = GaugeMetricFamily("fedpriv_planned_rounds", "Rounds of each plan.", labels=["site", "plan"])
         for plan in self._progress():
@@ -89,19 +87,19 @@ def serving_metrics(
     totals: Callable[[], Totals],
     progress: Callable[[], list[PlanProgress]],
 ) -> Generator[str | None]:
-    """Serves counts until the block ends; yields the address, or None where the settings name none.
+    """Serves counts until the block ends; yields the address, or None if the settings name none.
 
-    What is served is what the server of a federation learns anyway. The budget, what is spent of it, and how long an
-    answer took are not.
+    The counts contain only what the server of a federation learns anyway. The budget, its spent part, and the time of a
+    reply are not served.
 
     Args:
-        settings: Where.
+        settings: The address.
         site: Name of the site.
         totals: Returns the counts since the start.
         progress: Returns the progress of each plan.
 
     Raises:
-        FedprivError: the extra is not installed, or the address cannot be used.
+        FedprivError: If the extra is not installed, or the address cannot be used.
     """
     if settings is None:
         yield None
@@ -118,7 +116,7 @@ def serving_metrics(
         server, thread = start_http_server(settings.port, settings.host, registry)
     except OSError as error:
         address = f"{settings.host}:{settings.port}"
-        raise FedprivError(f"metrics cannot be served at {address} ({error.strerror}); choose another port") from error
+        raise FedprivError(f"metrics cannot be served at {address} ({error.strerror}); use another port") from error
     try:
         yield f"http://{settings.host}:{server.server_port}/metrics"
     finally:

@@ -1,7 +1,7 @@
-"""Plans that arrive over the wire: they wait in a site's folder until its owner approves or refuses them.
+"""Plans that arrive over the network: they wait in a site's folder until its owner approves or rejects them.
 
-Nothing is accepted without the owner, who types the fingerprint that the owners have compared. A decision is a file, so
-that it can be taken while the site runs.
+No plan is accepted without the owner, who types the fingerprint that the owners have compared. A decision is a file, so
+it can be made while the site is running.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fedpriv.sites.federation_plan import FederationPlan, check_fingerprint, fin
 from fedpriv.storage import files
 
 Word = Literal["pending", "accepted", "refused", "not_allowed", "malformed", "later"]
-"""What a site says to a proposal. Why it says so stays in its log."""
+"""A site's response to a proposal. The reason stays in the site's log."""
 Decision = Literal["pending", "approved", "refused"]
 PROPOSALS = "proposals"
 MAX_PROPOSAL_BYTES = 1_000_000
-_PREFIX = b"fedpriv proposal\n"  # as the first bytes of a question this would be a header of 10^18 bytes
+_PREFIX = b"fedpriv proposal\n"  # as the first bytes of a request this would be a header of 10^18 bytes
 _MAX_PENDING = 20
-_INTERVAL = 10.0  # seconds between proposals that are read: the price of each is computed
+_INTERVAL = 10.0  # seconds between proposals that are read, since the privacy cost of each is computed
 _LOG = logging.getLogger(__name__)
 
 
@@ -35,7 +35,7 @@ class Carrier(Protocol):
     """Carries bytes to sites; see `fedpriv.sites.federation.Transport`."""
 
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Returns the replies of the sites that answered in time, by number."""
+        """Returns the replies that sites sent in time, by number."""
         ...
 
 
@@ -45,9 +45,9 @@ class Proposal:
 
     Attributes:
         text: The plan.
-        party: Who brought it, as the transport knows it.
-        decision: What the owner decided.
-        why: Why the site could not accept an approved plan; empty if nothing is wrong.
+        party: Sender of the plan, by its name in the transport.
+        decision: The owner's decision.
+        why: Reason why the site could not accept an approved plan; empty if there is no problem.
     """
 
     text: str
@@ -62,7 +62,7 @@ class Proposal:
 
     @property
     def fingerprint(self) -> str:
-        """What the owners compare; see `FederationPlan`."""
+        """The fingerprint that the owners compare; see `FederationPlan`."""
         return fingerprint_of_hash(self.hash)
 
 
@@ -72,17 +72,17 @@ def pack_proposal(text: str) -> bytes:
 
 
 def is_proposal(data: bytes) -> bool:
-    """Returns whether a message is a proposal and no question."""
+    """Returns True if a message is a proposal and not a request."""
     return data.startswith(_PREFIX)
 
 
 def proposed_hash(data: bytes) -> str:
-    """Returns the hash of a proposed plan, which may be none."""
+    """Returns the hash of a proposed plan; the plan may be invalid."""
     return hashlib.sha256(data.removeprefix(_PREFIX)).hexdigest()
 
 
 def offer(carrier: Carrier, plan: FederationPlan) -> Mapping[str, str]:
-    """Sends a plan to all its sites; returns the word of each by name, `no_reply` for none."""
+    """Sends a plan to all its sites; returns the response of each by name, `no_reply` for none."""
     replies = carrier.ask(dict.fromkeys(range(len(plan.cards)), pack_proposal(plan.text)))
     words: dict[str, str] = {}
     for number, card in enumerate(plan.cards):
@@ -111,11 +111,11 @@ class ProposalBox:
 
         Args:
             data: The message.
-            party: Who sent it.
+            party: Sender of the message.
             consider: Reads a plan; raises FedprivError for one that the site would not accept.
 
         Returns:
-            What the sender is told.
+            The response to the sender.
         """
         if len(data) > MAX_PROPOSAL_BYTES + len(_PREFIX):
             return "malformed"
@@ -152,12 +152,12 @@ class ProposalBox:
         """Writes the owner's decision.
 
         Args:
-            fingerprint: The plan's, as the owners have compared it.
+            fingerprint: The fingerprint of the plan, as the owners have compared it.
             decision: The decision.
-            why: What the owner should know.
+            why: Information for the owner.
 
         Raises:
-            ConfigError: no proposal has this fingerprint.
+            ConfigError: If no proposal has this fingerprint.
         """
         proposal = self.named(fingerprint)
         decided = Proposal(proposal.text, proposal.party, decision, why)
@@ -168,7 +168,7 @@ class ProposalBox:
         """Returns the proposal with this fingerprint.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: If there is none.
         """
         proposals = {proposal.hash: proposal for proposal in self.proposals}
         return proposals[check_fingerprint("fingerprint", fingerprint, proposals)]
@@ -177,7 +177,7 @@ class ProposalBox:
         """Returns the proposal of a plan; None if there is none.
 
         Raises:
-            FedprivError: its files cannot be read.
+            FedprivError: If its files cannot be read.
         """
         path = self._folder / f"{plan_hash}.json"
         if not path.exists():
@@ -189,11 +189,11 @@ class ProposalBox:
                 raise ValueError(proposal.decision)
             return proposal
         except (ValueError, KeyError, TypeError) as error:
-            raise FedprivError(f"{path} cannot be read: remove it, and have the plan sent again") from error
+            raise FedprivError(f"{path} cannot be read: delete it, and have the plan sent again") from error
 
     @property
     def proposals(self) -> list[Proposal]:
-        """All proposals, also those that were decided; sorted by hash."""
+        """All proposals, including those already decided; sorted by hash."""
         stored = [self.find(path.stem) for path in sorted(self._folder.glob("*.json"))]
         return [proposal for proposal in stored if proposal is not None]
 

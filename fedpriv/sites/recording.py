@@ -29,7 +29,7 @@ def follow(federation: Federation, folder: Path) -> Iterator[SiteRound]:
         earlier_lines = path.read_bytes().splitlines(keepends=True)
     else:
         earlier_lines = []
-    # a round that was stopped before its state was saved runs again: its line goes
+    # a round that was stopped before its state was saved is repeated, so its line is removed
     files.write_whole(path, b"".join(earlier_lines[: federation.progress.round]))
     lines = files.Appender(path)
     last: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def follow(federation: Federation, folder: Path) -> Iterator[SiteRound]:
         "rounds": federation.progress.round,
         "ended": federation.ended,
         "metrics": last.get("metrics", {}),
-        "absent": last.get("absent", {}),  # from the last round: each absent site, and the reason in one word
+        "absent": last.get("absent", {}),  # for the last round: each absent site, and the reason in one word
         "noticed": last.get("noticed", ()),
         "plan": federation.terms.hash,
         "at_most": str(federation.spent()),

@@ -1,4 +1,4 @@
-"""Reserves a site's share of a plan in the lifetime budget of its data, where the owner has one for all uses."""
+"""Reserves a site's share of a plan in the lifetime budget of its data, if the owner has one budget for all uses."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedpriv.sites.site_folder import SiteFolder
 class Reservation:
     """The reservation of one site's share of a plan in the budget file that its settings name.
 
-    Where the settings name no file, the methods do nothing. The whole share is charged, as for a run of one process,
-    whatever the site answers in the end.
+    If the settings name no file, the methods do nothing. The whole share is charged, as for a run of one process,
+    independent of the site's actual replies.
 
     Args:
         folder: The site's folder.
@@ -24,7 +24,7 @@ class Reservation:
         number: The site's number in it.
 
     Raises:
-        LedgerError: the budget is missing, damaged or altered.
+        LedgerError: If the budget is missing, damaged or altered.
     """
 
     def __init__(self, folder: SiteFolder, terms: ResolvedPlan, number: int) -> None:
@@ -40,30 +40,31 @@ class Reservation:
         self._cost = RunCost(f"site {folder.settings.name}, plan {terms.hash[:32]}", records, 1, run_name=run_name)
 
     def check(self) -> None:
-        """Refuses a plan that the budget does not allow; reserves nothing.
+        """Raises an error for a plan that the budget does not allow; reserves nothing.
 
         Raises:
-            BudgetExhausted: the plan would overspend the budget.
-            PrivacyError: the plan does not protect what the budget promises.
+            BudgetExhausted: If the plan would exceed the budget.
+            PrivacyError: If the plan does not give the guarantee that the budget promises.
         """
         if self._budget is not None and not self._holds:
             self._budget.check(self._cost)
 
     def make(self) -> None:
-        """Reserves the share, unless it is reserved already; called before any answer. Errors are those of `check`."""
+        """Reserves the share, unless it is already reserved; called before any reply. See `check` for errors."""
         if self._budget is not None and not self._holds:
             self._budget.reserve(self._cost)
 
     def check_made(self) -> None:
-        """Refuses to answer under a plan that was never reserved.
+        """Raises an error for a plan that was never reserved.
 
         Raises:
-            LedgerError: the plan was accepted without this budget, or an earlier copy of it was put back.
+            LedgerError: If the plan was accepted without this budget, or an earlier copy of the budget was restored.
         """
         if self._budget is not None and not self._holds:
             raise LedgerError(
-                f"{self._budget.path} holds no reservation of {self._cost.name}: an earlier copy was put back, or "
-                "the site has accepted the plan without this budget. Restore its newest copy, or accept the plan again"
+                f"{self._budget.path} contains no reservation of {self._cost.name}: the budget was replaced by "
+                "an earlier copy, or the site accepted the plan without it. Restore the newest copy, or accept "
+                "the plan again"
             )
 
     @property

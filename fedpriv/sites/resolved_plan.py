@@ -1,4 +1,4 @@
-"""A plan resolved to objects: strategy, prices, cohorts and initial values, equal on the server and on every site."""
+"""A plan as objects (strategy, privacy costs, cohorts, initial values) that are equal on the server and all sites."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ResolvedPlan:
         hash: Hash of the plan.
         cards: The cards of all sites, by number.
         strategy: The algorithm.
-        network: A star of all sites, or the graph on which they talk to their neighbours only.
+        network: A star of all sites, or the graph on which they communicate with their neighbours only.
         plan: All announced releases, and the privacy settings.
         rounds: Number of rounds.
         seed: The public seed.
@@ -60,12 +60,12 @@ class ResolvedPlan:
         """Resolves a plan.
 
         Raises:
-            ConfigError: settings do not fit each other, or the model does not fit into memory.
+            ConfigError: If settings do not fit each other, or the model does not fit into memory.
         """
         config = proposal.config()
         limit = largest_in_memory()
         if limit is not None:
-            check_model_size(config, proposal.outline, limit, "plan.model", "this machine's memory holds at most")
+            check_model_size(config, proposal.outline, limit, "plan.model", "the memory of this machine allows at most")
         cards = proposal.cards
         network = config.network.build(len(cards))
         privacy = with_key_agreement(promise(config, cards))
@@ -75,7 +75,7 @@ class ResolvedPlan:
                 missing = "seed"
             else:
                 missing = "privacy.noise_multiplier"
-            raise ConfigError(f"plan.settings.{missing}", None, "a plan has it filled in")
+            raise ConfigError(f"plan.settings.{missing}", None, "a plan needs a value for it")
         strategy = config.recipe(len(cards)).strategy
         sizes = [card.size for card in cards]
         public = Randomness(seed, 0)  # only public streams are drawn from it
@@ -102,20 +102,21 @@ class ResolvedPlan:
 
     @property
     def is_graph(self) -> bool:
-        """Whether sites talk to their neighbours only, without a server."""
+        """True if sites communicate with their neighbours only, without a server."""
         return isinstance(self.network, Graph)
 
     @property
     def needs_everyone(self) -> bool:
-        """Whether a round needs the messages of all sites."""
+        """True if a round needs the messages of all sites."""
         return not {_SUMS, "exact"}.isdisjoint(self.plan.queries)
 
     @property
     def leaves_out(self) -> bool:
-        """Whether sites leave out the pair noise that they share with a site that has signed an absence notice.
+        """True if sites omit the pair noise that they share with a site that has signed an absence notice.
 
-        True only where every two sites share a secret: there each site's price holds whatever notices the others are
-        shown (docs/protocol.md). Where only some pairs share one, it would not. On a graph nobody shows notices to all.
+        True only if every two sites share a secret: then each site's privacy cost holds for any notices that the others
+        receive (docs/protocol.md). If only some pairs share a secret, it would not hold. On a graph there is no party
+        that sends notices to all.
         """
         trust = self.plan.privacy.trust
         if self.is_graph:
@@ -124,7 +125,7 @@ class ResolvedPlan:
 
     @property
     def public(self) -> Randomness:
-        """The public random streams; this object has no secret ones."""
+        """The public random streams; this object has no secret streams."""
         return Randomness(self.seed, 0, run=self.hash)
 
     @cached_property
@@ -143,12 +144,12 @@ class ResolvedPlan:
         return Star(len(self.cards), self.network.cohort).participants(index, self.public)
 
     def new_network(self) -> Star | Graph:
-        """Returns a network of its own for one user, since a network remembers the round that it drew last."""
+        """Returns a new network for one user, since a network stores the round that it drew last."""
         return self.config.network.build(len(self.cards))
 
     @cached_property
     def common(self) -> Sequence[Mapping[str, Leaf]]:
-        """The public leaves of sites' state before each round; they follow from the plan, so nobody sends them."""
+        """The public leaves of sites' state before each round; they follow from the plan and are never sent."""
         first = initial_state(self.strategy, torch.zeros(1, 1).expand(len(self.cards), 1))
         oracle = recording_oracle(self.plan.privacy, self.sizes)
         network = self.new_network()
@@ -167,7 +168,7 @@ class ResolvedPlan:
 
 
 def with_key_agreement(privacy: Privacy) -> Privacy:
-    """Returns the same settings, under which pairs of sites agree on their shared secrets by their public keys."""
+    """Returns the same settings, with pairs of sites agreeing on their shared secrets by their public keys."""
     trust: Any = privacy.trust
     if not isinstance(trust, Pairwise):
         return privacy

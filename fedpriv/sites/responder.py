@@ -1,4 +1,4 @@
-"""Turns the bytes of a question into the bytes of a reply: an answer of the plan's session, or a refusal."""
+"""Converts the bytes of a request to the bytes of a reply: a reply of the plan's session, or a refusal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class Responder:
-    """Answers the questions of a site's plans.
+    """Replies to the requests of a site's plans.
 
-    Guarantee: what it returns is an answer of a plan's session, or one of a few codes.
+    Guarantee: the returned bytes are a reply of a plan's session or one of a few codes.
 
     Args:
         folder: The site's folder.
         plans: The site's plans.
-        activity: Counts answers and refusals.
+        activity: Counts replies and refusals.
     """
 
     def __init__(self, folder: SiteFolder, plans: SitePlans, activity: Activity) -> None:
@@ -36,16 +36,16 @@ class Responder:
         self._activity = activity
 
     def respond(self, question: bytes, party: str, accept_approved: Callable[[], None], *, from_node: bool) -> bytes:
-        """Returns the reply to a question, or a refusal. Whoever calls it holds the site's lock.
+        """Returns the reply to a request, or a refusal. The caller must hold the site's lock.
 
         Args:
             question: The bytes that arrived.
-            party: Who sent them, as the transport knows it, for the log.
+            party: Sender of the bytes, by its name in the transport, for the log.
             accept_approved: Accepts the plans that the owner has approved since.
-            from_node: Whether the site's own node asks.
+            from_node: True if the request comes from the site's own node.
 
         Raises:
-            FedprivError: a file of the site cannot be read.
+            FedprivError: If a file of the site cannot be read.
         """
         try:
             if len(question) > self._plans.longest_question():
@@ -68,7 +68,7 @@ class Responder:
     def _reply_to(
         self, request: TrainRequest, accept_approved: Callable[[], None], *, from_node: bool
     ) -> TrainResponse | bytes:
-        """Returns the reply to a question, as bytes if it is an answer; a refusal otherwise."""
+        """Returns the reply to a request, as bytes unless it is a refusal."""
         plan = request.plan
         round_index = request.round
         try:
@@ -96,26 +96,26 @@ class Responder:
             return refusal("", round_index, "rolled_back")
         except MalformedMessage:
             return refusal(plan, round_index, "malformed")
-        except Exception:  # whatever it is: its text may hold data, so it stays here
+        except Exception:  # the text of any exception may contain data, so it is kept here
             _LOG.exception("a question was not answered")
             return refusal(plan, round_index, "failed")
 
     def _check_unknown_plan(self, request: TrainRequest) -> None:
-        """Checks that this site has signed nothing under a plan that its folder does not have.
+        """Checks that this site has signed nothing under a plan that is missing in its folder.
 
         Raises:
-            RolledBack: it has, so that the folder is older than the plan.
+            RolledBack: If it has, so that the folder is older than the plan.
         """
         counter = request.counter
         if counter is None:
             return
         for key in self._folder.keys.verifying_keys:
-            with suppress(InvalidCounter):  # of another key than this site's: no proof of anything
+            with suppress(InvalidCounter):  # signed with another key than this site's, so it proves nothing
                 counter.check(request.plan, counter.site, key)
                 self._folder.remember_rollback(counter)
                 check_rollback(self._folder.path)
 
 
 def refusal(plan: str, round_index: int, code: Code) -> TrainResponse:
-    """Returns a refusal that is not of a plan's session: it has no counts and no notices."""
+    """Returns a refusal that is not from a plan's session: it has no counter and no notices."""
     return TrainResponse(plan, round_index, None, code)

@@ -1,4 +1,4 @@
-"""Where the keys of a site are: under another key, replaced by new ones, or destroyed when the site is over."""
+"""The keys of a site: re-encrypts them, replaces them with new ones, or destroys them after the site's last plan."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from fedpriv.storage import RunFolder, files, secret_store
 
 
 def secrets_in_words(folder: Path) -> str:
-    """Returns where the keys of a site are."""
+    """Returns the location of a site's keys as text."""
     texts = [files.read(path).decode() for path in _secret_files(folder)]
     return "; ".join(dict.fromkeys(secret_store.where_is(text) for text in texts))
 
 
 def move_secrets(folder: Path, where: str) -> None:
-    """Encrypts the keys of a site under new keys, or puts them into the folder as they are.
+    """Encrypts the keys of a site under new keys, or stores them unencrypted in the folder.
 
     Args:
         folder: The site's folder.
         where: See `fedpriv.storage.secret_store`.
 
     Raises:
-        ConfigError: the secrets cannot be there.
-        FedprivError: another process has the folder, or what decrypts the secrets is missing.
+        ConfigError: If the secrets cannot be stored there.
+        FedprivError: If another process uses the folder, or the key that decrypts the secrets is missing.
     """
     secret_store.check_where(where)
     site_folder = SiteFolder(folder)
@@ -48,23 +48,23 @@ def move_secrets(folder: Path, where: str) -> None:
 
 
 def renew_keys(folder: Path) -> SiteDescriptor:
-    """Draws new keys of a site for plans to come, where the old ones are; returns its new card.
+    """Draws new keys of a site for future plans, in the same location as the old ones; returns its new card.
 
-    Open plans keep the keys that they name until they are closed. If this is cut off, no key that the card or an open
-    plan names is gone, and it can be done again.
+    Open plans keep the keys that they name until they are closed. If this operation is interrupted, no key that the
+    card or an open plan names is lost, and it can be repeated.
 
     Args:
         folder: The site's folder.
 
     Raises:
-        FedprivError: another process has the folder, or what decrypts the secrets is missing.
+        FedprivError: If another process uses the folder, or the key that decrypts the secrets is missing.
     """
     site_folder = SiteFolder(folder)
     try:
         for name in (AGREEMENT_KEY, SIGNING_KEY):
             place = secret_store.place_of(files.read(folder / name).decode())
             keep_earlier(folder, name)
-            # the key outside the folder, if there is one, still serves the copy
+            # the key outside the folder, if there is one, is still needed for the copy
             files.erase(folder / name, secret_store.protect(new_private_key(name).hex(), place).encode())
     finally:
         site_folder.close()
@@ -79,21 +79,21 @@ def renew_keys(folder: Path) -> SiteDescriptor:
 
 
 def seal_site(folder: Path, *, unfinished: bool = False) -> None:
-    """Destroys the keys and the private state of a site: nobody can compute the noise that it shared with others.
+    """Destroys a site's keys and private state, so that the noise it shared with others cannot be recomputed.
 
-    Plans, ledgers, notices and card stay, and with them epsilon and statement. The site answers no more.
+    Plans, ledgers, notices and card stay, and with them epsilon and statement. The site sends no more replies.
 
     Args:
         folder: The site's folder.
-        unfinished: Also seal a site that has not answered the last round of a plan.
+        unfinished: Also seal a site that has not replied in the last round of a plan.
 
     Raises:
-        FedprivError: another process has the folder, a plan is unfinished, or the site is sealed already.
+        FedprivError: If another process uses the folder, a plan is unfinished, or the site is already sealed.
     """
     texts = [files.read(folder / name).decode() for name in SECRETS]
     if all(secret_store.is_destroyed(text) for text in texts):
         raise FedprivError(f"{folder} is sealed already")
-    # an earlier attempt may have closed the plans and been cut off: then nothing is decrypted any more
+    # an earlier attempt may have closed the plans before an interruption: then there is nothing left to decrypt
     if any(not (path.parent / CLOSED).exists() for path in plan_files(folder)):
         site_folder = SiteFolder(folder)
         try:
@@ -101,7 +101,7 @@ def seal_site(folder: Path, *, unfinished: bool = False) -> None:
         finally:
             site_folder.close()
     with RunFolder(folder):
-        for path in plan_files(folder):  # again: the earlier attempt may have been cut off before
+        for path in plan_files(folder):  # again: the earlier attempt may have been interrupted before
             erase_state(path.parent)
         erase_all_earlier(folder)
         for name, text in zip(SECRETS, texts, strict=True):
@@ -114,7 +114,7 @@ def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
     """Closes all plans of a site.
 
     Raises:
-        FedprivError: the site has not answered the last round of one, and `unfinished` is not set.
+        FedprivError: If the site has not replied in the last round of one, and `unfinished` is not set.
     """
     open_plans = [proposal for proposal in folder.accepted if not folder.is_closed(proposal)]
     closed_plans = [proposal for proposal in folder.accepted if folder.is_closed(proposal)]
@@ -123,19 +123,23 @@ def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
         n_answered = folder.session_state(proposal).round + 1
         if n_answered < n_rounds and not unfinished:
             raise FedprivError(
-                f"the site has answered {counted(n_answered, 'round')} of {n_rounds} of plan {proposal.fingerprint}, "
-                f"and could never go on: finish it, or give it up (--unfinished) to seal the site"
+                f"the site has answered {counted(n_answered, 'round')} of {n_rounds} of plan "
+                f"{proposal.fingerprint}, which it could never resume: finish the plan, or abandon it "
+                "(--unfinished) to seal the site"
             )
-    for proposal in (*open_plans, *closed_plans):  # one that is closed may not be erased: it was cut off, or is older
+    for proposal in (
+        *open_plans,
+        *closed_plans,
+    ):  # closed ones may not be erased yet
         folder.close_plan(proposal)
 
 
 def _replace(path: Path, before: str, after: str) -> None:
-    """Puts another text into the file of a secret, and then destroys the key outside the folder that served the old."""
+    """Writes a new text to the file of a secret, and then destroys the outside key of the old text."""
     files.erase(path, after.encode())
     secret_store.destroy(before)
 
 
 def _secret_files(folder: Path) -> list[Path]:
-    """Returns the files of a site's keys, earlier keys included."""
+    """Returns the files of a site's keys, including earlier keys."""
     return [*(folder / name for name in SECRETS), *earlier_files(folder)]

@@ -1,4 +1,4 @@
-"""One federation from the side of a site: its data, noise, ledger and state."""
+"""The site's side of one federation: its data, noise, ledger and state."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _LOG = logging.getLogger(__name__)
 class SiteSession:
     """Takes part in one federation for one site.
 
-    Each start of the process draws a new secret for the noise, which is never written. A site that was stopped goes on
-    with it; rounds on record are over.
+    Each start of the process draws a new secret for the noise, which is never written. A site that was stopped resumes
+    with a new secret; rounds on record are over.
 
     Args:
         folder: The site's folder.
@@ -56,10 +56,10 @@ class SiteSession:
         accountant: Counts the releases of all plans of the site.
 
     Raises:
-        ConfigError: the plan has no such site, or does not fit its data.
-        DataError: its data cannot be used.
-        PrivacyError: the site has closed the plan.
-        LedgerError: its ledger lost lines, or is damaged or altered.
+        ConfigError: If the plan does not contain the site, or does not fit its data.
+        DataError: If its data cannot be used.
+        PrivacyError: If the site has closed the plan.
+        LedgerError: If its ledger lost lines, or is damaged or altered.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class SiteSession:
         self.terms = terms
         if folder.is_closed(proposal):
             raise PrivacyError(
-                f"plan {proposal.fingerprint} is closed: the keys with which this site answered are gone (fedpriv "
-                "seal). Take part in another plan"
+                f"plan {proposal.fingerprint} is closed: the keys with which this site answered are destroyed "
+                "(fedpriv seal). Take part in another plan"
             )
         self.number = folder.number_in(proposal)
         self._modes = Modes(torch.float32, needs_full_precision(terms.plan.privacy))
@@ -83,7 +83,7 @@ class SiteSession:
         self._check_rounds = draw_check_rounds(terms.rounds) | {terms.rounds - 1}
         self._randomness = Randomness(terms.seed, new_secret(), secrets.randbits(62), terms.hash)
 
-        # refuse other examples than those of earlier answers, before the ledger is opened
+        # reject examples that differ from the ones of earlier replies, before the ledger is opened
         released = folder.released(proposal)
         digest = digest_of(examples_of(self._population, 0), self._data_key())
         folder.check_data(proposal, digest, has_released=bool(released))
@@ -104,7 +104,7 @@ class SiteSession:
             table=terms.plan.releases,
         )
 
-        # the state of the local step, as the last answered round left it
+        # the state of the client update after the last answered round
         state = folder.session_state(proposal)
         first = terms.strategy.local_step.init(terms.start[None])
         if state.local is None:
@@ -115,12 +115,12 @@ class SiteSession:
         self._announce_end_of_budget()
 
     def answer(self, question: TrainRequest) -> TrainResponse | bytes:
-        """Answers a question: with a new reply, with the same bytes as before to the same question, or with a refusal.
+        """Replies to a request: with a new reply, with the stored bytes for a repeated request, or with a refusal.
 
         Raises:
-            PrivacyError: the release is not what the plan announced, or the question holds a notice or a count that is
-                not valid.
-            RolledBack: the question shows that the site's folder is an older copy.
+            PrivacyError: If the release is not the one that the plan announced, or the request contains an invalid
+                notice or counter.
+            RolledBack: If the request shows that the site's folder is an older copy.
         """
         round_index = question.round
         self.check_counter(question.counter)
@@ -141,29 +141,30 @@ class SiteSession:
         try:
             return self._take_part(question, absent)
         except BudgetExhausted as refused:
-            _LOG.warning("%s", refused)  # its numbers are the site's own: only the code leaves
+            _LOG.warning("%s", refused)  # its numbers are the site's own: only the code is sent
             self._announce_end_of_budget()
             return self._refusal(question, "over_budget")
 
     def say_absent(self, first: int, last: int, why: Reason) -> AbsenceNotice:
-        """Signs that the site answers nothing from round `first` to `last`; these rounds are refused for ever.
+        """Signs that the site sends no replies from round `first` to `last`; these rounds are refused permanently.
 
-        The notice is on disk before it leaves, with the replies to the next questions.
+        The notice is on disk before it is sent, with the replies to the next requests.
 
         Raises:
-            ConfigError: a round is over or not in the plan, too many notices are open, or the plan has no use for one.
+            ConfigError: If a round is over or not in the plan, too many notices are open, or the plan cannot use
+                notices.
         """
         if not self.terms.leaves_out:
-            fix = "is of no use: only where every two sites share a secret, and not all must answer, pairs are left out"
+            fix = "has no effect: pairs can be left out only if every two sites share a secret and not all must answer"
             raise ConfigError("notice", self._proposal.fingerprint, fix)
         if not self.last_round < first <= last < self.terms.rounds:
-            fix = f"name rounds that are still to come, {self.last_round + 2} to {self.terms.rounds}"
+            fix = f"must be future rounds, {self.last_round + 2} to {self.terms.rounds}"
             raise ConfigError("notice.rounds", f"{first + 1}-{last + 1}", fix)
         if self._n_open_notices >= MAX_OPEN_NOTICES:
             raise ConfigError(
                 "notice",
                 self._n_open_notices,
-                f"at most {MAX_OPEN_NOTICES} may be open at a time: name more rounds in one",
+                f"at most {MAX_OPEN_NOTICES} notices may be open at a time: put more rounds into one",
             )
         notice = AbsenceNotice.signed(self.signing_key, self.terms.hash, self.number, first, last, why)
         self._folder.write_notices(self._proposal, [*self._notices, notice])
@@ -187,7 +188,7 @@ class SiteSession:
         return max([answered, *(record.round for record in self._ledger.records)])
 
     def _announce_end_of_budget(self) -> None:
-        """Signs a notice for the rounds that the budget will not allow, so that others can leave out the pairs."""
+        """Signs a notice for the rounds that the budget will not allow, so that others can omit the pairs."""
         last = self.terms.rounds - 1
         if not self.terms.leaves_out or any(notice.last == last for notice in self._notices):
             return
@@ -198,18 +199,18 @@ class SiteSession:
             return
         budget = self._folder.settings.budget
         _LOG.warning(
-            "the budget of epsilon=%g at delta=%g allows no more than the first %d of %d rounds of plan %s; spent so "
-            "far, in all plans: %s. Others are told, signed, that the site is absent from then on.",
+            "the budget of epsilon=%g at delta=%g allows only the first %d of %d rounds of plan %s; spent so "
+            "far, in all plans: %s. A signed notice declares the site absent after that round.",
             *(budget.epsilon, budget.delta, first, last + 1, self._proposal.fingerprint, self._accountant.spent()),
         )
         self.say_absent(first, last, "over_budget")
 
     def _rounds_to_come(self) -> frozenset[int]:
-        """Returns the rounds that the site may still answer: neither over, nor covered by one of its notices."""
+        """Returns the rounds in which the site may still reply: neither over, nor covered by one of its notices."""
         return frozenset(range(self.last_round + 1, self.terms.rounds)) - self._covered_rounds()
 
     def _covered_rounds(self) -> frozenset[int]:
-        """Returns the rounds that the site has signed not to answer."""
+        """Returns the rounds for which the site has signed an absence notice."""
         rounds = range(self.terms.rounds)
         return frozenset(index for index in rounds if any(notice.covers(index) for notice in self._notices))
 
@@ -218,14 +219,14 @@ class SiteSession:
             return self._state_check.has_changed()
 
     def _absent_participants(self, question: TrainRequest) -> frozenset[int]:
-        """Returns the participants of a round that have signed that they do not answer.
+        """Returns the participants of a round that have signed that they do not reply.
 
         Raises:
-            InvalidNotice: a notice is forged, of another run, of another round, or may not be used in this plan.
+            InvalidNotice: If a notice is forged, for another run or round, or not allowed in this plan.
         """
         terms = self.terms
         if question.notices and not terms.leaves_out:
-            raise InvalidNotice("no pairs are left out in this plan")
+            raise InvalidNotice("this plan leaves no pairs out")
         for notice in question.notices:
             notice.check(terms.hash, terms.cards, terms.rounds)
         return absent_sites(question.notices, question.round, terms.cohort(question.round).tolist())
@@ -246,7 +247,7 @@ class SiteSession:
         if index in self._check_rounds and self._has_state():
             self._ledger.void(KEPT)
             raise PrivacyError(KEPT)
-        # the ledger is on disk before the state, and both before the reply leaves
+        # the ledger is on disk before the state, and both before the reply is sent
         counter = self.sign_counter()
         response = TrainResponse(terms.hash, index, message[0].float(), None, self._open_notices(index), counter)
         reply = pack(response)
@@ -266,11 +267,11 @@ class SiteSession:
         return TrainResponse(self.terms.hash, question.round, None, code, notices, self.sign_counter())
 
     def check_counter(self, counter: ReplyCounter | None) -> None:
-        """Compares what this site once signed to have on record with what it has.
+        """Compares a counter that this site has signed with its records.
 
         Raises:
-            InvalidCounter: the site has not signed the count.
-            RolledBack: the site has less on record: its folder is an older copy.
+            InvalidCounter: If the site has not signed the counter.
+            RolledBack: If the site has fewer records, so that its folder is an older copy.
         """
         if counter is None:
             return
@@ -278,10 +279,10 @@ class SiteSession:
         if counter.exceeds(len(self._ledger.records), len(self._notices)):
             self._folder.remember_rollback(counter)
             check_rollback(self._folder.path)
-            raise RolledBack("the site's files were changed while it ran: start it again")
+            raise RolledBack("the site's files were changed while it was running: start it again")
 
     def sign_counter(self) -> ReplyCounter:
-        """Returns what the site has on record, signed: only of what is on the disk."""
+        """Returns the site's signed counter, which covers only records that are on disk."""
         self._ledger.sync()
         return ReplyCounter.signed(
             self.signing_key,
@@ -296,24 +297,24 @@ class SiteSession:
         return tuple(notice for notice in self._notices if notice.last > round_index)[-MAX_OPEN_NOTICES:]
 
     def _secrets(self) -> AgreedSecrets | None:
-        """Returns the secrets that the site shares with the others; None where the plan has no pairwise noise."""
+        """Returns the secrets that the site shares with the others; None if the plan has no pairwise noise."""
         if not isinstance(self.terms.plan.privacy.trust, KeyAgreedPairwise):
             return None
         return self.agreed_secrets()
 
     def agreed_secrets(self) -> AgreedSecrets:
-        """Returns the secrets that the site shares with each other one, by their X25519 keys in the plan."""
+        """Returns the secrets that the site shares with each other site, from their X25519 keys in the plan."""
         public = {number: card.key for number, card in enumerate(self.terms.cards)}
         private = self._folder.keys.private_key_of(self.terms.cards[self.number])
         return AgreedSecrets(self.number, private, public, bytes.fromhex(self.terms.hash))
 
     @property
     def signing_key(self) -> bytes:
-        """The Ed25519 key that the plan has of the site, 32 bytes."""
+        """The site's Ed25519 key in the plan, 32 bytes."""
         return self._folder.keys.signing_key_of(self.terms.cards[self.number])
 
     def _data_key(self) -> bytes:
-        """Returns the key of the digest of the site's examples, which follows from the key that the plan has of it."""
+        """Returns the key of the digest of the site's examples, derived from the site's key in the plan."""
         return hashlib.blake2b(b"examples", digest_size=32, key=self.signing_key, person=b"fedpriv site").digest()
 
     def _open_ledger(self, guard: PrivacyFilter) -> Ledger:
@@ -334,10 +335,10 @@ class SiteSession:
 
 
 def _fill_with_own(rows: Tensor) -> Tensor:
-    """Stands in for the sum of public facts of all clients, `[1, n]`, which a site does not need: its own fill it."""
+    """Replaces the sum of public facts of all clients, `[1, n]`: a site only needs its own facts."""
     return torch.full_like(rows, float(rows.sum()))
 
 
 def _digest(question: TrainRequest) -> str:
-    """Returns a digest of what the answer depends on, and so not of the count that the server shows."""
+    """Returns a digest of the inputs of a reply, which do not include the server's copy of the counter."""
     return hashlib.sha256(pack(replace(question, counter=None))).hexdigest()

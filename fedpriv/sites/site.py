@@ -1,4 +1,4 @@
-"""A site: an organisation with data and a budget, which decides itself which questions it answers."""
+"""A site: an organisation with data and a budget, which decides to which requests it replies."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ _locks: dict[Path, threading.RLock] = {}
 
 @checked("site")
 class Site:
-    """One organisation, with a folder that nobody else can read.
+    """One organisation, with a folder that only its owner can read.
 
-    Guarantee: all that leaves is its card, replies that are its recorded releases (or computed from them and from what
-    it received), and refusals that are one of a few codes. All releases together are within its budget.
+    Guarantee: the site sends only its card, replies that are its recorded releases (or computed from them and from
+    received values), and refusals, each one of a few codes. All releases together are within its budget.
 
     Args:
-        folder: A folder that `create` has made.
+        folder: A folder that was made by `create`.
 
     Attributes:
-        activity: Counts of answers and refusals since this object was made.
+        activity: Counts of replies and refusals since this object was created.
 
     Raises:
-        FedprivError: there is no site, or another process runs it.
-        LedgerError: a plan or a ledger is missing, damaged or altered, so that what the site has spent is unknown.
+        FedprivError: If there is no site, or another process runs it.
+        LedgerError: If a plan or a ledger is missing, damaged or altered, so that the site's spending is unknown.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -72,16 +72,16 @@ class Site:
 
     @classmethod
     def create(cls, folder: str | Path, settings: str | Path, secrets: str = FOLDER) -> Site:
-        """Makes a site, with new keys.
+        """Creates a site with new keys.
 
         Args:
             folder: Its folder, new or empty.
             settings: YAML file with `name`, `data`, `budget: {epsilon, delta}`; optional: `client` and `public_size`.
-            secrets: Where the keys are, see `fedpriv.storage.secret_store`.
+            secrets: Location of the keys, see `fedpriv.storage.secret_store`.
 
         Raises:
-            ConfigError: a setting cannot be used.
-            DataError: the data are missing or broken.
+            ConfigError: If a setting cannot be used.
+            DataError: If the data are missing or broken.
         """
         options = SiteSettings.read(Path(settings))
         dataset, _ = load_site_data(options.data, options.client)
@@ -107,10 +107,10 @@ class Site:
         return self._folder.card
 
     def set_certificate(self, pin: CertificatePin) -> SiteDescriptor:
-        """Writes the site's certificate on its card, for plans to come; returns the card.
+        """Writes the site's certificate on its card, for future plans; returns the card.
 
         Raises:
-            FedprivError: another object has taken the folder over.
+            FedprivError: If another object has taken over the folder.
         """
         with self._lock:
             self._folder.check()
@@ -120,12 +120,12 @@ class Site:
 
     @property
     def budget(self) -> SiteBudget:
-        """The most that this site spends, in all federations together."""
+        """Largest spending of this site, in all federations together."""
         return self._folder.settings.budget
 
     @property
     def settings(self) -> SiteSettings:
-        """The settings, which the owner has written."""
+        """The settings, written by the owner."""
         return self._folder.settings
 
     @property
@@ -134,45 +134,46 @@ class Site:
         return self._folder.path
 
     def progress(self) -> list[PlanProgress]:
-        """Returns how far each plan is whose questions this object has answered or prepared to answer."""
+        """Returns the progress of each plan for which this object has sent or prepared replies."""
         with self._lock:
             sessions = self._plans.sessions
         return [PlanProgress(plan, session.last_round + 1, session.terms.rounds) for plan, session in sessions.items()]
 
     @property
     def test_data(self) -> Dataset[Any]:
-        """The test examples beside the site's data, which count as public."""
+        """The test examples that accompany the site's data and count as public."""
         settings = self._folder.settings
         return load_site_data(settings.data, settings.client)[1].test
 
     def prepare(self) -> None:
-        """Reads the data and checks the plans now, not at the first question; accepts what the owner has approved."""
+        """Reads the data, checks the plans, and accepts approved ones now instead of at the first request."""
         with self._lock:
             self._accept_approved()
             for plan in self.open_plans:
                 self._plans.session(plan)
 
     def consider(self, text: str) -> tuple[FederationPlan, ResolvedPlan]:
-        """Reads and resolves a plan for its owner to look at; accepts nothing.
+        """Reads and resolves a plan for its owner to inspect; accepts nothing.
 
         Raises:
-            ConfigError: the text is no plan, does not have this site, is refused between organisations, or costs more
-                epsilon than its settings state, or the site's policy does not allow it.
+            ConfigError: If the text is not a plan, does not contain this site, is not allowed between organisations,
+                costs more epsilon than its settings state, or violates the site's policy.
         """
         return review(text, self.card, self.settings.policy)
 
     def join(self, text: str, accept: str) -> FederationPlan:
-        """Accepts a plan: its settings, its price, and the keys of all sites. Its questions are answered from now on.
+        """Accepts a plan (settings, privacy cost, keys of all sites); the site then replies to its requests.
 
         Args:
             text: The plan.
-            accept: Its fingerprint, as all owners have compared it over another channel.
+            accept: Its fingerprint, which all owners have compared over another channel.
 
         Raises:
-            ConfigError: the fingerprint is of another plan, or the plan is refused.
-            DataError: the site's data do not fit it.
-            BudgetExhausted: the lifetime budget of the data does not allow it.
-            PrivacyError: that budget promises more than the plan, or the site's other plans protect something else.
+            ConfigError: If the fingerprint belongs to another plan, or the plan is rejected.
+            DataError: If the site's data do not fit the plan.
+            BudgetExhausted: If the lifetime budget of the data does not allow it.
+            PrivacyError: If that budget's guarantee is stronger than the plan's, or differs from the site's other
+                plans'.
         """
         proposal, terms = self.consider(text)
         check_fingerprint("accept", accept, [proposal.hash])
@@ -181,15 +182,15 @@ class Site:
         return proposal
 
     def answer(self, question: bytes, party: str = "") -> bytes:
-        """Returns the reply to a question; a refusal if this site does not answer it. It raises nothing.
+        """Returns the reply to a request, or a refusal. Never raises.
 
-        The same question again gets the same reply, and is charged once. A plan that is proposed gets one of the words
-        of `fedpriv.sites.proposals`, and waits for the owner. Under a plan on a graph nobody but the site's own node
-        (`answer_node`) may ask: others only get what the node sends to its neighbours.
+        A repeated request gets the same reply and is charged once. A proposed plan gets one of the words of
+        `fedpriv.sites.proposals` and waits for the owner. Under a plan on a graph, only the site's own node
+        (`answer_node`) may send requests: others receive only messages from the node to its neighbours.
 
         Args:
             question: The bytes that arrived.
-            party: Who sent them, as the transport knows it, for the log; empty if it does not.
+            party: Sender of the bytes, by its name in the transport, for the log; empty if unknown.
         """
         arrived = time.monotonic()
         reply = self._reply_or_refuse(question, party)
@@ -197,32 +198,32 @@ class Site:
         return reply
 
     def _reply_or_refuse(self, question: bytes, party: str) -> bytes:
-        """Returns the reply to a question or a proposal; raises nothing."""
+        """Returns the reply to a request or a proposal; never raises."""
         try:
             if is_proposal(question):
                 return self._receive_proposal(question, party).encode()
             with self._lock:
                 return self._responder.respond(question, party, self._accept_approved, from_node=False)
-        except Exception:  # whatever it is: its text may hold data, so it stays here
+        except Exception:  # the text of any exception may contain data, so it is kept here
             _LOG.exception("a question was not answered")
             return pack(refusal("", 0, "failed"))
 
     def _receive_proposal(self, data: bytes, party: str) -> Word:
-        """Stores a proposed plan for the owner; returns what the sender is told."""
+        """Stores a proposed plan for the owner; returns the response to the sender."""
         with self._lock:
             self._accept_approved()
             if proposed_hash(data) in self.plans:
                 return "accepted"
-        # nobody has looked at it yet: it may name no code, and must not take endless time
+        # not yet inspected by the owner: it must not name code or take endless time
         return self._proposals.receive(data, party, lambda text: review_within(text, self.card, self.settings.policy))
 
     def accept_approved(self) -> None:
-        """Accepts the plans that the owner has approved since; what is wrong with one is written beside it."""
+        """Accepts the plans that the owner has approved since; the error of a failed one is written next to it."""
         with self._lock:
             self._accept_approved()
 
     def _accept_approved(self) -> None:
-        """Accepts the plans that the owner has approved; what is wrong with one is written beside it."""
+        """Accepts the plans that the owner has approved; the error of a failed one is written next to it."""
         for proposal in self._proposals.proposals:
             if proposal.decision != "approved" or proposal.hash in self.plans:
                 continue
@@ -233,27 +234,29 @@ class Site:
                 self._proposals.decide(proposal.hash, "refused", str(error))
 
     def answer_node(self, question: bytes) -> bytes:
-        """Returns the reply to a question of this site's own node, under a plan on a graph; see `answer`."""
+        """Returns the reply to a request of this site's own node, under a plan on a graph; see `answer`."""
         try:
             with self._lock:
                 return self._responder.respond(question, "its own node", self._accept_approved, from_node=True)
-        except Exception:  # whatever it is: its text may hold data, so it stays here
+        except Exception:  # the text of any exception may contain data, so it is kept here
             _LOG.exception("the site's own node was not answered")
             return pack(refusal("", 0, "failed"))
 
     def node_session(self, plan: str) -> NodeSession:
-        """Returns what the node of this site needs to take part in a plan on a graph.
+        """Returns the data with which the node of this site takes part in a plan on a graph.
 
         Raises:
-            ConfigError: there is no such plan, or it has a server.
-            LedgerError: the site's budget file has no reservation of the plan.
+            ConfigError: If there is no such plan, or it has a server.
+            LedgerError: If the site's budget file has no reservation of the plan.
         """
         if plan not in self.plans:
             raise ConfigError("plan", plan, "the site has accepted no plan of this hash")
         with self._lock:
             session = self._plans.session(plan)
             if not session.terms.is_graph:
-                raise ConfigError("plan.network.topology", "star", "has a server: the site answers it, and is no node")
+                raise ConfigError(
+                    "plan.network.topology", "star", "has a server: run the site, not a node (fedpriv site run)"
+                )
             return NodeSession(
                 terms=session.terms,
                 number=session.number,
@@ -267,13 +270,13 @@ class Site:
             )
 
     def say_absent(self, plan: str, first: int, last: int) -> AbsenceNotice:
-        """Signs that this site answers nothing from round `first` to `last` (from 0) of the plan with this hash.
+        """Signs that this site sends no replies from round `first` to `last` (from 0) of the plan with this hash.
 
-        The others then leave out the noise of its pairs. The notice leaves with the next replies, and cannot be
-        withdrawn: these rounds are refused for ever.
+        The other sites then omit the noise of its pairs. The notice is sent with the next replies and cannot be
+        withdrawn: these rounds are refused permanently.
 
         Raises:
-            ConfigError: there is no such plan, a round is over or not in the plan, or a notice is of no use there.
+            ConfigError: If there is no such plan, a round is over or not in the plan, or the plan cannot use notices.
         """
         if plan not in self.plans:
             raise ConfigError("plan", plan, "the site has accepted no plan of this hash")
@@ -281,10 +284,10 @@ class Site:
             return self._plans.session(plan).say_absent(first, last, "away")
 
     def spent(self) -> PrivacySpent:
-        """Returns what this site has spent so far, in all its federations together.
+        """Returns the spending of this site so far, in all its federations together.
 
         Raises:
-            FedprivError: another object has taken the folder over; what that one has spent is not known to this one.
+            FedprivError: If another object has taken over the folder, since its spending is unknown here.
         """
         with self._lock:
             self._folder.check()
@@ -310,7 +313,7 @@ class Site:
             return self._plans.session(plan).terms
 
     def close(self) -> None:
-        """Lets another process run the site."""
+        """Releases the site for other processes."""
         with self._lock:
             self._folder.close()
 
@@ -318,7 +321,7 @@ class Site:
 def _shared_lock(folder: Path) -> threading.RLock:
     """Returns the lock that all `Site` objects of a folder in this process share.
 
-    A later object takes the folder over. It reads the ledgers under this lock, so that it misses no release that an
+    A later object takes over the folder. It reads the ledgers under this lock, so that it misses no release that an
     earlier object is about to write.
     """
     with _registry_lock:

@@ -1,4 +1,4 @@
-"""Accountant of a site: adds up its releases in all its federations, and compares them with its budget."""
+"""Accountant of a site: composes its releases in all its federations, and compares them with its budget."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fedpriv.privacy.accounting import Accountant, PlanFilter, PrivacySpent, n_w
 
 
 class SiteAccountant:
-    """Counts every release of a site, whichever plan asked for it, and refuses the one that would pass its budget.
+    """Counts every release of a site, for any plan, and raises an error for one that would exceed the site's budget.
 
     Every plan of a site admits its releases here, so that plans which overlap in time, in any order and with restarts
-    in between, spend one budget. After a restart it is made from all ledgers of the site, which are written before a
-    value is handed out: it may then count a release that nobody received, but misses none that somebody received.
+    in between, spend one budget. After a restart it is created from all ledgers of the site, which are written before a
+    value is returned. It may therefore count a release that was never received, but it misses none that was received.
 
-    Guarantee: after `admit`, all releases counted so far are together within the budget, as long as those that were on
-    record at the start were. If they were not (a budget that its owner has lowered since), nothing is admitted, and the
-    site can still be started, questioned and stated.
+    Guarantee: after `admit`, all releases counted so far are together within the budget, if those on record at the
+    start were. If they were not (because the owner has lowered the budget since), nothing is admitted, but the site can
+    still be started, queried and stated.
 
     Args:
-        epsilon: The most that the site may spend, over all plans.
-        delta: Failure probability at which that holds.
+        epsilon: Largest total spending of the site, over all plans.
+        delta: Failure probability of this bound.
         on_record: The site's share (`fedpriv.sites.plan_filter.single_site_record`) of every record of its ledgers, by
             plan.
     """
@@ -36,20 +36,20 @@ class SiteAccountant:
         self._accountant = Accountant(1, delta)
         for records in on_record.values():
             for record in records:
-                self._accountant.count(record)  # it was released: to refuse it now would only hide it
+                self._accountant.count(record)  # it was released: rejecting it now would only hide it
         self._filters: dict[str, PlanFilter] = {}
         self._first_records: dict[str, Sequence[Record]] = {}
 
     def add_plan(self, plan: str, planned: Sequence[Record]) -> None:
-        """Announces the releases of a plan: those that it may make. Nothing is spent or reserved by that.
+        """Announces the releases that a plan may make. This spends and reserves nothing.
 
         Args:
             plan: Hash of the plan.
             planned: The site's share of the plan's records.
 
         Raises:
-            PrivacyError: the plan protects another unit or relation than the site's other plans: what they cost
-                together is not known.
+            PrivacyError: If the plan has another privacy unit or neighbouring relation than the site's other plans, so
+                that their total cost is unknown.
         """
         with self._lock:
             self.check_plan(plan, planned)
@@ -60,14 +60,14 @@ class SiteAccountant:
             self._first_records[plan] = planned[:1]
 
     def check_plan(self, plan: str, planned: Sequence[Record]) -> None:
-        """Refuses a plan that does not protect what the site's other plans do; nothing is announced or counted.
+        """Raises an error for a plan with another guarantee than the site's other plans; announces and counts nothing.
 
         Args:
             plan: Hash of the plan.
             planned: The site's share of the plan's records.
 
         Raises:
-            PrivacyError: the plan protects another unit or relation.
+            PrivacyError: If the plan has another privacy unit or neighbouring relation.
         """
         with self._lock:
             trial = Accountant(1, self._delta)
@@ -79,14 +79,14 @@ class SiteAccountant:
         """Counts a release.
 
         Args:
-            plan: Hash of the plan that asked for it, which was announced.
+            plan: Hash of the announced plan that requests it.
             record: The site's share of its record.
-            left_out: Rounds of the plan that the site will not answer.
+            left_out: Rounds of the plan in which the site will not reply.
 
         Raises:
-            UnplannedRelease: the plan does not have it at this price, or it was released already.
-            BudgetExhausted: with it, all plans together would pass the budget; nothing was counted.
-            PrivacyError: it protects another unit or relation than the releases before it.
+            UnplannedRelease: If the plan does not have it at this cost, or it was already released.
+            BudgetExhausted: If all plans together would exceed the budget with it; nothing was counted.
+            PrivacyError: If it has another privacy unit or neighbouring relation than the releases before it.
         """
         with self._lock:
             self._filters[plan].leave_out(left_out)
@@ -94,7 +94,7 @@ class SiteAccountant:
             self._released.setdefault(plan, []).append(record)
 
     def count_void(self, plan: str, record: Record) -> None:
-        """Counts a record that no bound on epsilon holds for a plan's releases: the site admits nothing any more.
+        """Counts a record that voids every bound on epsilon for a plan's releases; the site then admits nothing.
 
         Args:
             plan: Hash of the plan.
@@ -107,10 +107,10 @@ class SiteAccountant:
     def first_refused(self, coming: Sequence[Record]) -> int | None:
         """Returns the first round of `coming` that the budget does not allow if all before it are released.
 
-        Nothing is counted. Other plans may spend in the meantime, so that fewer rounds may be allowed than this says.
+        Nothing is counted. Other plans may spend in the meantime, so fewer rounds may be allowed than returned here.
 
         Args:
-            coming: The site's share of the records that the plan still has to come, in order of their rounds.
+            coming: The site's share of the plan's remaining records, in order of their rounds.
 
         Returns:
             The round; None if the budget allows all of them.
@@ -122,6 +122,6 @@ class SiteAccountant:
         return coming[n_allowed].round
 
     def spent(self) -> PrivacySpent:
-        """Tight upper bound on what the site has spent in all its plans together."""
+        """Tight upper bound on the spending of the site in all its plans together."""
         with self._lock:
             return self._accountant.spent()

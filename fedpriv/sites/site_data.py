@@ -1,4 +1,4 @@
-"""The examples of a site: loaded by its settings, and checked against a plan."""
+"""The examples of a site: loaded according to its settings, and checked against a plan."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedpriv.sites.site_settings import SiteSettings
 
 
 def load_site_data(section: DataSection, client: int) -> tuple[Dataset[Any], Split]:
-    """Loads a site's examples; returns them, and the data set that they are part of.
+    """Loads a site's examples; returns them, and the data set to which they belong.
 
     Raises:
-        ConfigError: the partition has no such client.
-        DataError: the data are missing or broken.
+        ConfigError: If the partition has no such client.
+        DataError: If the data are missing or broken.
     """
     split = load_section(section)
     partition = divided(section, split)
@@ -40,16 +40,16 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
         settings: The site's settings.
         terms: The plan.
         number: The site's number in it.
-        outline: What an example looks like, as the plan has it.
+        outline: Shape and type of an example in the plan.
 
     Raises:
-        ConfigError: the examples are not as the plan says, or the model cannot be used.
-        DataError: they cannot be used, or are not as many as the card says.
+        ConfigError: If the examples do not match the plan, or the model cannot be used.
+        DataError: If they cannot be used, or their number does not match the card.
     """
     privacy = terms.plan.privacy
     card = terms.cards[number]
 
-    # the examples must look as the plan says
+    # the examples must match the plan
     dataset, split = load_site_data(settings.data, settings.client)
     actual = PublicDataInfo.of([dataset], split.n_classes)
     if replace(actual, sizes=()) != replace(outline, sizes=()):
@@ -57,7 +57,7 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
         fix = f"examples of the plan are {outline.input_shape}, {outline.n_classes} classes"
         raise ConfigError("site.data", value, fix)
 
-    # one client, which holds them
+    # one client, with all examples
     models.validate_model(terms.model)
     (problem,) = terms.config.problem.everyones()
     if card.size_declared:
@@ -68,8 +68,9 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
     client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem, views)
     if card.size != client.public_size:
         raise DataError(
-            "the site has not as many examples as its card says: bring them back, or make a site of the data as they "
-            "are (fedpriv site init), whose budget is counted by itself: who is in both pays from both"
+            "the number of the site's examples differs from its card: restore the data, or create a new site "
+            "for the present data (fedpriv site init), whose budget is counted separately: a person in both "
+            "has the privacy cost of both"
         )
     public_sizes([client], privacy)
     for warning in check_ownership([client], None, privacy):

@@ -1,4 +1,4 @@
-"""What a site has released in each of its federations, and what it will, from the files of the plan."""
+"""Past and planned releases of a site in each of its federations, from the files of the plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SiteFederation:
 
     Attributes:
         proposal: The plan.
-        card: The site's card in the plan; it may have another one now.
+        card: The site's card in the plan; its present card may differ.
         ledger: The site's ledger.
         plan: Path of the plan's file.
         done: The cost of the site's releases so far.
@@ -46,16 +46,16 @@ class SiteFederation:
 
 
 def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
-    """Reads a federation of the site with this card, or with earlier keys, from the plan's file and those beside it.
+    """Reads a federation of the site with this card, or with earlier keys, from the files in the plan's folder.
 
     Raises:
-        FedprivError: a file is missing, damaged or altered.
+        FedprivError: If a file is missing, damaged or altered.
     """
     proposal = FederationPlan.read(files.read(path).decode())
     public_keys = {card.public_key, *known_public_keys(path.parents[2])}
     numbers = [number for number, each in enumerate(proposal.cards) if each.public_key in public_keys]
     if not numbers:
-        raise LedgerError(f"{path} names no key of this site, so what it released is unknown: restore the folder")
+        raise LedgerError(f"{path} names no key of this site, so its releases are unknown: restore the folder")
     number = numbers[0]
     n_sites = len(proposal.cards)
 
@@ -78,14 +78,15 @@ def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
 
 
 def charged(federations: Sequence[SiteFederation], budget: SiteBudget) -> list[RunCost]:
-    """Returns what a site is charged for each of its federations: in all that it has begun, the whole plan.
+    """Returns the cost that a site is charged for each of its federations: the whole plan once it has begun.
 
-    Whoever ended a federation early, or left the site out of a round, may have seen the site's answers; then the price
-    of the answers that were given is too small. What the budget of the site does not allow is never given.
+    A party that ended a federation early, or omitted the site from a round, may have used the site's replies to decide
+    so; the cost of only the given replies would then be too small. Replies that the site's budget does not allow are
+    never given.
 
     Args:
         federations: All federations of the site.
-        budget: Its budget, which nobody has lowered because of what was seen.
+        budget: Its budget, which was not lowered because of observed replies.
     """
     accountant = Accountant(1, budget.delta)
     for federation in federations:

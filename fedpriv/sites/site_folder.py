@@ -1,7 +1,7 @@
 """A site's folder: settings, private keys, and for each federation its plan, ledger, state and last reply.
 
-Only its owner can read it. Never restore an older copy: a site that forgets what it has spent spends it again.
-The keys may be encrypted in it under a key that lies elsewhere (`fedpriv.storage.secret_store`).
+Only its owner can read it. Never restore an older copy: a site that loses the record of its spending spends it again.
+The keys may be encrypted in it under a key that is stored elsewhere (`fedpriv.storage.secret_store`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from fedpriv.storage import RunFolder, files, secret_store
 CARD = "card.json"
 NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no data
 SECRETS = (AGREEMENT_KEY, SIGNING_KEY)
-CLOSED = "closed"  # in a plan's folder: the secrets with which the site answered are gone
+CLOSED = "closed"  # in a plan's folder: the secrets of the site's replies are destroyed
 _DATA_DIGEST = "data_digest"  # keyed with the signing key
 _ONE_PROCESS = (
-    "One process at a time has a site, as its plans share a budget: `fedpriv site run` answers all plans with a "
-    "server, `fedpriv site peer` one plan on a graph"
+    "One process at a time can use a site, since its plans share a budget: `fedpriv site run` answers all "
+    "plans with a server, `fedpriv site peer` one plan on a graph"
 )
 
 
@@ -59,20 +59,20 @@ class SiteFolder:
         path: The folder.
 
     Raises:
-        FedprivError: it holds no site, others may read it, another process has it, or its secrets cannot be decrypted
-            or were destroyed.
+        FedprivError: If it holds no site, others may read it, another process uses it, or its secrets cannot be
+            decrypted or were destroyed.
     """
 
     def __init__(self, path: Path) -> None:
         require_site(path)
         if any(private.stat().st_mode & 0o077 for private in (path, *(path / name for name in SECRETS))):
-            raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
+            raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and find out who has read it")
         self.path = path
         self.settings = SiteSettings.read(path / SETTINGS)
         self.keys = SiteKeys(path)
         self.private_key = self.keys.private_key
         self.signing_key = self.keys.signing_key
-        self._parsed: dict[Path, FederationPlan] = {}  # plans are read at every question, and parsed once
+        self._parsed: dict[Path, FederationPlan] = {}  # plans are read at every request, and parsed once
         try:
             self._lock = RunFolder(path)
         except FedprivError as error:
@@ -80,20 +80,20 @@ class SiteFolder:
 
     @classmethod
     def new(cls, path: Path, settings: SiteSettings, secrets: str = secret_store.FOLDER) -> SiteFolder:
-        """Makes the folder of a new site, with new keys.
+        """Creates the folder of a new site, with new keys.
 
         Args:
             path: The folder, new or empty.
             settings: The settings.
-            secrets: Where the keys are, see `fedpriv.storage.secret_store`.
+            secrets: Location of the keys, see `fedpriv.storage.secret_store`.
 
         Raises:
-            ConfigError: they cannot be there.
-            FedprivError: the folder is not empty.
+            ConfigError: If they cannot be stored there.
+            FedprivError: If the folder is not empty.
         """
         secret_store.check_where(secrets)
         if path.exists() and any(path.iterdir()):
-            raise FedprivError(f"{path} is not empty; choose another folder")
+            raise FedprivError(f"{path} is not empty; use another folder")
         lock = RunFolder(path)
         path.chmod(0o700)
         new_secrets = (new_key().hex(), absence_notice.new_key().hex())
@@ -114,7 +114,7 @@ class SiteFolder:
 
     @property
     def public_keys(self) -> Mapping[str, str]:
-        """Both public keys, as the site's card has them."""
+        """Both public keys, as on the site's card."""
         return {
             "public_key": public_half(AGREEMENT_KEY, self.private_key),
             "signing_key": public_half(SIGNING_KEY, self.signing_key),
@@ -135,7 +135,7 @@ class SiteFolder:
         """The plans that this site has accepted.
 
         Raises:
-            LedgerError: one is missing.
+            LedgerError: If one is missing.
         """
         plans: list[FederationPlan] = []
         for path in plan_files(self.path):
@@ -151,32 +151,32 @@ class SiteFolder:
         """Returns the number of the site in a plan.
 
         Raises:
-            ConfigError: its key is not there, or is under another name.
+            ConfigError: If its key is missing, or is under another name.
         """
-        for key in self.keys.agreement_keys:  # a plan has the key that the site had when it was made
+        for key in self.keys.agreement_keys:  # a plan contains the key that the site had at that time
             if any(card.key == key for card in proposal.cards):
                 return proposal.number_of(self.settings.name, key)
         return proposal.number_of(self.settings.name, self.public_key)
 
     def accept(self, proposal: FederationPlan) -> None:
-        """Stores a plan, whose questions are answered from now on."""
+        """Stores an accepted plan; the site replies to its requests from now on."""
         self.run(proposal)
         self._lock.check()
         files.write_whole(self._plan_folder(proposal) / PLAN, proposal.text.encode())
         self.remember_plans()
 
     def remember_plans(self) -> None:
-        """Writes the list of accepted plans, so that `plan_files` notices when the folder of one is removed."""
+        """Writes the list of accepted plans, so that `plan_files` detects a removed folder."""
         hashes = [path.parent.name for path in plan_files(self.path)]
         if hashes != accepted_hashes(self.path):
             self._lock.write(PLANS, json.dumps(hashes).encode() + b"\n")
 
     def remember_rollback(self, counter: ReplyCounter) -> None:
-        """Writes the proof that this folder is an older copy; `plan_files` refuses it from now on."""
+        """Writes the proof that this folder is an older copy; `plan_files` rejects it from now on."""
         self._lock.write(ROLLBACK, counter.model_dump_json().encode() + b"\n")
 
     def run(self, proposal: FederationPlan) -> Path:
-        """Returns the folder of a federation, and makes it if there is none."""
+        """Returns the folder of a federation, and creates it if there is none."""
         folder = self._plan_folder(proposal)
         for path in (folder.parent, folder):
             with suppress(FileExistsError):
@@ -191,7 +191,7 @@ class SiteFolder:
         """Returns the records of a federation's ledger; none before the plan is accepted.
 
         Raises:
-            LedgerError: the ledger is missing, lost lines, or is damaged or altered.
+            LedgerError: If the ledger is missing, lost lines, or is damaged or altered.
         """
         plan_file = self._plan_folder(proposal) / PLAN
         if not plan_file.exists() and not self.ledger(proposal).exists():
@@ -199,10 +199,10 @@ class SiteFolder:
         return ledger_beside(plan_file).records
 
     def session_state(self, proposal: FederationPlan) -> SessionState:
-        """Reads the site's state in a federation; without a file it is the state before the first round.
+        """Reads the site's state in a federation; without a file, this is the state before the first round.
 
         Raises:
-            FedprivError: the file cannot be read.
+            FedprivError: If the file cannot be read.
         """
         return SessionState.read(self._plan_folder(proposal) / STATE)
 
@@ -210,7 +210,7 @@ class SiteFolder:
         """Writes the site's state in a federation to disk.
 
         Raises:
-            FedprivError: the file cannot be written.
+            FedprivError: If the file cannot be written.
         """
         self._write(proposal, STATE, state.dumps())
 
@@ -218,25 +218,25 @@ class SiteFolder:
         """Reads the site's own absence notices in a federation.
 
         Raises:
-            FedprivError: they cannot be read.
+            FedprivError: If they cannot be read.
         """
         return read_notices(self._plan_folder(proposal) / NOTICES)
 
     def write_notices(self, proposal: FederationPlan, notices: Sequence[AbsenceNotice]) -> None:
-        """Writes the site's own absence notices in a federation to disk; called before they leave.
+        """Writes the site's own absence notices in a federation to disk; called before they are sent.
 
         Raises:
-            FedprivError: the file cannot be written.
+            FedprivError: If the file cannot be written.
         """
         self._write(proposal, NOTICES, json.dumps([notice.model_dump() for notice in notices]).encode())
 
     def close_plan(self, proposal: FederationPlan) -> None:
-        """Ends a plan: its questions are answered no more, and what the site or its node needs to go on is erased.
+        """Ends a plan: the site no longer replies to its requests, and erases all that is needed to continue.
 
         Its ledger stays, and counts for the site's lifetime.
 
         Raises:
-            FedprivError: a file cannot be read or written.
+            FedprivError: If a file cannot be read or written.
         """
         self._write(proposal, CLOSED, b"")
         try:
@@ -252,7 +252,7 @@ class SiteFolder:
         erase_unused(self.path, [self.card, *cards])
 
     def is_closed(self, proposal: FederationPlan) -> bool:
-        """Whether the secrets with which the site answered under a plan are gone."""
+        """True if the secrets with which the site replied under a plan are destroyed."""
         return (self._plan_folder(proposal) / CLOSED).exists()
 
     def check_data(self, proposal: FederationPlan, digest: bytes, *, has_released: bool) -> None:
@@ -261,36 +261,36 @@ class SiteFolder:
         Args:
             proposal: The plan.
             digest: Keyed digest of all examples of the site.
-            has_released: Whether the site has answered under this plan.
+            has_released: True if the site has sent a reply under this plan.
 
         Raises:
-            DataError: the examples are not those with which the site accepted the plan, or these are unknown.
+            DataError: If the examples differ from those with which the site accepted the plan, or these are unknown.
         """
         path = self._plan_folder(proposal) / _DATA_DIGEST
         if not path.exists():
             if has_released:
                 raise DataError(
-                    f"{path} is missing, so that nobody knows whether the site's examples are those of its earlier "
+                    f"{path} is missing, so it is unknown whether the site's examples are those of its earlier "
                     f"answers under plan {proposal.fingerprint}: restore the file, or take part in another plan"
                 )
             self.run(proposal)
             self._write(proposal, _DATA_DIGEST, digest.hex().encode())
         elif files.read(path).decode() != digest.hex():
             raise DataError(
-                f"the site's examples are not those with which it accepted plan {proposal.fingerprint}: a plan is "
-                "about one data set. Bring back the data as they were; a plan for the new data is another one"
+                f"the site's examples are not those with which it accepted plan {proposal.fingerprint}: a plan "
+                "is for one data set. Restore the data; for the new data, make another plan"
             )
 
     def check(self) -> None:
-        """Checks that this process still holds the folder.
+        """Checks that this process still owns the folder.
 
         Raises:
-            FedprivError: it does not.
+            FedprivError: If it does not.
         """
         self._lock.check()
 
     def close(self) -> None:
-        """Lets other processes use the folder."""
+        """Releases the folder for other processes."""
         self._lock.close()
 
     def _write(self, proposal: FederationPlan, name: str, content: bytes) -> None:

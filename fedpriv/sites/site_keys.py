@@ -1,9 +1,9 @@
-"""A site's keys: the two whose public halves are on its card, and earlier ones that plans still need.
+"""A site's keys: the two private keys for the public keys on its card, and earlier ones that plans still need.
 
-`fedpriv secrets SITE --renew-keys` draws new keys for plans to come. A plan names the public halves that its sites had
-when it was made, so a site answers it with those keys until it closes it. Earlier keys lie in a folder of their own,
-until no open plan names them; then they are erased. Their public halves are remembered, as a site finds itself in its
-closed plans by them.
+`fedpriv secrets SITE --renew-keys` draws new keys for future plans. A plan names the public keys that its sites had at
+that time, so a site uses those keys for it until it closes it. Earlier keys are stored in a separate folder until no
+open plan names them; then they are erased. Their public halves are kept, since a site identifies itself in its closed
+plans by them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedpriv.storage import files, secret_store
 
 AGREEMENT_KEY, SIGNING_KEY = "private_key", "signing_key"
 EARLIER = "earlier_keys"
-_KNOWN = "earlier_public_keys"  # a line for each, the newest last
+_KNOWN = "earlier_public_keys"  # one line each, the newest last
 
 
 class SiteKeys:
@@ -28,7 +28,7 @@ class SiteKeys:
         path: The site's folder.
 
     Raises:
-        FedprivError: what decrypts them is missing, or they were destroyed.
+        FedprivError: If the key that decrypts them is missing, or they were destroyed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,18 +45,18 @@ class SiteKeys:
                 self._signing[public_half(SIGNING_KEY, key)] = key
 
     def private_key_of(self, card: SiteDescriptor) -> bytes:
-        """Returns the X25519 key whose public half is on a card of this site, 32 bytes.
+        """Returns the X25519 private key for the public key on a card of this site, 32 bytes.
 
         Raises:
-            FedprivError: the key was destroyed.
+            FedprivError: If the key was destroyed.
         """
         return self._of(self._agreement, card.public_key)
 
     def signing_key_of(self, card: SiteDescriptor) -> bytes:
-        """Returns the Ed25519 key whose public half is on a card of this site, 32 bytes.
+        """Returns the Ed25519 private key for the public key on a card of this site, 32 bytes.
 
         Raises:
-            FedprivError: the key was destroyed.
+            FedprivError: If the key was destroyed.
         """
         return self._of(self._signing, card.signing_key)
 
@@ -77,14 +77,14 @@ class SiteKeys:
     def _of(self, keys: dict[str, bytes], public: str) -> bytes:
         if public not in keys:
             raise FedprivError(
-                f"the key {public[:20]}... with which this site took part in a plan was destroyed: all plans that had "
-                "it were closed. Take part in another plan"
+                f"the key {public[:20]}... with which this site took part in a plan was destroyed: all its "
+                "plans were closed. Take part in another plan"
             )
         return keys[public]
 
 
 def public_half(name: str, key: bytes) -> str:
-    """Returns the public half of a private key as a card has it; `name` is the file of the key."""
+    """Returns the public half of a private key in the form of a card; `name` is the file of the key."""
     if name == AGREEMENT_KEY:
         return f"{KIND}{agreement.public_key(key).hex()}"
     return f"{SIGNING}{absence_notice.public_key(key).hex()}"
@@ -103,7 +103,7 @@ def earlier_files(path: Path) -> list[Path]:
 
 
 def known_public_keys(path: Path) -> list[str]:
-    """Returns the public halves of a site's earlier keys, as cards have them, the oldest first."""
+    """Returns the public halves of a site's earlier keys in the form of cards, the oldest first."""
     file = path / _KNOWN
     if not file.exists():
         return []
@@ -111,7 +111,7 @@ def known_public_keys(path: Path) -> list[str]:
 
 
 def keep_earlier(path: Path, name: str) -> None:
-    """Copies one of a site's keys to its earlier ones, as encrypted as it is, before another one takes its place."""
+    """Copies one of a site's keys, encrypted or not, to its earlier keys before another one replaces it."""
     text = files.read(path / name).decode()
     public = public_half(name, bytes.fromhex(secret_store.reveal(text, path)))
     (path / EARLIER).mkdir(0o700, exist_ok=True)
@@ -120,7 +120,7 @@ def keep_earlier(path: Path, name: str) -> None:
 
 
 def erase_unused(path: Path, cards: Collection[SiteDescriptor]) -> None:
-    """Erases the earlier keys of a site that none of these cards has, and what decrypts them outside the folder."""
+    """Erases a site's earlier keys that are on none of these cards, and their outside decryption keys."""
     needed = {key for card in cards for key in (card.public_key, card.signing_key)}
     for file, text, public in _earlier(path):
         if public not in needed:
@@ -129,7 +129,7 @@ def erase_unused(path: Path, cards: Collection[SiteDescriptor]) -> None:
 
 
 def erase_all_earlier(path: Path) -> None:
-    """Erases all earlier keys of a site, also those that cannot be decrypted."""
+    """Erases all earlier keys of a site, including those that cannot be decrypted."""
     for file in earlier_files(path):
         text = files.read(file).decode()
         files.erase(file)

@@ -1,4 +1,4 @@
-"""The plans that a site has accepted: each with its session, and all with one accountant."""
+"""The plans that a site has accepted, each with its session, and all with one accountant."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fedpriv.sites.site_folder import SiteFolder
 
 
 class SitePlans:
-    """The plans that a site has accepted. Whoever uses it holds the site's lock.
+    """The plans that a site has accepted. The caller must hold the site's lock.
 
     Args:
         folder: The site's folder.
 
     Raises:
-        LedgerError: a plan or a ledger is missing, damaged or altered, so that what the site has spent is unknown.
+        LedgerError: If a plan or a ledger is missing, damaged or altered, so that the site's spending is unknown.
     """
 
     def __init__(self, folder: SiteFolder) -> None:
         self._folder = folder
         self._accountant = make_accountant(folder)
         self._sessions: dict[str, SiteSession] = {}
-        self._longest: dict[str, int] = {}  # bytes of the longest question of each plan
+        self._longest: dict[str, int] = {}  # bytes of the longest request of each plan
         folder.remember_plans()
 
     @property
@@ -50,8 +50,8 @@ class SitePlans:
         """Returns the session of an accepted plan, which the first call starts.
 
         Raises:
-            LedgerError: the site's budget file has no reservation of the plan.
-            PrivacyError: the plan is closed.
+            LedgerError: If the site's budget file has no reservation of the plan.
+            PrivacyError: If the plan is closed.
         """
         if plan not in self._sessions:
             proposal = self.accepted[plan]
@@ -63,16 +63,17 @@ class SitePlans:
         return self._sessions[plan]
 
     def accept(self, proposal: FederationPlan, terms: ResolvedPlan) -> None:
-        """Accepts a plan: its questions are answered from now on.
+        """Accepts a plan; the site replies to its requests from now on.
 
         Args:
             proposal: The plan.
-            terms: The same, resolved.
+            terms: The same plan, resolved.
 
         Raises:
-            DataError: the site's data do not fit it.
-            BudgetExhausted: the lifetime budget of the data does not allow it.
-            PrivacyError: that budget promises more than the plan, or the site's other plans protect something else.
+            DataError: If the site's data do not fit the plan.
+            BudgetExhausted: If the lifetime budget of the data does not allow it.
+            PrivacyError: If that budget's guarantee is stronger than the plan's, or differs from the site's other
+                plans'.
         """
         reservation = Reservation(self._folder, terms, self._folder.number_in(proposal))
         reservation.check()
@@ -87,7 +88,7 @@ class SitePlans:
         self._sessions[proposal.hash] = session
 
     def longest_question(self) -> int:
-        """Returns the length of the longest question of any accepted plan, in bytes."""
+        """Returns the length in bytes of the longest request of any accepted plan."""
         for plan, proposal in self.accepted.items():
             if plan not in self._longest:
                 if plan in self._sessions:
@@ -98,11 +99,11 @@ class SitePlans:
         return max(self._longest.values(), default=question_limit(0, 0))
 
     def spent(self) -> PrivacySpent:
-        """Returns what the site has spent so far, under all plans together."""
+        """Returns the spending of the site so far, under all plans together."""
         return self._accountant.spent()
 
     def _announce_accepted(self) -> None:
-        """Announces all accepted plans to the accountant, also those without a question since the site started."""
+        """Announces all accepted plans to the accountant, including those without a request since the site started."""
         for plan, proposal in self.accepted.items():
             if plan not in self._sessions:
                 planned = planned_records(ResolvedPlan.of(proposal), self._folder.number_in(proposal))

@@ -1,4 +1,4 @@
-"""The settings of a site, `site.yaml`, which its owner writes."""
+"""The settings of a site, `site.yaml`, written by its owner."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _ALL_DATA: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
 
 def require_site(folder: Path) -> None:
-    """Checks that a folder is that of a site.
+    """Checks that a folder is the folder of a site.
 
     Raises:
-        FedprivError: it holds no site; the error names the sites in it, if there are any.
+        FedprivError: If it contains no site; the error names the sites in its subfolders, if there are any.
     """
     if (folder / SETTINGS).exists():
         return
     name = folder.resolve()
     inside = sorted(path.parent.name for path in folder.glob(f"*/{SETTINGS}"))
     if inside:
-        raise FedprivError(f"{name} holds no site, but the folders of several: name one of {', '.join(inside)}")
-    raise FedprivError(f"{name} holds no site; make one: fedpriv site init {folder} SETTINGS.yaml")
+        raise FedprivError(f"{name} is not a site, but contains several: name one of {', '.join(inside)}")
+    raise FedprivError(f"{name} is not a site; create one: fedpriv site init {folder} SETTINGS.yaml")
 
 
 class SiteBudget(Section):
     """The lifetime budget of a site for all federations together.
 
     Attributes:
-        epsilon: The most epsilon that it spends.
-        delta: The failure probability at which that holds.
-        file: The lifetime budget of its data (`fedpriv budget`), in which every accepted plan is reserved as well: for
-            owners whose data have other uses, such as runs of their own. None: federations are the only use.
+        epsilon: Largest epsilon that it spends.
+        delta: Failure probability of this guarantee.
+        file: The lifetime budget of its data (`fedpriv budget`), in which every accepted plan is also reserved: for
+            data that have other uses, such as the owner's own runs. None: federations are the only use.
     """
 
     epsilon: Positive
@@ -52,17 +52,17 @@ class SiteBudget(Section):
 
 
 class SiteSettings(Section):
-    """The settings of a site, which its owner writes.
+    """The settings of a site, written by its owner.
 
     Attributes:
         name: Name of the site.
         data: A data section as in configurations; without `partition` the site holds the whole data set.
-        client: Which of the partition's clients the site is.
-        public_size: The number of examples on its card; None for the true one.
-        budget: The most that it spends.
-        policy: Which plans may be accepted, and when questions are answered.
-        log: How much is written to `log.jsonl`.
-        metrics: Where public counts are served for Prometheus; None for nowhere.
+        client: Index of the site among the partition's clients.
+        public_size: The number of examples on its card; None for the true number.
+        budget: Its lifetime budget.
+        policy: Limits on accepted plans, and the hours in which requests get replies.
+        log: Settings of `log.jsonl`.
+        metrics: Address at which public counts are served for Prometheus; None to disable.
     """
 
     name: SiteName
@@ -77,7 +77,7 @@ class SiteSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _default_to_all_data(cls, raw: object) -> object:
-        """Fills in a partition with one client, which holds everything, where the data section has none."""
+        """Fills in a partition with one client, which has all examples, if the data section has none."""
         if not isinstance(raw, dict):
             return raw
         data = raw.get("data")
@@ -90,7 +90,7 @@ class SiteSettings(Section):
         """Reads a site's settings from a YAML file.
 
         Raises:
-            ConfigError: the file or a setting cannot be used.
+            ConfigError: If the file or a setting cannot be used.
         """
         try:
             raw = strict_yaml.read(path.read_text(encoding="utf-8"), str(path))

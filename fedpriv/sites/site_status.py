@@ -1,4 +1,4 @@
-"""What the owner of a site sees at a glance, from the site's files, also while it runs."""
+"""An overview for the owner of a site, from the site's files, also while it is running."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _N_REFUSALS = 5
 
 
 def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
-    """Returns tables of text: the site with its budget, connections, each plan, proposals, the last events of its log.
+    """Returns tables of text: the site with its budget, connections, plans, proposals, and the last events of its log.
 
     Args:
         folder: The site's folder.
 
     Raises:
-        FedprivError: there is no site.
+        FedprivError: If there is no site.
     """
     require_site(folder)
     settings = SiteSettings.read(folder / SETTINGS)
@@ -51,13 +51,13 @@ def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
         in_statement = _charged(folder, settings, card)
         if in_statement is not None and round_up(in_statement) != round_up(spent):
             rows["in a statement"] = (
-                f"epsilon={round_up(in_statement)}: `fedpriv statement` counts begun plans whole, since a server that "
-                "ends one early, or leaves this site out of a round, may have seen its answers"
+                f"epsilon={round_up(in_statement)}: `fedpriv statement` charges unfinished plans in full, since "
+                "a server that ends one early, or leaves this site out of a round, may have seen its answers"
             )
         for path, plan in plans.items():
             tables[f"plan {plan.fingerprint}"] = _plan_rows(path, plan, card)
     except LedgerError as error:
-        rows["spent"] = f"unknown, and nothing is answered: {error}"
+        rows["spent"] = f"unknown, so the site does not answer: {error}"
     proposals = {
         proposal.fingerprint: " ".join(
             [proposal.decision, f"(from {proposal.party or 'unknown'})", *([proposal.why] if proposal.why else [])]
@@ -76,9 +76,9 @@ def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
 
 
 def _charged(folder: Path, settings: SiteSettings, card: SiteDescriptor) -> float | None:
-    """Returns the epsilon that the statement of a site begins with; None if a plan cannot be priced here.
+    """Returns the first epsilon of a site's statement; None if the cost of a plan cannot be computed here.
 
-    That is so for a plan that names code of its own, and for the damaged files of one.
+    This occurs for a plan that names code, and for a plan with damaged files.
     """
     try:
         federations = tuple(read_federation(path, card) for path in plan_files(folder))
@@ -113,7 +113,7 @@ def _absence(notice: AbsenceNotice) -> str:
 
 
 def _event(event: Mapping[str, Any]) -> str:
-    """Returns an event of the log as text: who, what, and of which plan and round."""
+    """Returns an event of the log as text: the party, the event, and its plan and round."""
     words = [str(event["time"]), str(event.get("party"))]
     if "code" in event:
         words += [f"{event['code']}, {event.get('times')} times so far"]

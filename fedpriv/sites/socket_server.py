@@ -1,6 +1,6 @@
-"""Serves a site through a socket: one process stays in memory with the data, and short-lived ones bring it questions.
+"""Serves a site through a socket: one process holds the data in memory, and short-lived ones pass requests to it.
 
-The socket is in the site's folder, which only its owner can enter. Bytes cross it, and nothing is unpickled.
+The socket is in the site's folder, which only its owner can access. Only bytes are transferred; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 from fedpriv.errors import FedprivError
 
 SOCKET = "socket"
-_MAX_PATH_LENGTH = 90  # characters of a socket's path that every system takes
-_MAX_BYTES = 2**31 - 1  # of a question or a reply
+_MAX_PATH_LENGTH = 90  # characters of a socket's path that every system accepts
+_MAX_BYTES = 2**31 - 1  # of a request or a reply
 
 
 def serve(folder: Path, answer: Callable[[bytes], bytes], goes_on: Callable[[], bool]) -> None:
-    """Answers questions, one after another, while `goes_on()` is true.
+    """Replies to requests, one after another, while `goes_on()` is true.
 
     Args:
-        folder: The site's folder, which the caller holds.
-        answer: Returns the reply to a question; raises nothing.
+        folder: The site's folder, which the caller owns.
+        answer: Returns the reply to a request; must not raise.
         goes_on: Called after each connection.
 
     Raises:
-        FedprivError: the folder's path is too long for a socket.
+        FedprivError: If the folder's path is too long for a socket.
     """
     path = (folder / SOCKET).absolute()
     if len(str(path)) > _MAX_PATH_LENGTH:
-        raise FedprivError(f"{path} is too long for a socket; put the site's folder nearer to the root")
+        raise FedprivError(f"{path} is too long for a socket; move the site's folder to a shorter path")
     path.unlink(missing_ok=True)
     with Listener(str(path), "AF_UNIX") as listener:
         path.chmod(0o600)
@@ -60,7 +60,7 @@ def wake_after(folder: Path, end: Callable[[], object]) -> None:
 
 
 def ask(folder: Path, question: bytes) -> bytes:
-    """Returns the reply of the site that is served from this folder; an empty question only wakes its server."""
+    """Returns the reply of the site that is served from this folder; an empty request only wakes its server."""
     with Client(str((folder / SOCKET).absolute()), "AF_UNIX") as connection:
         connection.send_bytes(question)
         if question:

@@ -1,4 +1,4 @@
-"""The privacy statement of a site: what one organisation has released in all federations, from its own ledgers."""
+"""The privacy statement of a site: the releases of one organisation in all federations, from its own ledgers."""
 
 from __future__ import annotations
 
@@ -20,54 +20,60 @@ from fedpriv.sites.site_settings import SETTINGS, SiteBudget, SiteSettings
 from fedpriv.storage import files, is_destroyed, is_encrypted
 
 _LEARNED = (
-    "Others learn, too, that this site takes part, its card (name, public number of records, public key), and when it "
-    "answers."
+    "Others also learn that this site takes part, its card (name, public number of records, public key), and "
+    "when it replies."
 )
-_OWN_NOISE = "The site drew its noise itself, from random bits that died with its process."
+_OWN_NOISE = (
+    "The site drew its own noise, from random bits that existed only in the memory of its process and were lost "
+    "when it ended."
+)
 _KEEP_FOLDER = (
-    "The site's folder holds its keys: who has read it can subtract the noise that it shares with others, and sign for "
-    "it. Keep it as the data are kept."
+    "The site's folder contains its keys: anyone who has read it can subtract the noise that the site shares "
+    "with others, and sign in its name. Protect it like the data."
 )
 _KEEP_KEY = (
-    "The site's folder holds its keys encrypted; who has it and what decrypts them can subtract the noise that the "
-    "site shares with others. Keep both apart, "
-    "and the folder as the data are kept: it may hold the site's state."
+    "The site's folder contains its keys encrypted; anyone with the folder and the means to decrypt them can "
+    "subtract the noise that the site shares with others. Keep the two apart, and protect the folder like the "
+    "data: it may contain the site's state."
 )
 _SEALED = (
-    "The site's keys were destroyed: nobody can compute from its folder the noise that it shared with others. Copies "
-    "of the folder from before may still hold them."
+    "The site's keys were destroyed: the noise that it shared with others cannot be computed from its folder. "
+    "Earlier copies of the folder may still contain the keys."
 )
 _ROLLBACK = (
-    "The site's folder was never brought back from an older copy. With each reply the site signs how much it has on "
-    "record; whoever asks shows it this count with the next question, and a site that is shown more than its ledger "
-    "has stops, and has no statement. This shows nothing if those who ask hide the count, lost the reply, or were set "
-    "back as well."
+    "The site's folder was never restored from an older copy. With each reply, the site signs a counter of its "
+    "records; the sender of the next question returns this counter, and a site that receives a counter larger "
+    "than its ledger supports stops, and has no statement. This check detects nothing if the senders hide the "
+    "counter, lost the reply, or were restored from an older copy as well."
 )
-_RELEASES = "Every answer was noised and written down before the site's message followed from it; nothing else left."
+_RELEASES = (
+    "Noise was added to every query result, and the release was recorded in the ledger, before the site's message "
+    "was computed from it; nothing else left the site."
+)
 _COMPOSITION = (
-    "Federations compose as one if joining later ones did not depend on the answers of earlier ones. What is spent so "
-    "far (as `fedpriv site status` prints it) holds if answers did not decide how many there were. The sentence at the "
-    "top, and parts 1 and 2, do not need that: they count each begun plan whole."
+    "Federations compose as one if joining later ones did not depend on results of earlier ones. The amount "
+    "spent so far (as printed by `fedpriv site status`) holds if results did not decide how many there were. "
+    "The sentence at the top, and parts 1 and 2, do not need that: they include each begun plan in full."
 )
-_HEADING = ("federation", "with", "when (UTC, by its files)", "answers to questions about the data, and their noise")
+_HEADING = ("federation", "with", "when (UTC, from file times)", "query results and their noise")
 
 
 def is_site(folder: Path) -> bool:
-    """Returns whether this is the folder of a site."""
+    """Returns True if this is the folder of a site."""
     return (folder / SETTINGS).exists()
 
 
 def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Statement:
-    """Returns the privacy statement of a site, which may be at work meanwhile.
+    """Returns the privacy statement of a site, which may be running meanwhile.
 
     Args:
         folder: The site's folder.
         colluders: Number of other sites that collude.
-        group: Number of records that one person may have.
+        group: Number of records that may belong to one person.
 
     Raises:
-        FedprivError: the site has joined no federation, or a file is missing, damaged or altered.
-        PrivacyError: its federations do not protect the same unit and relation.
+        FedprivError: If the site has joined no federation, or a file is missing, damaged or altered.
+        PrivacyError: If its federations have different privacy units or neighbouring relations.
     """
     settings = SiteSettings.read(folder / SETTINGS)
     card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
@@ -98,7 +104,7 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
 
 
 def _secrets(folder: Path) -> str:
-    """Returns what the reader must know about the secrets of a site."""
+    """Returns a note for the reader about the secrets of a site."""
     text = files.read(folder / SECRETS[0]).decode()
     if is_destroyed(text):
         return _SEALED
@@ -108,7 +114,7 @@ def _secrets(folder: Path) -> str:
 
 
 def _min_colluders(federations: Sequence[SiteFederation]) -> int | None:
-    """Returns the number of colluding sites that every federation allows for; None for any number."""
+    """Returns the number of colluding sites that every federation allows; None for any number."""
     return min((federation.colluders for federation in federations if federation.colluders is not None), default=None)
 
 
@@ -126,7 +132,7 @@ def _cells(
     colluders: int,
     group: int,
 ) -> list[Cell]:
-    """Returns the guarantees for this site's own records, whatever the others do: one cell for each adversary."""
+    """Returns the guarantees for this site's own records, for any behaviour of the others: one for each adversary."""
     costs = [
         replace(cost, sizes=_true_sizes(each.card), data=card.name)
         for each, cost in zip(federations, costs, strict=True)
@@ -134,13 +140,13 @@ def _cells(
     all_cells = matrix(costs, delta, colluders=colluders, group=group)
     cells = [cell for cell in all_cells if not cell.unit.endswith("clients")]
     if all(federation.proposal.is_graph for federation in federations):
-        cells = [cell for cell in cells if cell.adversary != SERVER]  # nobody is in the middle
+        cells = [cell for cell in cells if cell.adversary != SERVER]  # there is no central party
     allowed = _min_colluders(federations)
     if allowed is None:
         return cells
 
-    # the pair noise that counts for a site is computed for as many colluders as the plan names, and for no more
-    assumption = f"pairs of sites keep their secrets, and {_at_most(allowed)} the others tell what they know"
+    # the pair noise that counts for a site is computed for exactly the number of colluders in the plan
+    assumption = f"pairs of sites keep their secrets, and {_at_most(allowed)} the others share what they know"
     bounded = [replace(cell, assumes=assumption) for cell in cells if cell.adversary in (MESSAGES, SERVER, MODEL)]
     outsiders = [cell for cell in bounded if cell.adversary == MESSAGES]
     if allowed:
@@ -153,17 +159,17 @@ def _cells(
 
 
 def _true_sizes(card: SiteDescriptor) -> tuple[int, ...] | None:
-    """Returns the number of the site's records, as a card has it; None where it declares another one."""
+    """Returns the number of the site's records from a card; None if the card declares another number."""
     if card.size_declared:
         return None
     return (card.size,)
 
 
 def _held_by(card: SiteDescriptor) -> str:
-    declared = "as many as it has"
+    declared = "its true number"
     if card.size_declared:
         declared = "a number that it chose"
-    return f"the site {card.name}; others are told of {card.size} records, {declared}"
+    return f"the site {card.name}; others receive the number {card.size} of records, {declared}"
 
 
 def _used_for(federation: SiteFederation) -> str:
@@ -175,10 +181,11 @@ def _used_for(federation: SiteFederation) -> str:
 
 
 def _missing(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) -> list[str]:
-    """Returns a sentence on each federation that is charged for more answers than the site gave."""
+    """Returns a sentence on each federation that is charged for more replies than the site sent."""
     return [
-        f"{federation.proposal.document.run}: {len(cost.records) - len(federation.done.records)} more were planned and "
-        "are charged: who ended it, or left the site out of a round, may have seen its answers."
+        f"{federation.proposal.document.run}: {len(cost.records) - len(federation.done.records)} more were "
+        "planned and are charged: the party that ended it, or left the site out of a round, may have seen its "
+        "answers."
         for federation, cost in zip(federations, costs, strict=True)
         if len(cost.records) > len(federation.done.records)
     ]
@@ -186,8 +193,8 @@ def _missing(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) ->
 
 def _absences(federations: Sequence[SiteFederation]) -> list[str]:
     return [
-        f"{federation.proposal.document.run}: signed to be absent in rounds {notice.first + 1} to {notice.last + 1} "
-        f"({notice.why})."
+        f"{federation.proposal.document.run}: signed notice of absence in rounds {notice.first + 1} to "
+        f"{notice.last + 1} ({notice.why})."
         for federation in federations
         for notice in federation.notices
     ]
@@ -199,7 +206,7 @@ def _release_table(federations: Sequence[SiteFederation]) -> Table:
             federation.proposal.document.run,
             ", ".join(card.name for card in federation.proposal.cards),
             f"{wording.changed(federation.plan)} to {wording.changed(federation.ledger.path)}",
-            f"{wording.released(federation.done.records)}; of {len(federation.whole.records)} that the plan has",
+            f"{wording.released(federation.done.records)}; of {len(federation.whole.records)} in the plan",
         )
         for federation in federations
     ]
@@ -210,7 +217,7 @@ def _trust(colluders: int | None) -> str:
     others = "any number of them"
     if colluders is not None:
         others = f"{_at_most(colluders)} them"
-    return f"{_OWN_NOISE} Others may tell each other all they know: {others}."
+    return f"{_OWN_NOISE} Others may share all their information: {others}."
 
 
 def _prices(federations: Sequence[SiteFederation], so_far: PrivacySpent) -> Sequence[tuple[str, Price]]:
@@ -226,7 +233,7 @@ def _prices(federations: Sequence[SiteFederation], so_far: PrivacySpent) -> Sequ
 
 def _balance(spent: PrivacySpent, budget: SiteBudget) -> str:
     limit = f"{budget.epsilon:g} at delta={wording.small(budget.delta)}"
-    return f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; an answer that would pass it is refused"
+    return f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; a reply that would exceed it is refused"
 
 
 def _checks(folder: Path, federations: Sequence[SiteFederation]) -> Rows:
@@ -234,13 +241,13 @@ def _checks(folder: Path, federations: Sequence[SiteFederation]) -> Rows:
         (f"{federation.proposal.document.run}: plan", federation.proposal.fingerprint) for federation in federations
     ]
     ledgers = [(f"{federation.proposal.document.run}: ledger", _chain(federation.ledger)) for federation in federations]
-    # the last federation stands for the others: the page names the ledger of each
-    how_to_count = count_without_fedpriv(federations[-1].ledger, "one federation's own answers")
+    # the last federation represents the others: the page names the ledger of each
+    how_to_count = count_without_fedpriv(federations[-1].ledger, "one federation's own releases")
     return [
         *plans,
         *ledgers,
-        ("was anything changed?", f"fedpriv statement {folder} must print the same heads; it refuses altered ledgers"),
-        ("count without fedpriv", how_to_count),
+        ("was anything changed?", f"fedpriv statement {folder} must print the same heads; it rejects altered ledgers"),
+        ("compute without fedpriv", how_to_count),
     ]
 
 

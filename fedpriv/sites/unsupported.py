@@ -1,4 +1,4 @@
-"""Refuses settings that do not work between organisations: those whose promise holds in one process only."""
+"""Rejects settings that do not work between organisations, since their guarantee holds in one process only."""
 
 from __future__ import annotations
 
@@ -12,39 +12,44 @@ from fedpriv.privacy import Cyclic, Independent, Local, Pairwise
 
 
 def check_settings(config: Config, n_sites: int) -> None:
-    """Refuses a configuration whose promise would not hold between `n_sites` organisations, or that names files.
+    """Raises an error if a configuration's guarantee would not hold between `n_sites` organisations, or it names files.
 
     Raises:
-        ConfigError: a setting is refused; the error names it.
+        ConfigError: If a setting is not allowed; the error names it.
     """
     privacy = config.promise(n_sites)
     trust = privacy.trust
     if not privacy.private:
-        raise ConfigError("privacy.at", privacy.at, "a site gives private answers only: give a target epsilon")
+        raise ConfigError("privacy.at", privacy.at, "a site releases only private query results: set a target epsilon")
     if not isinstance(trust, (Local, Pairwise)):
-        fix = "the server would see single rows with a part of the noise: use local or pairwise between organisations"
+        fix = (
+            "the server would receive single rows with only part of the noise: use local or pairwise between "
+            "organisations"
+        )
         raise ConfigError("privacy.trust", str(trust), fix)
     if not isinstance(privacy.noise, Independent) or isinstance(privacy.sampling, Cyclic):
-        fix = "a round that a site misses would leave it without a price: use independent noise and other batches"
+        fix = "its privacy cost would be unknown if a site missed a round: use independent noise, and no cyclic batches"
         raise ConfigError("privacy.noise", "over time", fix)
     if privacy.allocation_rounds is not None:
         fix = (
-            "a site adds up all of its plans, whose epochs could be taken for one: random allocation has no price "
-            "between organisations yet; use poisson batches"
+            "random allocation has no known privacy cost between organisations yet, since a site adds up its "
+            "plans and their epochs could be mistaken for one; use poisson batches"
         )
         raise ConfigError("privacy.sampling", "allocation", fix)
     if not privacy.durable:
-        raise ConfigError("privacy.durable", False, "a site's ledger is on its disk before it answers: leave it out")
+        raise ConfigError(
+            "privacy.durable", False, "a site always writes its ledger to disk before it answers: leave it out"
+        )
     if config.network.topology.name != "star":
         _check_graph(config.network)
     _check_files(config)
 
 
 def settings_without_effect(config: Config, planned: Collection[str]) -> list[str]:
-    """Returns the settings that were given, and that change nothing between organisations.
+    """Returns the settings that were given but have no effect between organisations.
 
-    They are about the process that trains: its speed, its logs, and when it stops. A plan does not have them, as each
-    organisation decides that for itself.
+    They concern the training process: its speed, its logs, and when it stops. A plan does not contain them, since each
+    organisation chooses them itself.
 
     Args:
         config: A configuration.
@@ -52,7 +57,7 @@ def settings_without_effect(config: Config, planned: Collection[str]) -> list[st
     """
     names: list[str] = []
     for section, given in config.model_dump(mode="json", exclude_defaults=True).items():
-        if section == "data" or section in planned:  # the server takes its test data from `data`
+        if section == "data" or section in planned:  # the server reads its test data from `data`
             continue
         if isinstance(given, dict):
             names += [f"{section}.{field}" for field in given]
@@ -62,12 +67,12 @@ def settings_without_effect(config: Config, planned: Collection[str]) -> list[st
 
 
 def with_listed_links(config: Config, n_sites: int) -> Config:
-    """Returns the configuration with its graph as a list of links, which owners can read and nobody draws again.
+    """Returns the configuration with its graph as a list of links, which owners can read and which is not redrawn.
 
-    A star stays as it is. Graphs from files and from the user's own functions become lists, too.
+    A star is unchanged. Graphs from files and from the user's own functions also become lists.
 
     Raises:
-        ConfigError: settings of the network do not fit each other or the number of sites.
+        ConfigError: If settings of the network do not fit each other or the number of sites.
     """
     network = config.network.build(n_sites)
     if not isinstance(network, Graph):
@@ -78,34 +83,34 @@ def with_listed_links(config: Config, n_sites: int) -> Config:
 
 
 def _check_graph(network: NetworkSection) -> None:
-    """Refuses settings of a graph of which two sites could understand different things, or that need more exchanges."""
+    """Raises an error for graph settings that two sites could interpret differently, or that need more exchanges."""
     if network.topology.name != "links":
-        fix = "a plan lists its links, so that every owner reads the same: {name: links, pairs: [[0, 1], ...]}"
+        fix = "a plan lists its links, so that all owners read the same graph: {name: links, pairs: [[0, 1], ...]}"
         raise ConfigError("network.topology", network.topology.name, fix)
     if network.mixing.name == "file" or ":" in network.mixing.name:
         fix = "a plan names no file and no code: use metropolis, lazy_metropolis or max_degree"
         raise ConfigError("network.mixing", network.mixing.name, fix)
     if network.activity.name == "one_peer_exponential":
-        fix = "its links go one way, so that one lost message changes the mean of all sites: use another activity"
+        fix = "its links go one way, so one lost message would change the mean of all sites: use another activity"
         raise ConfigError("network.activity", network.activity.name, fix)
     if network.mixing_steps != 1:
-        fix = "a second step would carry rows to neighbours of neighbours, which the graph does not link: leave it out"
+        fix = "a second step would carry rows to neighbours of neighbours, to which the graph has no link: leave it out"
         raise ConfigError("network.mixing_steps", network.mixing_steps, fix)
 
 
 def _check_files(config: Config) -> None:
     if config.privacy.budget is not None:
-        fix = "every site has a budget of its own in its folder, and a plan names no files: leave it out"
+        fix = "every site has its own budget in its folder, and a plan names no files: leave it out"
         raise ConfigError("privacy.budget", "(file)", fix)
     if config.secret_seed is not None:
-        raise ConfigError("secret_seed", "(given)", "every site has its own, which it makes itself: leave it out")
+        raise ConfigError("secret_seed", "(given)", "every site creates its own: leave it out")
     if config.model.weights is not None:
-        fix = "a plan has no files, and names none on the machines of others: start from a seed"
+        fix = "a plan has no files, and names none on other machines: start from a seed"
         raise ConfigError("model.weights", "(file)", fix)
     if config.problem.compare:
-        raise ConfigError("problem.compare", True, "it needs the data of all in one place: leave it out")
+        raise ConfigError("problem.compare", True, "needs the data of all sites in one place: leave it out")
     if config.problem.server is not None:
-        raise ConfigError("problem.server", "(some)", "the server has no data of its own here: leave it out")
+        raise ConfigError("problem.server", "(some)", "the server has no data between organisations: leave it out")
     if config.data.augment:
-        fix = "a plan says nothing about data: each site sets its own views in site.yaml, at the same price"
+        fix = "a plan contains nothing about data: each site sets its own views in site.yaml, at the same privacy cost"
         raise ConfigError("data.augment", "(some)", fix)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, folders with one writer, and secrets at rest."""
+"""Files that are complete or absent, folders with one writer, and secrets at rest."""
 
 import lazy_loader
 

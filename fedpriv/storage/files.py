@@ -1,7 +1,7 @@
 """Writes a run's files: files that are either complete or absent, and files that only grow.
 
 Every operation goes through `disk`, so that tests can make each one fail, be the last one of its process, or be lost in
-a power cut. Only the owner can read the files (mode 0600, whatever the umask). Symbolic links are not followed.
+a power cut. Only the owner can read the files (mode 0600, regardless of the umask). Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Disk:
             remaining = remaining[os.write(fd, remaining) :]
 
     def write_at(self, fd: int, offset: int, data: bytes) -> None:
-        """Writes all of the data from the offset on, over what the file holds there."""
+        """Writes all of the data from the offset on, over the file's content there."""
         os.lseek(fd, offset, os.SEEK_SET)
         self.write(fd, data)
 
@@ -51,7 +51,7 @@ class Disk:
         os.fsync(fd)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Renames a file, and replaces one that has the new name."""
+        """Renames a file, and replaces an existing file with the new name."""
         os.replace(old, new)
 
     def sync_folder(self, folder: Path) -> None:
@@ -69,10 +69,10 @@ disk = Disk()
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file to the physical disk, such that a crash or a full disk leaves either the old file or the new one.
+    """Writes a file to the physical disk; a crash or a full disk leaves either the old file or the new one.
 
     Raises:
-        OSError: the file cannot be written; the old one is unchanged.
+        OSError: If the file cannot be written; the old one is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -91,32 +91,32 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder for its owner alone; its name is on the physical disk on return.
+    """Creates a folder for its owner only; its name is on the physical disk on return.
 
-    Without its name a folder is lost in a power cut with all that is in it, however often its files were synced.
+    Without its name a folder is lost in a power cut with all its contents, even if its files were synced.
 
     Raises:
-        FileExistsError: the folder exists.
-        OSError: it cannot be made.
+        FileExistsError: If the folder exists.
+        OSError: If it cannot be created.
     """
     path.mkdir(0o700)
     path.chmod(0o700)
-    with suppress(PermissionError):  # a parent that may be written to, but not read, cannot be opened
+    with suppress(PermissionError):  # a parent that is writable but not readable cannot be opened
         disk.sync_folder(path.parent)
 
 
 def erase(path: Path, content: bytes = b"") -> None:
-    """Overwrites a file with zeros, after its name was given to a new file, or to none.
+    """Overwrites a file with zeros, after its name was given to a new file or removed.
 
-    Old blocks may outlive this where a disk or file system writes elsewhere (flash, snapshots, copies on write), and
-    backups are not reached.
+    Old blocks may survive if a disk or file system writes elsewhere (flash, snapshots, copies on write), and backups
+    are not affected.
 
     Args:
         path: The file.
-        content: What the file of this name holds from now on; without content there is none.
+        content: New content of the file with this name; empty to remove it.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: If the file cannot be written.
     """
     fd = os.open(path, os.O_RDWR | _NO_LINK)
     try:
@@ -134,8 +134,8 @@ def read(path: Path) -> bytes:
     """Returns the content of a run's file.
 
     Raises:
-        FileNotFoundError: there is none.
-        FedprivError: it is a symbolic link.
+        FileNotFoundError: If there is none.
+        FedprivError: If it is a symbolic link.
     """
     with opened(path) as file:
         return file.read()
@@ -145,14 +145,16 @@ def opened(path: Path) -> BinaryIO:
     """Opens a run's file for reading.
 
     Raises:
-        FileNotFoundError: there is none.
-        FedprivError: it is a symbolic link.
+        FileNotFoundError: If there is none.
+        FedprivError: If it is a symbolic link.
     """
     try:
         return os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK), "rb")
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise FedprivError(f"{path} is a symbolic link, which is not followed; put the file itself there") from None
+            raise FedprivError(
+                f"{path} is a symbolic link, and links are not followed; put the file itself there"
+            ) from None
         raise
 
 
@@ -164,18 +166,18 @@ class Appender:
         keep: Number of bytes to keep of an existing file; all by default.
 
     Raises:
-        OSError: it cannot be opened, is a symbolic link, or cannot be shortened.
+        OSError: If it cannot be opened, is a symbolic link, or cannot be shortened.
     """
 
     def __init__(self, path: Path, keep: int | None = None) -> None:
         self._path = path
         self._fd = disk.open(path, os.O_RDWR | os.O_APPEND)
         weakref.finalize(self, os.close, self._fd)
-        # by these it recognises that something else replaced or changed the file
+        # with these, it detects that something else replaced or changed the file
         status = os.fstat(self._fd)
         self._identity = (status.st_dev, status.st_ino)
         self._size = status.st_size
-        # whether the file's name, and its content, are on the physical disk
+        # True if the file's name, and its content, are on the physical disk
         self._named = False
         self._synced = False
         self._failed: OSError | None = None
@@ -188,7 +190,7 @@ class Appender:
         """Appends a line, or leaves the file unchanged.
 
         Raises:
-            OSError: the line cannot be written, something else moved, removed or changed the file, or an earlier
+            OSError: If the line cannot be written, something else moved, removed or changed the file, or an earlier
                 operation failed.
         """
         self._check()
@@ -206,8 +208,8 @@ class Appender:
         """Waits until all lines so far, and the file's name, are on the physical disk.
 
         Raises:
-            OSError: they may not be on the disk. Later calls raise the same error: after a failure, fsync can succeed
-                without having written anything.
+            OSError: If they may not be on the disk. Later calls raise the same error: after a failure, fsync can
+                succeed without having written anything.
         """
         if self._synced:
             return
@@ -231,5 +233,5 @@ class Appender:
             status = None
         if status is None or (status.st_dev, status.st_ino) != self._identity:
             raise OSError(errno.ESTALE, "it was moved or removed")
-        if status.st_size != self._size:  # a line would not follow from the one before it
-            raise OSError(errno.ESTALE, "something else wrote to it")
+        if status.st_size != self._size:  # a line would not follow the one before it
+            raise OSError(errno.ESTALE, "another program wrote to it")

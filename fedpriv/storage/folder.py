@@ -39,7 +39,7 @@ class RunFolder:
         path: The folder; created, for its owner alone, if there is none.
 
     Raises:
-        FedprivError: another process holds the folder, or it cannot be locked.
+        FedprivError: If another process holds the folder, or it cannot be locked.
     """
 
     _holders: ClassVar[WeakValueDictionary[Path, RunFolder]] = WeakValueDictionary()
@@ -60,7 +60,7 @@ class RunFolder:
         """Locks a folder for a new run.
 
         Raises:
-            FedprivError: the folder holds another run, or another process holds it.
+            FedprivError: If the folder holds another run, or another process holds it.
         """
         folder = cls(path)
         existing = next((name for name in _RUN_FILES if os.path.lexists(path / name)), None)
@@ -68,10 +68,10 @@ class RunFolder:
             folder._new = True
             return folder
         folder.close()
-        fix = "choose another folder (--out)"
+        fix = "use another folder (--out)"
         if (path / "config.yaml").exists():
-            raise FedprivError(f"{path} holds another run; go on with it (fedpriv resume {path}) or {fix}")
-        raise FedprivError(f"{path} holds {existing} of another run; {fix}")
+            raise FedprivError(f"{path} contains another run; resume it (fedpriv resume {path}) or {fix}")
+        raise FedprivError(f"{path} contains {existing} of another run; {fix}")
 
     @classmethod
     def numbered(cls, path: Path) -> Self:
@@ -91,7 +91,7 @@ class RunFolder:
         """Writes a file such that it is either complete or absent after a crash.
 
         Raises:
-            FedprivError: the file cannot be written, or another run holds the folder now.
+            FedprivError: If the file cannot be written, or another run holds the folder now.
         """
         self.check()
         try:
@@ -104,12 +104,13 @@ class RunFolder:
         """Checks that this object still holds the folder.
 
         Raises:
-            FedprivError: it was closed, another object of this process holds the folder, or this is a forked process.
+            FedprivError: If it was closed, another object of this process holds the folder, or this is a forked
+                process.
         """
         if self._process != os.getpid():
-            raise FedprivError(f"{self.path} belongs to process {self._process}, of which this one is a fork")
+            raise FedprivError(f"{self.path} belongs to process {self._process}, and this is a fork of it")
         if not self._lock.is_locked or self._holders.get(self._key) is not self:
-            raise FedprivError(f"{self.path} was taken over by a later run of this process; go on with that one")
+            raise FedprivError(f"{self.path} was taken over by a later run of this process; continue with that run")
 
     def abandon(self) -> None:
         """Removes the files of a new run that could not start and has released nothing. Other files stay."""
@@ -125,7 +126,7 @@ class RunFolder:
         """Releases the lock."""
         if self._lock.is_locked and self._holders.get(self._key) is self:
             del self._holders[self._key]
-            # before the release: a process that waits for this lock file then sees that it was removed
+            # before the release: a process that waits for this lock file then detects that it was removed
             (self.path / _LOCK).unlink(missing_ok=True)
             self._lock.release(force=True)
 
@@ -138,7 +139,7 @@ class RunFolder:
         self.close()
 
     def _lock_folder(self) -> tuple[bool, FileLock]:
-        """Locks the folder; returns whether it was created, and the lock."""
+        """Locks the folder; returns True if it was created, and the lock."""
         earlier = self._holders.get(self._key)
         if earlier is not None and earlier._process == os.getpid():  # noqa: SLF001 - of the same class
             self._holders[self._key] = self
@@ -154,23 +155,25 @@ class RunFolder:
             try:
                 lock.acquire(blocking=False)
             except FileNotFoundError:
-                continue  # the last holder removed the folder that it had made
+                continue  # the last holder removed the folder that it had created
             except Timeout:
                 holder = _holder(self.path / _LOCK)
-                raise FedprivError(f"{self.path} is in use by {holder}; wait until it is done, or stop it") from None
+                raise FedprivError(
+                    f"{self.path} is in use by {holder}; wait until it has finished, or stop it"
+                ) from None
             except OSError as error:
-                fix = "choose a folder that can be locked"
+                fix = "use a folder that can be locked"
                 raise FedprivError(f"{self.path} cannot be locked ({error.strerror}); {fix}") from error
             self._holders[self._key] = self
             return is_created, lock
-        raise FedprivError(f"{self.path} is being created and removed by something else; choose another folder")
+        raise FedprivError(f"{self.path} is being created and deleted by another program; use another folder")
 
 
 def _make_folder(folder: Path) -> None:
-    """Makes a folder and its missing parents, for their owner alone.
+    """Creates a folder and its missing parents, for their owner only.
 
     Raises:
-        FileExistsError: the folder exists.
+        FileExistsError: If the folder exists.
     """
     for parent_folder in reversed([parent for parent in folder.parents if not parent.exists()]):
         with suppress(FileExistsError):

@@ -41,7 +41,7 @@ def digest(*settings: object) -> str:
     return hasher.hexdigest()
 
 
-_HEAP_TYPE = 1 << 9  # flag of classes that are made while a program runs, not compiled into Python
+_HEAP_TYPE = 1 << 9  # flag of classes that are created while a program runs, and are not compiled into Python
 _CHUNK = 4096  # items of a value that are described in one piece of text
 SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state", "timeout", "pace", "pad_batches"})
 
@@ -97,10 +97,10 @@ def _described(value: object, ancestors: tuple[int, ...]) -> Iterator[str]:
 
 
 def module_of(thing: object) -> str:
-    """Returns the name of the module in which a class or function was made; empty for what has none.
+    """Returns the name of the module in which a class or function was created; empty if there is none.
 
-    Code that ran without a `__name__`, as in `exec(text, {})`, counts as `__main__`: Python gives its functions None,
-    and says of its classes that they are its own.
+    Code that ran without a `__name__`, as in `exec(text, {})`, counts as `__main__`: Python sets the module of its
+    functions to None, and the module of its classes to `builtins`.
     """
     module = getattr(thing, "__module__", "")
     if module is None:
@@ -112,9 +112,9 @@ def module_of(thing: object) -> str:
 
 
 def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
-    """Returns the stable name of a class, function or module, which goes into digests.
+    """Returns the stable name of a class, function or module for digests.
 
-    For those of fedpriv it is `fedpriv.` and the name inside its module, so that a class keeps its identity when it
+    For objects of fedpriv it is `fedpriv.` and the name inside its module, so that a class keeps its identity when it
     moves to another file. Therefore no two settings of fedpriv may have the same name, which a test checks.
     """
     module = module_of(thing)
@@ -125,7 +125,7 @@ def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
 
 
 def is_graph(value: object) -> TypeGuard[nx.Graph[Any]]:
-    """Returns whether a value is a graph of networkx, which is imported already if there is one."""
+    """Returns True if a value is a graph of networkx, which is already imported if such a value exists."""
     module = sys.modules.get("networkx.classes.graph")
     return module is not None and isinstance(value, module.Graph)
 
@@ -134,7 +134,7 @@ def is_graph(value: object) -> TypeGuard[nx.Graph[Any]]:
 def parts(value: object) -> tuple[object, ...]:
     """Returns the contents of a value, as text or further values, from which its digest is computed.
 
-    Register a function here for a type that holds more state than its settings.
+    Register a function here for a type that has more state than its settings.
     """
     if is_graph(value):
         return list(value.nodes(data=True)), list(value.edges(data=True))
@@ -144,7 +144,7 @@ def parts(value: object) -> tuple[object, ...]:
         reduced = value.__reduce_ex__(4)
     except (TypeError, PicklingError):  # a lock or an open file: a resource, not a setting
         return ()
-    except RuntimeError:  # torch's parametrised modules refuse to be pickled: take their attributes
+    except RuntimeError:  # torch's parametrised modules cannot be pickled: use their attributes
         return (vars(value),)
     if isinstance(reduced, str):
         return (reduced,)

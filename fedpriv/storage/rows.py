@@ -1,8 +1,8 @@
 """Rows of bytes in a file. Rows that a checkpoint refers to are never overwritten.
 
-A table `[n, 2]`, which the caller keeps, holds each user's row index and the row's checksum. The file is never read as
-a whole, and a process that is killed leaves every row of its last checkpoint unchanged (shadow paging). Rows are
-written, not mapped into memory: on a full disk, a write raises an error, but a mapping ends the process.
+A table `[n, 2]`, held by the caller, contains each user's row index and the row's checksum. The file is never read as a
+whole, and a process that is killed leaves every row of its last checkpoint unchanged (shadow paging). Rows are written
+and not mapped into memory: on a full disk, a write raises an error, but a mapping ends the process.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Indices = NDArray[np.int64]
 class RowFile:
     """Rows of one width in a file, which a table assigns to users.
 
-    The rows of a table stay readable while it is the newest one, the one before it, or the last argument of `saved`.
+    The rows of a table are readable while it is the newest one, the one before it, or the last argument of `saved`.
 
     Args:
-        path: The file, for its owner alone; created if there is none. None makes a temporary file, which is gone with
-            the process.
+        path: The file, for its owner only; created if there is none. None creates a temporary file, which is removed
+            with the process.
         width: Number of bytes of a row.
 
     Raises:
-        FedprivError: the file cannot be opened.
+        FedprivError: If the file cannot be opened.
     """
 
     def __init__(self, path: Path | None, width: int) -> None:
@@ -50,7 +50,7 @@ class RowFile:
             raise FedprivError(f"{self._name} could not be opened ({error.strerror}); check the folder") from error
         weakref.finalize(self, self._file.close)
         self._folder = None if path is None else path.parent
-        # for each row, whether the table of the last checkpoint refers to it
+        # for each row, True if the table of the last checkpoint refers to it
         self._is_saved: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
         # rows that may be overwritten
         self._free: Indices = np.zeros(0, dtype=np.int64)
@@ -70,7 +70,7 @@ class RowFile:
         """Continues from the table of a checkpoint, and returns it.
 
         Raises:
-            FedprivError: the file lacks rows of the table.
+            FedprivError: If the file lacks rows of the table.
         """
         end = os.fstat(self._file.fileno()).st_size // max(self._width, 1)
         needed = int(table[:, 0].max()) + 1
@@ -84,7 +84,7 @@ class RowFile:
         """Returns the rows of some entries `[k, 2]` of a table: `[k, width]`.
 
         Raises:
-            FedprivError: a row is not the one that was written.
+            FedprivError: If a row differs from the one that was written.
         """
         content = bytearray(len(entries) * self._width)
         for number, (index, checksum) in enumerate(entries.tolist()):
@@ -104,7 +104,7 @@ class RowFile:
         """Writes rows `[k, width]` for `users [k]`, and returns the table in which they have these rows.
 
         Raises:
-            FedprivError: the rows cannot be written; the given table stays valid.
+            FedprivError: If the rows cannot be written; the given table stays valid.
         """
         reused = self._free[: len(rows)]
         end = len(self._is_saved)
@@ -126,7 +126,7 @@ class RowFile:
         """Waits until all rows are on the physical disk.
 
         Raises:
-            FedprivError: they may not be on the disk.
+            FedprivError: If they may not be on the disk.
         """
         try:
             files.disk.sync(self._file.fileno())
@@ -136,7 +136,7 @@ class RowFile:
             raise self._not_written(error) from error
 
     def saved(self, table: Tensor) -> None:
-        """Notes that the last checkpoint holds this table: all other rows but the first may be overwritten."""
+        """Marks this table as the one of the last checkpoint: all other rows but the first may be overwritten."""
         self._is_saved[:] = False
         self._is_saved[table[:, 0].numpy()] = True
         self._is_saved[0] = True  # the row of all users that never took part
@@ -146,4 +146,6 @@ class RowFile:
         return FedprivError(f"{self._name} could not be written ({error.strerror}); free some space and resume the run")
 
     def _damaged(self) -> FedprivError:
-        return FedprivError(f"{self._name} is damaged, or not of this checkpoint; restore both or start the run anew")
+        return FedprivError(
+            f"{self._name} is damaged, or belongs to another checkpoint; restore both, or start the run again"
+        )

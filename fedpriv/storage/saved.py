@@ -1,4 +1,4 @@
-"""The fields and types of a run's files, by which damaged files are detected before they are used."""
+"""The fields and types of a run's files, which detect damaged files before they are used."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ def checked(kind: TypeAdapter[Any], content: Any, path: Path | str, fix: str, me
         kind: The required fields and their types.
         content: The content.
         path: The file, for error messages.
-        fix: What to do if the file is damaged, for error messages.
-        metrics: Fields that are numbers, or the least, the mean and the largest of several, or null.
+        fix: Suggested fix if the file is damaged, for error messages.
+        metrics: Fields that are numbers, or the smallest, the mean and the largest of several, or null.
 
     Raises:
-        FedprivError: a field is missing or has the wrong type; the message names it.
+        FedprivError: If a field is missing or has the wrong type; the message names it.
     """
     try:
         kind.validate_python(content)
@@ -153,7 +153,7 @@ def checked(kind: TypeAdapter[Any], content: Any, path: Path | str, fix: str, me
 
 
 def _describe_error(first: ErrorDetails) -> str:
-    """Returns which field is damaged, for an error message."""
+    """Returns the damaged field, for an error message."""
     path = ".".join(str(key) for key in first["loc"][:4])
     if first["type"] == "missing":
         return f" or was written by an earlier fedpriv (it has no {path})"

@@ -1,13 +1,13 @@
-"""Where the secrets of a folder are: in it, or encrypted in it under a key that lies elsewhere.
+"""Locations of a folder's secrets: in the folder, or encrypted in it under a key that is stored elsewhere.
 
-| `where` | what the folder holds | what decrypts it |
+| `where` | content of the folder | decryption |
 |---|---|---|
-| `folder` | the secret itself | nothing is needed |
-| `env:NAME` | a Fernet token | the environment variable NAME: one Fernet key, or several, of which the first encrypts |
-| `keyring` | a Fernet token | the operating system's keyring, which holds a key for this folder alone |
+| `folder` | the secret itself | not needed |
+| `env:NAME` | a Fernet token | the environment variable NAME: one or several Fernet keys; the first one encrypts |
+| `keyring` | a Fernet token | the operating system's keyring, which holds a key for this folder only |
 | `age:RECIPIENT` | an age file | the age identity in the file that the variable `FEDPRIV_AGE_IDENTITY` names |
 
-Encryption is that of the libraries: Fernet (cryptography: AES-128 in CBC mode, HMAC-SHA256), and age (pyrage).
+Libraries perform the encryption: Fernet (cryptography: AES-128 in CBC mode, HMAC-SHA256), and age (pyrage).
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ _CHOICES = "folder, env:NAME, keyring or age:RECIPIENT"
 
 
 class KeyHolder(Protocol):
-    """Encrypts a folder's secrets under a key that lies outside the folder."""
+    """Encrypts a folder's secrets under a key that is stored outside the folder."""
 
     def encrypt(self, secret: bytes) -> str:
-        """Returns what the folder holds in place of the secret."""
+        """Returns the text that the folder stores instead of the secret."""
         ...
 
     def decrypt(self, text: str) -> bytes:
         """Returns the secret.
 
         Raises:
-            FedprivError: the key is missing, or another one.
+            FedprivError: If the key is missing or is a different one.
         """
         ...
 
     def destroy(self) -> None:
-        """Deletes the key, if it serves this folder alone and lies where a program can delete it."""
+        """Deletes the key, if only this folder uses it and a program can delete it."""
         ...
 
 
 class EnvironmentKey:
-    """A key in an environment variable, where a secret manager puts it when the process starts.
+    """A key in an environment variable, set by a secret manager when the process starts.
 
     Args:
-        variable: Name of the variable. It holds Fernet keys, separated by spaces: the first encrypts, all decrypt.
+        variable: Name of the variable. It contains Fernet keys, separated by spaces: the first encrypts, all decrypt.
     """
 
     def __init__(self, variable: str) -> None:
@@ -83,21 +83,21 @@ class EnvironmentKey:
         try:
             return self._fernet().decrypt(text.rpartition(":")[2].encode())
         except InvalidToken:
-            fix = "give the key that this folder's secrets were encrypted with"
-            raise ConfigError(self._variable, "(another key)", fix) from None
+            fix = "use the key with which this folder's secrets were encrypted"
+            raise ConfigError(self._variable, "(a different key)", fix) from None
 
     def destroy(self) -> None:
-        """Does nothing: the key may serve other folders, and its owner has it elsewhere."""
+        """Does nothing: other folders may use the key, and its owner has it elsewhere."""
 
     def _fernet(self) -> MultiFernet:
         keys = os.environ.get(self._variable, "").split()
         if not keys:
-            fix = f"this environment variable needs the key of the folder's secrets; a new one: {_NEW_KEY}"
+            fix = f"set this environment variable to the key of the folder's secrets; to create one: {_NEW_KEY}"
             raise ConfigError(self._variable, None, fix)
         try:
             return MultiFernet([Fernet(key) for key in keys])
         except ValueError:
-            fix = f"needs 32 bytes in base64, with - and _ for + and /: {_NEW_KEY}"
+            fix = f"must be 32 bytes in base64, with - and _ instead of + and /: {_NEW_KEY}"
             raise ConfigError(self._variable, "(not shown)", fix) from None
 
 
@@ -112,7 +112,7 @@ class KeyringKey:
         self._entry = entry
 
     def encrypt(self, secret: bytes) -> str:
-        """See `KeyHolder`. Makes the key if there is none."""
+        """See `KeyHolder`. Creates the key if there is none."""
         keyring = _imported("keyring")
         try:
             key = keyring.get_password(_SERVICE, self._entry)
@@ -132,17 +132,19 @@ class KeyringKey:
             raise _no_keyring(error) from None
         if key is None:
             raise FedprivError(
-                f"the keyring of this user has no key {self._entry} of {_SERVICE}: it was destroyed, or the folder "
-                "belongs to another user or machine; restore the key, or begin anew"
+                f"the keyring of this user has no key {self._entry} of {_SERVICE}: it was destroyed, or the "
+                "folder belongs to another user or machine; restore the key, or start again"
             )
         try:
             return Fernet(key).decrypt(text.rpartition(":")[2].encode())
         except (InvalidToken, ValueError):
-            fix = "restore the key, or begin anew"
-            raise FedprivError(f"the key {self._entry} of {_SERVICE} in the keyring is another one; {fix}") from None
+            fix = "restore the key, or start again"
+            raise FedprivError(
+                f"the key {self._entry} of {_SERVICE} in the keyring is a different one; {fix}"
+            ) from None
 
     def destroy(self) -> None:
-        """See `KeyHolder`. A key that is already gone is no error."""
+        """See `KeyHolder`. A key that is already deleted is not an error."""
         keyring = _imported("keyring")
         try:
             if keyring.get_password(_SERVICE, self._entry) is not None:
@@ -152,7 +154,7 @@ class KeyringKey:
 
 
 class AgeKey:
-    """An age key pair: who has the public half (the recipient) encrypts, who has the identity decrypts.
+    """An age key pair: the public half (the recipient) encrypts, the identity decrypts.
 
     Args:
         recipient: The public half, `age1...`.
@@ -167,7 +169,7 @@ class AgeKey:
         try:
             recipient = pyrage.x25519.Recipient.from_str(self._recipient)
         except pyrage.RecipientError as error:
-            fix = f"give the public key that age-keygen prints, age1... ({error})"
+            fix = f"must be the public key printed by age-keygen, age1... ({error})"
             raise ConfigError("secrets", f"age:{self._recipient}", fix) from None
         token = base64.urlsafe_b64encode(pyrage.encrypt(secret, [recipient])).decode()
         return f"age:{self._recipient}:{token}"
@@ -177,7 +179,7 @@ class AgeKey:
         pyrage = _imported("pyrage")
         path = os.environ.get(IDENTITY_VARIABLE)
         if path is None:
-            fix = "name the file of the age identity that decrypts the folder's secrets"
+            fix = "must name the file of the age identity that decrypts the folder's secrets"
             raise ConfigError(IDENTITY_VARIABLE, None, fix)
         try:
             lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -189,15 +191,15 @@ class AgeKey:
             raise ConfigError(IDENTITY_VARIABLE, path, fix) from None
 
     def destroy(self) -> None:
-        """Does nothing: the identity may serve other folders, and its owner has it elsewhere."""
+        """Does nothing: other folders may use the identity, and its owner has it elsewhere."""
 
 
 def check_where(where: str) -> None:
-    """Refuses a place of secrets that does not exist or cannot be used now, before anything is computed.
+    """Raises an error for a location of secrets that does not exist or cannot be used, before any computation.
 
     Raises:
-        ConfigError: there is no such place, a library is not installed, or the key is missing.
-        FedprivError: the operating system offers no keyring.
+        ConfigError: If there is no such location, a library is not installed, or the key is missing.
+        FedprivError: If the operating system offers no keyring.
     """
     if where == FOLDER:
         return
@@ -208,15 +210,15 @@ def check_where(where: str) -> None:
 
 
 def protect(secret: str, where: str) -> str:
-    """Returns the text that a folder holds for a secret: the secret itself, or encrypted.
+    """Returns the text that a folder stores for a secret: the secret itself, or encrypted.
 
     Args:
         secret: The secret, as text.
         where: `folder`, `env:NAME`, `keyring` or `age:RECIPIENT`.
 
     Raises:
-        ConfigError: there is no such place, a library is not installed, or the key is missing.
-        FedprivError: the operating system offers no keyring.
+        ConfigError: If there is no such location, a library is not installed, or the key is missing.
+        FedprivError: If the operating system offers no keyring.
     """
     if where == FOLDER:
         return secret
@@ -224,19 +226,19 @@ def protect(secret: str, where: str) -> str:
 
 
 def reveal(text: str, folder: Path | str) -> str:
-    """Returns the secret of which a folder holds `text`.
+    """Returns the secret for which a folder stores `text`.
 
     Args:
-        text: What `protect` returned.
+        text: The result of `protect`.
         folder: The folder, for error messages.
 
     Raises:
-        FedprivError: it was destroyed, or what decrypts it is missing.
+        FedprivError: If it was destroyed, or the key that decrypts it is missing.
     """
     if is_destroyed(text):
         raise FedprivError(
-            f"{folder} is sealed: its keys were destroyed, and it answers no more; look at what it spent "
-            "(fedpriv statement), or make a new site in another folder, with what is left of the budget"
+            f"{folder} is sealed: its keys were destroyed, so it no longer answers; see what it spent (fedpriv "
+            "statement), or create a new site in another folder, with the rest of the budget"
         )
     if not is_encrypted(text):
         return text
@@ -244,23 +246,23 @@ def reveal(text: str, folder: Path | str) -> str:
 
 
 def destroy(text: str) -> None:
-    """Deletes the key outside the folder, where it serves this folder alone; the caller overwrites the text itself."""
+    """Deletes the key outside the folder if only this folder uses it; the caller overwrites the text itself."""
     if is_encrypted(text):
         _holder_of(text).destroy()
 
 
 def is_destroyed(text: str) -> bool:
-    """True if the secret of which a folder holds `text` was destroyed."""
+    """True if the secret for which a folder stores `text` was destroyed."""
     return text == DESTROYED
 
 
 def is_encrypted(text: str) -> bool:
-    """True if a folder holds a secret encrypted."""
+    """True if a folder stores a secret encrypted."""
     return ":" in text
 
 
 def place_of(text: str) -> str:
-    """Returns where a folder's secret is, as `protect` takes it for another secret at the same place."""
+    """Returns the location of a folder's secret, in the form that `protect` accepts for another secret."""
     kind, _, rest = text.partition(":")
     if kind in ("env", "age"):
         return f"{kind}:{rest.partition(':')[0]}"
@@ -270,21 +272,21 @@ def place_of(text: str) -> str:
 
 
 def where_is(text: str) -> str:
-    """Returns in words where a secret is of which a folder holds `text`, for `fedpriv secrets`."""
+    """Returns as text the location of the secret for which a folder stores `text`, for `fedpriv secrets`."""
     if is_destroyed(text):
         return "destroyed"
     kind, _, rest = text.partition(":")
     if kind == "env":
-        return f"encrypted, the key is in the environment variable {rest.partition(':')[0]}"
+        return f"encrypted; the key is in the environment variable {rest.partition(':')[0]}"
     if kind == "keyring":
-        return f"encrypted, the key is in the keyring: {_SERVICE}, {rest.partition(':')[0]}"
+        return f"encrypted; the key is in the keyring: {_SERVICE}, {rest.partition(':')[0]}"
     if kind == "age":
         return f"encrypted with age; {IDENTITY_VARIABLE} names the file that decrypts it"
-    return "in the folder, as they are"
+    return "in the folder, not encrypted"
 
 
 def _holder(where: str) -> KeyHolder:
-    """Returns the holder of a new key, or the one that is named."""
+    """Returns the holder of a new key, or of the named key."""
     kind, _, name = where.partition(":")
     if kind == "env" and name.isidentifier():
         return EnvironmentKey(name)
@@ -305,14 +307,16 @@ def _holder_of(text: str) -> KeyHolder:
         return KeyringKey(name)
     if kind == "age":
         return AgeKey(name)
-    raise FedprivError(f"a secret is encrypted in an unknown way ({kind!r}): restore the file, or use a newer fedpriv")
+    raise FedprivError(
+        f"a secret is encrypted with an unknown method ({kind!r}): restore the file, or use a newer version of fedpriv"
+    )
 
 
 def _imported(name: str) -> ModuleType:
     """Imports an optional library.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: If it is not installed.
     """
     try:
         if name == "keyring":
@@ -324,9 +328,9 @@ def _imported(name: str) -> ModuleType:
 
         return pyrage
     except ModuleNotFoundError:
-        raise ConfigError("secrets", name, f"needs a library: {_INSTALL}") from None
+        raise ConfigError("secrets", name, f"needs a package: {_INSTALL}") from None
 
 
 def _no_keyring(error: Exception) -> ConfigError:
     reason = str(error).split(". ")[0]
-    return ConfigError("secrets", "keyring", f"the operating system's keyring cannot be used ({reason}): env:NAME")
+    return ConfigError("secrets", "keyring", f"the operating system's keyring cannot be used ({reason}): use env:NAME")

@@ -1,4 +1,4 @@
-"""JSON as in RFC 8259, which has no NaN and no infinity: they become null."""
+"""JSON as in RFC 8259, which has no NaN and no infinity; both become null."""
 
 from __future__ import annotations
 

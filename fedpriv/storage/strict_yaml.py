@@ -1,4 +1,4 @@
-"""YAML without words that its versions read differently (yes, 020, 1:20), aliases and huge inputs: these are errors."""
+"""YAML; raises errors for words that its versions read differently (yes, 020, 1:20), aliases and huge inputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedpriv.errors import ConfigError, cut
 
 __all__ = ["DEEPEST", "read"]
 
-# far above what a configuration needs, and read within two seconds
+# far above the needs of a configuration, and read within two seconds
 LONGEST = 100_000  # characters
-MOST_PARTS = 10_000  # values, and beginnings and ends of lists and mappings
+MOST_PARTS = 10_000  # values, and starts and ends of lists and mappings
 DEEPEST = 40  # levels
 MOST_DIGITS = 100
 
@@ -82,15 +82,15 @@ def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
     """Parses YAML into mappings, lists, text, numbers, booleans and None.
 
     Args:
-        text: YAML. It is refused if it has duplicate keys, anchors, aliases, tags, words that versions of YAML read
-            differently (yes, 020, 1:20, 1_000) or `.nan`, or if it is too long, too deep or too large.
+        text: YAML. It raises an error if it has duplicate keys, anchors, aliases, tags, words that versions of YAML
+            read differently (yes, 020, 1:20, 1_000) or `.nan`, or if it is too long, too deep or too large.
         where: Name of the text in error messages.
 
     Raises:
-        ConfigError: the text is not such YAML.
+        ConfigError: If the text is not such YAML.
     """
     if len(text) > LONGEST:
-        raise ConfigError("configuration", where, f"has {len(text)} characters: give at most {LONGEST}")
+        raise ConfigError("configuration", where, f"has {len(text)} characters: use at most {LONGEST}")
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
     except yaml.YAMLError as error:
@@ -98,13 +98,13 @@ def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
 
 
 def _check_node(event: yaml.NodeEvent) -> None:
-    """Refuses anchors, aliases, tags and characters that no text has."""
+    """Raises an error for anchors, aliases, tags and characters that do not occur in text."""
     if event.anchor is not None:
-        raise _wrong("no anchors or aliases: write the value out (quote a text that begins with & or *)", event)
+        raise _wrong("no anchors or aliases: write out the value (quote a text that begins with & or *)", event)
     if getattr(event, "tag", None) is not None:
-        raise _wrong("no tags: write the value alone (quote a text that begins with !)", event)
+        raise _wrong("no tags: write only the value (quote a text that begins with !)", event)
     if isinstance(event, yaml.ScalarEvent) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in event.value):
-        raise _wrong("a character that no text has", event)
+        raise _wrong("a character that text cannot contain", event)
 
 
 def _wrong(problem: str, location: yaml.Event | yaml.Node) -> ConstructorError:
@@ -138,11 +138,14 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
-    """Refuses a scalar that versions of YAML read differently."""
+    """Raises an error for a scalar that versions of YAML read differently."""
     if node.value.startswith("."):
-        fix = f"{node.value} is no number: give one"
+        fix = f"{node.value} is not a number: write one"
     elif node.value[0] in "yYnNoO":
-        fix = f"{node.value} is a truth to some readers and text to others: write true or false, or quote it"
+        fix = (
+            f"{node.value} is a truth value in some versions of YAML and text in others: write true or false, or "
+            "quote it"
+        )
     else:
         fix = f"versions of YAML read {cut(node.value)} differently: write a plain decimal number, or quote a text"
     raise _wrong(fix, node)
@@ -150,7 +153,7 @@ def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
 
 def _integer(_: _Loader, node: yaml.ScalarNode) -> int:
     if len(node.value) > MOST_DIGITS:
-        raise _wrong(f"a number of {len(node.value)} digits: give at most {MOST_DIGITS}", node)
+        raise _wrong(f"a number of {len(node.value)} digits: use at most {MOST_DIGITS}", node)
     return int(node.value)
 
 

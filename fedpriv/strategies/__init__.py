@@ -1,4 +1,4 @@
-"""What an algorithm is made of, FedAvg and its family, and gradient descent."""
+"""The parts of an algorithm, FedAvg and its family, and gradient descent."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
 """Adaptive clipping of client updates to a quantile of their norms (Andrew et al., 2021, algorithm 1).
 
-For strategies whose clients receive a model and send an update u_i. The server also sends the clip bound C_t, and each
-participant sends one row of norm at most 1,
+For strategies with clients that receive a model and send an update u_i. The server also sends the clip bound C_t, and
+each participant sends one row of norm at most 1,
 
     (cos(a) clip(u_i, C_t) / C_t,  sin(a) (2 b_i - 1)),   b_i = 1 if ||u_i|| <= C_t else 0
 
@@ -10,7 +10,7 @@ From the noised mean of these rows the server gets the mean update and the fract
     C_{t+1} = C_t exp(-clip_learning_rate (b - quantile))
 
 Update and bit are one vector, so a round is one release; `Privacy(clip=Clip(1))` enforces its norm, and another bound
-is refused. `sin(a) = share`; the paper's noise on the bit is `sigma_b = noise / (2 sin(a))`.
+raises. `sin(a) = share`; the paper's noise on the bit is `sigma_b = noise / (2 sin(a))`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from fedpriv.strategies.state import S
 
 @dataclass(frozen=True)
 class ClipToHeard:
-    """Clips the inner step's update to the bound received in the last column, and sends whether it was within it."""
+    """Clips the inner step's update to the bound received in the last column, and sends a flag: the update was within
+    it.
+    """
 
     receives: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
     sends: ClassVar[tuple[str, ...]] = ("update", "inside")
@@ -41,7 +43,7 @@ class ClipToHeard:
 
     @property
     def memory(self) -> Memory:
-        """The inner step's."""
+        """The memory of the inner step."""
         return self.inner.memory
 
     def init(self, params: Tensor) -> Any:  # noqa: ANN401 - whatever the inner step keeps
@@ -72,7 +74,7 @@ class Bounded(Generic[S]):
 
     @property
     def done(self) -> bool:
-        """Whether the inner aggregator ends the run."""
+        """True if the inner aggregator ends the run."""
         return isinstance(self.inner, Ends) and bool(self.inner.done)
 
 
@@ -91,11 +93,11 @@ class FollowQuantile(Generic[S]):
 
     @property
     def is_sum(self) -> bool:
-        """The inner aggregator's."""
+        """The value of the inner aggregator."""
         return self.inner.is_sum
 
     def init(self, params: Tensor) -> tuple[Tensor, Bounded[S]]:
-        """Sends the initial bound beside what the inner aggregator sends."""
+        """Appends the initial bound to the broadcast of the inner aggregator."""
         received, inner = self.inner.init(params)
         return _append_bound(received, self.initial), Bounded(inner, params.new_tensor(self.initial))
 
@@ -139,18 +141,30 @@ def adaptive_clipping(
     Run it with `Privacy(at="message", unit="client", clip=Clip(1))`.
 
     Args:
-        strategy: A strategy whose clients receive a model and send an update, e.g. `fedavg(...)`.
-        initial: First bound on the l2 norm of an update.
-        quantile: Fraction of clients whose update should be within the bound.
-        clip_learning_rate: Step size of the bound's logarithm; 0.2 in the paper.
-        share: Norm of the entry of a message that says whether the update was within the bound, in (0, 1); the update
-            gets `sqrt(1 - share^2)`.
+        strategy: A strategy with clients that receive a model and send an update, e.g. `fedavg(...)`.
+        initial: First bound on the l2 norm of an update; 0.1 by default.
+        quantile: Fraction of updates that should be within the bound, in (0, 1); the median (0.5) by default.
+        clip_learning_rate: Step size of the bound's logarithm; 0.2, as in the paper, by default.
+        share: Norm of the message entry that reports if the update was within the bound, in (0, 1); 0.1 by default. The
+            update gets `sqrt(1 - share^2)`.
+
+    Returns:
+        The strategy with the adaptive bound.
 
     Raises:
-        ConfigError: an option is out of range, or clients of the strategy exchange something else.
+        ConfigError: an option is out of range, or clients of the strategy exchange other values.
+
+    Examples:
+        >>> import fedpriv
+        >>> strategy = fedpriv.adaptive_clipping(fedpriv.fedavg(0.1), quantile=0.5)
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client", clip=fedpriv.Clip(1.0))
+        >>> fedpriv.plan([100] * 4, strategy, privacy, rounds=5).releases
+        5
     """
     if strategy.local_step.receives != ("model",) or strategy.local_step.sends != ("update",):
-        raise ConfigError("strategy", strategy.name, "adaptive clipping needs clients that hear a model, say an update")
+        raise ConfigError(
+            "strategy", strategy.name, "adaptive clipping needs clients that receive a model and send an update"
+        )
     aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
     return Strategy(
         ClipToHeard(strategy.local_step, share),  # pyright: ignore[reportArgumentType] - memory is the inner one's
@@ -171,5 +185,5 @@ def _append_bound(received: Tensor, bound: float) -> Tensor:
     return torch.cat([rows, rows.new_full((len(rows), 1), bound)], 1).expand(len(received), -1)
 
 
-# an option of these strategies, whose clients send an update
+# an option of these strategies: their clients send an update
 AROUND = {name: {"adaptive_clip": adaptive_clipping} for name in ("fedavg", "fedprox", "fedopt")}

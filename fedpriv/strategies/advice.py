@@ -44,7 +44,7 @@ class Outlook:
     Attributes:
         rounds: Number of rounds.
         graph: The communication graph; None with a server.
-        constraints: Noise of constraint values; None if the strategy asks for none, or if it is not known yet.
+        constraints: Noise of constraint values; None if the strategy does not query any, or if it is not known yet.
     """
 
     rounds: int
@@ -54,7 +54,7 @@ class Outlook:
 
 @runtime_checkable
 class Advises(Protocol):
-    """A local step that gives advice on its settings before a run. This is optional."""
+    """A client update that gives advice on its settings before a run. This is optional."""
 
     def advice(self, run: Outlook) -> list[str]:
         """Returns warnings about these settings in this run, a sentence or two each, with numbers."""

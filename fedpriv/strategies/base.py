@@ -1,8 +1,8 @@
-"""An algorithm: a local step, which each client makes, and an aggregator, which combines the clients' messages.
+"""An algorithm: a client update and an aggregator, which combines the clients' messages.
 
 Both are pure functions of tensors with one row for each client, `[n, dim]`, and of a state: a dataclass of tensors and
-numbers (`fedpriv.strategies.state`) that fedpriv stores and restores. A strategy sees no data: it asks an `Oracle`,
-whose answers are already private, so every strategy is private, including a user's.
+numbers (`fedpriv.strategies.state`) that fedpriv stores and restores. A strategy has no access to data: it queries an
+`Oracle`, which returns private results only, so every strategy is private, including a user's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Weighting = Literal["examples", "clients"]
 
 
 class Oracle(Protocol):
-    """Private answers about the clients' data. Row i of every tensor belongs to participant i of the round.
+    """Private queries on the clients' data. Row i of every tensor belongs to participant i of the round.
 
-    k is the number of participants, n that of all clients, m_i the number of examples of client i.
+    k is the number of participants, n the number of all clients, m_i the number of examples of client i.
     """
 
     @property
@@ -55,7 +55,7 @@ class Oracle(Protocol):
     def client_gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's unweighted mean loss, on a new batch: `[k, dim] -> [k, dim]`.
 
-        It is `gradient` without the weight, for several local steps whose result is weighted.
+        It is `gradient` without the weight, for several local steps with a weighted result.
         """
         ...
 
@@ -74,7 +74,7 @@ class Oracle(Protocol):
 
     @property
     def equality(self) -> Tensor:
-        """Which constraint values must be zero, `[k, m]` boolean (public)."""
+        """True for constraint values that must be zero, `[k, m]` (public)."""
         ...
 
     def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,14 +93,14 @@ class Oracle(Protocol):
         ...
 
     def full_gradient(self, params: Tensor) -> Tensor:
-        """`gradient` on all examples, however batches are drawn."""
+        """`gradient` on all examples, without sampling of batches."""
         ...
 
     def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
         """Private difference of the gradients at two points, on a new batch: `[k, dim] -> [k, dim]`.
 
-        Each example's difference is clipped to `bound`, which must be public or computed from what was received; by
-        default, and at most, twice the clip bound of a gradient.
+        Each example's difference is clipped to `bound`, which must be public or computed from received values; by
+        default, and at most, it is twice the clip bound of a gradient.
         """
         ...
 
@@ -153,11 +153,11 @@ class LocalStep(Protocol[S]):
     Attributes:
         receives: Names of the values it receives, e.g. `("model",)`; must equal the aggregator's `sends`.
         sends: Names of the values it sends, e.g. `("gradient",)`; must equal the aggregator's `receives`.
-        memory: `"none"` if a message depends only on the received row and on this round's answers, which noise on
+        memory: `"none"` if a message depends only on the received row and on this round's query results, which noise on
             messages (`at: message`) needs; else `"private"`.
-        linear: Whether messages are linear in the answers of this and earlier rounds, with the same public
+        linear: True if messages are linear in the query results of this and earlier rounds, with the same public
             coefficients for every client, and a round has a single query, at the received row. Then sums of messages
-            depend on sums of answers only, which secure aggregation needs.
+            depend on sums of query results only, which secure aggregation needs.
     """
 
     receives: ClassVar[tuple[str, ...]]
@@ -176,16 +176,16 @@ class LocalStep(Protocol[S]):
 
 @runtime_checkable
 class PeriodicQueries(Protocol):
-    """A local step whose queries repeat, so that a plan records one period of them. This is optional.
+    """A client update with periodic queries, for which a plan records one period. This protocol is optional.
 
-    A run is refused any query that its plan did not pay for, so a wrong period costs rounds, but never privacy.
+    A query that the plan did not include raises, so a wrong period can end a run early, but costs no privacy.
     """
 
     @property
     def period(self) -> int | None:
-        """Number of rounds after which the queries repeat, whatever the answers and whoever takes part.
+        """Number of rounds after which the queries repeat, for any query results and participants.
 
-        None if a plan must try every round, e.g. since a schedule of the user may fail in a later one.
+        None if a plan must try every round, e.g. because a user's schedule may fail in a later round.
         """
         ...
 
@@ -194,9 +194,9 @@ class Aggregator(Protocol[S]):
     """Combines the clients' messages; S is the type of its state.
 
     Attributes:
-        receives: Names of the values it receives; must equal the local step's `sends`.
-        sends: Names of the values it sends; must equal the local step's `receives`.
-        is_sum: Whether it uses messages only through their (weighted) sum, which secure aggregation needs.
+        receives: Names of the values it receives; must equal the client update's `sends`.
+        sends: Names of the values it sends; must equal the client update's `receives`.
+        is_sum: True if it uses messages only through their (weighted) sum, which secure aggregation needs.
     """
 
     receives: ClassVar[tuple[str, ...]]
@@ -204,11 +204,11 @@ class Aggregator(Protocol[S]):
     is_sum: ClassVar[bool]
 
     def init(self, params: Tensor) -> tuple[Tensor, S]:
-        """Returns what clients receive in round 0, `[n, dim]`, and the state, from the initial parameters."""
+        """Returns the broadcast of round 0, `[n, dim]`, and the state, from the initial parameters."""
         ...
 
     def __call__(self, message: Tensor, network: Network, state: S) -> tuple[Tensor, S]:
-        """Returns what clients receive next, `[n, dim]`, and the new state, from messages `[k, dim]`."""
+        """Returns the next broadcast, `[n, dim]`, and the new state, from messages `[k, dim]`."""
         ...
 
 
@@ -218,12 +218,12 @@ class Ends(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether this round was the last."""
+        """True if this round was the last."""
         ...
 
 
 class Output(Protocol[S]):
-    """Computes the models that a run reports from what clients receive; S is the type of its state."""
+    """Computes the models that a run reports from the broadcasts; S is the type of its state."""
 
     def init(self, received: Tensor) -> S:
         """Returns the state before round 0."""
@@ -237,20 +237,26 @@ class Output(Protocol[S]):
 @checked("strategy")
 @dataclass(frozen=True)
 class Strategy:
-    """An algorithm: a local step and an aggregator that fit together.
+    """An algorithm: a client update and an aggregator with matching messages.
 
     Args:
-        local_step: Each client's computation in a round.
+        local_step: The client update: each client's computation in a round.
         aggregator: Combines the messages. If its state has a true `done`, the run ends (`Ends`).
-        output: Computes the reported model, e.g. `Last()` or `Averaged()`.
-        name: Name in reports.
-        regularizer: The regulariser h of the objective, for reports.
+        output: Computes the reported model: `Last()` (default), `Averaged()` or `Ema()`.
+        name: Name in reports; `"custom"` by default.
+        regularizer: The regulariser h of the objective, for reports; none by default.
         monitor: Names of numbers of the aggregator's state that a run shows after each round.
         message_norm: Largest l2 norm of a message, by construction; with `at: message` the clip must equal it.
 
     Raises:
-        ConfigError: the local step or the aggregator lacks something, or returns another type or shape (says which line
-            to write), or what one sends is not what the other receives.
+        ConfigError: the client update or the aggregator lacks an attribute, or returns another type or shape (the
+            message contains the line to write), or the values that one sends are not those that the other receives.
+
+    Examples:
+        >>> import fedpriv
+        >>> own = fedpriv.fedavg(0.1)
+        >>> fedpriv.Strategy(own.local_step, own.aggregator, output=fedpriv.Averaged(), name="averaged").name
+        'averaged'
     """
 
     local_step: LocalStep[Any]
@@ -275,8 +281,8 @@ class Strategy:
         return self
 
     def is_done(self, server: object) -> bool:
-        """Returns whether the run is over, by the aggregator's state `server`."""
-        return bool(getattr(server, "done", False))  # of `Ends`, whose check as a protocol takes long
+        """Returns True if the run is over, from the aggregator's state `server`."""
+        return bool(getattr(server, "done", False))  # the attribute of `Ends`: a check of the protocol is slow
 
     def monitored(self, server: object) -> dict[str, float]:
         """Returns the numbers in the aggregator's state that `monitor` names, without those that are not a number."""
@@ -284,14 +290,14 @@ class Strategy:
         return {name: value for name, value in values.items() if not math.isnan(value)}
 
     def advice(self, run: Outlook) -> list[str]:
-        """Returns the local step's warnings before this run; see `Advises`."""
+        """Returns warnings of the client update about this run; see `Advises`."""
         if isinstance(self.local_step, Advises):
             return self.local_step.advice(run)
         return []
 
 
 def _lacks_rounds(value: object) -> bool:
-    """Returns whether a local step or aggregator has a field `rounds` that is None."""
+    """Returns True if a client update or aggregator has a field `rounds` that is None."""
     if not is_dataclass(value):
         return False
     names = [field.name for field in fields(value)]

@@ -30,11 +30,11 @@ from fedpriv.strategies.state import Rounds
 
 @dataclass(frozen=True)
 class SendGradient:
-    """Sends the private gradient at the point, which is the first of the received values."""
+    """Sends the private gradient at the point, the first received value."""
 
     sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
-    linear: ClassVar[bool] = True  # the answer itself
+    linear: ClassVar[bool] = True  # the query result itself
 
     receives: tuple[str, ...] = ("point",)
 
@@ -42,7 +42,7 @@ class SendGradient:
         """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Asks for one private gradient."""
+        """Queries one private gradient."""
         return oracle.gradient(received.chunk(len(self.receives), 1)[0]), state
 
 
@@ -53,13 +53,13 @@ class SendGradientAndNoise:
     receives: ClassVar[tuple[str, ...]] = ("point",)
     sends: ClassVar[tuple[str, ...]] = ("gradient", "noise_variance")
     memory: ClassVar[Memory] = "none"  # nothing survives a round
-    linear: ClassVar[bool] = True  # the answer itself, and a public number
+    linear: ClassVar[bool] = True  # the query result itself, and a public number
 
     def init(self, params: Tensor) -> None:
         """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Asks for one private gradient."""
+        """Queries one private gradient."""
         return torch.cat([oracle.gradient(received), oracle.noise_in_mean], 1), state
 
 
@@ -83,12 +83,12 @@ class Iterates:
 @checked("strategy")
 @dataclass(frozen=True)
 class ProximalStep:
-    """`x+ = prox_{eta h}(y - eta mean(g~))`; sends `y = x+ + momentum (x+ - x)`, and with momentum x+ beside it.
+    """`x+ = prox_{eta h}(y - eta mean(g~))`; sends `y = x+ + momentum (x+ - x)`, and x+ if momentum > 0.
 
     An optimiser other than `Sgd` makes the step from y; it needs h = 0 and no momentum.
 
     Raises:
-        ConfigError: there is a regulariser or momentum beside an optimiser.
+        ConfigError: an optimiser is combined with a regulariser or momentum.
     """
 
     is_sum: ClassVar[bool] = True
@@ -105,7 +105,7 @@ class ProximalStep:
             fix = "the optimizer has its own: leave one of them out, or write optimizer: {momentum: {nesterov: true}}"
             raise ConfigError("strategy.momentum", self.momentum, fix)
         if not isinstance(self.regularizer, Zero):
-            fix = "its proximal map is for plain steps: leave it out, or use the optimizer's weight_decay (adamw)"
+            fix = "its proximal map needs plain steps: leave it out, or use the optimizer's weight_decay (adamw)"
             raise ConfigError("strategy.regularizer", self.regularizer, fix)
 
     @property
@@ -149,7 +149,7 @@ class ProximalStep:
         return self._broadcast_rows(point, x, len(mean)), Iterates(point, x, next_clock, optimizer)
 
     def _broadcast_rows(self, point: Tensor, x: Tensor, n: int) -> Tensor:
-        """Returns what all clients receive, `[n, dim]`, or `[n, 2 dim]` with momentum."""
+        """Returns the broadcast rows, `[n, dim]`, or `[n, 2 dim]` with momentum."""
         if self.momentum:
             return torch.cat([point, x], 1).expand(n, -1)
         return point.expand(n, -1)
@@ -157,7 +157,7 @@ class ProximalStep:
 
 @dataclass(frozen=True)
 class ReportIterate:
-    """Reports the iterate x, the second half of what the server sends, through another output."""
+    """Reports the iterate x, the second half of the server's row, through another output."""
 
     output: Output[Any]
 
@@ -188,7 +188,7 @@ class Drawn:
 class RandomIterate:
     """Reports `x_m`, with m drawn uniformly from {0, ..., rounds - 1} before the run.
 
-    The whole run costs epsilon, whatever m is.
+    The whole run costs epsilon, for any m.
     """
 
     rounds: Count
@@ -227,28 +227,36 @@ def gradient_descent(
     """DP-GD: proximal gradient descent on private gradients, with a server (Wang, Ye, Xu, 2017, algorithm 4).
 
     Args:
-        learning_rate: Step size eta, a number or a schedule; the paper takes 1 / L for an L-smooth loss.
+        learning_rate: Step size eta, a number or a schedule; the paper uses 1 / L for an L-smooth loss.
         regularizer: h, e.g. `L2(0.01)`; none by default.
-        optimizer: How the server steps along the mean gradient: `Sgd()`, `Momentum()`, `Adam()` (DP-Adam) or `AdamW()`.
-            One other than `Sgd()` allows neither a regulariser nor `momentum`.
-        momentum: Nesterov momentum, in [0, 1). In total a gradient, noise included, moves x by up to
-            `learning_rate / (1 - momentum)` times it.
-        average: None reports the last iterate; a number p the average of all iterates by `t**p`, or an `Ema()`.
-        random_iterate: Number of rounds T of the run, to report an iterate drawn from `{x_0, ..., x_{T-1}}`.
-        seed: Seed of that draw.
+        optimizer: Optimiser of the server: `Sgd()` (default), `Momentum()`, `Adam()` (DP-Adam) or `AdamW()`.
+            Optimisers other than `Sgd()` allow neither a regulariser nor `momentum`.
+        momentum: Nesterov momentum, in [0, 1); 0 by default. In total a gradient, noise included, moves x by up to
+            `learning_rate / (1 - momentum)` times the gradient.
+        average: Reported model: the last iterate (None, default), for a number p the average of all iterates with
+            weights `t**p`, or an `Ema()`.
+        random_iterate: Number of rounds T of the run, to report an iterate drawn from `{x_0, ..., x_{T-1}}`; None
+            (default) draws nothing.
+        seed: Public seed of that draw; 0 by default.
 
     Returns:
         The strategy.
 
     Raises:
         ConfigError: `random_iterate` together with `average` or `momentum`, or a number is out of range.
+
+    Examples:
+        >>> import fedpriv
+        >>> strategy = fedpriv.gradient_descent(0.5, momentum=0.9)
+        >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases
+        5
     """
     if average is not None and random_iterate is not None:
-        raise ConfigError("strategy.average", average, "a random iterate is no average: leave one of them out")
+        raise ConfigError("strategy.average", average, "cannot be combined with an average: leave one of them out")
     output: Output[Any] = last_or_average(average)
     if random_iterate is not None:
         if momentum or not isinstance(optimizer, Sgd):
-            raise ConfigError("strategy.momentum", momentum, "the guarantee of a random iterate is for plain steps")
+            raise ConfigError("strategy.momentum", momentum, "its guarantee holds only for plain steps")
         output = RandomIterate(random_iterate, seed)
     if momentum:
         output = ReportIterate(output)

@@ -47,9 +47,10 @@ class LocalSteps:
         learning_rate: Step size of the clients, the same for all steps of a round.
         local_steps: Gradient steps per round; each costs one private gradient.
         proximal: `mu` of FedProx.
-        weighting: `"examples"` or `"clients"`: which have equal weights in the mean.
+        weighting: The units with equal weights in the mean: `"examples"` or `"clients"`.
         optimizer: Makes the steps.
-        optimizer_state: `"reset"`: the optimiser starts anew in every round. `"keep"`: each client's optimiser goes on.
+        optimizer_state: `"reset"`: the optimiser is reset in every round. `"keep"`: each client keeps its optimiser
+            state.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("model",)
@@ -64,12 +65,12 @@ class LocalSteps:
 
     @property
     def linear(self) -> bool:
-        """True for a single plain step, whose message is a multiple of its answer."""
+        """True for a single plain step: its message is a multiple of the query result."""
         return self.local_steps == 1 and isinstance(self.optimizer, Sgd)
 
     @property
     def memory(self) -> Memory:
-        """`"none"`, unless the optimiser's state, which depends on answers, is kept from round to round."""
+        """`"none"`, unless the optimiser's state, which depends on query results, is kept between rounds."""
         if self.optimizer_state == "reset" or isinstance(self.optimizer, Sgd):
             return "none"
         return "private"
@@ -122,7 +123,7 @@ class LocalSteps:
         if self.weighting == "clients":
             return oracle.client_gradient, None
         if self.linear:
-            # the same change, but weighted by the oracle: then sums of messages are multiples of sums of answers
+            # the same change, weighted by the oracle: then sums of messages are multiples of sums of query results
             return oracle.gradient, None
         return oracle.client_gradient, oracle.weights.unsqueeze(1)
 
@@ -177,23 +178,35 @@ def fedavg(
     """Federated averaging with a server (McMahan et al., 2017).
 
     Args:
-        learning_rate: Step size of the clients: a number, a schedule such as `Cosine(0.5, rounds=100)`, or your own
-            function of the round 1, 2, ...
-        local_steps: Gradient steps per round. With noise on gradients each step costs privacy budget.
-        optimizer: How clients make their local steps: `Sgd()`, `Momentum()`, `Adam()` or `AdamW()`. With noise on
-            gradients it needs `trust: local`, except for `Sgd()`.
-        optimizer_state: `"reset"`: the optimiser starts anew in every round, for several local steps. `"keep"`: each
-            client's optimiser goes on, which noise on messages (`at: message`) does not allow.
-        weighting: `"examples"` (as in the paper) or `"clients"`: which have equal weights in the mean update.
-        server_learning_rate: Step size of the server along the mean update.
-        server_momentum: In [0, 1); 0 is FedAvg, else FedAvgM.
-        average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.
+        learning_rate: Step size of the clients: a number, a schedule such as `Cosine(0.5, rounds=100)`, or a function
+            of the round 1, 2, ...
+        local_steps: Gradient steps per round; 1 by default. With noise on gradients each step spends privacy budget.
+        optimizer: Optimiser of the local steps: `Sgd()` (default), `Momentum()`, `Adam()` or `AdamW()`. With noise on
+            gradients the last three need `trust: local`.
+        optimizer_state: `"reset"` (default): the optimiser is reset in every round, for several local steps. `"keep"`:
+            each client keeps its optimiser state, which noise on messages (`at: message`) does not allow.
+        weighting: The units with equal weights in the mean update: `"examples"` (default, as in the paper) or
+            `"clients"`.
+        server_learning_rate: Step size of the server along the mean update; 1 by default.
+        server_momentum: Momentum of the server, in [0, 1); 0 (default) is FedAvg, other values are FedAvgM.
+        average: Reported model: the last one (None, default), for a number p the average of all rounds' models with
+            weights `t**p`, or an `Ema()`.
 
     Returns:
         The strategy.
 
     Raises:
         ConfigError: an option is out of range.
+
+    Examples:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, sampling=fedpriv.Poisson(0.5))
+        >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), privacy, rounds=5)
+        >>> result.rounds, result.spent.epsilon <= 2.0
+        (5, True)
     """
     local = LocalSteps(learning_rate, local_steps, 0.0, weighting, optimizer, optimizer_state)
     return _star(local, ServerSgd(server_learning_rate, server_momentum), average, "fedavg")
@@ -211,13 +224,33 @@ def fedprox(
     server_learning_rate: Positive = 1.0,
     average: Average | None = None,
 ) -> Strategy:
-    """FedProx: `fedavg` whose local loss has the term `proximal / 2 ||x - w||^2` added, w the received model.
+    """FedProx: `fedavg` with the term `proximal / 2 ||x - w||^2` in the local loss, where w is the received model.
 
-    Options are those of `fedavg`. The paper uses `weighting="clients"`, and draws clients with a probability
-    proportional to their number of examples. Source: Li et al., 2020.
+    The paper uses `weighting="clients"`, and draws clients with a probability proportional to their number of examples.
+
+    Args:
+        learning_rate: Step size of the clients, as for `fedavg`.
+        proximal: Weight mu of the proximal term, at least 0.
+        local_steps: Gradient steps per round; 1 by default.
+        optimizer: As for `fedavg`.
+        optimizer_state: As for `fedavg`.
+        weighting: As for `fedavg`.
+        server_learning_rate: As for `fedavg`.
+        average: As for `fedavg`.
+
+    Returns:
+        The strategy.
+
+    Source: Li et al., 2020.
 
     Raises:
         ConfigError: an option is out of range.
+
+    Examples:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client")
+        >>> fedpriv.plan([100] * 4, fedpriv.fedprox(0.1, proximal=0.01, local_steps=5), privacy, rounds=5).releases
+        5
     """
     local = LocalSteps(learning_rate, local_steps, proximal, weighting, optimizer, optimizer_state)
     return _star(local, ServerSgd(server_learning_rate), average, "fedprox")
@@ -238,12 +271,32 @@ def fedopt(
     tau: Positive = 1e-3,
     average: Average | None = None,
 ) -> Strategy:
-    """FedOpt: `fedavg` whose server uses Adagrad, Adam or Yogi on the mean update (Reddi et al., 2021, algorithm 2).
+    """FedOpt: `fedavg` with Adagrad, Adam or Yogi as the server's optimiser (Reddi et al., 2021, algorithm 2).
 
-    `beta1`, `beta2` and `tau` are the paper's, see `ServerAdaptive`; other options are those of `fedavg`.
+    Args:
+        learning_rate: Step size of the clients, as for `fedavg`.
+        local_steps: Gradient steps per round; 1 by default.
+        optimizer: As for `fedavg`.
+        optimizer_state: As for `fedavg`.
+        weighting: As for `fedavg`.
+        server: The server's optimiser: `"adagrad"`, `"adam"` (default) or `"yogi"`.
+        server_learning_rate: Step size of the server; 0.01 by default.
+        beta1: Decay of the first moment, in [0, 1); 0.9 by default.
+        beta2: Decay of the second moment, in [0, 1); 0.99 by default.
+        tau: Degree of adaptivity, added to the root of the second moment; 1e-3 by default. See `ServerAdaptive`.
+        average: As for `fedavg`.
+
+    Returns:
+        The strategy.
 
     Raises:
         ConfigError: an option is out of range.
+
+    Examples:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client")
+        >>> fedpriv.plan([100] * 4, fedpriv.fedopt(0.1, local_steps=5, server="yogi"), privacy, rounds=5).releases
+        5
     """
     local = LocalSteps(learning_rate, local_steps, 0.0, weighting, optimizer, optimizer_state)
     return _star(local, ServerAdaptive(server, server_learning_rate, beta1, beta2, tau), average, "fedopt")

@@ -1,4 +1,4 @@
-"""Functions of all augmented Lagrangian methods: multipliers, tolerances, and the stopping rule."""
+"""Functions shared by augmented Lagrangian methods: multipliers, tolerances, and the stopping rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STALLED = 15  # outer rounds without one per cent less violation end a run
 
 @runtime_checkable
 class Priced(Protocol):
-    """A local step's state with multipliers: its run reports on the constraints."""
+    """State of a client update with multipliers; a run reports the constraints from it."""
 
     @property
     def multipliers(self) -> Tensor:
@@ -24,7 +24,7 @@ class Priced(Protocol):
 
 @runtime_checkable
 class Measured(Priced, Protocol):
-    """A local step's state with multipliers and private constraint values."""
+    """State of a client update with multipliers and private constraint values."""
 
     @property
     def measured(self) -> Tensor:
@@ -34,26 +34,26 @@ class Measured(Priced, Protocol):
 
 @runtime_checkable
 class Remeasures(Protocol):
-    """An aggregator's state of a run whose last round measures the reported model."""
+    """An aggregator's state of a run that measures the reported model in its last round."""
 
     @property
     def measurements(self) -> int:
-        """How often the reported model's constraint values were measured; 0 before the last round."""
+        """Number of measurements of the reported model's constraint values; 0 before the last round."""
         ...
 
 
 @runtime_checkable
 class Loops(Protocol):
-    """An aggregator's state of an outer loop with an inner one, which ends by itself."""
+    """An aggregator's state of an outer loop with an inner one, which can end the run."""
 
     @property
     def done(self) -> bool:
-        """Whether the run is over."""
+        """True if the run is over."""
         ...
 
     @property
     def converged(self) -> bool:
-        """Whether the stopping rule was met."""
+        """True if the stopping rule was met."""
         ...
 
     @property
@@ -75,8 +75,13 @@ class Outer:
     Args:
         beta: Penalty parameter, which is also the step size of the multipliers.
         tolerance: `s`: outer round k = 0, 1, ... is solved to the tolerance `tau_k = s / (k + 1)^2`.
-        stationarity: `eps_1`: stop when the gradient of the Lagrangian is this small.
-        feasibility: `eps_2`: and when constraints are violated by at most about this.
+        stationarity: `eps_1`: the loop stops when the gradient of the Lagrangian is at most about this large;
+        feasibility: `eps_2`: and constraints are violated by at most about this much.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.Outer(tolerance=1e-2).tau(1)
+        0.0025
     """
 
     beta: Positive = 10.0
@@ -89,7 +94,7 @@ class Outer:
         return self.tolerance / (k + 1) ** 2
 
     def stops(self, k: int, moved: float, change: float) -> bool:
-        """Returns whether `moved + beta tau_k <= beta eps_1` and `change <= beta eps_2`, eq 11.
+        """Returns True if `moved + beta tau_k <= beta eps_1` and `change <= beta eps_2`, eq 11.
 
         Args:
             k: The outer round.
@@ -127,7 +132,7 @@ def penalty(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) 
 
 
 def violations(values: Tensor, equality: Tensor) -> Tensor:
-    """Returns how far values are from `c <= 0`, or from `c = 0` for equalities: `[k, m]`, at least 0."""
+    """Returns the distance of values from `c <= 0`, or from `c = 0` for equalities: `[k, m]`, at least 0."""
     return values.abs().where(equality, values.clamp_min(0))
 
 

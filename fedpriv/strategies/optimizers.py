@@ -1,6 +1,6 @@
 """Optimisers, which make a step from a private gradient: plain, with momentum, Adam or AdamW.
 
-They post-process answers with public hyper-parameters, so they cost no epsilon. With gradient g at x and step a:
+They post-process query results with public hyper-parameters, so they cost no epsilon. With gradient g at x and step a:
 
     Momentum  u = b u + g;                 x -= a u           (Nesterov: x -= a (g + b u))
     Adam      m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;   x -= a m^ / (sqrt(v^) + eps)
@@ -29,7 +29,7 @@ class Optimizer(Protocol[S]):
 
     @property
     def corrects(self) -> bool:
-        """Whether it subtracts the noise's variance, which a step must then get."""
+        """True if it subtracts the noise variance; a step then needs `variance`."""
         ...
 
     def init(self, x: Tensor) -> S:
@@ -55,7 +55,13 @@ class Optimizer(Protocol[S]):
 @checked("strategy.optimizer")
 @dataclass(frozen=True)
 class Sgd:
-    """`x - size gradient`."""
+    """Plain gradient step: `x - size gradient`.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.fedavg(0.1, optimizer=fedpriv.Sgd()).name
+        'fedavg'
+    """
 
     @property
     def corrects(self) -> bool:
@@ -78,8 +84,14 @@ class Momentum:
     """Gradient descent with momentum, as `torch.optim.SGD`. In total a gradient moves x by `1 / (1 - beta)` steps.
 
     Args:
-        beta: Share of the last direction in the next one.
-        nesterov: Whether to use Nesterov's momentum.
+        beta: Weight of the last direction in the next one, in [0, 1); 0.9 by default.
+        nesterov: True for Nesterov's momentum; False by default.
+
+    Examples:
+        >>> import fedpriv
+        >>> strategy = fedpriv.gradient_descent(0.1, optimizer=fedpriv.Momentum(beta=0.9))
+        >>> fedpriv.plan([100], strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases
+        5
     """
 
     beta: Fraction = 0.9
@@ -127,11 +139,17 @@ class Adam:
     """Adam (Kingma and Ba, 2015), as `torch.optim.Adam`; with `noise_floor` DP-AdamBC (Tang et al., 2024).
 
     Args:
-        beta1: Decay of the first moment.
-        beta2: Decay of the second moment.
-        eps: Added to the root of the second moment; not used with `noise_floor`.
-        noise_floor: Subtract the known variance of the noise from the second moment, but leave at least this much: the
-            paper's gamma'. None leaves the noise in.
+        beta1: Decay of the first moment, in [0, 1); 0.9 by default.
+        beta2: Decay of the second moment, in [0, 1); 0.999 by default.
+        eps: Added to the root of the second moment, 1e-8 by default; not used with `noise_floor`.
+        noise_floor: If given, the known variance of the noise is subtracted from the second moment, down to this value
+            (the paper's gamma'). None (default) subtracts nothing.
+
+    Examples:
+        >>> import fedpriv
+        >>> strategy = fedpriv.gradient_descent(0.1, optimizer=fedpriv.Adam(noise_floor=1e-8))
+        >>> fedpriv.plan([100], strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases
+        5
     """
 
     beta1: Fraction = 0.9
@@ -171,9 +189,21 @@ class Adam:
 @checked("strategy.optimizer")
 @dataclass(frozen=True)
 class AdamW:
-    """`Adam` whose every step first shrinks x by `size weight_decay` (Loshchilov and Hutter, 2019).
+    """`Adam` with decoupled weight decay: each step first shrinks x by `size weight_decay` (Loshchilov and Hutter,
+    2019).
 
-    Other options are Adam's.
+    Args:
+        beta1: As for `Adam`.
+        beta2: As for `Adam`.
+        eps: As for `Adam`.
+        weight_decay: Weight decay per unit of step size; 0.01 by default.
+        noise_floor: As for `Adam`.
+
+    Examples:
+        >>> import fedpriv
+        >>> strategy = fedpriv.gradient_descent(0.1, optimizer=fedpriv.AdamW(weight_decay=0.1))
+        >>> fedpriv.plan([100], strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases
+        5
     """
 
     beta1: Fraction = 0.9
@@ -206,7 +236,7 @@ class AdamW:
 
 @dataclass(frozen=True)
 class DecayGroups:
-    """The weight decay of each parameter, as in parameter groups of torch: often none of biases.
+    """The weight decay of each parameter, as in parameter groups of torch; biases often have none.
 
     Attributes:
         groups: Number of entries of each parameter, in the order of a row, and its weight decay.
@@ -227,7 +257,7 @@ class WeightDecay:
     Args:
         weight_decay: One for all parameters, or one for each.
         optimizer: Makes the step.
-        is_decoupled: Whether a step first shrinks x by `size weight_decay` instead, as in AdamW.
+        is_decoupled: True if a step first shrinks x by `size weight_decay` instead, as in AdamW.
     """
 
     weight_decay: NonNegative | DecayGroups
@@ -236,7 +266,7 @@ class WeightDecay:
 
     @property
     def corrects(self) -> bool:
-        """Whether the other optimiser does."""
+        """True if the other optimiser subtracts the noise variance."""
         return self.optimizer.corrects
 
     def init(self, x: Tensor) -> Any:  # noqa: ANN401 - the state of any optimiser
@@ -264,7 +294,7 @@ class WeightDecay:
 
 @dataclass(frozen=True)
 class ClientOptimizerState:
-    """State of a local step with an optimiser.
+    """State of a client update with an optimiser.
 
     Attributes:
         t: Rounds so far.

@@ -14,7 +14,13 @@ from fedpriv.settings.checks import Bound, NonNegative, Ratio, checked
 @checked("strategy.output")
 @dataclass(frozen=True)
 class Last:
-    """Reports the model of the last round."""
+    """Reports the model of the last round (the default of strategies).
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.fedavg(0.1).output
+        Last()
+    """
 
     def init(self, received: Tensor) -> None:
         """Has no state."""
@@ -44,8 +50,16 @@ class RunningAverage:
 class Averaged:
     """Reports the average of all rounds' models, with weight `t**power` in round `t` = 1, 2, ...
 
-    It is computed from released models, so it costs no epsilon. `power = 0` is Polyak-Ruppert averaging; larger powers
-    forget the first rounds faster (Shamir and Zhang, 2013, polynomial-decay averaging).
+    It is computed from released models, so it costs no epsilon.
+
+    Args:
+        power: 0 (default) is Polyak-Ruppert averaging; larger powers give the first rounds less weight (Shamir and
+            Zhang, 2013, polynomial-decay averaging).
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.fedavg(0.1, average=2.0).output
+        Averaged(power=2.0)
     """
 
     power: NonNegative = 0.0
@@ -81,9 +95,19 @@ class Following:
 @checked("strategy.average")
 @dataclass(frozen=True)
 class Ema:
-    """Reports the exponential moving average of the rounds' models, `e = decay e + (1 - decay) x`, from the first on.
+    """Reports the exponential moving average of the rounds' models, `e = decay e + (1 - decay) x`, from the first round
+    on.
 
-    It is computed from released models, so it costs no epsilon. As torch's `AveragedModel` with `get_ema_avg_fn`.
+    It is computed from released models, so it costs no epsilon. It equals torch's `AveragedModel` with
+    `get_ema_avg_fn`.
+
+    Args:
+        decay: Weight of the earlier average, in (0, 1); 0.99 by default.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.fedavg(0.1, average=fedpriv.Ema(0.9)).output
+        Ema(decay=0.9)
     """
 
     decay: Ratio = 0.99
@@ -129,7 +153,7 @@ def last_or_average(average: float | Ema | None) -> Last | Averaged | Ema:
 
 @dataclass(frozen=True)
 class Consensus:
-    """Reports the server's model, without the numbers that it broadcasts beside it."""
+    """Reports the server's model, without the other numbers of its broadcast."""
 
     extras: int = 2
 

@@ -1,7 +1,7 @@
-"""Checks that a user's local step and aggregator are complete and fit together, when they become a `Strategy`.
+"""Checks that a user's client update and aggregator are complete and fit together, when they become a `Strategy`.
 
 Copies of both are called once with parameters zero of three clients, `[3, 2]`, and an oracle and a network without
-data. The results must have the promised types and shapes. An error that a user's code raises is left to the plan,
+data. The results must have the required types and shapes. An error in a user's code is left to the plan,
 which calls it with the right number of clients.
 """
 
@@ -39,11 +39,11 @@ _AGGREGATOR_LINES = {
 
 
 def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Checks a local step and an aggregator.
+    """Checks a client update and an aggregator.
 
     Raises:
-        ConfigError: one lacks something (names the line to add), they exchange different values, or what they return
-            has another type or shape.
+        ConfigError: one lacks an attribute (the message contains the line to add), they exchange different values, or
+            what they return has another type or shape.
     """
     _check_complete("strategy.local_step", step, _STEP_LINES, other="aggregator")
     _check_complete("strategy.aggregator", aggregator, _AGGREGATOR_LINES, other="local step")
@@ -60,19 +60,19 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
     try:
         # the user's objects may record their calls
         step, aggregator = copy.deepcopy((step, aggregator))
-    except Exception:  # whatever a user's object holds
+    except Exception:  # a user's object can hold anything
         return
     _check_calls(step, aggregator)
 
 
 def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -> None:  # noqa: ANN401
-    """Refuses a local step or aggregator without an attribute or method, or with one of another type."""
+    """Raises if a client update or aggregator lacks an attribute or method, or has one of another type."""
     if inspect.isclass(value):
-        raise ConfigError(field, value.__name__, f"is a class: make an object of it, {value.__name__}()")
+        raise ConfigError(field, value.__name__, f"is a class: pass an object, {value.__name__}()")
     name = type(value).__name__
     kind = field.partition(".")[2].replace("_", " ")
     if inspect.isfunction(value):
-        fix = f"is a function: a {kind} is an object of a class with {', '.join(lines)}"
+        fix = f"is a function: a {kind} must be an object of a class with {', '.join(lines)}"
         raise ConfigError(field, value.__name__, fix)
     lacking = [
         attribute
@@ -80,14 +80,16 @@ def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -
         if not (callable(value) if attribute == "__call__" else hasattr(value, attribute))
     ]
     if len(lacking) == len(lines):
-        raise ConfigError(field, value, f"is no {kind}: a class of yours needs {', '.join(lacking)}")
+        raise ConfigError(field, value, f"is not a {kind}: your class needs {', '.join(lacking)}")
     if lacking:
         added = "; ".join(lines[attribute] for attribute in lacking)
         raise ConfigError(field, name, f"has no {' and no '.join(lacking)}: add to the class: {added}")
     for attribute in ("receives", "sends"):
         words = getattr(value, attribute)
         if isinstance(words, str):
-            raise ConfigError(f"{field}.{attribute}", words, f"is text: write a tuple, ({words!r},), as the {other}'s")
+            raise ConfigError(
+                f"{field}.{attribute}", words, f"is text: write a tuple, ({words!r},), like the {other}'s"
+            )
         if not isinstance(words, tuple):
             raise ConfigError(f"{field}.{attribute}", words, f"must be a tuple of names: {lines[attribute]}")
     for attribute in ("linear", "is_sum"):
@@ -106,7 +108,7 @@ def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -
 
 
 def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a user
-    """Calls each method once, and checks what it returns."""
+    """Calls each method once, and checks the return value."""
     params = torch.zeros(_CLIENTS, _DIM)
     step_name = type(step).__name__
     aggregator_name = type(aggregator).__name__
@@ -143,8 +145,8 @@ def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a use
     received_next, next_server_state = _unpack_pair(call_aggregator, answer, "received, state")
     _check_tensor(call_aggregator, "what clients receive", received_next)
     if received_next.shape != received.shape:
-        fix = f"what clients receive has the shape {list(received_next.shape)}, and {init_aggregator} gives "
-        raise ConfigError("strategy", call_aggregator, f"{fix}{list(received.shape)}: give the same one")
+        fix = f"what clients receive has the shape {list(received_next.shape)}, but {init_aggregator} returns "
+        raise ConfigError("strategy", call_aggregator, f"{fix}{list(received.shape)}: return the same shape")
     _check_state(call_aggregator, next_server_state)
     _check_same(call_aggregator, init_aggregator, server_state, next_server_state)
 
@@ -169,38 +171,38 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
             close = nearest(str(error.name), names)
             if "did you mean" in close:
                 close += f" (there are: {', '.join(names)})"
-            fix = f"the {kind} has none of this name{close}"
+            fix = f"the {kind} has no attribute of this name{close}"
             raise ConfigError("strategy", f"{kind}.{error.name}", fix) from error
         return _RAISED
-    except Exception:  # whatever a user's code raises
+    except Exception:  # a user's code can raise anything
         return _RAISED
 
 
 def _unpack_pair(where: str, answer: object, names: str) -> tuple[Any, Any]:
-    """Refuses a result that is no pair; `names` are those of its values."""
+    """Raises if a result is no pair; `names` are the names of its values."""
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise ConfigError("strategy", f"{where} -> {_kind(answer)}", f"must return two things: return {names}")
     return answer
 
 
 def _check_tensor(where: str, description: str, value: object) -> None:
-    """Refuses a value that has no row for each client; rows may be longer than the parameters, e.g. of two vectors."""
+    """Raises if a value has no row for each client; rows may be longer than the parameters, e.g. of two vectors."""
     if not isinstance(value, Tensor):
-        fix = f"{description} must be a tensor [n, dim], a row for each client; it is {_kind(value)}"
+        fix = f"{description} must be a tensor [n, dim], one row per client; it is {_kind(value)}"
         raise ConfigError("strategy", where, fix)
     if value.ndim == 2 and len(value) == _CLIENTS:
         return
     shape = [_CLIENTS, _DIM]
-    fix = f"{description} must have the shape [n, dim], a row for each client; for {shape} it is {list(value.shape)}"
+    fix = f"{description} must have the shape [n, dim], one row per client; for {shape} it is {list(value.shape)}"
     if value.ndim == 1 and len(value) != _CLIENTS:
-        fix += "; a mean over clients is network.mean(message), which has a row for each"
+        fix += "; a mean over clients is network.mean(message), which has one row per client"
     if value.ndim == 2 and len(value) == 1:
-        fix += "; send one row to all with network.scatter(row), or row.expand_as(params)"
+        fix += "; send one row to all clients with network.scatter(row), or row.expand_as(params)"
     raise ConfigError("strategy", where, fix)
 
 
 def _check_state(where: str, state: object) -> None:
-    """Refuses a state with a value that cannot be stored."""
+    """Raises if a state has a value that cannot be stored."""
     try:
         flatten_with_names(state)
     except ConfigError as error:
@@ -209,22 +211,22 @@ def _check_state(where: str, state: object) -> None:
 
 
 def _check_rows(where: str, state: object) -> None:
-    """Refuses a local step's state with a tensor that has no row for each client."""
+    """Raises if a client update's state has a tensor without a row for each client."""
     for name, leaf in flatten_with_names(state).items():
         if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) != _CLIENTS:
             fix = (
-                f"{name or 'its state'} must have a row for each client, [n, ...]; for {_CLIENTS} clients it is "
-                f"{list(leaf.shape)}. What is one for all is a number, or a tensor of shape []"
+                f"{name or 'its state'} must have one row per client, [n, ...]; for {_CLIENTS} clients it is "
+                f"{list(leaf.shape)}. A value for all clients must be a number, or a tensor of shape []"
             )
             raise ConfigError("strategy", where, fix)
 
 
 def _check_same(where: str, init: str, before: object, after: object) -> None:
-    """Refuses a state with other names after a round: a checkpoint could not be restored."""
+    """Raises if a state has other names after a round: a checkpoint could not be restored."""
     expected = set(flatten_with_names(before))
     actual = set(flatten_with_names(after))
     if expected != actual:
-        fix = f"its state has the parts {_join(actual)}, and {init} makes {_join(expected)}: keep the same ones"
+        fix = f"its state has the parts {_join(actual)}, but {init} creates {_join(expected)}: keep the same parts"
         raise ConfigError("strategy", where, fix)
 
 

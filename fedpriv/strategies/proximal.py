@@ -28,7 +28,7 @@ class Proximal(Protocol):
         ...
 
     def value(self, x: Tensor) -> Tensor:
-        """Returns `h` of each row, `[..., dim] -> [...]`; 0 for an indicator, in whose set rows are assumed to be."""
+        """Returns `h` of each row, `[..., dim] -> [...]`; 0 for an indicator, assuming that rows are in its set."""
         ...
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
@@ -39,7 +39,14 @@ class Proximal(Protocol):
 @checked("regularizer")
 @dataclass(frozen=True)
 class Zero:
-    """`h = 0`."""
+    """No regulariser: `h = 0`.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.strategies import Zero
+        >>> Zero().prox(torch.tensor([[1.0, -2.0]]), 0.5).tolist()
+        [[1.0, -2.0]]
+    """
 
     @property
     def strong_convexity(self) -> float:
@@ -48,7 +55,7 @@ class Zero:
 
     @property
     def remainder(self) -> Zero:
-        """The function itself: nothing of it is strongly convex."""
+        """The function itself: it has no strongly convex part."""
         return self
 
     def value(self, x: Tensor) -> Tensor:
@@ -63,7 +70,17 @@ class Zero:
 @checked("regularizer.l2")
 @dataclass(frozen=True)
 class L2:
-    """`h = lam/2 ||x||_2^2`."""
+    """Squared l2 norm: `h = lam/2 ||x||_2^2`.
+
+    Args:
+        lam: Weight; positive.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.strategies import L2
+        >>> L2(lam=2.0).prox(torch.tensor([[1.0, -2.0]]), 0.5).tolist()
+        [[0.5, -1.0]]
+    """
 
     lam: Positive
 
@@ -89,7 +106,17 @@ class L2:
 @checked("regularizer.l1")
 @dataclass(frozen=True)
 class L1:
-    """`h = lam ||x||_1`."""
+    """l1 norm: `h = lam ||x||_1`.
+
+    Args:
+        lam: Weight; positive.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.strategies import L1
+        >>> L1(lam=1.0).prox(torch.tensor([[1.0, -2.0, 0.25]]), 0.5).tolist()
+        [[0.5, -1.5, 0.0]]
+    """
 
     lam: Positive
 
@@ -100,7 +127,7 @@ class L1:
 
     @property
     def remainder(self) -> L1:
-        """The function itself: nothing of it is strongly convex."""
+        """The function itself: it has no strongly convex part."""
         return self
 
     def value(self, x: Tensor) -> Tensor:
@@ -115,7 +142,18 @@ class L1:
 @checked("regularizer.elastic_net")
 @dataclass(frozen=True)
 class ElasticNet:
-    """`h = l1 ||x||_1 + l2/2 ||x||_2^2`."""
+    """l1 and squared l2 norm: `h = l1 ||x||_1 + l2/2 ||x||_2^2`.
+
+    Args:
+        l1: Weight of the l1 norm; positive.
+        l2: Weight of the squared l2 norm; positive.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.strategies import ElasticNet
+        >>> ElasticNet(l1=1.0, l2=2.0).prox(torch.tensor([[1.0, -2.0]]), 0.5).tolist()
+        [[0.25, -0.75]]
+    """
 
     l1: Positive
     l2: Positive
@@ -142,7 +180,17 @@ class ElasticNet:
 @checked("regularizer.ball")
 @dataclass(frozen=True)
 class Ball:
-    """Indicator of `||x||_2 <= radius`."""
+    """Constraint: indicator of `||x||_2 <= radius`.
+
+    Args:
+        radius: Largest l2 norm; positive.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.strategies import Ball
+        >>> Ball(radius=5.0).prox(torch.tensor([[6.0, 8.0]]), 0.5).tolist()
+        [[3.0, 4.0]]
+    """
 
     radius: Positive
 
@@ -153,7 +201,7 @@ class Ball:
 
     @property
     def remainder(self) -> Ball:
-        """The function itself: nothing of it is strongly convex."""
+        """The function itself: it has no strongly convex part."""
         return self
 
     def value(self, x: Tensor) -> Tensor:
@@ -168,7 +216,17 @@ class Ball:
 @checked("regularizer.box")
 @dataclass(frozen=True)
 class Box:
-    """Indicator of `[-bound, bound]^dim`."""
+    """Constraint: indicator of `[-bound, bound]^dim`.
+
+    Args:
+        bound: Largest absolute value of an entry; positive.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.strategies import Box
+        >>> Box(bound=1.0).prox(torch.tensor([[3.0, -0.5]]), 0.5).tolist()
+        [[1.0, -0.5]]
+    """
 
     bound: Positive
 
@@ -179,7 +237,7 @@ class Box:
 
     @property
     def remainder(self) -> Box:
-        """The function itself: nothing of it is strongly convex."""
+        """The function itself: it has no strongly convex part."""
         return self
 
     def value(self, x: Tensor) -> Tensor:
@@ -194,7 +252,17 @@ class Box:
 @checked("regularizer.simplex")
 @dataclass(frozen=True)
 class Simplex:
-    """Indicator of `x >= 0, sum(x) = total`."""
+    """Constraint: indicator of `x >= 0, sum(x) = total`.
+
+    Args:
+        total: Sum of the entries; 1 by default.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.strategies import Simplex
+        >>> Simplex().prox(torch.tensor([[1.0, 0.5, -1.0]]), 0.5).tolist()
+        [[0.75, 0.25, 0.0]]
+    """
 
     total: Positive = 1.0
 
@@ -205,7 +273,7 @@ class Simplex:
 
     @property
     def remainder(self) -> Simplex:
-        """The function itself: nothing of it is strongly convex."""
+        """The function itself: it has no strongly convex part."""
         return self
 
     def value(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Step sizes of rounds t = 1, 2, ...: a number, one of these schedules, or the user's own function of the round.
+"""Step sizes of rounds t = 1, 2, ...: a number, one of these schedules, or a function of the round.
 
-Every strategy takes them in the same way. They are public: a schedule must not look at data. `Penalty` is the sequence
-of ADMM's penalty parameter.
+Every strategy takes them in the same way. They are public: a schedule must not depend on data. `Penalty` is the
+sequence of ADMM's penalty parameter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OrFunction(Bound):
     """A number in the interval, or a function of the round."""
 
     def complaint(self, kind: object, value: object) -> str | None:
-        """See `Bound`; accepts any function, whose values are checked when it is called."""
+        """See `Bound`; accepts any function: its values are checked when it is called."""
         if callable(value):
             return None
         return super().complaint(float, value)
@@ -57,7 +57,7 @@ def in_round(rate: Number, t: int) -> float:
     """
     value = in_round_or_infinite(rate, t)
     if math.isinf(value):
-        raise _wrong(rate, f"gives {value} in round {t}: it must be finite")
+        raise _wrong(rate, f"returns {value} in round {t}: it must be finite")
     return value
 
 
@@ -69,10 +69,10 @@ def in_round_or_infinite(rate: Number, t: int) -> float:
         value = rate(t)
     except (ArithmeticError, ConfigError):
         raise  # from fedpriv's schedules: the error is in their parameters, not in a user's function
-    except Exception as error:  # whatever a user's function raises
-        raise _wrong(rate, f"fails in round {t} ({in_short(error)})") from error
+    except Exception as error:  # a user's function can raise anything
+        raise _wrong(rate, f"raises in round {t} ({in_short(error)})") from error
     if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
-        raise _wrong(rate, f"gives {cut(repr(value))} in round {t}: it must be a number of at least 0")
+        raise _wrong(rate, f"returns {cut(repr(value))} in round {t}: it must be a number of at least 0")
     return float(value)
 
 
@@ -84,7 +84,7 @@ def clock(*rates: Number) -> Rounds | None:
 
 
 def ticked(clock: Rounds | None) -> tuple[int, Rounds | None]:
-    """Returns the number of the round that begins, from 1, and the next clock; 1 in every round without a clock."""
+    """Returns the number of the round, from 1, and the next counter; 1 in every round without a counter."""
     if clock is None:
         return 1, None
     return clock.t + 1, Rounds(clock.t + 1)
@@ -97,7 +97,19 @@ def _wrong(rate: Number, fix: str) -> ConfigError:
 @checked("strategy.step_size")
 @dataclass(frozen=True)
 class StepSize:
-    """Step size `scale * ratio**(t - 1) / t**power` of round `t` = 1, 2, ...: constant, polynomial or geometric."""
+    """Step size `scale * ratio**(t - 1) / t**power` of round `t` = 1, 2, ...: constant, polynomial or geometric.
+
+    Args:
+        scale: Step size of round 1; 1 by default.
+        power: Power of the polynomial decay; 0 (default) for none.
+        ratio: Ratio of geometric steps; 1 (default) for none.
+
+    Examples:
+        >>> import fedpriv
+        >>> step_size = fedpriv.StepSize(0.5, power=1.0)
+        >>> step_size(1), step_size(5)
+        (0.5, 0.1)
+    """
 
     scale: Positive = 1.0
     power: Finite = 0.0
@@ -130,12 +142,18 @@ class Cosine:
 
     Args:
         peak: Largest value.
-        rounds: Rounds of the run.
-        floor: Value towards which it falls.
-        warmup: Rounds of the warm-up before; see `Warmup`.
+        rounds: Number of rounds of the run.
+        floor: Value of the end of the cosine; 0 by default.
+        warmup: Number of warm-up rounds at the start, 0 by default; see `Warmup`.
 
     Raises:
         ConfigError: the warm-up does not end before the run does.
+
+    Examples:
+        >>> import fedpriv
+        >>> schedule = fedpriv.Cosine(peak=1.0, rounds=4)
+        >>> [round(schedule(t), 3) for t in (1, 2, 3, 4)]
+        [1.0, 0.854, 0.5, 0.146]
     """
 
     peak: Positive
@@ -158,7 +176,17 @@ class Cosine:
 @checked("strategy.schedule")
 @dataclass(frozen=True)
 class Warmup:
-    """Rises linearly, `peak t / rounds`, and stays at `peak` from round `rounds` on."""
+    """Rises linearly, `peak t / rounds`, and stays at `peak` from round `rounds` on.
+
+    Args:
+        peak: Largest value; positive.
+        rounds: Number of rounds until it is reached.
+
+    Examples:
+        >>> import fedpriv
+        >>> [fedpriv.Warmup(peak=0.4, rounds=4)(t) for t in (1, 2, 4, 9)]
+        [0.1, 0.2, 0.4, 0.4]
+    """
 
     peak: Positive
     rounds: Count
@@ -171,7 +199,18 @@ class Warmup:
 @checked("strategy.schedule")
 @dataclass(frozen=True)
 class Steps:
-    """Starts at `start` and is multiplied by `factor` after every `every` rounds."""
+    """Starts at `start` and is multiplied by `factor` after every `every` rounds.
+
+    Args:
+        start: First value; positive.
+        every: Number of rounds between two changes.
+        factor: Factor of a change, in (0, 1]; 0.1 by default.
+
+    Examples:
+        >>> import fedpriv
+        >>> [fedpriv.Steps(start=0.8, every=10, factor=0.5)(t) for t in (1, 10, 11)]
+        [0.8, 0.8, 0.4]
+    """
 
     start: Positive
     every: Count
@@ -185,7 +224,17 @@ class Steps:
 @checked("strategy.eta")
 @dataclass(frozen=True)
 class Decay:
-    """A positive sequence `scale / t**power`, `t` = 1, 2, ...; `scale = inf` leaves out the term it belongs to."""
+    """Polynomial decay `scale / t**power` in round `t` = 1, 2, ...
+
+    Args:
+        scale: Value of round 1, 1 by default; `inf` leaves out the term that it belongs to.
+        power: Power of the decay; 0.5 by default.
+
+    Examples:
+        >>> import fedpriv
+        >>> [fedpriv.Decay(scale=1.0, power=0.5)(t) for t in (1, 4)]
+        [1.0, 0.5]
+    """
 
     scale: PositiveOrInfinite = 1.0
     power: Finite = 0.5
@@ -201,10 +250,15 @@ class Penalty:
     """Penalty parameter `rho_t = min(1e9, scale * growth**floor(t / period) + offset)`, eq 21 of Ryu and Kim (2022).
 
     Args:
-        scale: The term that grows.
-        offset: A constant term; one of the two is positive.
-        growth: Factor by which `scale` grows after each period; 1 keeps `rho_t` constant.
-        period: Rounds of a period.
+        scale: The term that grows; 2 by default.
+        offset: A constant term, 0 by default; one of the two terms is positive.
+        growth: Factor by which `scale` grows after each period; 1 (default) keeps `rho_t` constant.
+        period: Number of rounds of a period; 10 000 by default.
+
+    Examples:
+        >>> import fedpriv
+        >>> [fedpriv.Penalty(scale=2.0, growth=1.5, period=10)(t) for t in (1, 10)]
+        [2.0, 3.0]
     """
 
     scale: NonNegative = 2.0

@@ -30,7 +30,7 @@ class Solver(Protocol):
     """Minimises `values` from `start` until every row's gradient is at most `tolerance` in the infinity norm."""
 
     def prepare(self, values: Values, start: Tensor) -> Tensor:
-        """Returns what can be computed once for many solves: one row for each problem, of any width."""
+        """Returns values that can be computed once for many solves: one row for each problem, of any width."""
         ...
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
@@ -60,6 +60,14 @@ class LBFGS:
     Args:
         history: Number of stored pairs (step, change of the gradient).
         iterations: Largest number of iterations.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.strategies import LBFGS
+        >>> values = lambda x: (x - 2.0).square().sum(-1)
+        >>> start = torch.zeros(1, 1, dtype=torch.float64)
+        >>> round(LBFGS().solve(values, start, 1e-6, start).item(), 3)
+        2.0
     """
 
     history: Count = 10
@@ -203,7 +211,7 @@ def _descend(values: Values, start: Tensor, tolerance: float, iterations: int, d
 
 
 def _falls(step: Tensor, g: Tensor) -> Tensor:
-    """Returns whether a step goes downhill, `[k, 1]`."""
+    """Returns True if a step goes downhill, `[k, 1]`."""
     return (step * g).sum(1, keepdim=True) < 0
 
 

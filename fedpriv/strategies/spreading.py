@@ -1,4 +1,4 @@
-"""Replace an object among a factory's parameters by that object's own fields: `spread(inexact_admm, step=Prox)`.
+"""Replaces an object among a factory's parameters by the object's fields: `spread(inexact_admm, step=Prox)`.
 
 The result has simple options only, as configurations need. Names, annotations, bounds and defaults are read from the
 factory and from the objects' classes.

@@ -1,7 +1,7 @@
 """The state that a strategy keeps between rounds: store it, restore it, and take the rows of some clients.
 
 A state is a tensor, a number, None (no state), or a dataclass, tuple or dict of states. In the state of a
-local step, a tensor has one row for each client, `[n, ...]`, which starts as a function of the client's row of the
+client update, a tensor has one row for each client, `[n, ...]`, which starts as a function of the client's row of the
 parameters; numbers and tensors of shape `[]` are public and the same for all clients.
 """
 
@@ -22,7 +22,7 @@ Leaf = Tensor | bool | int | float
 
 
 class RowStore(ABC):
-    """A tensor `[n, ...]` of a local step's state that is stored elsewhere; it replaces the tensor in the state."""
+    """A tensor `[n, ...]` of a client update's state that is stored elsewhere; it replaces the tensor in the state."""
 
     @abstractmethod
     def select(self, cohort: Tensor | None) -> Tensor:
@@ -47,7 +47,7 @@ _LEAVES = (Tensor, RowStore, bool, int, float)
 
 @dataclass(frozen=True)
 class Rounds:
-    """State of a local step that depends only on the number of rounds.
+    """State of a client update that depends only on the number of rounds.
 
     Attributes:
         t: Rounds so far.
@@ -65,7 +65,7 @@ def unflatten_like(like: S, leaves: Mapping[str, Leaf]) -> S:
     """Returns a state with the structure of `like`, from named leaves; the shapes of tensors may differ.
 
     Raises:
-        KeyError: the names are not those of such a state.
+        KeyError: the names do not belong to such a state.
     """
     different = flatten_with_names(like).keys() ^ leaves.keys()
     if different:
@@ -84,12 +84,12 @@ def unflatten_like(like: S, leaves: Mapping[str, Leaf]) -> S:
 
 
 def has_rows(state: object) -> bool:
-    """Returns whether a local step's state has a row for each client."""
+    """Returns True if a client update's state has a row for each client."""
     return len(shared_leaves(state)) < len(flatten_with_names(state))
 
 
 def shared_leaves(state: object) -> dict[str, Leaf]:
-    """Returns the public leaves of a local step's state by name: they change even if a client does not take part."""
+    """Returns the public leaves of a client update's state by name: they change even if a client does not take part."""
     if state is None:
         return {}
     return {
@@ -132,7 +132,7 @@ def scatter_rows(state: S, cohort: Tensor | None, rows: S) -> S:
 
     Args:
         state: The state of all clients, `[n, ...]`.
-        cohort: The clients whose rows are replaced, `[k]`; None replaces all.
+        cohort: The clients of the replaced rows, `[k]`; None replaces all.
         rows: The state of these clients, `[k, ...]`.
     """
     if state is None and rows is None:
@@ -191,5 +191,5 @@ def _fields(state: Any) -> dict[str, Any]:  # noqa: ANN401 - any state
         return {str(index): value for index, value in enumerate(state)}
     if isinstance(state, Mapping):
         return dict(state)
-    fix = "keep tensors and numbers, in a dataclass, a tuple or a dict, or None"
+    fix = "must be None, or tensors and numbers in a dataclass, a tuple or a dict"
     raise ConfigError("strategy", type(state).__name__, fix)

@@ -21,7 +21,7 @@ from fedpriv.strategies.optimizers import Adam, AdamW, DecayGroups, Momentum, Op
 
 _NO_EFFECT = {"foreach", "fused", "capturable", "differentiable", "params", "weight_decay"}  # the last is read apart
 _OFF = {"dampening": 0, "maximize": False, "amsgrad": False}
-_OWN_RULE = "use SGD, Adam or AdamW, or write an optimiser for fedpriv.fedavg and call fedpriv.train"
+_OWN_RULE = "use SGD, Adam or AdamW, or write an optimizer for fedpriv.fedavg and call fedpriv.train"
 
 
 def from_torch(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> tuple[float, Optimizer[Any]]:
@@ -36,17 +36,15 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
     """
     kind = type(optimizer)
     if kind.__module__.startswith("opacus."):
-        fix = "is Opacus' wrapper, which adds noise of its own: give the optimizer before make_private"
+        fix = "is a wrapper of Opacus, which adds its own noise: pass the optimizer before make_private"
         raise ConfigError("optimizer", kind.__name__, fix)
     if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         raise ConfigError("optimizer", kind.__name__, f"has no counterpart in fedpriv: {_OWN_RULE}")
     if optimizer.state:
-        fix = "has made steps already, and fedpriv would start anew: make a new one"
+        fix = "has made steps already, which fedpriv would ignore: create a new one"
         raise ConfigError("optimizer", kind.__name__, fix)
     if any("initial_lr" in group for group in optimizer.param_groups):  # torch's schedulers write it there
-        fix = (
-            "has a scheduler, which nobody would step: write the run out with fedpriv.train and a schedule, e.g. Cosine"
-        )
+        fix = "has a scheduler, which would never be stepped: use fedpriv.train with a schedule, e.g. Cosine"
         raise ConfigError("optimizer.lr", kind.__name__, fix)
     options = _options(optimizer)
     for name, off in _OFF.items():
@@ -66,12 +64,12 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
         chosen = Adam(beta1, beta2, float(options.pop("eps")))
     if options:  # of a later version of torch
         name, value = next(iter(options.items()))
-        raise ConfigError(f"optimizer.{name}", value, f"is not known to fedpriv: {_OWN_RULE}")
+        raise ConfigError(f"optimizer.{name}", value, f"is unknown to fedpriv: {_OWN_RULE}")
     return learning_rate, _with_decay(chosen, _decays(optimizer, parameters), is_decoupled=is_decoupled)
 
 
 def _with_decay(plain: Optimizer[Any], decays: Sequence[tuple[int, float]], *, is_decoupled: bool) -> Optimizer[Any]:
-    """Returns an optimiser with the weight decay of torch's: of all parameters, or of each by itself."""
+    """Returns an optimiser with the weight decay of torch's: of all parameters, or of each parameter."""
     different = {decay for _, decay in decays}
     if len(different) > 1:
         return WeightDecay(DecayGroups(tuple(decays)), plain, is_decoupled)
@@ -112,6 +110,6 @@ def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     for group in others:
         for name, value in group.items():
             if value != first[name]:
-                fix = f"differs between parameter groups ({first[name]} and {value}): give all the same"
+                fix = f"differs between parameter groups ({first[name]} and {value}): use the same in all"
                 raise ConfigError(f"optimizer.{name}", value, fix)
     return first

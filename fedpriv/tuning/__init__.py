@@ -1,4 +1,4 @@
-"""Searches for good settings, with the price of the search in its epsilon: a plan, then trials, then the best one."""
+"""Searches for good settings, with the cost of the search in its epsilon: a plan, then trials, then the best one."""
 
 from fedpriv.tuning.search import Outcome, Search, Trial
 from fedpriv.tuning.settings import Hidden, Sampler, SearchSettings

@@ -1,4 +1,4 @@
-"""Several configurations on one task: each trained several times, in folders of their own, and priced together."""
+"""Several configurations on one task: each trained several times, in separate folders, with their total cost."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ConfigComparison:
     Args:
         paths: Configurations to compare.
         overrides: Settings that are changed in all of them.
-        variants: Settings that are changed in one line of the comparison each, e.g. `rounds=40`; every configuration
-            is trained with each of them. Empty to train the configurations as they are.
-        seeds: Runs of each, with public seeds 0, 1, ... and secret noise of their own.
+        variants: Settings that are changed in one line of the comparison each, e.g. `rounds=40`; every configuration is
+            trained with each of them. Empty to train the configurations unchanged.
+        seeds: Number of runs of each, with public seeds 0, 1, ... and separate secret noise.
 
     Raises:
-        ConfigError: there is nothing to compare, the tasks differ, or all runs would share their noise.
+        ConfigError: If there is nothing to compare, the tasks differ, or all runs would share their noise.
 
     Attributes:
         configs: By name, the configuration of each seed.
@@ -40,7 +40,7 @@ class ConfigComparison:
             for variant in variants or [""]:
                 name = " ".join(text for text in (path.stem if len(paths) > 1 else "", variant) if text) or path.stem
                 if name in self.configs:
-                    raise ConfigError("comparison", name, "is named twice: give each file and --with once")
+                    raise ConfigError("comparison", name, "is named twice: name each file and --with once")
                 changed = [*overrides]
                 if variant:
                     changed.append(variant)
@@ -48,14 +48,14 @@ class ConfigComparison:
         first_name = next(iter(self.configs))
         for name, configs in self.configs.items():
             if configs[0].secret_seed is not None:
-                fix = "would be that of several runs, which then share their noise: leave it out"
+                fix = "would be used by several runs, which would then share their noise: leave it out"
                 raise ConfigError(f"{name}: secret_seed", configs[0].secret_seed, fix)
             if configs[0].data != self.configs[first_name][0].data:
-                fix = f"differs from that of {first_name}, so that metrics do not compare: use the same section data"
+                fix = f"differs from that of {first_name}, so metrics are not comparable: use the same section data"
                 raise ConfigError(f"{name}: data", configs[0].data.name, fix)
 
     def price(self) -> PrivacySpent | None:
-        """Returns what all runs together will cost at most, before any is made; None without a common guarantee."""
+        """Returns the largest total cost of all runs, before any is made; None without a common guarantee."""
         planned = list[RunCost]()
         for name, configs in self.configs.items():
             for seed, config in enumerate(configs):
@@ -76,17 +76,17 @@ class ConfigComparison:
             return None
 
     def run(self, folder: Path, watch: Watch) -> Comparison:
-        """Trains all, each in a folder of its own below `folder`, so that their ledgers stay.
+        """Trains all, each in a separate folder below `folder`, so that their ledgers are kept.
 
         Args:
             folder: A new or empty folder.
             watch: Called with a run's name and the report of every round.
 
         Raises:
-            ConfigError: the folder has something in it.
+            ConfigError: If the folder is not empty.
         """
         if folder.exists() and any(folder.iterdir()):
-            raise ConfigError("--out", str(folder), "has files in it: name a new folder")
+            raise ConfigError("--out", str(folder), "is not empty: name a new folder")
         results: dict[str, tuple[Result, ...]] = {}
         for number, (name, configs) in enumerate(self.configs.items(), start=1):
             trained = list[Result]()
@@ -103,7 +103,7 @@ class ConfigComparison:
 
 
 def _price_of(results: Mapping[str, Sequence[Result]]) -> PrivacySpent | None:
-    """Returns what all runs cost together; None if they have no guarantee in common."""
+    """Returns the total cost of all runs; None if they have no common guarantee."""
     try:
         return total([result for of_setting in results.values() for result in of_setting])
     except PrivacyError:

@@ -1,4 +1,4 @@
-"""How well an attacker who sees everything can tell whether one unit is among the data, at most.
+"""Upper bounds on the success of an attacker who guesses if a unit is in the data and observes everything.
 
 For (epsilon, delta)-differential privacy, false alarms a and misses b of any test obey `b >= 1 - delta - e^epsilon a`
 and the same with a and b swapped (Kairouz, Oh, Viswanath 2015, theorem 2.1). Hence, from even odds,
@@ -6,7 +6,7 @@ and the same with a and b swapped (Kairouz, Oh, Viswanath 2015, theorem 2.1). He
     right guesses            (e^epsilon + delta) / (1 + e^epsilon)
     found, at false alarms a min(1, e^epsilon a + delta, 1 - e^-epsilon (1 - delta - a))
 
-They hold for an attacker who knows all other units, and for `replace_one` between two values of the unit.
+They hold for an attacker with full knowledge of all other units, and for `replace_one` between two values of the unit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def detection_at(false_alarms: float, epsilon: float, delta: float) -> float:
     """Returns the largest probability that a member is found by a test with this rate of false alarms.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: If a number is out of range.
     """
     _check(epsilon, delta)
     if not 0 <= false_alarms <= 1:

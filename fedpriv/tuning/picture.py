@@ -1,4 +1,4 @@
-"""A picture of the trials of a search."""
+"""Draws the trials of a search."""
 
 from __future__ import annotations
 

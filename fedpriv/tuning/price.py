@@ -1,4 +1,4 @@
-"""The price of a search, before anything is released."""
+"""The privacy cost of a search, before anything is released."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fedpriv.tuning.settings import SearchSettings
 
 @dataclass(frozen=True)
 class SearchPrice:
-    """The price of a search.
+    """The privacy cost of a search.
 
     Attributes:
-        spent: The price of the whole search.
-        one_trial: The price of one trial alone.
-        rests_on: The assumptions of the price, in words.
+        spent: The cost of the whole search.
+        one_trial: The cost of one trial alone.
+        rests_on: The assumptions of the cost, as text.
     """
 
     spent: PrivacySpent
@@ -34,26 +34,28 @@ def plan_trial(config: Config) -> Plan:
     """Returns the releases of one trial.
 
     Raises:
-        ConfigError: a setting of the trial cannot be used.
+        ConfigError: If a setting of the trial cannot be used.
     """
     return planned(config, config.seed or 0)
 
 
 def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | None = None) -> SearchPrice:
-    """Returns the price of a whole search.
+    """Returns the privacy cost of a whole search.
 
-    Guarantee: an upper bound. If every trial is seen, it is that of all answers of all trials together: the settings of
-    a trial may depend on earlier scores, but its noise may not. If the number is hidden, see `accounting.search`.
+    Guarantee: an upper bound. If every trial is visible, it is the cost of all releases of all trials together: the
+    settings of a trial may depend on earlier scores, but its noise may not. If the number is hidden, see
+    `accounting.search`.
 
     Args:
         settings: The settings of the search.
-        plans: The plans of the trials, in order; a single plan stands for all trials, which then cost the same.
-        data: What determines the clients' examples, which are then the same in all trials; None if nothing does, as for
-            files that may change while the search is stopped: then a unit may be at the worst client of each trial.
+        plans: The plans of the trials, in order; a single plan represents all trials, which then cost the same.
+        data: The settings that determine the clients' examples, which are then the same in all trials. None if nothing
+            determines them, as for files that may change while the search is stopped: a unit may then be at the worst
+            client of each trial.
 
     Raises:
-        PrivacyError: a hidden number of trials has no price for this adversary.
-        BudgetExhausted: the price is above `settings.epsilon`.
+        PrivacyError: If the cost of a hidden number of trials is unknown for this adversary.
+        BudgetExhausted: If the cost is above `settings.epsilon`.
     """
     one_trial = plans[0].spent()
     if settings.hidden is None:
@@ -69,12 +71,12 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
             for number, plan in enumerate(_plans_of_all_trials(settings, plans))
         ]
         spent = compose(runs, plans[0].privacy.delta)
-        rests_on = "all answers of all trials may be seen; the number of trials and their noise are fixed beforehand"
+        rests_on = "all results of all trials may be seen; the number of trials and their noise are fixed in advance"
     else:
         spent = _price_hidden(settings, plans[0], one_trial, data)
         rests_on = (
-            "only the best trial's model and settings are ever seen: not how many trials there were (a secret "
-            f"{settings.hidden} draw, {settings.trials} on average), how long they took, or the others"
+            "only the best trial's model and settings are ever seen: not the number of trials (a secret "
+            f"{settings.hidden} draw, {settings.trials} on average), their duration, or the other trials"
         )
     if settings.epsilon is not None and spent.epsilon > settings.epsilon:
         raise BudgetExhausted(
@@ -86,19 +88,20 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
 
 
 def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent, data: str | None) -> PrivacySpent:
-    """Returns the price of a search whose number of trials is a secret draw."""
+    """Returns the cost of a search with a number of trials that is a secret draw."""
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
         raise PrivacyError(
-            "a hidden number of trials hides nothing from who sees messages, as under trust: "
-            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --hidden out: then all trials are paid for"
+            "a hidden number of trials protects nothing against anyone who sees messages, as under trust: "
+            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --hidden out: then all trials are "
+            "charged"
         )
     costs = count_costs(plan.records, plan.n_clients)
     client_histories = [history for _, history in histories(costs, plan.n_clients)]
     if data is None:
         client_histories = [ceiling(client_histories)]
     epsilon = search.hidden(settings.number, client_histories, plan.privacy.delta)
-    # what a trial reveals beside its model is never published
+    # a trial's other outputs besides its model are never published
     return replace(one_trial, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients, not_covered=())
 
 
@@ -109,8 +112,8 @@ def _plans_of_all_trials(settings: SearchSettings, plans: Sequence[Plan]) -> lis
 
 
 def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, run_name: str) -> RunCost:
-    """Returns the cost of all answers of all trials, as a lifetime budget charges it."""
-    # each trial draws batches of its own: epochs of one are not those of another
+    """Returns the cost of all releases of all trials, as charged to a lifetime budget."""
+    # each trial draws separate batches: the epochs of different trials are different
     records = [
         replace(record, attempt=trial)
         for trial, plan in enumerate(_plans_of_all_trials(settings, plans))
@@ -128,7 +131,7 @@ def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | Non
 
 
 def check_same_cost(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:
-    """Refuses a trial that costs other than the first, where the price holds only if all trials cost the same.
+    """Raises an error for a trial with another cost than the first, if the total holds only for equal costs.
 
     Args:
         plan: The plan of the trial.
@@ -136,15 +139,15 @@ def check_same_cost(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> No
         chosen: The settings that were chosen for the trial.
 
     Raises:
-        ConfigError: the costs differ; the error names the chosen settings.
+        ConfigError: If the costs differ; the error names the chosen settings.
     """
     costs = (plan.n_clients, plan.privacy.delta, count_costs(plan.records, plan.n_clients))
     if costs == (first.n_clients, first.privacy.delta, count_costs(first.records, first.n_clients)):
         return
     fix = (
-        "would give this trial another noise, or other answers, than the first. A search that learns from scores, or "
-        "hides its number of trials, has a price if all trials cost alike: leave out fields such as rounds, "
-        "privacy.epsilon and local steps, or let the sampler be random and all trials be seen"
+        "would give this trial other noise or other queries than the first. A search that learns from scores, "
+        "or hides its number of trials, has a known privacy cost only if all trials cost the same: leave out "
+        "fields such as rounds, privacy.epsilon and local steps, or use the sampler random with visible trials"
     )
     raise ConfigError("space", dict(chosen), fix)
 

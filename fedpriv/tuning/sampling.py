@@ -18,7 +18,7 @@ Past = Sequence[tuple[dict[str, Value], float | None]]
 def choose(space: Space, settings: SearchSettings, past: Past, seed: int) -> dict[str, Value]:
     """Chooses the settings of the next trial.
 
-    They are a function of the trials so far and of a seed, so that a search that was killed chooses the same again.
+    They are a function of the trials so far and of a seed, so that a resumed search chooses the same settings.
 
     Args:
         space: The fields and their values.
@@ -27,7 +27,7 @@ def choose(space: Space, settings: SearchSettings, past: Past, seed: int) -> dic
         seed: The seed of this choice.
 
     Raises:
-        ConfigError: optuna is not installed.
+        ConfigError: If optuna is not installed.
     """
     try:
         import optuna

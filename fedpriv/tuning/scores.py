@@ -1,7 +1,8 @@
-"""Scores on private test data: for each trial the number of examples that its model gets right, with noise.
+"""Scores on private test data: the noised number of examples that each trial's model classifies correctly.
 
-Guarantee: each trial has one more Gaussian answer, in the price of the search. Who has a record among the training data
-and one among the test data pays for both. The number of test examples counts as public.
+Guarantee: each trial has one more Gaussian release, which is included in the cost of the search. A person with one
+record in the training data and one in the test data is covered at the cost of both. The number of test examples counts
+as public.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from fedpriv.storage import files
 from fedpriv.tuning.settings import METRIC
 
 _SCORE = "noised_score.json"  # in a trial's folder
-_BOUND = 0.5  # an example counts as right or wrong: half above or below the middle
+_BOUND = 0.5  # an example is correct or wrong: half above or below the middle
 
 
 def with_score(plan: Plan, noise: float) -> Plan:
-    """Returns the plan of a trial that releases a score as well."""
+    """Returns the plan of a trial that also releases a score."""
     first = plan.records[0]
     last = plan.records[-1]
     score = Record(
@@ -48,32 +49,32 @@ def with_score(plan: Plan, noise: float) -> Plan:
 
 
 def check(config: Config) -> None:
-    """Refuses runs for which a noised score is no more private than an exact one.
+    """Raises an error for runs in which a noised score is no more private than an exact one.
 
     Raises:
-        ConfigError: a setting does not fit; the error names it.
+        ConfigError: If a setting does not fit; the error names it.
     """
     if config.privacy.unit != "sample":
-        fix = "a noised score protects one test example: take unit sample, or public test data (no score_noise)"
+        fix = "a noisy score protects one test example: use unit sample, or public test data (no score_noise)"
         raise ConfigError("privacy.unit", config.privacy.unit, fix)
     if config.problem.server is not None:
-        fix = "the server trains on the test data: leave it out, or take public test data (no score_noise)"
+        fix = "the server trains on the test data: leave it out, or use public test data (no score_noise)"
         raise ConfigError("problem.server", "(given)", fix)
 
 
 def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation) -> float:
-    """Returns the accuracy of a finished trial's model on the test data, with noise; nothing else of them is released.
+    """Returns a finished trial's noised test accuracy; nothing else about the test data is released.
 
-    It is computed once: the trial's folder holds it before anybody sees it, and it is read from there after a kill.
+    It is computed once: it is stored in the trial's folder before it is returned, and read from there after a kill.
 
     Args:
         config: The configuration of the trial.
         path: The folder of the trial.
-        noise: Standard deviation of the number of right answers, over what one example changes.
-        relation: The relation between neighbouring data sets.
+        noise: Standard deviation of the number of correct predictions, relative to the change due to one example.
+        relation: The neighbouring relation.
 
     Raises:
-        ConfigError: the model predicts no classes.
+        ConfigError: If the model predicts no classes.
     """
     if (path / _SCORE).exists():
         return float(json.loads(files.read(path / _SCORE)))
@@ -81,9 +82,9 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
     model, loss = make_model(config, outline(config))
     model.load_state_dict(torch.load(path / "model.pt", weights_only=True))
     evaluate = Evaluator(model, loss, split.test)
-    # the kind follows from types and shapes alone: an error that depended on values of labels would reveal them
+    # the kind depends only on types and shapes: an error that depended on values of labels would reveal them
     if evaluate.task.kind != "classes":
-        fix = f"is for {METRIC} of whole-number labels and a score for each class: leave it out, or take such"
+        fix = f"needs {METRIC} of whole-number labels and one score per class: leave it out, or use such data"
         raise ConfigError("search.score_noise", noise, fix)
     metrics = evaluate(Layout.of(model).row_of(model))
     count = size(split.test)
@@ -94,10 +95,10 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
 
 
 def add_rounded_noise(right: int, scale: float, randomness: Randomness) -> int:
-    """Adds a real normal number, and rounds the sum to a whole one (`fedpriv.privacy.exact_rounding`).
+    """Adds a real normal number, and rounds the sum to an integer (`fedpriv.privacy.exact_rounding`).
 
     Args:
-        right: The number of right answers.
+        right: The number of correct predictions.
         scale: Standard deviation of the noise.
         randomness: Random streams.
     """
@@ -110,7 +111,7 @@ def add_rounded_noise(right: int, scale: float, randomness: Randomness) -> int:
 
 
 def deviation(noise: float, relation: Relation) -> float:
-    """Returns the deviation of the noise: `noise` times what a neighbour changes, as in `Record`."""
+    """Returns the deviation of the noise: `noise` times the change due to a neighbour, as in `Record`."""
     if relation == "replace_one":
         return noise * _BOUND * 2
     return noise * _BOUND

@@ -1,4 +1,4 @@
-"""A search: its plan, its trials one after another, and the best of them; a killed search goes on, and pays once."""
+"""A search: its plan, its trials in sequence, and the best of them; a killed search can resume and is charged once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from fedpriv.tuning.trials import Watch, run_trial
 
 PLAN, STATE = "search.json", "trials.json"
 SEEN, _SECRET, BEST, FOUND = "trials", "secret", "best", "best.json"
-_SIZES = "sizes"  # in the plan: the public number of examples of each client, from which the price follows
-_PLANNED_CHOICES = 8  # choices that are planned beforehand where all trials must cost the same
+_SIZES = "sizes"  # in the plan: the public number of examples of each client, on which the cost depends
+_PLANNED_CHOICES = 8  # choices that are planned beforehand if all trials must cost the same
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Trial:
         number: The number of the trial, from 0.
         chosen: The chosen settings, by field.
         score: Its score; None if it is not known yet, or not finite.
-        finished: Whether it has ended.
+        finished: True if it has ended.
     """
 
     number: int
@@ -70,11 +70,11 @@ class Outcome:
     """The result of a search.
 
     Attributes:
-        price: The price of the search.
-        best: Folder of the best run, or of its model where the others stay hidden; None if no trial has a score.
+        price: The privacy cost of the search.
+        best: Folder of the best run, or of its model if the others stay hidden; None if no trial has a score.
         chosen: The best settings.
         score: Their score.
-        trials: All trials; empty where they stay hidden.
+        trials: All trials; empty if they stay hidden.
     """
 
     price: SearchPrice
@@ -89,8 +89,9 @@ class Outcome:
 class Search:
     """A search for good settings of a run.
 
-    Guarantee: `price.spent` holds for everything that the search publishes, whichever settings its scores made it try.
-    It is known before the first trial begins, and a search above its limit, or its data's budget, does not begin.
+    Guarantee: `price.spent` holds for everything that the search publishes, for any settings that it tries because of
+    its scores. It is known before the first trial begins, and a search above its limit, or its data's budget, does not
+    begin.
 
     Args:
         base: The configuration of the run; each trial changes the fields that the space names.
@@ -98,7 +99,7 @@ class Search:
         settings: Number of trials, sampler, metric and limits.
 
     Raises:
-        ConfigError: settings cannot be searched.
+        ConfigError: If settings cannot be searched.
     """
 
     base: Config
@@ -110,14 +111,14 @@ class Search:
         """Reads the search of a folder.
 
         Raises:
-            FedprivError: the folder holds none, or its plan is damaged.
+            FedprivError: If the folder holds none, or its plan is damaged.
         """
         try:
             plan = json.loads(files.read(path / PLAN))
             base = check(Config, strict_yaml.read(plan["config"], str(path / PLAN)))
             return Search(base, Space.of(plan["space"]), SearchSettings(**plan["settings"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FedprivError(f"{path / PLAN} holds no search, or is damaged ({error}); restore it") from None
+            raise FedprivError(f"{path / PLAN} is not a search, or is damaged ({error}); restore it") from None
 
     def __post_init__(self) -> None:
         if self.base.secret_seed is not None:
@@ -126,37 +127,36 @@ class Search:
         if self.settings.score_noise is not None:
             scores.check(self.base)
         if self.settings.hidden is not None and self.base.privacy.budget is not None:
-            fix = "would tell how many trials a hidden search had: leave it out"
+            fix = "would reveal the number of trials of a hidden search: leave it out"
             raise ConfigError("privacy.budget", self.base.privacy.budget, fix)
 
     @cached_property
     def price(self) -> SearchPrice:
-        """The price of the whole search.
+        """The privacy cost of the whole search.
 
         Raises:
-            BudgetExhausted: the price is above the limit.
-            ConfigError: trials would cost differently where they must not.
+            BudgetExhausted: If the cost is above the limit.
+            ConfigError: If trials would have different costs although they must not.
         """
         return price_search(self.settings, self.plans, self.data)
 
     @property
     def data(self) -> str | None:
-        """A name of the clients' examples, by what determines them; None if they may change between two trials."""
+        """A name of the clients' examples, from the settings that fix them; None if they may change between trials."""
         return data_digest(self.base.model_dump(mode="json"))
 
     def check_sizes(self, path: Path) -> None:
-        """Refuses a search whose clients have not as many examples as when it began: its price followed from these.
+        """Raises an error if clients' numbers of examples changed since the start; the cost depends on them.
 
         Raises:
-            DataError: the numbers differ, or are not on record and may have changed.
+            DataError: If the numbers differ, or are not on record and may have changed.
         """
         noted = json.loads(files.read(path / PLAN)).get(_SIZES)
         if noted == self._sizes or (noted is None and self.data is not None):
             return
         raise DataError(
-            f"{path} began with other data: its clients have not as many examples as then, and noise and price follow "
-            "from these numbers. Bring the data back as they were, or search again in another folder, whose epsilon is "
-            "counted by itself"
+            f"{path}: the clients' numbers of examples changed since the search began, and noise and privacy "
+            "cost depend on them. Restore the data, or search again in a new folder (separate epsilon)"
         )
 
     @property
@@ -178,7 +178,7 @@ class Search:
         """Returns the plan of a trial with these choices, its score included.
 
         Raises:
-            ConfigError: a setting of the trial cannot be used.
+            ConfigError: If a setting of the trial cannot be used.
         """
         plan = plan_trial(self.config(chosen))
         if self.settings.score_noise is None:
@@ -189,7 +189,7 @@ class Search:
         """Returns the configuration of a trial with these choices.
 
         Raises:
-            ConfigError: a setting of the trial cannot be used.
+            ConfigError: If a setting of the trial cannot be used.
         """
         raw = self.base.model_dump(mode="json")
         if self.base.seed is None:
@@ -208,12 +208,12 @@ class Search:
         """Runs all trials, or those that remain.
 
         Args:
-            path: Folder of the search. If it holds this search already, that goes on.
+            path: Folder of the search. If it already contains this search, the search resumes.
             watch: Called with the report of every round; never if trials stay hidden.
 
         Raises:
-            FedprivError: the folder holds another search, or a trial cannot run.
-            BudgetExhausted: see `price`; or the lifetime budget does not allow the search.
+            FedprivError: If the folder holds another search, or a trial cannot run.
+            BudgetExhausted: See `price`; also if the lifetime budget does not allow the search.
         """
         price = self.price
         with RunFolder(path) as folder:
@@ -243,7 +243,7 @@ class Search:
 
     @property
     def _chooses_beforehand(self) -> bool:
-        """Whether all settings are chosen before the first trial."""
+        """True if all settings are chosen before the first trial."""
         return self.settings.sampler == "random" and self.settings.hidden is None
 
     def _choices(self, count: int) -> list[dict[str, Value]]:
@@ -264,7 +264,7 @@ class Search:
             return
         before = {name: part for name, part in json.loads(files.read(path)).items() if name != _SIZES}
         if before != json.loads(strict_json.dumps(plan)):
-            raise FedprivError(f"{folder.path} holds another search; choose another folder (--out)")
+            raise FedprivError(f"{folder.path} contains another search; use another folder (--out)")
         self.check_sizes(folder.path)
 
     @property
@@ -315,7 +315,7 @@ class Search:
         return state
 
     def _run_next(self, folder: RunFolder, state: State, n_finished: int, watch: Watch, start: str) -> State:
-        """Runs the next trial, or goes on with the one that was begun; returns the new state."""
+        """Runs the next trial, or resumes the one that was begun; returns the new state."""
         if len(state.trials) == n_finished:
             # the settings of a hidden trial must not reveal its number
             if self.settings.hidden is None:
@@ -339,9 +339,9 @@ class Search:
         return self._write_state(folder, replace(state, trials=(*state.trials[:-1], finished)))
 
     def _reserve(self, path: Path, state: State, start: str) -> None:
-        """Charges the lifetime budget for the whole search, once, and notes that this process goes through it.
+        """Charges the lifetime budget for the whole search, once, and records that this process runs it.
 
-        The budget knows how many trials have begun: an older copy of the folder is refused.
+        The budget records the number of trials that have begun: an older copy of the folder raises an error.
         """
         if self.base.privacy.budget is None:
             return
@@ -349,7 +349,8 @@ class Search:
         if not budget.holds(state.name):
             if state.trials:
                 raise FedprivError(
-                    f"{budget.path} holds no reservation of {path}, whose trials have begun: restore its newest copy"
+                    f"{budget.path} contains no reservation of {path}, although its trials have begun: restore "
+                    "its newest copy"
                 )
             budget.begin(state.name, start, budget.rounds_of(state.name), 0)
             data = data_digest(self.base.model_dump(mode="json"))
@@ -357,8 +358,8 @@ class Search:
         begun = budget.rounds_of(state.name)
         if len(state.trials) < begun:
             raise FedprivError(
-                f"{path} is an older copy: by {budget.path} {begun} of its trials have begun, and here "
-                f"{len(state.trials)}. Go on with the newest copy, or search again in another folder"
+                f"{path} is an older copy: {budget.path} has {begun} started trials, and this folder "
+                f"{len(state.trials)}. Continue with the newest copy, or search again in another folder"
             )
         budget.begin(state.name, start, begun, begun)
 
@@ -374,7 +375,7 @@ class Search:
         path = folder.path
         published = path / BEST
         if not published.exists():
-            # complete in a hidden folder first, so that a kill leaves no half of it
+            # first completed in a hidden folder, so that a kill leaves no partial copy
             draft = path / f".{BEST}"
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(0o700)

@@ -11,7 +11,7 @@ from fedpriv.privacy.accounting import NegativeBinomial, NumberOfTrials, Poisson
 from fedpriv.settings import Bound, Positive, PositiveOrInfinite, Whole, checked
 
 METRIC = "test_accuracy"
-"""The one score that may be private."""
+"""The only score that may be private."""
 Sampler = Literal["tpe", "random"]
 Hidden = Literal["logarithmic", "geometric", "poisson"]
 Better = Literal["higher", "lower"]
@@ -27,16 +27,17 @@ class SearchSettings:
         trials: Number of runs; with `hidden` the expected number.
         sampler: `"tpe"` learns from the scores so far; `"random"` chooses all settings beforehand.
         metric: The score: a metric on public test data, e.g. `"test_accuracy"`.
-        score_noise: Standard deviation of the noise of scores, over what one example changes, for private test data:
-            each trial then releases `test_accuracy` alone, and the price has it. None: test data are public.
-        better: Whether higher or lower scores are better; needed for metrics of your own.
-        epsilon: The most that the search may cost; None for no limit.
+        score_noise: Standard deviation of the noise of scores, relative to the change due to one example, for private
+            test data: each trial then releases `test_accuracy` alone, which is included in the cost. None: test data
+            are public.
+        better: `"higher"` or `"lower"` scores are better; required for user-defined metrics.
+        epsilon: Largest cost of the search; None for no limit.
         hidden: Distribution of the number of trials, which is drawn in secret: one model is published, and everything
-            else stays hidden. None: every trial is seen.
+            else stays hidden. None: every trial is visible.
         seed: Public seed of the choices.
 
     Raises:
-        ConfigError: an argument is out of range, or the score would be computed from private data.
+        ConfigError: If an argument is out of range, or the score would be computed from private data.
     """
 
     trials: Trials
@@ -51,31 +52,34 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if not self.metric.startswith(("test_", "client_test_")):
             fix = (
-                "scores come from test data, e.g. test_accuracy. One on training data would be one more answer about "
-                "them: hold out data that may be public, or give score_noise for test data that may not"
+                "must be a metric on test data, e.g. test_accuracy. A metric on training data would reveal "
+                "more about them: hold out data that may be public, or set score_noise for private test data"
             )
             raise ConfigError("search.metric", self.metric, fix)
         if self.score_noise is not None and self.metric != METRIC:
-            fix = f"one example must change a score by little: on private test data take {METRIC}"
+            fix = f"must change little with one example: on private test data use {METRIC}"
             raise ConfigError("search.metric", self.metric, fix)
         if self.better is None and metrics.direction(self.metric) is None:
-            raise ConfigError("search.better", None, f"say which way {self.metric} is better: higher or lower")
+            raise ConfigError("search.better", None, f"set better to higher or lower for {self.metric}")
         if self.hidden is not None and self.sampler != "random":
-            fix = "a hidden number of trials has a price for settings that do not depend on earlier trials: use random"
+            fix = (
+                "a hidden number of trials has a known privacy cost only if settings do not depend on earlier "
+                "trials: use random"
+            )
             raise ConfigError("search.sampler", self.sampler, fix)
         if self.hidden is not None:
             self.number  # noqa: B018 - raises for an expected number that the distribution cannot have
 
     @property
     def scored_on(self) -> str:
-        """The score and its data, in words."""
+        """The score and its data, as text."""
         if self.score_noise is None:
             return f"{self.metric} on public test data"
         return f"{self.metric} on private test data, with noise of {self.score_noise:g} times what one example changes"
 
     @property
     def maximizes(self) -> bool:
-        """Whether larger scores are better."""
+        """True if larger scores are better."""
         return (self.better or metrics.direction(self.metric)) == "higher"
 
     @property

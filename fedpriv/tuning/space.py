@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Value = str | int | float | bool | None
-# fields in which trials may differ; data, unit, adversary and delta are the same in the whole search
+# fields in which trials may differ; data, privacy unit, adversary and delta are the same in the whole search
 _MAY_CHANGE = (
     "strategy",
     "model",
@@ -39,7 +39,7 @@ _MAY_CHANGE = (
 
 
 class Range(Section):
-    """Numbers from `low` to `high`, both included; whole numbers if both are. `log`: on a logarithmic scale."""
+    """Numbers from `low` to `high`, inclusive; integers if both are integers. `log`: on a logarithmic scale."""
 
     low: int | float
     high: int | float
@@ -93,7 +93,7 @@ class Space:
         """Reads a space from a YAML file.
 
         Raises:
-            ConfigError: the file cannot be read, or a field cannot be searched.
+            ConfigError: If the file cannot be read, or a field cannot be searched.
         """
         try:
             return Space.of(strict_yaml.read(path.read_text(encoding="utf-8"), str(path)))
@@ -105,10 +105,10 @@ class Space:
         """Returns a space from the content of a YAML file.
 
         Raises:
-            ConfigError: a field cannot be searched.
+            ConfigError: If a field cannot be searched.
         """
         if not isinstance(raw, dict) or not raw:
-            fix = "give fields with ranges, e.g. strategy.learning_rate: {low: 0.01, high: 1.0, log: true}"
+            fix = "must be fields with ranges, e.g. strategy.learning_rate: {low: 0.01, high: 1.0, log: true}"
             raise ConfigError("space", raw, fix)
         return Space({str(name): _field(str(name), values) for name, values in raw.items()})
 
@@ -118,7 +118,7 @@ class Space:
         return {name: field.distribution for name, field in self.fields.items()}
 
     def plain(self) -> dict[str, Any]:
-        """Returns the space as YAML has it."""
+        """Returns the space in its YAML form."""
         return {
             name: field.model_dump() if isinstance(field, Range) else list(field.values)
             for name, field in self.fields.items()
@@ -133,11 +133,14 @@ def as_overrides(chosen: Mapping[str, Value]) -> list[str]:
 def _field(name: str, raw: object) -> Range | Choices:
     """Returns the range or the choices of a field from their YAML content."""
     if not any(name == allowed or name.startswith(f"{allowed}.") for allowed in _MAY_CHANGE):
-        fix = f"a search may change {', '.join(_MAY_CHANGE)} and what is below them; all else is the same in all trials"
+        fix = (
+            f"a search can change only {', '.join(_MAY_CHANGE)} and their fields; everything else is the same in "
+            "all trials"
+        )
         raise ConfigError("space", name, fix)
     if not isinstance(raw, list):
         return check(Range, raw, f"space.{name}")
     plain = all(value is None or isinstance(value, Value.__args__[:-1]) for value in raw)
     if not raw or not plain or len({json.dumps(value) for value in raw}) < len(raw):
-        raise ConfigError(f"space.{name}", raw, "list single values, each once, e.g. [0.1, 0.3, 1.0]")
+        raise ConfigError(f"space.{name}", raw, "must list single values, each once, e.g. [0.1, 0.3, 1.0]")
     return Choices(tuple(raw))

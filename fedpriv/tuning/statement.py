@@ -1,7 +1,7 @@
-"""The privacy statement of a search: what all its trials cost together, and what each observer learns of them.
+"""The privacy statement of a search: the total cost of its trials, and the view of each observer.
 
-Trials that may be seen are counted again from their ledgers. Where their number is hidden no ledger is left, and the
-price is that of the plan.
+Visible trials are counted again from their ledgers. If their number is hidden, no ledger is left, and the cost is taken
+from the plan.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from fedpriv.storage import files
 from fedpriv.tuning.search import BEST, FOUND, PLAN, SEEN, STATE, Search, Trial
 from fedpriv.tuning.space import Choices, Range, Value
 
-_SEES_MORE = "whoever sees more of the search, as colluding data holders do"
+_SEES_MORE = "anyone who sees more of the search, such as colluding data holders"
 _SEES = {
     MODEL: "the published model, its settings, its score",
     SERVER: "what data holders send",
     _SEES_MORE: "more than that",
 }
 _NO_BOUND_FOR_MORE = (
-    "a second model, how many trials there were, how long they took, or what data holders hear in a trial tells more "
-    "than the price covers"
+    "a second model, the number of trials, their duration, or what data holders receive in a trial reveals "
+    "more than the privacy cost covers"
 )
-_WHEN = "when (UTC, by its files)"
+_WHEN = "when (UTC, from file times)"
 _TO_HIDE = (
-    "What must stay hidden, and no software can hide: how long the search took, how busy the machine was, and copies "
-    "of its folder secret/, as in a backup. Whoever sees any of it has seen more than the price covers."
+    "These must stay hidden, and software cannot hide them: how long the search took, how busy the machine "
+    "was, and copies of its folder secret/, as in a backup. Anyone who sees any of these has seen more than "
+    "the privacy cost covers."
 )
 
 
 def is_search(folder: Path) -> bool:
-    """Returns whether this is the folder of a search."""
+    """Returns True if this is the folder of a search."""
     return (folder / PLAN).exists()
 
 
@@ -53,13 +54,13 @@ def search_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> St
     """Returns the privacy statement of a search.
 
     Args:
-        folder: Folder of the search. If its trials may be seen, it may be unfinished: then all planned trials are
+        folder: Folder of the search. If its trials are visible, it may be unfinished: all planned trials are then
             charged.
         colluders: Number of clients that collude.
-        group: Number of records that one person may have.
+        group: Number of records that may belong to one person.
 
     Raises:
-        FedprivError: a file is missing, damaged or altered, or the trials are hidden and the search is not finished.
+        FedprivError: If a file is missing, damaged or altered, or the trials are hidden and the search is not finished.
     """
     search = Search.read(folder)
     if search.settings.hidden is None:
@@ -68,7 +69,7 @@ def search_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> St
 
 
 def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> Statement:
-    """Returns the statement of a search whose trials may all be seen."""
+    """Returns the statement of a search with visible trials."""
     state = search.read_state(folder)
     delta = search.base.privacy.delta
     if state is None:
@@ -91,7 +92,7 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
     count = f"{len(finished)} of {search.settings.trials} have ended"
     unfinished = ()
     if len(finished) < search.settings.trials:
-        unfinished = (f"The search is not finished: {count}, all are charged.",)
+        unfinished = (f"The search is not finished: {count}, and all are charged.",)
     made_with = wording.made_with(run.result for run in runs)
     repeated = [replace(spending, name=f"{spending.name} again", run_name=None) for spending in spendings]
     one_more = compose([*spendings, repeated[-1]], delta)
@@ -103,15 +104,15 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
         cells=matrix(spendings, delta, colluders=colluders, group=group),
         release_text=unfinished,
         release_rows=[
-            ("number of trials", f"{search.settings.trials}, fixed beforehand, and shown; {count}"),
+            ("number of trials", f"{search.settings.trials}, fixed in advance, and visible; {count}"),
             (_WHEN, _period(folder)),
-            ("answers to questions about the data", answers),
+            ("query results", answers),
             ("then, of every trial", f"messages, models, settings, and {_visible_scores(search)}"),
-            ("shown to", "counted as if everybody saw all of it; part 2 has what each observer needs"),
+            ("shown to", "accounted as if everybody saw everything; part 2 has the cost for each observer"),
             ("best", _best_row(search.best_trial(trials), search)),
         ],
         secret=f"In each trial's folder {SECRET}",
-        cost_text=("If its answers are what made you choose the next one, add up both epsilons and both deltas.",),
+        cost_text=("If results of this search are the reason for a later one, add up both epsilons and both deltas.",),
         prices=[
             ("the last trial alone", compose(spendings[-1:], delta)),
             ("the whole search", spent),
@@ -123,10 +124,10 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
 
 
 def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> Statement:
-    """Returns the statement of a search whose number of trials is a secret draw."""
+    """Returns the statement of a search with a number of trials that is a secret draw."""
     if not (folder / BEST / FOUND).exists():
-        raise FedprivError(f"{folder} is not finished, and nothing of it may be published: go on with fedpriv tune")
-    search.check_sizes(folder)  # no ledger is left, so that the price follows from them again
+        raise FedprivError(f"{folder} is not finished, so none of it may be published: resume it with fedpriv tune")
+    search.check_sizes(folder)  # no ledger is left, so the cost is computed from them again
     published = json.loads(files.read(folder / BEST / FOUND))
     plan = search.plans[0]
     spent = search.price.spent
@@ -148,13 +149,13 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
         sees=_SEES,
         release_rows=[
             ("number of trials", f"hidden: a secret {settings.hidden} draw, {settings.trials} on average"),
-            (_WHEN, "not told: how long the search took would tell how many trials there were"),
+            (_WHEN, "not published: the duration of the search would reveal the number of trials"),
             ("released", f"one model, its settings, and its score, {settings.scored_on}: {folder / BEST}"),
             ("shown to", "anybody"),
-            ("never released", "the other trials, their ledgers, their number and times; their files are removed"),
+            ("never released", "the other trials, their ledgers, their number and times; their files are deleted"),
             ("best", _best_row(best, search)),
         ],
-        cost_text=("What else is released adds up: both epsilons, and both deltas.",),
+        cost_text=("Other releases add up: both epsilons, and both deltas.",),
         prices=[
             ("one trial alone", search.price.one_trial),
             ("the whole search", spent),
@@ -166,7 +167,7 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
 
 
 def _common(search: Search, folder: Path, costs: Sequence[RunCost], spent: PrivacySpent) -> Statement:
-    """Returns what the statement of every search has; the rest is for its caller to fill in."""
+    """Returns the parts that the statements of all searches share; the caller fills in the rest."""
     config = search.base.model_dump(mode="json")
     limit = "none was set"
     if search.settings.epsilon is not None:
@@ -184,7 +185,7 @@ def _common(search: Search, folder: Path, costs: Sequence[RunCost], spent: Priva
         settings_tried=_settings_tried(search),
         cells=(),
         trust=simulated_trust(costs),
-        assumed=(f"The price of the search rests on this: {search.price.rests_on}.", wording.SEARCHED),
+        assumed=(f"The privacy cost of the search assumes: {search.price.rests_on}.", wording.SEARCHED),
         tests=tests,
         secret=_TO_HIDE,
         prices=(),
@@ -208,7 +209,7 @@ def _visible_scores(search: Search) -> str:
 
 
 def _published_cells(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
-    """Returns the guarantees of a hidden search: those of one trial hold for the one model that is published alone."""
+    """Returns the guarantees of a hidden search: one trial's guarantees hold for the single published model."""
     priced = [cell for cell in cells if cell.adversary.endswith(COLLUDERS)]
     published = [replace(cell, adversary=MODEL, assumes=rests_on) for cell in priced]
     server = [unbounded(cell, cell.assumes) for cell in cells if cell.adversary == SERVER]
@@ -217,20 +218,20 @@ def _published_cells(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
 
 
 def _check_folders(search: Search, folder: Path, trials: Sequence[Trial]) -> None:
-    """Refuses a search with folders of trials that its state does not name: their cost would be missing."""
+    """Raises an error for trial folders that the search's state omits, since their cost would be missing."""
     existing = {path.name for path in (folder / SEEN).glob("*") if path.is_dir()}
     named = {search.trial_folder(folder, trial.number).name for trial in trials}
     unknown = sorted(existing - named)
     if unknown:
-        raise FedprivError(f"{folder / SEEN} holds {unknown[0]}, which {STATE} does not name: restore that file")
+        raise FedprivError(f"{folder / SEEN} contains {unknown[0]}, which {STATE} does not name: restore that file")
 
 
 def _planned_costs(search: Search, n_finished: int) -> list[RunCost]:
-    """Returns the costs of the trials that have not ended, by their plans."""
+    """Returns the costs of the trials that have not ended, from their plans."""
     if n_finished >= search.settings.trials:
         return []
     plans = search.plans
-    if len(plans) == 1:  # a single plan stands for all trials
+    if len(plans) == 1:  # a single plan represents all trials
         plans = [*plans] * search.settings.trials
     return [
         _planned_cost(search, plans[number], f"trial {number}") for number in range(n_finished, search.settings.trials)
@@ -253,14 +254,14 @@ def _used_for(search: Search) -> str:
     text = f"a search for good settings of {wording.purpose_of(search.base.model_dump(mode='json'))}"
     if "rounds" in search.space.fields:
         return text
-    return f"{text}, {search.base.rounds} rounds a trial"
+    return f"{text}, {search.base.rounds} rounds per trial"
 
 
 def _settings_tried(search: Search) -> str:
     fields = ", ".join(f"{name} ({_format_field(field)})" for name, field in search.space.fields.items())
-    chooser = "chance alone"
+    chooser = "random draws only"
     if search.settings.sampler == "tpe":
-        chooser = "the scores of earlier ones"
+        chooser = "the scores of earlier trials"
     return f"{fields}; chosen by {chooser}, scored by {search.settings.scored_on}"
 
 
@@ -295,7 +296,7 @@ def _format_value(value: Value) -> str:
 
 
 def _ledger_checks(folder: Path, runs: Sequence[Run]) -> Rows:
-    """Returns rows with one hash of all ledgers, which any machine can compute again."""
+    """Returns rows with one hash of all ledgers, which can be recomputed on any machine."""
     digest = hashlib.sha256()
     paths = sorted((folder / SEEN).glob("*/ledger.jsonl"))
     for path in paths:
@@ -303,15 +304,15 @@ def _ledger_checks(folder: Path, runs: Sequence[Run]) -> Rows:
     n_records = sum(len(run.files.ledger.records) for run in runs)
     ledgers = f"{counted(n_records, 'record')} in {counted(len(runs), 'chain')}"
     if len(paths) != len(runs):
-        ledgers += f", and {len(paths) - len(runs)} that has not ended"
-    how_to_count = [count_without_fedpriv(run.files.ledger, "one trial's own answers") for run in runs[:1]]
+        ledgers += f", and {len(paths) - len(runs)} unfinished"
+    how_to_count = [count_without_fedpriv(run.files.ledger, "one trial's own releases") for run in runs[:1]]
     return [
         (f"{folder / PLAN}: SHA-256", _hash(folder / PLAN)),
         ("ledgers", f"{ledgers}; SHA-256 of all in order {digest.hexdigest()}"),
         ("was anything changed?", f"cat {folder / SEEN}/*/ledger.jsonl | sha256sum must print the same hash"),
-        ("count again", f"fedpriv statement {folder}; fedpriv account {folder / SEEN}/*/"),
-        *(("count without fedpriv", how) for how in how_to_count),
-        ("look for faults", f"fedpriv audit {folder / SEEN}/0000, where the data are"),
+        ("compute again", f"fedpriv statement {folder}; fedpriv account {folder / SEEN}/*/"),
+        *(("compute without fedpriv", how) for how in how_to_count),
+        ("look for faults", f"fedpriv audit {folder / SEEN}/0000, on a machine with the data"),
     ]
 
 
@@ -322,10 +323,13 @@ def _published_checks(folder: Path) -> Rows:
     return [
         *((f"{path}: SHA-256", _hash(path)) for path in published),
         ("was anything changed?", f"sha256sum {best}/* must print the same hashes"),
-        ("ledgers", "the ledgers would tell the number of trials, and are removed: the price is that of the plan"),
         (
-            "count without fedpriv",
-            "not possible: a count needs the ledgers (python -m fedpriv_verify counts those of runs or of open trials)",
+            "ledgers",
+            "the ledgers would reveal the number of trials, and are deleted: the privacy cost is that of the plan",
+        ),
+        (
+            "compute without fedpriv",
+            "not possible: it needs the ledgers (python -m fedpriv_verify works for runs and for visible trials)",
         ),
     ]
 
@@ -333,4 +337,4 @@ def _published_checks(folder: Path) -> Rows:
 def _hash(path: Path) -> str:
     if path.exists():
         return hashlib.sha256(files.read(path)).hexdigest()
-    return "not there"
+    return "missing"

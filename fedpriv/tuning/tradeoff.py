@@ -1,7 +1,7 @@
-"""What each target epsilon costs in noise and, on public or stand-in data, in accuracy.
+"""The noise and, on public or stand-in data, the accuracy for each target epsilon.
 
-The private data are not trained on: noise follows from the plan, which uses their public sizes alone. Accuracies are
-those of runs on other data, which the user names because they are public or made up.
+The private data are not used for training: noise follows from the plan, which uses their public sizes only. Accuracies
+come from runs on other data, which the user names because they are public or synthetic.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FALSE_ALARMS = 0.01
-# options of data sets that say where the rows are; others choose among these rows, divide or change them
+# options of data sets with the location of the rows; others select, divide or change these rows
 _SOURCES = ("train", "root", "url", "path", "dataset", "file")
 
 
 @dataclass(frozen=True)
 class Target:
-    """What one target epsilon means.
+    """The consequences of one target epsilon.
 
     Attributes:
         epsilon: The target.
         spent: The epsilon of the planned run.
         delta: Its delta.
         noise_multiplier: Noise over sensitivity.
-        right_guesses: How often an attacker guesses right at most, from even odds.
-        detection: How many members an attacker finds at most, at 1 % false alarms.
+        right_guesses: Largest probability of a right guess by an attacker, from even odds.
+        detection: Largest share of members that an attacker finds, at 1 % false alarms.
         scores: The test metric of each run on stand-in data.
     """
 
@@ -52,7 +52,7 @@ class Target:
 
     @property
     def score(self) -> float | None:
-        """Mean of the scores; None without any, or if a run broke."""
+        """Mean of the scores; None without scores, or if a run failed."""
         if not self.scores or not all(map(math.isfinite, self.scores)):
             return None
         return statistics.fmean(self.scores)
@@ -73,7 +73,7 @@ class Tradeoff:
         targets: The targets, in the order of their epsilon.
         metric: Name of the test metric; empty without stand-in data.
         reference: Its mean without noise, on the same stand-in data; None without.
-        notes: What the reader must know.
+        notes: Notes for the reader.
     """
 
     targets: tuple[Target, ...]
@@ -158,30 +158,30 @@ def tradeoff(
         path: The configuration.
         overrides: Settings to change.
         epsilons: The targets.
-        stand_in: Settings that replace the private data by public or made-up ones, e.g. `data.train=public.csv`.
-        seeds: Runs on stand-in data at each target.
-        watch: Called with a line about what is being done.
+        stand_in: Settings that replace the private data with public or synthetic ones, e.g. `data.train=public.csv`.
+        seeds: Number of runs on stand-in data at each target.
+        watch: Called with a line about the current step.
 
     Raises:
-        ConfigError: a target cannot be reached, or the stand-in settings name no other data.
+        ConfigError: If a target cannot be reached, or the stand-in settings name no other data.
     """
     if not epsilons or not all(0 < epsilon < math.inf for epsilon in epsilons):
-        raise ConfigError("epsilon", list(epsilons), "give positive targets, e.g. epsilon=.5,1,2,4,8")
+        raise ConfigError("epsilon", list(epsilons), "must be positive targets, e.g. epsilon=.5,1,2,4,8")
     private = load_config(path, overrides)
     targets = list[Target]()
     for epsilon in sorted(set(epsilons)):
         watch(f"planning epsilon={epsilon:g}")
         targets.append(_planned(load_config(path, [*overrides, f"privacy.epsilon={epsilon!r}"]), epsilon))
     unit = {"sample": "one example", "client": "the data of one client"}[private.privacy.unit]
-    notes = [f"an attacker knows all but {unit}, sees all that is released, and starts from even odds"]
+    notes = [f"an attacker who has all data except {unit}, sees everything released, and starts from even odds"]
     if not stand_in:
-        notes.append("nothing was trained; name public data to see accuracies: --stand-in data.train=public.csv")
+        notes.append("nothing was trained; name public data to get accuracies: --stand-in data.train=public.csv")
         return Tradeoff(tuple(targets), "", None, tuple(notes))
 
-    elsewhere = [*overrides, *stand_in, "privacy.budget=null"]  # the lifetime budget is that of the private data
+    elsewhere = [*overrides, *stand_in, "privacy.budget=null"]  # the lifetime budget belongs to the private data
     if _source(load_config(path, elsewhere).data) == _source(private.data):
         fix = (
-            "leaves the data as they are, and one of the runs on them would have no noise: name other data, by "
+            "does not replace the data, and one of the runs on them would have no noise: name other data, with "
             f"data.name or one of {', '.join(f'data.{option}' for option in _SOURCES)}"
         )
         raise ConfigError("--stand-in", " ".join(stand_in), fix)
@@ -195,14 +195,14 @@ def tradeoff(
     _, exact = _scores(path, [*elsewhere, "privacy={at: none}"], 1)
     mine, other = (forecast(load_config(path, settings)).examples for settings in (overrides, elsewhere))
     notes.append(
-        f"clients have {_sizes(mine)} examples here and {_sizes(other)} in the stand-in: the same noise multiplier "
-        "disturbs a mean of fewer examples more"
+        f"clients have {_sizes(mine)} examples here and {_sizes(other)} in the stand-in data: the same noise "
+        "multiplier has more effect on a mean of fewer examples"
     )
     return Tradeoff(tuple(scored), metric, exact[0], tuple(notes))
 
 
 def _source(section: DataSection) -> tuple[str, dict[str, str]]:
-    """Returns where a data set's rows come from: its name, and the options that say where they are."""
+    """Returns the source of a data set's rows: its name, and the options with their location."""
     places = dict[str, str]()
     for option in _SOURCES:
         value = section.options.get(option)
@@ -214,11 +214,11 @@ def _source(section: DataSection) -> tuple[str, dict[str, str]]:
 def _planned(config: Config, epsilon: float) -> Target:
     """Returns a target without scores, from the plan of the run."""
     if config.privacy.noise_multiplier is not None:
-        fix = "fixes the noise, so that a target changes nothing: leave it out (privacy.noise_multiplier=null)"
+        fix = "fixes the noise, so a target has no effect: leave it out (privacy.noise_multiplier=null)"
         raise ConfigError("privacy.noise_multiplier", config.privacy.noise_multiplier, fix)
     plan = forecast(config)
     if plan.noise_multiplier is None:
-        raise ConfigError("privacy.at", config.privacy.at, "the run has no noise: there is nothing to trade")
+        raise ConfigError("privacy.at", config.privacy.at, "the run has no noise, so there is no trade-off")
     spent = plan.spent
     return Target(
         epsilon,

@@ -1,4 +1,4 @@
-"""Runs a trial in a folder of its own, goes on where it was killed, and reads its score."""
+"""Runs a trial in a separate folder, resumes it if it was killed, and reads its score."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CONFIG, _RESULT = "config.yaml", "result.json"
 
 
 def run_trial(config: Config, path: Path, number: int, settings: SearchSettings, watch: Watch) -> float | None:
-    """Makes a run, or goes on with one that was killed; returns its score, None if that is not finite.
+    """Starts a run, or resumes one that was killed; returns its score, None if that is not finite.
 
-    A run that was killed goes on, and releases nothing twice, so it is paid for once.
+    A run that was killed resumes and releases nothing twice, so it is charged once.
 
     Args:
         config: The configuration of the run.
@@ -32,7 +32,7 @@ def run_trial(config: Config, path: Path, number: int, settings: SearchSettings,
         watch: Called with the number and the report of every round.
 
     Raises:
-        ConfigError: the run has no such metric.
+        ConfigError: If the run has no such metric.
     """
     if not (path / _RESULT).exists():
         run_in_folder(config, path, lambda report: watch(number, report))
@@ -45,11 +45,11 @@ def read_score(result: dict[str, Any], metric: str) -> float | None:
     """Returns a metric of a finished run; None if it is not finite.
 
     Raises:
-        ConfigError: the run has no such metric.
+        ConfigError: If the run has no such metric.
     """
     if metric not in result:
         available = ", ".join(name for name in result if name.startswith(("test_", "client_test_")))
-        raise ConfigError("search.metric", metric, f"is no metric of these runs; there are: {available}")
+        raise ConfigError("search.metric", metric, f"is not a metric of these runs; the metrics are: {available}")
     value = result[metric]
     if value is None or not math.isfinite(value):
         return None
@@ -57,7 +57,7 @@ def read_score(result: dict[str, Any], metric: str) -> float | None:
 
 
 def run_in_folder(config: Config, path: Path, watch: Callable[[RoundReport], None]) -> Result:
-    """Makes the run, or resumes it if its folder has a configuration; returns its result.
+    """Starts the run, or resumes it if its folder has a configuration; returns its result.
 
     Args:
         config: The configuration of the run.

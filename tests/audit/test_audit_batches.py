@@ -78,9 +78,9 @@ PLANTED = {
     in_two_batches: "several batches of an epoch",
     same_in_all_epochs: "same in several epochs",
     of_the_public_seed: "public seed",
-    of_a_fixed_size: "vary less than by independent draws",
-    alike_in_all_answers: "answers of one round share an assignment",
-    together: "vary more than by independent draws",
+    of_a_fixed_size: "vary less than with independent draws",
+    alike_in_all_answers: "results of one round use one assignment",
+    together: "vary more than with independent draws",
 }
 
 
@@ -121,7 +121,7 @@ def test_poisson_batches_of_another_rate_or_of_old_draws_are_found(monkeypatch: 
 
 def test_where_no_draw_is_secret_there_is_nothing_to_look_at() -> None:
     for settings in ({"sampling": fp.FullBatch()}, {"sampling": fp.Allocation(5), "unit": "client"}):
-        assert checked(check_batches, subject(**settings)).evidence == "no secret draw of examples lowers the price"
+        assert checked(check_batches, subject(**settings)).evidence == "no secret sampling of examples"
 
 
 @pytest.mark.parametrize(("relation", "noise"), [("add_remove", 0.4), ("replace_one", 0.2)])

@@ -201,4 +201,4 @@ def test_an_aggregator_that_is_no_sum_is_found(trust: Any, aggregator: Any, word
     found = checked(check_sums_only, subject(replace(strategy, aggregator=aggregator), trust=trust))
     assert found.verdict == "found" and words in found.evidence
     seen = checked(check_sums_only, subject(replace(strategy, aggregator=aggregator)))
-    assert seen.verdict == "held" and "shows every message" in seen.evidence
+    assert seen.verdict == "held" and "exposes every message" in seen.evidence

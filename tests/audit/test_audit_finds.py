@@ -209,8 +209,8 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         check_arithmetic,
         r"1\.439 times the sensitivity.*weighted after clipping",
     ),
-    "float32 sums": (float32_sums, {"sizes": (180, 20)}, check_arithmetic, "not added up in float64"),
-    "rows that mix": (bleeding, PLAIN, check_arithmetic, "data of one client change the row of another"),
+    "float32 sums": (float32_sums, {"sizes": (180, 20)}, check_arithmetic, "not accumulated in float64"),
+    "rows that mix": (bleeding, PLAIN, check_arithmetic, "one client's data change another client's row"),
     "noise reused every round": (keys_of(lambda _, who: (0, who)), PLAIN, check_noise, "round 0 is in round 1 again"),
     "one seed on two clients": (
         keys_of(lambda at, who: (at, [max(c, 1) for c in who])),
@@ -231,7 +231,7 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         check_ledger,
         r"answers \(statistic\) were released beside",
     ),
-    "a release beside the ledger": (unwritten, PLAIN, check_ledger, "released beside the ledger"),
+    "a release beside the ledger": (unwritten, PLAIN, check_ledger, "released without a ledger line"),
     "one pair's sign": (wrong_sign, LINKS, check_noise, "the noise that clients 0 and 1 share does not cancel"),
     "too little noise of one's own among pairs": (
         None,
@@ -289,7 +289,7 @@ class BatchMean(nn.Module):
     [
         (nn.BatchNorm1d(64), "normalises over the batch"),
         (MovingMean(), "depends on the other examples"),
-        (Counting(), "answers the same batch differently when it is asked again"),
+        (Counting(), "returns different outputs for the same batch in two calls"),
         (BatchMean(), "depends on the other examples"),
     ],
     ids=["BatchNorm", "statistics that are kept", "hidden state", "examples that mix"],
@@ -335,7 +335,7 @@ def test_statistics_of_private_data_are_found() -> None:
     rows = torch.cat([x for x, _ in data])
     standard = [((x - rows.mean(0)) / rows.std(0, correction=0).clamp_min(1e-9), y) for x, y in data]
     found = checked(check_data, subject(data=standard))
-    assert found.verdict == "found" and "standardised by statistics of private data" in found.evidence
+    assert found.verdict == "found" and "standardized with statistics of private data" in found.evidence
     layer = nn.Linear(64, 10)
     layer.register_buffer("centre", rows.mean(0))
     found = checked(check_data, subject(model=layer))

@@ -52,19 +52,19 @@ def test_runs_on_the_same_data_cost_more_together(tmp_path: Path) -> None:
     found, together = look(one), tight([one, two])
     assert found.verdict == "found" and "1 other run has the same data" in found.evidence
     assert 3 < together < 6
-    assert f"together epsilon={together:.4g}"[:20] in found.evidence
+    assert f"the joint epsilon is{together:.4g}"[:20] in found.evidence
     three = train(tmp_path / "three", "data.partition.n_clients=4")
     accounted = CliRunner().invoke(app, ["account", str(one), str(two), str(three), "--json"])
     epsilon = json.loads(accounted.stdout)["epsilon"]
-    assert f"together epsilon={epsilon:.4g}"[:20] in look(one).evidence
+    assert f"the joint epsilon is{epsilon:.4g}"[:20] in look(one).evidence
 
 
 def test_runs_that_protect_nothing_in_common_have_no_sum(tmp_path: Path) -> None:
     """One client of the first may be several of the second, so that no sum of epsilons would hold."""
     one = train(tmp_path / "one", *CLIENT_LEVEL)
     two = train(tmp_path / "two", *CLIENT_LEVEL, "data.partition.n_clients=4")
-    assert "no epsilon of all together is known" in look(one).evidence
-    assert "protect whole clients, but other ones" in look(one).evidence
+    assert "have no joint epsilon" in look(one).evidence
+    assert "protect whole clients, but different ones" in look(one).evidence
     assert CliRunner().invoke(app, ["account", str(one), str(two)]).exit_code == 2
 
 
@@ -84,7 +84,7 @@ def test_copy_that_went_on_by_itself_is_another_run(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
     found, together = look(one), tight([one, copy])
     assert found.verdict == "found" and "1 other run has the same data" in found.evidence
-    assert f"together epsilon={together:.4g}"[:20] in found.evidence
+    assert f"the joint epsilon is{together:.4g}"[:20] in found.evidence
 
 
 def test_a_run_that_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_altered_ledgers_are_refused(runs: list[Path], tmp_path: Path):
     shutil.copytree(runs[0], copy)
     (copy / "ledger.jsonl").write_text("".join((copy / "ledger.jsonl").read_text().splitlines(keepends=True)[:-1]))
     assert "incomplete" in refused("account", str(copy))
-    assert "is not a ledger's header" in refused("account", str(_broken(runs[1], tmp_path)))
+    assert "is not the header of a ledger" in refused("account", str(_broken(runs[1], tmp_path)))
     assert "does not exist" in refused("account", str(tmp_path))
 
 
@@ -95,7 +95,7 @@ def test_other_data_are_counted_as_if_one_unit_were_in_all(runs: list[Path], tmp
         trained(tmp_path / name, "privacy.unit=client", f"data.partition.n_clients={count}")
         for name, count in (("four", 4), ("five", 5))
     ]
-    assert "whole clients, but other ones" in refused("account", *map(str, whole))
+    assert "whole clients, but different ones" in refused("account", *map(str, whole))
     assert accounted(runs[0], whole[0])["unit"] == "sample"
 
 
@@ -167,7 +167,7 @@ def test_a_run_that_ended_early_is_charged_for_its_whole_plan(tmp_path: Path):
 
 def test_a_run_without_a_promise(tmp_path: Path):
     facts = accounted(trained(tmp_path / "run", "privacy={at: none}"))
-    assert facts["epsilon"] == "inf" and facts["non_private"] == ["exact answers, no noise"]
+    assert facts["epsilon"] == "inf" and facts["non_private"] == ["exact query results, no noise"]
 
 
 def test_total_of_results():

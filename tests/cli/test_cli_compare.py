@@ -62,7 +62,7 @@ def test_what_does_not_compare_is_refused_before_a_run(tmp_path: Path):
     assert "differs from that of" in refused("compare", DIGITS, str(other), *out)
     assert "share their noise" in refused("compare", DIGITS, "secret_seed=1", *out)
     assert "named twice" in refused("compare", DIGITS, "--with", "rounds=2", "--with", "rounds=2", *out)
-    assert "proof of what was spent" in refused("compare", DIGITS)
+    assert "prove what was spent" in refused("compare", DIGITS)
     assert "name at least one" in refused("compare", "rounds=3", *out)
     assert not (tmp_path / "all").exists()
     (tmp_path / "all").mkdir()

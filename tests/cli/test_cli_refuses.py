@@ -22,10 +22,10 @@ from fedpriv.errors import LedgerError
         ("rounds=-3", "rounds = -3: must be a whole number from 1 to 1 000 000"),
         ("privacy.clip.bound=0", "privacy.clip.bound = 0: must be a positive, finite number"),
         ("privacy.delta=0", "privacy.delta = 0: Gaussian noise needs delta > 0"),
-        ("network.cohort.fixed=6", "network.cohort.fixed = 6: there are only 5 clients"),
+        ("network.cohort.fixed=6", "network.cohort.fixed = 6: must be at most 5, the number of clients"),
         ("strategy.name=iadm_prox", "strategy = 'iadm_prox': unknown; did you mean 'iadmm_prox'"),
         ("data={name: mnist, root: nowhere, partition: {kind: iid, n_clients: 5}}", "nowhere"),
-        ("data={name: femnist, root: nowhere, partition: {kind: by_writer}}", "no folder nowhere"),
+        ("data={name: femnist, root: nowhere, partition: {kind: by_writer}}", "folder nowhere does not exist"),
     ],
 )
 def test_bad_input_is_refused_in_one_line_and_leaves_nothing(override: str, message: str, tmp_path: Path):
@@ -36,11 +36,11 @@ def test_bad_input_is_refused_in_one_line_and_leaves_nothing(override: str, mess
 def test_a_folder_with_another_run_is_refused(tmp_path: Path):
     folder = trained(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert f"{folder} holds another run; go on with it (fedpriv resume {folder})" in refused(
+    assert f"{folder} contains another run; resume it (fedpriv resume {folder})" in refused(
         "train", DIGITS, "--out", str(folder), *SMALL
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert "is finished; look at it with: fedpriv show" in refused("resume", str(folder))
+    assert "is finished; print it with: fedpriv show" in refused("resume", str(folder))
 
 
 @pytest.mark.parametrize("command", [["resume"], ["train", "--extend"]], ids=" ".join)
@@ -53,10 +53,10 @@ def test_a_folder_of_a_python_program_is_called_so_and_its_ledger_can_be_priced(
 
     train_in_python()
     told = refused(*command, str(tmp_path / "run"))
-    assert "holds the run of a Python program" in told
-    assert "fedpriv show, report, statement and account read the folder" in told
+    assert "contains the run of a Python program" in told
+    assert "fedpriv show, report, statement and account can read the folder" in told
     assert "epsilon=1 " in fedpriv("account", str(tmp_path / "run")).stdout
-    with pytest.raises(LedgerError, match="give another folder, or resume=True"):
+    with pytest.raises(LedgerError, match="use another folder, or resume=True"):
         train_in_python()
 
 

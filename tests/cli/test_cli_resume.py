@@ -126,7 +126,7 @@ def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: 
         run.send_signal(signal.SIGINT)
         _, stderr = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert f"go on with: fedpriv resume {folder} --allow-plugins\n" in stderr
+    assert f"resume with: fedpriv resume {folder} --allow-plugins\n" in stderr
     assert "Traceback" not in stderr
     assert fedpriv("resume", str(folder)).exit_code == 0
     made_each_release_once(folder, whole_run)

@@ -45,4 +45,4 @@ def test_topology_draws_to_the_file_that_it_names(tmp_path: Path):
     assert str(picture) in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     for wrong in (tmp_path, tmp_path / "ring.doc"):  # a folder would become a file beside it
-        assert "give a name that ends in .png" in refused("topology", "ring", "5", "--out", str(wrong))
+        assert "use a name that ends in .png" in refused("topology", "ring", "5", "--out", str(wrong))

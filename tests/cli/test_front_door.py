@@ -99,7 +99,7 @@ def test_init_overwrites_nothing(words: list[str], tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     for name in ("digits_iadmm.yaml", "model.py"):
         (tmp_path / name).write_text("mine")
-    assert "is there already" in run(*words, ok=False)
+    assert "already exists" in run(*words, ok=False)
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["mine", "mine"]
 
 

@@ -86,7 +86,7 @@ def test_private_data_are_never_the_stand_in(config: Path, tmp_path: Path):
         same,
     ):
         said = refused("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
-        assert "leaves the data as they are" in said
+        assert "does not replace the data" in said
 
 
 def test_what_cannot_be_traded_is_refused(config: Path):

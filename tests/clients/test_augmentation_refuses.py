@@ -24,14 +24,14 @@ def refuses(x: Tensor) -> Tensor:
 def test_an_augmentation_of_wrong_arguments_is_refused() -> None:
     with pytest.raises(fp.ConfigError, match=r"augmentation.multiplicity = 0"):
         Augmentation([fp.Flip()], 0)
-    with pytest.raises(fp.ConfigError, match=r"augmentation.transforms = .*give objects such as Flip\(\)"):
+    with pytest.raises(fp.ConfigError, match=r"augmentation.transforms = .*pass objects such as Flip\(\)"):
         Augmentation([fp.Flip])
 
 
 def test_an_augmentation_that_does_not_suit_the_examples_is_refused() -> None:
     with pytest.raises(fp.ConfigError, match=r"makes \(1, 4, 4\) float32 of an example's \(1, 6, 6\) float32"):
         population(Augmentation([v2.CenterCrop(4)]))
-    with pytest.raises(fp.ConfigError, match=r"augmentation fails on an example .*ValueError: no"):
+    with pytest.raises(fp.ConfigError, match=r"augmentation raises on an example .*ValueError: no"):
         population(Augmentation([refuses]))
     with pytest.raises(fp.ConfigError, match=r"flip.*takes images \[c, h, w\], and an input is \(36,\) float32"):
         population(Augmentation([fp.Flip()]), datasets=[TensorDataset(X.flatten(1), Y)])
@@ -49,7 +49,7 @@ def test_clients_with_different_augmentations_are_refused() -> None:
 def test_an_augmentation_beside_constraints_is_refused() -> None:
     problem = fp.Problem(constraints=(fp.LossAtMost(1.0),))
     clients = fp.make_clients(model(), nn.CrossEntropyLoss(), tables(), problem, Augmentation([fp.Flip()]))
-    with pytest.raises(fp.ConfigError, match="constraints are about examples as they are"):
+    with pytest.raises(fp.ConfigError, match="which need fixed examples"):
         Population(clients)
 
 
@@ -69,9 +69,9 @@ seed: 0
         ("augment: [{name: crop, padding: 0}]", "padding = 0: must be a whole number, at least 1"),
         ("augment: [{name: cropp}]", "unknown; did you mean 'crop'"),
         ("augment: [{name: flip, chanse: 1.0}]", "chanse"),
-        ("augment: {name: flip}", "give a list"),
+        ("augment: {name: flip}", "must be a list"),
         ("augmentation_multiplicity: 0", "data.augmentation_multiplicity = 0"),
-        ("augment: [flip], flat: true", "takes images"),
+        ("augment: [flip], flat: true", "needs images"),
     ],
 )
 def test_the_command_refuses_an_augmentation_that_does_not_fit(options: str, said: str, tmp_path: Path) -> None:

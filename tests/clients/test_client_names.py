@@ -55,8 +55,8 @@ def test_a_result_has_each_clients_metrics_under_its_name():
     [
         (["a", "b"], "client_names = 2: give one name for each of the 3 clients"),
         (["a", "b", "a"], "client_names = 'a': is the name of several clients"),
-        (["a", " ", "c"], r"client_names\[1\] = ' ': give a text"),
-        (["a", 1, "c"], r"client_names\[1\] = 1: give a text"),
+        (["a", " ", "c"], r"client_names\[1\] = ' ': must be text"),
+        (["a", 1, "c"], r"client_names\[1\] = 1: must be text"),
     ],
 )
 def test_names_that_name_nobody_are_refused(names: list[str], said: str):

@@ -104,7 +104,7 @@ def test_a_length_that_cannot_be_told_is_named() -> None:
 
 @pytest.mark.parametrize("x", [X.to_sparse(), X.to("meta"), X.to(torch.complex64)])
 def test_numbers_that_are_not_there_are_refused(x: Tensor) -> None:
-    with pytest.raises(fp.DataError, match="give dense real tensors"):
+    with pytest.raises(fp.DataError, match="use dense real tensors"):
         training(DataLoader(TensorDataset(x, Y)))
 
 

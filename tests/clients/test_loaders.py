@@ -94,7 +94,7 @@ def test_under_constraints_a_random_transform_is_frozen_which_is_said() -> None:
     problem = fp.Problem(constraints=(fp.LossAtMost(1.0),))
     clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), [Flipped(0.5)], problem)
     run = fp.Training(clients, fp.proximal_al(fp.Outer(beta=1.0), rho=0.1), fp.Privacy(at="none"), rounds=1)
-    assert "is frozen, for constraints are about examples as they are" in run.warnings[0]
+    assert "because constraints need fixed examples" in run.warnings[0]
 
 
 def centred(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

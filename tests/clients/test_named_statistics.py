@@ -52,7 +52,7 @@ def test_statistics_that_a_private_run_ships_are_named(tmp_path: Path, command: 
     assert "warning: data.partition.kind = dirichlet looks at the labels" in private
     quiet = said("privacy={at: none}")
     assert "buffers" not in quiet
-    assert "looks at the labels" not in quiet
+    assert "uses the labels" not in quiet
 
 
 @pytest.mark.parametrize(("kind", "looks"), [("by_label", True), ("stratified", True), ("iid", False)])
@@ -61,5 +61,5 @@ def test_partitions_that_look_at_labels_are_named(tmp_path: Path, kind: str, loo
     change = [f"data.partition.kind={kind}", "model=softmax"]
     found = CliRunner().invoke(app, ["plan", str(tmp_path / "run.yaml"), *change])
     assert found.exit_code == 0, found.output
-    assert ("looks at the labels" in found.output) == looks
+    assert ("uses the labels" in found.output) == looks
     assert "buffers" not in found.output

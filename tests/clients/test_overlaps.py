@@ -108,7 +108,7 @@ def test_shared_numbers_between_clients_warn_for_both_units() -> None:
     """Window 29 of one client and window 30 of the other have five numbers in common."""
     whole = windows()
     parts = Subset(whole, range(30)), Subset(whole, range(30, 65))
-    assert "Examples of several clients share numbers" in warnings(*parts)[0]
+    assert "Examples of several clients also share numbers" in warnings(*parts)[0]
     (text,) = warnings(*parts, privacy=OF_CLIENTS)
     assert text.startswith("examples of several clients share numbers")
     cut = windows(SERIES[:35]), windows(SERIES[35:])

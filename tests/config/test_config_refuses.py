@@ -57,7 +57,7 @@ BAD = {
     "privacy.clip.bound=.inf": "privacy.clip.bound = inf: must be a positive, finite number",
     "privacy.delta=0": "privacy.delta = 0: Gaussian noise needs delta > 0",
     "privacy.delta=1": "privacy.delta = 1: must be a number in [0, 1)",
-    "privacy.epsilon=-1": "privacy.epsilon = -1: must be positive and finite; for no noise set at to 'none'",
+    "privacy.epsilon=-1": "privacy.epsilon = -1: must be positive and finite; for no noise, set privacy.at to 'none'",
     "privacy.epsilon=null": "privacy.epsilon = None",
     "privacy.epsilon_bar=1": "privacy.epsilon_bar = 1.0: it belongs to strategy.variant: published",
     "privacy.mechanism=laplac": "privacy.mechanism = 'laplac': choose 'gaussian' or 'laplace'",
@@ -86,7 +86,7 @@ def test_bad_settings_name_field_value_and_fix(override: str):
     ("overrides", "message"),
     [
         ([PUBLISHED[0], "privacy={epsilon: 3}"], "privacy.epsilon_bar = None: variant: published needs"),
-        ([*PUBLISHED, "privacy.epsilon=3"], "privacy.epsilon = 3.0: variant: published makes no promise"),
+        ([*PUBLISHED, "privacy.epsilon=3"], "privacy.epsilon = 3.0: variant: published has no privacy guarantee"),
         (["strategy.name=iadmm_output", "privacy.schedule.geometric.ratio=.9"], "the strategy sets the schedule"),
         (["strategy.rho.scale=1", "strategy=null"], "strategy = None"),
     ],
@@ -103,7 +103,7 @@ def test_settings_that_contradict_each_other_are_refused(overrides: list[str], m
     [
         (["model=own_code:TakesFive"], "model = 'own_code:TakesFive': cannot take inputs of shape (1, 8, 8)"),
         (["model=own_code:GivesTwo"], "loss = 'cross_entropy': cannot compare outputs of shape (2,) with label 9"),
-        (["model=own_code:WithBatchNorm"], "it normalises over the batch"),
+        (["model=own_code:WithBatchNorm"], "it normalizes over the batch"),
         (["data.partition.n_clients=5000"], "give between 1 and 1437"),
         (
             ["problem.constraints=[{name: loss_at_most, bound: 1}]"],
@@ -134,7 +134,7 @@ def test_settings_that_cannot_work_are_refused_before_the_run(
 
 @pytest.mark.parametrize("device", ["cuda:99", "abacus"])
 def test_a_device_that_is_not_there_is_refused(device: str):
-    with pytest.raises(ConfigError, match=rf"compute\.device = '{device}': cannot be used here .*; say auto or cpu"):
+    with pytest.raises(ConfigError, match=rf"compute\.device = '{device}': cannot be used here .*; use auto or cpu"):
         build(digits(f"compute.device={device}"))
 
 

@@ -55,7 +55,7 @@ def test_a_beta_that_drowns_the_multipliers_is_told_by_plan_and_train(tmp_path: 
 def test_a_plan_refuses_what_the_run_refuses(tmp_path: Path):
     counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
     declared = ("privacy.statistics.public_counts=true", "privacy.relation=add_remove")
-    for more, message in (((), "public fraction"), (declared, "presence shows in the counts")):
+    for more, message in (((), "public fraction"), (declared, "the counts reveal whether an example is present")):
         found = config(tmp_path, counted, *more)
         for door in (forecast, build):
             with pytest.raises(ConfigError, match=message):

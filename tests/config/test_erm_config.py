@@ -65,7 +65,7 @@ def test_a_plan_says_which_rounds_of_variance_reduction_are_paid_for_in_vain(len
 
 def test_an_option_of_another_report_is_refused():
     for option, report in (("average: 4", "average"), ("seed: 4", "random")):
-        with pytest.raises(ConfigError, match=f"say report: {report}"):
+        with pytest.raises(ConfigError, match=f"use report: {report}"):
             load_config(SMALL, [f"strategy={{name: dp_gd, {option}}}"]).recipe()
 
 

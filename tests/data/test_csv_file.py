@@ -77,7 +77,7 @@ def test_a_wrong_row_is_named(row: str, message: str, tmp_path: Path):
         ({"numbers": {"agee": (0, 1)}}, "no such column; did you mean 'age'"),
         ({"client": "clinic"}, "no such column"),
         ({"numbers": {"age": (100, 0)}}, "data.numbers.age = [100, 0]: give [low, high]"),
-        ({"numbers": {"age": (0, float("inf"))}}, "give [low, high]"),
+        ({"numbers": {"age": (0, float("inf"))}}, "must be [low, high]"),
         ({"numbers": {}, "categories": {}}, "name at least one column"),
         ({"classes": ["ill", "ill"]}, "list each value once"),
         ({"categories": {"smoker": []}}, "list each value once"),
@@ -132,7 +132,7 @@ def sites(folder: Path, **files: str) -> Path:
     (folder / "sites").mkdir()
     for name, rows in files.items():
         (folder / "sites" / f"{name}.csv").write_text(HEADING + rows)
-    (folder / "sites" / "notes.txt").write_text("no table")
+    (folder / "sites" / "notes.txt").write_text("does not exist")
     return folder / "sites"
 
 

@@ -76,7 +76,7 @@ class Mixing(nn.Module):
 
 
 def test_a_network_that_mixes_examples_is_refused():
-    with pytest.raises(ConfigError, match="makes another thing of an example among others"):
+    with pytest.raises(ConfigError, match="computes other features for an example"):
         extract_features(Mixing(), images())
     # BatchNorm in eval mode does not mix
     extract_features(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()), images())
@@ -100,14 +100,14 @@ def test_onnx_is_the_same_network(tmp_path: Path):
     actual = extract_features(network, images(), unit=False, batch_size=2).tensors[0]
     torch.testing.assert_close(actual, x.flatten(1) @ torch.tensor(weights).float(), rtol=1e-4, atol=1e-4)
     (tmp_path / "broken.onnx").write_bytes(b"no network")
-    with pytest.raises(ConfigError, match="is no ONNX file to be read"):
+    with pytest.raises(ConfigError, match="cannot be read as an ONNX file"):
         load_onnx(tmp_path / "broken.onnx")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"file": "a.onnx", "model": "mnist_cnn"}, "an ONNX file has its layers in itself"),
+        ({"file": "a.onnx", "model": "mnist_cnn"}, "an ONNX file contains its layers"),
         ({"file": "a.pt"}, r"data\.extractor\.model = '': name the model"),
     ],
 )
@@ -159,11 +159,11 @@ def test_files_that_are_not_what_was_meant(tmp_path: Path):
     path = onnx_file(tmp_path / "net.onnx", np.eye(64)[:, :5])
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     build(config(tmp_path, f"{{file: {path}, sha256: {digest}}}"))
-    with pytest.raises(ConfigError, match=r"data\.extractor\.sha256 .*take the file that is meant"):
+    with pytest.raises(ConfigError, match=r"data\.extractor\.sha256 .*use the intended file"):
         build(config(tmp_path, f"{{file: {path}, sha256: {'ab' * 32}}}"))
     with pytest.raises(ConfigError, match=r"data\.extractor\.file = 'absent\.pt': cannot be read"):
         build(config(tmp_path, "{file: absent.pt, model: mnist_cnn}"))
-    with pytest.raises(ConfigError, match="random views anew in each answer"):
+    with pytest.raises(ConfigError, match="random views are drawn anew for each query"):
         build(config(tmp_path, f"{{file: {path}}}", "data.augment=[flip]"))
 
 

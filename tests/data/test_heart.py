@@ -119,9 +119,7 @@ def test_a_damaged_row(row: str, message: str | None, tmp_path: Path):
 
 
 def test_missing_files_say_what_belongs_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(
-        DataError, match=r"heart: no folder .*: set root to a folder with cleveland\.csv, hungarian\.csv"
-    ):
+    with pytest.raises(DataError, match=r"heart: folder .*: set root to a folder with cleveland\.csv, hungarian\.csv"):
         load("heart", root=str(tmp_path / "absent"))
     write(tmp_path)
     (tmp_path / "switzerland.csv").unlink()

@@ -115,7 +115,7 @@ def test_arrays_with_a_public_range_and_numbers_to_predict(tmp_path: Path):
     assert split.train[0][0].tolist() == [[-1, 0], [1, 1]]
     assert split.train[:][1].tolist() == [-0.5, 0.5]
     assert (split.n_classes, split.target_scale) == (None, 20)
-    with pytest.raises(ConfigError, match=r"data\.numbers\.x = \[16, 16\]: give \[low, high\]"):
+    with pytest.raises(ConfigError, match=r"data\.numbers\.x = \[16, 16\]: must be \[low, high\]"):
         data.load("hf", **where, input="x", label="y", numbers={"x": (16, 16), "y": (0, 40)})
     plain = data.load("hf", **where, input="x", label="y", numbers={"y": (0, 40)})
     assert plain.train[0][0].tolist() == rows["x"][0]
@@ -149,7 +149,7 @@ def test_what_cannot_be_used_is_named(changed: dict[str, Any], error: type, mess
 def test_other_mistakes_are_named(tmp_path: Path):
     found, _ = images()
     where = to_disk(found, tmp_path / "images")
-    with pytest.raises(ConfigError, match=r"data\.numbers\.image = .*images are in \[0, 1\] already"):
+    with pytest.raises(ConfigError, match=r"data\.numbers\.image = .*images are already in \[0, 1\]"):
         data.load("hf", **where, input="image", label="label", numbers={"image": (0, 255)})
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "train.parquet").write_bytes(b"PAR1 and no more")

@@ -89,7 +89,7 @@ def test_a_folder_for_each_client(folder: Path):
         ({"train": "trian"}, "no folder"),
         ({"classes": ["well", "sick"]}, "'ill' is none of well, sick: list it in classes, move it, or set clients"),
         ({"clients": True}, "has no image in well, ill"),
-        ({"root": "nowhere"}, "images belong in root/train/CLASS/"),
+        ({"root": "nowhere"}, "images must be in root/train/CLASS/"),
     ],
 )
 def test_wrong_folders(folder: Path, changed: dict[str, Any], message: str):
@@ -109,5 +109,5 @@ def test_files_that_are_no_image_of_8_bits(folder: Path):
     with pytest.raises(DataError, match=r"ill/x\.png: cannot be read as an image"):
         read(folder)
     save(broken, np.full((4, 6), 4095, np.uint16))
-    with pytest.raises(DataError, match=r"ill/x\.png: .* more than 8 bits a channel"):
+    with pytest.raises(DataError, match=r"ill/x\.png: .* more than 8 bits per channel"):
         read(folder)

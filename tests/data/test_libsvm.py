@@ -55,7 +55,7 @@ def test_files_are_looked_for_in_the_shared_folder(tmp_path: Path, monkeypatch: 
     [
         ("+1 5:1\n", {}, "train cannot be read with 4 features"),
         ("+1 0:1\n", {}, "indices from 1"),
-        ("+1 1:one\n", {}, "give rows 'label index:value ...'"),
+        ("+1 1:one\n", {}, "write rows 'label index:value ...'"),
         (ROWS + "3 1:1\n", {}, "train, row 4: label 3 is none of -1, 1: set data.classes"),
         ("", {}, "train"),
         (ROWS, {"train": "absent"}, "absent: no such file: set data.root"),

@@ -131,7 +131,7 @@ def test_one_parquet_file_a_client(tmp_path: Path):
     assert split.writers.tolist() == [0, 0, 1]
     assert split.test_writers.tolist() == [0, 1]
     assert split.writer_names == {0: "a", 1: "b"}
-    with pytest.raises(DataError, match=r"no file is of a client of data\.train"):
+    with pytest.raises(DataError, match=r"no file belongs to a client of data\.train"):
         from_parquet(tmp_path, ROWS, **{**folders, "test": str(tmp_path / "test.parquet*")}, client=None)
 
 
@@ -153,7 +153,7 @@ def test_databases_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
         from_sql(tmp_path, [])
     with pytest.raises(ConfigError, match=r"the environment variable HOSPITAL is not set"):
         from_sql(tmp_path, ROWS, url="$HOSPITAL")
-    with pytest.raises(ConfigError, match="is no URL of SQLAlchemy"):
+    with pytest.raises(ConfigError, match="is not a URL of SQLAlchemy"):
         from_sql(tmp_path, ROWS, url="patients.db")
     with pytest.raises(DataError, match=r"there is no database file absent\.db"):
         from_sql(tmp_path, ROWS, url="sqlite:///absent.db")
@@ -165,11 +165,11 @@ def test_a_password_is_not_repeated(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         from_sql(tmp_path, ROWS, url="postgresql://ann:geheim@db.example.org/patients")
     assert "geheim" not in str(caught.value)
-    assert "set an environment variable to the URL" in str(caught.value)
+    assert "put it into an environment variable" in str(caught.value)
 
 
 def test_names_are_quoted(tmp_path: Path):
-    with pytest.raises(DataError, match="there is no table or view"):
+    with pytest.raises(DataError, match=r"does not exist: correct data\.train"):
         from_sql(tmp_path, ROWS, train='train"; drop table train; --')
     assert (
         len(load("sql", url=f"sqlite:///{tmp_path / 'patients.db'}", train="train", test="test", **OPTIONS).train) == 3

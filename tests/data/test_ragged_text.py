@@ -68,7 +68,7 @@ RAGGED = [2, 8, 5, 3, 7, 6]
 @pytest.mark.parametrize("collate", [to_the_longest, None])
 def test_lengths_that_differ_are_refused_with_the_fix(collate: Collate | None):
     """Without a collate function torch itself fails to stack them, and says nothing of padding."""
-    said = r"client 0: inputs .* shapes \[\(2,\), \(3,\), \(5,\)\].*pad each to a length that you choose"
+    said = r"client 0: inputs .* shapes \[\(2,\), \(3,\), \(5,\)\].*pad each example to a chosen length"
     with pytest.raises(fp.DataError, match=said):
         training(collate, RAGGED)
 

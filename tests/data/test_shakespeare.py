@@ -93,7 +93,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         read(write(tmp_path, "no role here"))
     with pytest.raises(DataError, match="has 9 windows: lower min_windows"):
         read(write(tmp_path, PLAY), min_windows=9)
-    with pytest.raises(DataError, match="has a window for testing: lower length"):
+    with pytest.raises(DataError, match="has a test window: lower length"):
         read(tmp_path, length=80)
     (tmp_path / "train").mkdir()
     with pytest.raises(DataError, match="no json files"):
@@ -142,7 +142,7 @@ def test_accuracy_and_perplexity_count_characters():
 
 
 def test_windows_cannot_be_divided_by_class():
-    with pytest.raises(ConfigError, match="an example has a sequence of them"):
+    with pytest.raises(ConfigError, match="an example has a sequence of classes"):
         partition("by_label", torch.zeros(4, 3, dtype=torch.int64), 2, torch.Generator())
 
 
@@ -170,7 +170,7 @@ def test_a_wrong_model_for_windows_is_refused(tmp_path: Path):
     write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 6}" for name in ("HAM", "OPH")))
     with pytest.raises(ConfigError):
         run(tmp_path, "model=mnist_cnn")
-    with pytest.raises(DataError, match="model and loss do not take a test example"):
+    with pytest.raises(DataError, match="model and loss cannot process a test example"):
         run(tmp_path, "loss=hinge")
 
 

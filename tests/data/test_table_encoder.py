@@ -96,9 +96,9 @@ def test_what_has_no_rule_is_an_error(row: tuple[str, str, str], rules: dict[str
     [
         ({"missing": {"agee": 4}}, "data.missing = 'agee': is in neither numbers nor categories; did you mean 'age'"),
         ({"missing": {"outcome": "ill"}}, "data.missing = 'outcome': is the label"),
-        ({"missing": {"age": 101}}, "data.missing.age = 101: give a number from 0 to 100"),
-        ({"missing": {"age": float("nan")}}, "data.missing.age = nan: give a number"),
-        ({"missing": {"age": "mean"}}, "data.missing.age = 'mean': give a number"),
+        ({"missing": {"age": 101}}, "data.missing.age = 101: must be a number from 0 to 100"),
+        ({"missing": {"age": float("nan")}}, "data.missing.age = nan: must be a number"),
+        ({"missing": {"age": "mean"}}, "data.missing.age = 'mean': must be a number"),
         ({"missing": {"smoker": "maybe"}}, "data.missing.smoker = 'maybe': choose one of no, yes"),
         ({"indicators": ["outcome"]}, "data.indicators = 'outcome': is the label"),
         ({"indicators": ["age", "age"]}, "list each column once"),

@@ -148,7 +148,7 @@ def test_the_bound_on_rows_is_that_of_columns_in_the_unit_interval_whatever_the_
 @pytest.mark.parametrize("bound", [0, -1.0, np.nan, np.inf])
 def test_a_bound_on_rows_that_is_none_is_refused(bound):
     x, y = blobs(50)
-    with pytest.raises(ConfigError, match=r"data_norm.*does not come from the data"):
+    with pytest.raises(ConfigError, match=r"data_norm.*from public knowledge"):
         PrivateLogisticRegression(epsilon=1.0, data_norm=bound).fit(x, y)
 
 
@@ -301,7 +301,7 @@ def test_a_weight_that_a_row_may_not_have_is_refused(weight):
 
 def test_balanced_weights_are_refused_with_the_fix():
     x, y = blobs(50)
-    with pytest.raises(ConfigError, match=r"count private labels; give public numbers"):
+    with pytest.raises(ConfigError, match=r"count private labels; use public numbers"):
         PrivateLogisticRegression(data_norm=4.0, class_weight="balanced").fit(x, y)
 
 
@@ -342,5 +342,5 @@ def test_missing_values_show_public_encoder(value: float) -> None:
     fitted = PrivateLogisticRegression(epsilon=1.0).fit(rows, labels)
     rows[3, 1] = value
     for call in (lambda: PrivateLogisticRegression(epsilon=1.0).fit(rows, labels), lambda: fitted.predict(rows)):
-        with pytest.raises(DataError, match=r"fill such values with public ones, as fedpriv\.PublicEncoder"):
+        with pytest.raises(DataError, match=r"replace such values by public ones, e\.g\. with fedpriv\.PublicEncoder"):
             call()

@@ -68,7 +68,7 @@ def test_what_it_cannot_encode_is_named():
         encoder.transform(frame())
     with pytest.raises(ConfigError, match="no such column"):
         PublicEncoder({"weight": (0, 100)}).fit(frame())
-    with pytest.raises(DataError, match="give a pandas DataFrame"):
+    with pytest.raises(DataError, match="use a pandas DataFrame"):
         encoder.transform(np.zeros((2, 2)))
 
 

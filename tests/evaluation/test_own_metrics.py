@@ -82,9 +82,9 @@ def test_a_picture_has_a_panel_for_them(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 BROKEN: dict[str, tuple[Any, str]] = {
-    "a name of ours": ({"accuracy": macro_f1}, "metrics = 'accuracy': is a metric of fedpriv's"),
+    "a name of ours": ({"accuracy": macro_f1}, "metrics = 'accuracy': is the name of a built-in metric"),
     "no name": ({"f 1": macro_f1}, "metrics = 'f 1': must be a plain name"),
-    "nothing": ({"f1": 3}, "metrics.f1 = 3: give a function of outputs and targets"),
+    "nothing": ({"f1": 3}, "metrics.f1 = 3: must be a function of outputs and targets"),
     "fails": ({"f1": lambda outputs, targets: outputs.nope}, r"metrics.f1 = .*: fails on the test data"),
     "many numbers": ({"f1": lambda outputs, targets: outputs}, "must be one finite number"),
     "infinite": ({"f1": lambda outputs, targets: math.inf}, "must be one finite number"),
@@ -212,10 +212,14 @@ def test_only_evaluations_count() -> None:
 
 
 REFUSED: dict[str, tuple[fp.Stop, dict[str, Any], str]] = {
-    "unknown": (fp.Stop("recall"), {}, "stop.metric = 'recall': is no metric .* there are: test_loss, test_accuracy"),
+    "unknown": (
+        fp.Stop("recall"),
+        {},
+        "stop.metric = 'recall': is not a metric .* there are: test_loss, test_accuracy",
+    ),
     "no data": (fp.Stop(), {"test": None}, "there are no test data"),
     "no direction": (fp.Stop("f1"), {"metrics": {"f1": macro_f1}}, "stop.better = None: say which way f1 is better"),
-    "private": (fp.Stop("consensus_distance"), {}, "is no metric on public test data"),
+    "private": (fp.Stop("consensus_distance"), {}, "is not a metric on public test data"),
 }
 
 

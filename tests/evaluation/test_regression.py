@@ -79,7 +79,7 @@ def test_errors_of_numbers_are_for_numbers(tmp_path: Path):
     settings = yaml.safe_load(path.read_text())
     settings["data"] = {"name": "digits", "flat": True, "partition": {"kind": "iid", "n_clients": 3}}
     path.write_text(yaml.safe_dump({**settings, "model": "softmax", "loss": "cross_entropy"}))
-    with pytest.raises(ConfigError, match=r"log\.metrics\.rmse = 'rmse': is for targets that are numbers"):
+    with pytest.raises(ConfigError, match=r"log\.metrics\.rmse = 'rmse': needs targets that are numbers"):
         build(load_config(path))
 
 
@@ -88,7 +88,7 @@ def test_an_error_beyond_all_numbers_is_none():
     assert Rmse(10)(outputs, targets).item() == pytest.approx(10 * 5**0.5)
     assert Mae(10)(outputs, targets).item() == 20
     assert Rmse()(outputs * torch.inf, targets).isnan()
-    with pytest.raises(ValueError, match="one number an example"):
+    with pytest.raises(ValueError, match="one number per example"):
         Rmse()(torch.zeros(2, 2), targets)
 
 
@@ -99,9 +99,9 @@ def test_a_plan_needs_no_classes(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"model": "softmax"}, "model = 'softmax': scores classes, and the data's targets are numbers"),
+        ({"model": "softmax"}, "model = 'softmax': scores classes, but the targets are numbers"),
         ({"model": "logistic_regression"}, "use linear_regression"),
-        ({"loss": "hinge"}, "loss = 'hinge': is for classes, and the data's targets are numbers: use mse"),
+        ({"loss": "hinge"}, "loss = 'hinge': is for classes, but the targets are numbers: use mse"),
     ],
 )
 def test_what_is_for_classes_is_refused(tmp_path: Path, changed: dict[str, object], message: str):
@@ -133,8 +133,8 @@ def test_a_label_without_classes_needs_a_range(tmp_path: Path):
     ("targets", "message"),
     [
         (torch.tensor([1.0, float("nan")]), r"train\[1\] has a target that is NaN"),
-        (torch.tensor([1, 2]), "give float"),
-        (torch.zeros(2, 1), "give float"),
+        (torch.tensor([1, 2]), "use float"),
+        (torch.zeros(2, 1), "use float"),
     ],
 )
 def test_targets_must_be_finite_numbers(targets: torch.Tensor, message: str):

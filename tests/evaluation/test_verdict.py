@@ -43,10 +43,10 @@ def test_a_private_run_says_what_noise_lets_one_see(at_most: float, verdict: str
     privacy = fp.Privacy(noise_multiplier=1e-3, statistics=statistics)
     result = fp.train(clients(at_most), fp.private_al(beta=0.01), privacy, rounds=4, seed=0, secret_seed=0)
     assert result.measures["constraints"] == verdict
-    assert f"{verdict} beyond the noise" in str(result).replace("are ", "")
+    assert f"{verdict} by more than the noise" in str(result).replace("are ", "")
     hidden = fp.Privacy(noise_multiplier=1e3, statistics=statistics)
     unclear = fp.train(clients(at_most), fp.private_al(beta=0.01), hidden, rounds=4, seed=0, secret_seed=0)
-    assert "noise hides whether constraints hold" in str(unclear)
+    assert "unclear because of noise whether constraints hold" in str(unclear)
 
 
 def test_rounds_are_said_once() -> None:

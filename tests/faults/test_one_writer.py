@@ -87,7 +87,7 @@ def test_a_fork_does_not_write_its_parents_folder(tmp_path: Path) -> None:
     folder = RunFolder.new(tmp_path / "run")
 
     def write() -> None:
-        with pytest.raises(FedprivError, match=f"belongs to process {parent}, of which this one is a fork"):
+        with pytest.raises(FedprivError, match=f"belongs to process {parent}, and this is a fork"):
             folder.write("config.yaml", b"the child's")
 
     parent = os.getpid()
@@ -137,7 +137,7 @@ def test_a_ledger_that_something_else_wrote_to_gives_no_value(tmp_path: Path) ->
     with (tmp_path / "ledger.jsonl").open("ab") as file:
         file.write(b"{}\n")
     before = (tmp_path / "ledger.jsonl").read_bytes()
-    with pytest.raises(fp.LedgerError, match=r"something else wrote to it.*not released"):
+    with pytest.raises(fp.LedgerError, match=r"another program wrote to it.*not released"):
         next(reports)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
 

@@ -42,7 +42,7 @@ def test_a_forecast_knows_the_shape_of_transformed_images(transforms: str, flat:
 
 
 def test_a_forecast_refuses_transforms_that_images_are_too_small_for():
-    with pytest.raises(fedpriv.ConfigError, match=r"^data\.transforms = 'edges': needs 4 pixels a side"):
+    with pytest.raises(fedpriv.ConfigError, match=r"^data\.transforms = 'edges': needs 4 pixels per side"):
         forecast(digits("data={name: mnist, transforms: [edges, edges, edges], partition: {kind: iid, n_clients: 9}}"))
 
 
@@ -63,7 +63,7 @@ def test_a_forecast_warns():
     many = forecast(digits("privacy={epsilon: 3, mechanism: laplace}"))
     assert "needs 24% less noise" in many.warnings[0]
     assert forecast(digits("privacy={epsilon: 3, mechanism: laplace}", "rounds=2")).warnings == ()
-    assert "makes no promise" in forecast(digits("privacy.at=none")).warnings[0]
+    assert "has no privacy guarantee" in forecast(digits("privacy.at=none")).warnings[0]
     assert "computed on the training data without noise" in forecast(digits("log.optimum=0.1")).warnings[0]
     assert (
         forecast(digits("log.optimum=0.1", "privacy.at=none")).warnings == forecast(digits("privacy.at=none")).warnings

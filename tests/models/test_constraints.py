@@ -136,9 +136,9 @@ def test_a_gradient_that_is_nan_names_the_client():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda model, x, y: model.params, r"shape \(3,\).*one value for each entry"),
-        (lambda model, x, y: model.losses(x, y).mean(), r"shape \(\).*one value for each entry"),
-        (lambda model, x, y: 0.5, r"shape float.*one value for each entry"),
+        (lambda model, x, y: model.params, r"shape \(3,\).*one value per entry"),
+        (lambda model, x, y: model.losses(x, y).mean(), r"shape \(\).*one value per entry"),
+        (lambda model, x, y: 0.5, r"shape float.*one value per entry"),
         (lambda model, x, y: model.losses(x, y).mean().detach().view(1), "no gradient.*differentiable"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_violation_that_falls_slowly_is_progress():
 
 
 def test_exact_answers_are_refused_in_a_private_run():
-    with pytest.raises(fp.ConfigError, match=r"privacy\.at.*exact answers.*set at to 'none'"):
+    with pytest.raises(fp.ConfigError, match=r"privacy\.at.*exact query results.*set privacy.at to 'none'"):
         fp.Training(
             fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [data(0)]),
             fp.proximal_al(),

@@ -62,7 +62,7 @@ class Encoder(nn.Module):
 @pytest.mark.parametrize(
     ("model", "layers", "said"),
     [
-        (transformer(), ["blocks.*.qeury"], r"no such name in the model"),
+        (transformer(), ["blocks.*.qeury"], r"matches no name in the model"),
         (transformer(), ["norm"], r"'norm': is a LayerNorm"),
         (Encoder(), ["layer.linear1"], r"TransformerEncoderLayer reads the weights"),
         (Encoder(), ["layer.self_attn.out_proj"], r"NonDynamicallyQuantizableLinear"),

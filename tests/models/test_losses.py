@@ -51,7 +51,7 @@ CLASS_LOSSES: dict[str, tuple[Any, Callable[[Tensor, Tensor], Tensor]]] = {
         nn.CrossEntropyLoss(label_smoothing=0.1),
         lambda o, t: F.cross_entropy(o, t, label_smoothing=0.1, reduction="none"),
     ),
-    "weights of classes": (nn.CrossEntropyLoss(weight=WEIGHTS), weighted()),
+    "class weights": (nn.CrossEntropyLoss(weight=WEIGHTS), weighted()),
     "weights and label smoothing": (
         nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1),
         weighted(label_smoothing=0.1),
@@ -127,7 +127,7 @@ def test_a_column_of_outputs_against_plain_targets_is_not_broadcast() -> None:
     result, warned = trained_here(linear(1), nn.MSELoss(), rows(X, NUMBERS), test=rows(X, NUMBERS))
     model = trained_by_torch(linear(1), lambda o, t: (o[:, 0] - t).square(), X, NUMBERS)
     assert_same_parameters(result, model)
-    assert any("every output with every target" in text for text in warned)
+    assert any("every output of a batch with every target" in text for text in warned)
     with torch.no_grad():
         assert result.test_loss == pytest.approx(float((model(X)[:, 0] - NUMBERS).square().mean()), rel=1e-4)
 
@@ -138,7 +138,7 @@ def test_plain_outputs_against_a_column_of_targets_are_not_broadcast() -> None:
     result, warned = trained_here(model, nn.MSELoss(), rows(X, NUMBERS[:, None]))
     expected = trained_by_torch(linear(1), lambda o, t: (o - t).square(), X, NUMBERS[:, None])
     assert_same_parameters(result, expected)
-    assert any("every output with every target" in text for text in warned)
+    assert any("every output of a batch with every target" in text for text in warned)
 
 
 def test_weights_of_positive_labels() -> None:

@@ -95,22 +95,22 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
     ),
     "attention over examples": (
         Kind(lambda: Mapped(attended, attention(batch_first=False)())),
-        r"model\.layers\.0 = 'MultiheadAttention'.*with batch_first=True that is not so: this was tried",
+        r"model\.layers\.0 = 'MultiheadAttention'.*set batch_first=True, which was tested and keeps examples apart",
         [examples_first],
     ),
     "encoder over examples": (
         Kind(lambda: Mapped(encoded, encoder(batch_first=False)())),
-        r"self_attn = 'MultiheadAttention'.*with batch_first=True that is not so",
+        r"self_attn = 'MultiheadAttention'.*set batch_first=True",
         [examples_first],
     ),
     "lstm over examples": (
         Kind(lambda: Mapped(lambda m, x: m[0](x)[0][:, -1], nn.LSTM(E, E))),
-        r"model\.layers\.0 = 'LSTM'.*with batch_first=True that is not so",
+        r"model\.layers\.0 = 'LSTM'.*set batch_first=True",
         [examples_first],
     ),
     "beside the first": (
         Kind(lambda: Mapped(beside_the_first, nn.Linear(E, E), nn.Linear(E, E))),
-        r"model = 'Mapped': what it gives for an example alone is not what it gives in a batch",
+        r"model = 'Mapped': its output for an example alone differs from that in a batch",
         [],
     ),
     "sparse embedding": (
@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
     ),
     "embedding that rescales itself": (
         Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, max_norm=1.0).requires_grad_(False)), inputs="words"),
-        r"model\.layers\.0 = 'Embedding'.*tells what the data hold; set max_norm=None",
+        r"model\.layers\.0 = 'Embedding'.*reveals what the data contain; set max_norm=None",
         [lambda model: changed(model, max_norm=None)],
     ),
     "a branch on the whole batch": (Kind(lambda: Mapped(branching, nn.Linear(E, E))), r"model = 'Mapped'", []),
@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:model.* is a new GroupNorm")
+@pytest.mark.filterwarnings("ignore:model.* was replaced by a new GroupNorm")
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_layer_that_mixes_examples_is_refused_with_a_fix_that_helps(name: str) -> None:
     torch.manual_seed(3)

@@ -204,7 +204,7 @@ UNFIT = {
     "InstanceNorm2d": nn.InstanceNorm2d(8, affine=True, track_running_stats=True),
     "InstanceNorm2d without parameters": nn.InstanceNorm2d(8, track_running_stats=True),
 }
-pytestmark = pytest.mark.filterwarnings("ignore:model.* is a new GroupNorm")
+pytestmark = pytest.mark.filterwarnings("ignore:model.* was replaced by a new GroupNorm")
 
 
 @pytest.mark.parametrize("kind", UNFIT)
@@ -239,7 +239,7 @@ def test_an_instance_norm_that_is_repaired_gives_what_it_gave_in_training() -> N
 
 
 def test_a_replacement_that_changes_outputs_says_so() -> None:
-    with pytest.warns(UserWarning, match=r"model\.0\.1 is a new GroupNorm now.*another model, whose outputs differ"):
+    with pytest.warns(UserWarning, match=r"model\.0\.1 is a new GroupNorm now.*the model's outputs differ"):
         fix_model(inside(nn.BatchNorm2d(8)))
 
 

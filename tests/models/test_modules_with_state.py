@@ -129,5 +129,5 @@ def test_batch_norm_without_privacy_is_refused_for_the_reason_that_holds() -> No
     clients = fp.make_clients(
         nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), nn.CrossEntropyLoss(), [TensorDataset(X, Y)]
     )
-    with pytest.raises(fp.ConfigError, match="computes each example apart, with and without privacy"):
+    with pytest.raises(fp.ConfigError, match="computes each example alone, with and without privacy"):
         fp.train(clients, fp.fedavg(0.3), fp.Privacy(at="none"), rounds=1)

@@ -79,7 +79,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path):
         with pytest.raises(ConfigError, match=r"^model\.weights = "):
             load_weights(net(), tmp_path / name)
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(ConfigError, match=r"^model\.weights\.without = 'head\.\*': no such name"):
+    with pytest.raises(ConfigError, match=r"^model\.weights\.without = 'head\.\*': matches no name"):
         load_weights(net(), saved(tmp_path / "net.pt"), without=["head.*"])
 
 

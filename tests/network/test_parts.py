@@ -136,5 +136,5 @@ def test_a_part_has_numbers_of_the_run_in_order() -> None:
 @pytest.mark.parametrize("cohort", [[2, 0], [1, 1, 3]], ids=["out of order", "twice"])
 def test_cohorts_whose_rows_would_be_taken_for_others_are_refused(cohort: list[int]) -> None:
     training = fp.Training(clients(), fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0), rounds=1, secret_seed=1)
-    with pytest.raises(fp.ConfigError, match="give every client once, in ascending order"):
+    with pytest.raises(fp.ConfigError, match="name every client once, in ascending order"):
         training.oracle.begin_round(0, torch.tensor(cohort))

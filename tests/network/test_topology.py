@@ -133,7 +133,7 @@ def test_pieces_and_shapes_are_refused() -> None:
     [
         (np.eye(4), "no weights lead from node 0 to node 1"),
         (np.kron(np.eye(2), np.full((2, 2), 0.5)), "no weights lead from node 0 to node 2"),
-        (np.roll(np.eye(4), 1, 0) / 2 + np.roll(np.eye(4), -1, 0) / 2, r"never agree; give node 0 W\[0, 0\] > 0"),
+        (np.roll(np.eye(4), 1, 0) / 2 + np.roll(np.eye(4), -1, 0) / 2, r"never agree; set W\[0, 0\] > 0"),
     ],
     ids=["nobody sends", "pairs", "two sides swap"],
 )

@@ -26,17 +26,17 @@ def test_admm_is_refused_where_only_messages_are_noised() -> None:
 
 
 def test_noised_messages_protect_whole_clients_only() -> None:
-    with pytest.raises(fp.ConfigError, match="the unit must be client"):
+    with pytest.raises(fp.ConfigError, match="the privacy unit must be client"):
         fp.Privacy(epsilon=3, at="message")
 
 
 @pytest.mark.parametrize(
     ("privacy", "reason"),
     [
-        (fp.Privacy(at="none"), "exact answers, no noise"),
+        (fp.Privacy(at="none"), "exact query results, no noise"),
         (fp.Privacy(published=fp.Published(0.05)), "the noise scale is measured on the client's own data"),
         (fp.Privacy(published=fp.Published(0.05, law="gaussian")), "the gradient bound is assumed, not enforced"),
-        (fp.Privacy(published=fp.Published(math.inf)), "exact answers, no noise"),
+        (fp.Privacy(published=fp.Published(math.inf)), "exact query results, no noise"),
         (fp.Privacy(at="message", unit="client", published=fp.Published(0.05)), "the noise scale is measured"),
     ],
     ids=["none", "eq 20", "assumed bound", "no noise", "as message"],
@@ -69,7 +69,11 @@ def test_per_client_epsilon_counts_only_the_rounds_a_client_took_part_in() -> No
 def test_an_answer_without_noise_has_no_noise_on_record() -> None:
     privacy = fp.Privacy(at="none")
     record = release_scheme(privacy, [5, 6]).unprotected(Answer(3, 1, "gradient", range(2), privacy.clip)).record
-    assert (record.mechanism, record.noise_multiplier, record.non_private) == ("none", 0, "exact answers, no noise")
+    assert (record.mechanism, record.noise_multiplier, record.non_private) == (
+        "none",
+        0,
+        "exact query results, no noise",
+    )
     assert (record.round, record.index, record.clients) == (3, 1, None)
 
 

@@ -185,7 +185,7 @@ def test_counts_must_be_public() -> None:
     clients = [
         fp.Client(LogisticRegression(3), resolve_loss("logistic"), DataLoader(sets[0]), public_size=10, problem=problem)
     ]
-    with pytest.raises(fp.ConfigError, match="presence shows in the counts"):
+    with pytest.raises(fp.ConfigError, match="the counts reveal whether an example is present"):
         fp.Training(clients, fp.private_al(), replace(said, relation="add_remove"), rounds=4)
 
 
@@ -259,7 +259,7 @@ def test_a_run_of_another_length_than_its_strategy_is_refused() -> None:
 def test_no_budget_is_spent_on_constraints_that_are_not_there() -> None:
     x, y = examples(6)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)])
-    with pytest.raises(fp.ConfigError, match=r"problem\.constraints.*give some"):
+    with pytest.raises(fp.ConfigError, match=r"problem\.constraints.*add constraints"):
         fp.Training(clients, fp.private_al(), fp.Privacy(epsilon=3), rounds=5)
 
 

@@ -159,7 +159,7 @@ def test_loss_of_single_examples_accepted_without_a_word(kind: str) -> None:
 
 def test_mean_over_labels_that_count_warns() -> None:
     loss = lambda o, y: F.cross_entropy(o["s"].unflatten(1, (C, 1)).expand(-1, -1, 4), y)  # noqa: E731
-    assert any("mean over its own labels" in text for text in start(loss, {"s": SCORES}, PADDED).warnings)
+    assert any("mean over the labels of each example" in text for text in start(loss, {"s": SCORES}, PADDED).warnings)
 
 
 def test_sum_in_a_dict_warns() -> None:
@@ -168,7 +168,7 @@ def test_sum_in_a_dict_warns() -> None:
 
 
 def test_loss_without_gradient_raises() -> None:
-    with pytest.raises(fp.ConfigError, match="a gradient of 0 for each example"):
+    with pytest.raises(fp.ConfigError, match="a gradient of 0 for each tested example"):
         start(lambda o, y: (o * 0).sum(1).mean(), SCORES, LABELS)
 
 

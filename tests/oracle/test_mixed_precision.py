@@ -232,7 +232,7 @@ def test_products_in_less_than_float32_are_refused_where_batches_differ_in_size(
     """With `medium`, 33 and 32 examples of a small network gave sums that differ by 1.43 clip bounds, not 1."""
     assert train_mlp(**settings).spent.epsilon <= 3
     monkeypatch.setattr(low_precision, "largest_error", lambda device: 2.0**-11)
-    with pytest.raises(fp.errors.ConfigError, match="multiplies float32 numbers in less than float32"):
+    with pytest.raises(fp.errors.ConfigError, match="multiplies float32 numbers with lower precision"):
         train_mlp(**settings)
     assert train_mlp().spent.epsilon <= 3
 

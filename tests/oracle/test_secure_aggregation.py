@@ -44,7 +44,7 @@ def test_secure_aggregation_is_refused_to_aggregators_of_single_messages() -> No
     ],
 )
 def test_secure_aggregation_is_refused_to_steps_that_are_not_linear(strategy: fp.Strategy) -> None:
-    with pytest.raises(fp.ConfigError, match="not sums of private answers"):
+    with pytest.raises(fp.ConfigError, match="not sums of private query results"):
         fp.train(clients_of(digits_of(SIZES)), strategy, SECURE, rounds=2)
 
 
@@ -80,7 +80,7 @@ def test_secure_aggregation_is_refused_to_steps_without_memory_that_are_not_line
 def test_secure_aggregation_answers_once_a_round_at_what_was_received() -> None:
     oracle = oracle_of(digits_of(SIZES), fp.Privacy(noise_multiplier=1.0, trust=fp.SecureAggregation(2)))
     params = torch.zeros(len(SIZES), DIM, dtype=torch.float64)
-    with pytest.raises(fp.PrivacyError, match="at what was received"):
+    with pytest.raises(fp.PrivacyError, match="at the received point"):
         oracle.gradient(params)  # nothing was received yet
     oracle.begin_round(0, torch.arange(3), params)
     with pytest.raises(fp.PrivacyError, match="not received"):

@@ -158,7 +158,7 @@ class RunningScale(Dataset[tuple[Tensor, Tensor]]):
 def test_data_set_with_a_running_scale_raises(workers: int) -> None:
     loader = torch.utils.data.DataLoader(RunningScale(), num_workers=workers)
     clients = fp.make_clients(nn.Linear(6, 3), F.cross_entropy, [loader])
-    with pytest.raises(fp.errors.DataError, match="is another one when it is read again"):
+    with pytest.raises(fp.errors.DataError, match="changes when it is read again"):
         fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1), rounds=1)
 
 

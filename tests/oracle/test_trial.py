@@ -48,26 +48,26 @@ def alone_doubled(place: int) -> Callable[[nn.Module, Tensor], Tensor]:
 MIXING = {
     "batch mean": (centred, "depends on the other examples"),
     "batch mean in training, with dropout": (centred_in_training, "depends on the other examples"),
-    "running mean": (running_mean, "differently when it is asked again"),
-    "mean of the first batch": (of_the_first_batch, "differently when it is asked again"),
-    "batch size": (over_the_batch_size, "alone is not what it gives in a batch"),
+    "running mean": (running_mean, "in two calls"),
+    "mean of the first batch": (of_the_first_batch, "in two calls"),
+    "batch size": (over_the_batch_size, "for an example alone differs from that in a batch"),
     "batch size in training": (
         lambda layer, x: x / len(x) if layer.training else x,
-        "alone is not what it gives in a batch",
+        "for an example alone differs from that in a batch",
     ),
     "batch size, with dropout": (
         lambda layer, x: nn.functional.dropout(x / len(x), 0.5, layer.training),
-        "alone is not what it gives in a batch",
+        "for an example alone differs from that in a batch",
     ),
     **{
-        f"alone, example {place}": (alone_doubled(place), "alone is not what it gives in a batch")
+        f"alone, example {place}": (alone_doubled(place), "for an example alone differs from that in a batch")
         for place in (0, 1, 2)
     },
     "place in the batch": (
         lambda _, x: x + torch.arange(len(x)).view(-1, 1),
-        "alone is not what it gives in a batch",
+        "for an example alone differs from that in a batch",
     ),
-    "own generator": (lambda _, x: x * torch.rand(1, generator=OWN), "random numbers that are not torch's"),
+    "own generator": (lambda _, x: x * torch.rand(1, generator=OWN), "random numbers are not torch's"),
 }
 OWN = torch.Generator().manual_seed(1)
 

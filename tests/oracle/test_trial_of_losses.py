@@ -65,7 +65,7 @@ def test_a_loss_with_a_memory_is_refused() -> None:
         seen.append(outputs.detach().mean())
         return nn.functional.cross_entropy(outputs, labels) * (1 + len(seen))
 
-    with pytest.raises(fp.ConfigError, match=r"^loss = 'drifting': answers the same example differently"):
+    with pytest.raises(fp.ConfigError, match=r"^loss = 'drifting': returns different values for the same example"):
         start(nn.Linear(FEATURES, CLASSES), drifting)
 
 
@@ -79,7 +79,7 @@ def test_a_loss_without_trainable_parameters_in_it_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).detach()
 
-    with pytest.raises(fp.ConfigError, match=r"^model = 'Unused': no trainable parameter has a part in its loss"):
+    with pytest.raises(fp.ConfigError, match=r"^model = 'Unused': no trainable parameter affects its loss"):
         start(Unused(FEATURES, CLASSES))
 
 

@@ -133,5 +133,5 @@ def test_linear_says_that_it_takes_one_view_and_auto_takes_another() -> None:
         clients = fp.make_clients(case.model, case.loss, data, augmentation=fp.Augmentation([fp.Flip()], views))
         chosen.append(select_backend("auto", Population(clients)).name)
     assert chosen == ["linear", "ghost"]
-    with pytest.raises(fp.ConfigError, match=r"compute.backend = 'linear': does not serve this model"):
+    with pytest.raises(fp.ConfigError, match=r"compute.backend = 'linear': cannot be used for this model"):
         select_backend("linear", Population(clients))

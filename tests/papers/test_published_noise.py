@@ -72,7 +72,7 @@ def test_why_it_is_not_private() -> None:
     assert "measured on the client's own data" in Published(1.0).why_not
     assert "assumed, not enforced" in Published(1.0, law="gaussian").why_not
     assert Published(1.0, scale=2.0, lacks="half is missing").why_not == "as published: half is missing"
-    assert Published(math.inf, scale=2.0).why_not == "exact answers, no noise"
+    assert Published(math.inf, scale=2.0).why_not == "exact query results, no noise"
 
 
 @pytest.mark.parametrize(

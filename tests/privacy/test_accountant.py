@@ -185,7 +185,7 @@ def test_different_promises_do_not_add_up() -> None:
     accountant = Accountant(1, DELTA)
     accountant.admit(record())
     for changes in ({"unit": "client"}, {"relation": "add_remove"}):
-        with pytest.raises(PrivacyError, match="do not add up"):
+        with pytest.raises(PrivacyError, match="cannot be added"):
             accountant.admit(record(**changes))
     accountant.admit(record(trust="secure_aggregation(min_honest=5)"))
     assert accountant.spent().trust == "local+secure_aggregation(min_honest=5)"

@@ -46,9 +46,9 @@ def test_every_trust_is_known_by_its_print_out():
             for who in ADVERSARIES:
                 found = view([replace(BASE, trust=text)], 10, who, 1)
                 assert ("no power cut" in found.assumes) == text.endswith("cut")
-    with pytest.raises(LedgerError, match="their adversary is not known"):
+    with pytest.raises(LedgerError, match="no adversary is defined"):
         view([replace(BASE, trust="shuffler")], 10, MODEL, 1)
-    with pytest.raises(LedgerError, match="their adversary is not known"):
+    with pytest.raises(LedgerError, match="no adversary is defined"):
         view([BASE, replace(BASE, trust="central")], 10, MODEL, 1)
 
 
@@ -179,6 +179,6 @@ def test_runs_of_other_clients_have_no_bound_for_one_client():
     runs = [RunCost(str(n), [BASE], n, "data", (5,) * n) for n in (3, 4)]
     clients = [cell for cell in matrix(runs, DELTA) if cell.unit == "client"]
     assert clients and all(math.isinf(cell.epsilon) for cell in clients)
-    assert all(cell.assumes.startswith("the runs have other clients") for cell in clients)
+    assert all(cell.assumes.startswith("the runs have different clients") for cell in clients)
     alike = [cell for cell in matrix([runs[0], runs[0]], DELTA) if cell.unit == "client"]
     assert all(math.isfinite(cell.epsilon) for cell in alike)

@@ -92,7 +92,7 @@ def test_an_earlier_copy_of_a_budget_is_refused(tmp_path: Path):
     with pytest.raises(LedgerError, match="earlier copy"):
         found.reserve(run(9.0, "other"))
     found.path.unlink()
-    with pytest.raises(LedgerError, match="there was a budget of this name"):
+    with pytest.raises(LedgerError, match="a budget of this name existed"):
         budget(tmp_path)
     found.path.write_bytes(new)
     assert len(found.balance().entries) == 1
@@ -112,7 +112,7 @@ def test_unknown_fields_and_impossible_changes_are_refused(tmp_path: Path):
             line, chain = chained(json.dumps(change), chain)
             text += line + "\n"
         found.path.write_text(text)
-        with pytest.raises(LedgerError, match="no budget that this fedpriv can read"):
+        with pytest.raises(LedgerError, match="not a budget that this version of fedpriv can read"):
             Budget(found.path)
 
 

@@ -22,7 +22,7 @@ from fedpriv.privacy.budget import Budget
             {"unit": "client", "relation": "add_remove"},
             "protects one client",
         ),
-        ({"relation": "add_remove"}, {}, "has relation replace_one, and the budget add_remove"),
+        ({"relation": "add_remove"}, {}, "has relation replace_one, but the budget has add_remove"),
         ({}, {"shared": "same slots"}, r"promises replace_one\(same slots\), which is less .*--shared"),
         ({"unit": "client"}, {"unit": "client", "shared": "sizes public"}, "sizes public"),
         ({"accountant": "gaussian"}, {"sampling": "poisson", "rate": 0.1}, "epsilon=inf"),
@@ -35,7 +35,7 @@ def test_a_run_that_protects_less_is_refused(tmp_path: Path, terms: dict[str, st
 
 
 def test_a_run_of_exact_answers_is_refused(tmp_path: Path):
-    exact = run(0.0, "r", mechanism="none", non_private="exact answers, no noise")
+    exact = run(0.0, "r", mechanism="none", non_private="exact query results, no noise")
     with pytest.raises(BudgetExhausted, match=r"r has epsilon=inf \(exact answers, no noise\)"):
         budget(tmp_path).reserve(exact)
 
@@ -46,7 +46,7 @@ def test_a_run_that_also_releases_what_has_no_price_is_refused(tmp_path: Path):
 
 
 def test_a_run_without_a_name_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="give the run a name of its own"):
+    with pytest.raises(ConfigError, match="give the run its own name"):
         budget(tmp_path).reserve(replace(run(5.0, "r"), run_name=None))
 
 
@@ -62,7 +62,7 @@ def test_no_more_is_given_back_than_was_reserved(tmp_path: Path):
     found.reserve(run(5.0, "r", 3))
     with pytest.raises(PrivacyError, match="had not reserved"):
         found.close("r", "budget", run(4.0, "r", 1))
-    with pytest.raises(PrivacyError, match="holds no reservation"):
+    with pytest.raises(PrivacyError, match="contains no reservation"):
         found.close("other", "rounds")
 
 
@@ -79,7 +79,7 @@ def test_terms_are_checked(tmp_path: Path):
     for terms in ({"epsilon": 0.0}, {"epsilon": math.inf}, {"delta": 1.0}, {"unit": "row"}, {"accountant": "clt"}):
         with pytest.raises(ConfigError):
             budget(tmp_path, **terms)
-    with pytest.raises(ConfigError, match="pure epsilon alone"):
+    with pytest.raises(ConfigError, match="only pure epsilon"):
         budget(tmp_path, delta=0.0, accountant="gaussian")
     assert not (tmp_path / "b.jsonl").exists()
 

@@ -163,7 +163,7 @@ def test_impossible_targets_are_refused(plan: list[Record], epsilon: float, delt
 
 
 def test_an_exact_answer_is_named_as_what_no_noise_makes_up_for() -> None:
-    with pytest.raises(ConfigError, match="give each release noise"):
+    with pytest.raises(ConfigError, match="add noise to each release"):
         calibrate([record(), record(1, mechanism="none", non_private="exact")], 1, 1.0, DELTA)
 
 

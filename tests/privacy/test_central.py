@@ -187,7 +187,7 @@ def test_a_rate_is_a_probability(rate: float):
 
 
 def test_public_cohorts_do_not_go_with_a_curator():
-    with pytest.raises(fp.ConfigError, match="cohorts are drawn in secret"):
+    with pytest.raises(fp.ConfigError, match="draws its cohorts in secret"):
         fp.Training(
             clients_of(digits_of(SIZES)), fp.fedavg(0.1), CENTRAL, rounds=2, network=fp.Star(N, fp.PoissonCohort(0.5))
         )

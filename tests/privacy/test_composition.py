@@ -110,7 +110,7 @@ def test_each_client_pays_its_own():
 
 def test_what_has_no_common_price_is_refused():
     whole = [run(10.0, name="one", unit="client"), run(10.0, name="other", unit="client", n_clients=4, data="b")]
-    with pytest.raises(PrivacyError, match="whole clients, but other ones"):
+    with pytest.raises(PrivacyError, match="whole clients, but different ones"):
         compose(whole, DELTA)
     mixed = RunCost("mixed", [*run(1.0).records, *run(1.0, unit="client").records], 3)
     with pytest.raises(PrivacyError, match="mixed protects different units"):
@@ -122,9 +122,9 @@ def test_what_has_no_common_price_is_refused():
 
 
 def test_a_run_without_privacy_makes_all_infinite():
-    exact = run(0.0, name="exact", mechanism="none", non_private="exact answers, no noise")
+    exact = run(0.0, name="exact", mechanism="none", non_private="exact query results, no noise")
     found = compose([run(10.0), exact], DELTA)
-    assert math.isinf(found.epsilon) and found.non_private == ("exact answers, no noise",)
+    assert math.isinf(found.epsilon) and found.non_private == ("exact query results, no noise",)
 
 
 @pytest.mark.parametrize(("k", "known"), [(2, 3.98), (5, 11.64), (10, 27.9)])

@@ -167,7 +167,7 @@ def test_secret_draws_cost_less_than_all_of_a_slot_and_never_less_than_nothing()
 
 @pytest.mark.parametrize("matrix", [BSR(5), BLT(2)], ids=str)
 def test_secret_draws_have_no_price_where_answers_about_a_unit_overlap(matrix: BSR | BLT) -> None:
-    with pytest.raises(ConfigError, match="need a band of at most as many rounds as there are slots"):
+    with pytest.raises(ConfigError, match="need a band of at most"):
         account(drawn(matrix, 40, 4, 0.1), 1, 1e-5)
 
 
@@ -228,7 +228,7 @@ def test_a_factor_that_has_no_price_is_refused() -> None:
         {"scales": (0.1,), "decays": (1.0,)},
         {"band": (0.5,), "scales": (0.1,), "decays": (0.5,)},
     ):
-        with pytest.raises(ValueError, match="no factor"):
+        with pytest.raises(ValueError, match="not a factor"):
             Factor(**numbers)
     with pytest.raises(ValueError, match="no block takes part"):
         CorrelatedNoise(Factor(), 0)

@@ -75,7 +75,7 @@ def test_a_round_with_other_noise_than_those_before_has_no_price(change: dict[st
 
 @pytest.mark.parametrize("change", [{"mechanism": "laplace"}, {"clients": (0,)}, {"sampling": "without_replacement"}])
 def test_a_record_without_a_price_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="Gaussian, from all clients, of all or Poisson draws"):
+    with pytest.raises(ConfigError, match="Gaussian, from all clients, on all examples or Poisson draws"):
         account(records_of(**change)[:1], 4, 1e-5)
 
 

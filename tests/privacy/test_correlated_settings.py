@@ -117,7 +117,7 @@ def test_a_column_of_few_rounds_is_the_beginning_of_that_of_many(factor: Factor)
 def test_a_factor_of_large_numbers_is_none(number: float) -> None:
     """Their sums would be rounded: a thousand is the most."""
     assert Factor((1e3, -1e3)).band == (1e3, -1e3)
-    with pytest.raises(ValueError, match="no factor"):
+    with pytest.raises(ValueError, match="not a factor"):
         Factor((0.5, number))
-    with pytest.raises(ValueError, match="no factor"):
+    with pytest.raises(ValueError, match="not a factor"):
         Factor((), (number,), (0.5,))

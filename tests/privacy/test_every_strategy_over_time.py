@@ -30,7 +30,7 @@ REFUSED = {
     "dp_svrg_plus_plus": "shares the budget",
     "iadmm_output": "shares the budget",  # noise that shrinks as the steps do
     "dpop": "shares the budget",
-    "private_al": "one gradient or message a round",
+    "private_al": "one gradient or message per round",
     "proximal_al": "exact answers",
 }
 PRIVACY = (

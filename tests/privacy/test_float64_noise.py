@@ -152,7 +152,7 @@ def test_a_run_goes_on_where_its_noise_is_rounded_as_the_ledger_says(tmp_path: P
     folder = tmp_path / "run"
     clients, privacy = clients_of(blank((6, 6))), fp.Privacy(epsilon=3.0)
     fp.train(clients, fp.fedavg(0.1), privacy, rounds=2, seed=0, folder=folder)
-    with pytest.raises(LedgerError, match="line 1 says that noise is rounded exactly"):
+    with pytest.raises(LedgerError, match="line 1 declares exactly rounded noise"):
         check_rounding(LedgerFile.read(folder / "ledger.jsonl"), ("noise on a device (cuda)",))
     ledger = Ledger(Accountant(2, 1e-5), tmp_path / "device.jsonl", {"float64_noise": ["noise on a device (cuda)"]})
     ledger.sync()

@@ -96,7 +96,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 def test_a_header_of_another_kind_is_none(tmp_path: Path, header: str) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text(f"{header}\n{record_of(0).to_json()}\n")
-    with pytest.raises(fp.LedgerError, match="line 1 is not a ledger's header"):
+    with pytest.raises(fp.LedgerError, match="is not the header of a ledger"):
         read_ledger(path)
 
 
@@ -104,7 +104,9 @@ def test_a_header_of_another_kind_is_none(tmp_path: Path, header: str) -> None:
 def test_a_ledger_of_another_format_is_refused(tmp_path: Path, number: int) -> None:
     path = tmp_path / "ledger.jsonl"
     rewrite(path, [{"fedpriv_ledger": number, "n_clients": 1, "delta": 1e-5}, json.loads(record_of(0).to_json())])
-    with pytest.raises(fp.LedgerError, match=f"is of format {number}, and this fedpriv reads format {FORMAT} alone"):
+    with pytest.raises(
+        fp.LedgerError, match=f"has format {number}, but this version of fedpriv reads only format {FORMAT} alone"
+    ):
         read_ledger(path)
 
 

@@ -137,7 +137,7 @@ def test_each_client_has_its_own_history():
 
 
 def test_a_total_of_costs_alone_needs_a_delta():
-    with pytest.raises(ConfigError, match="name a delta"):
+    with pytest.raises(ConfigError, match="set delta"):
         fedpriv.total([fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=True)])
 
 

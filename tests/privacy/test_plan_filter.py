@@ -82,7 +82,7 @@ def test_each_release_of_a_plan_is_admitted_once() -> None:
     plan_filter = filter_of(plan, 1)
     plan_filter.admit(plan[0])
     plan_filter.admit(plan[1])
-    with pytest.raises(UnplannedRelease, match="given already"):
+    with pytest.raises(UnplannedRelease, match="released already"):
         plan_filter.admit(plan[0])
     plan_filter.admit(plan[2])
 
@@ -264,7 +264,7 @@ def test_another_unit_is_no_release_of_the_plan() -> None:
     with pytest.raises(PrivacyError, match="the plan has no such answer"):
         plan_filter.admit(laplace(unit="client"))
     plan_filter.count(laplace(0, query="message"))
-    with pytest.raises(PrivacyError, match="do not add up"):
+    with pytest.raises(PrivacyError, match="cannot be added"):
         plan_filter.count(laplace(unit="client"))
 
 

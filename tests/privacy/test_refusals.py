@@ -75,9 +75,9 @@ def test_a_line_with_another_set_of_fields_is_no_record() -> None:
 
 
 def test_what_is_published_without_noise_says_so() -> None:
-    with pytest.raises(fp.ConfigError, match="must be positive, or epsilon_bar infinite"):
+    with pytest.raises(fp.ConfigError, match="must be positive; for no noise, set epsilon_bar to infinity"):
         Published(1.0, scale=0.0)
-    assert Published(math.inf, scale=0.0).why_not == "exact answers, no noise"
+    assert Published(math.inf, scale=0.0).why_not == "exact query results, no noise"
 
 
 def test_a_claim_needs_the_epsilon_it_is_about() -> None:

@@ -130,7 +130,7 @@ def test_one_unit_moves_its_own_row_within_the_declared_sensitivity(
 def test_the_declared_sensitivity_is_attained(unit: str, relation: str, norm: str, sampling: str) -> None:
     """At parameters zero the gradients of (x, y) and (-x, y) are opposite, and a blank image's is zero."""
     if (unit, relation, sampling) == ("sample", "add_remove", "fixed"):
-        with pytest.raises(fp.ConfigError, match="no sound add/remove price"):
+        with pytest.raises(fp.ConfigError, match="no sound bound under add_remove"):
             privacy_of(unit, relation, norm, sampling)
         return
     privacy = privacy_of(unit, relation, norm, sampling)

@@ -70,7 +70,7 @@ def test_every_message_is_the_mean(trust, privacy: fp.Privacy) -> None:
 @pytest.mark.parametrize("trust", TRUSTS, ids=str)
 @pytest.mark.parametrize("privacy", BOUNDARIES, ids=lambda p: f"{p.at}, {p.unit}")
 def test_there_is_nothing_to_gather(aggregator: AddMeanUpdate, trust, privacy: fp.Privacy) -> None:
-    with pytest.raises(fp.PrivacyError, match="only sums of messages are seen"):
+    with pytest.raises(fp.PrivacyError, match="only sums of messages are visible"):
         fp.Training(clients_of(digits_of(SIZES)), with_aggregator(aggregator), replace(privacy, trust=trust), rounds=2)
 
 

@@ -169,7 +169,7 @@ def test_a_run_that_is_asked_to_stop_goes_on_in_one_process(
     os.kill(to(run), signal.SIGTERM)
     code, told = run.ended()
     assert code in (143, 130)
-    assert f"go on with: fedpriv resume {run.folder} --processes 2" in told
+    assert f"resume with: fedpriv resume {run.folder} --processes 2" in told
     again = fedpriv("resume", str(run.folder))
     assert again.returncode == 0, again.stderr
     assert_same_releases(whole, run.folder)

@@ -150,5 +150,5 @@ def records_here(case: Case) -> str:
 def test_no_epsilon_is_counted_where_the_ledger_is_not(workers: Workers) -> None:
     assert workers.of(2, records_here, CASE) == [
         "0 records",
-        "the ledger is in process 0 of this run: ask it there for records and epsilon",
+        "the ledger is in process 0 of this run: read records and epsilon there",
     ]

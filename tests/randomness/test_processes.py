@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import secrets
@@ -9,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.errors import PrivacyError
@@ -82,7 +84,7 @@ def test_a_run_that_is_forked_stops_in_the_child_and_goes_on_in_the_parent():
     ],
 )
 def test_every_kind_of_noise_is_refused_to_a_fork_and_public_draws_are_not(draw: Callable[[Randomness], object]):
-    randomness = pickle.loads(pickle.dumps(Randomness(0)))
+    randomness = Randomness(*Randomness(0).seeds())
     draw(randomness)
 
     def in_child() -> bytes:
@@ -99,9 +101,22 @@ def test_every_kind_of_noise_is_refused_to_a_fork_and_public_draws_are_not(draw:
 def test_the_processes_of_a_run_which_are_sent_its_seeds_share_its_noise():
     torch.set_num_threads(1)
     randomness = Randomness(0)
-    sent = pickle.dumps(randomness)
-    assert pickle.loads(sent) == randomness
-    assert in_a_fork(lambda: noise_of(pickle.loads(sent))) == noise_of(randomness)
+    sent = pickle.dumps(randomness.seeds())
+    assert Randomness(*pickle.loads(sent)) == randomness
+    assert in_a_fork(lambda: noise_of(Randomness(*pickle.loads(sent)))) == noise_of(randomness)
+
+
+@pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copy_of_training_raises(copy_of: Callable[[object], object]):
+    """Two copies of a run in memory would add the same noise, and a pickle would hold the secret."""
+    data = [TensorDataset(torch.randn(8, 2), torch.randint(0, 2, (8,))) for _ in range(2)]
+    clients = fp.make_clients(torch.nn.Linear(2, 2), torch.nn.CrossEntropyLoss(), data)
+    training = fp.Training(clients, fp.fedavg(learning_rate=0.1), privacy=fp.Privacy(epsilon=1), rounds=3)
+    randomness = training._identity.randomness
+    with pytest.raises(PrivacyError, match="cannot be copied or pickled"):
+        copy_of(randomness)
+    with pytest.raises((PrivacyError, TypeError, AttributeError)):
+        copy.deepcopy(training)
 
 
 def test_a_run_that_begins_in_a_fork_has_noise_of_its_own():

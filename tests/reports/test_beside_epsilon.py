@@ -72,7 +72,7 @@ def test_an_exact_gap_to_the_optimum_stands_beside_the_epsilon(tmp_path: Path) -
     [
         ({}, ("the set of labels, read from y",)),
         ({"classes": [0, 1]}, ()),
-        ({"classes": [0, 1], "random_state": 7}, ("whoever guesses random_state",)),
+        ({"classes": [0, 1], "random_state": 7}, ("anyone who guesses random_state",)),
         ({"classes": [0, 1], "random_state": 2**127 + 5}, ()),
     ],
     ids=["labels", "nothing", "small seed", "long seed"],

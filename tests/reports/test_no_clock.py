@@ -42,7 +42,7 @@ def test_nothing_that_is_written_tells_how_long_a_round_took(tmp_path: Path) -> 
         (fp.Privacy(epsilon=1, delta=1e-3), False),
         (fp.Privacy(at="none", sampling=fp.Poisson(0.3)), False),
     ],
-    ids=["secret batches", "secret cohorts", "nothing secret", "no promise"],
+    ids=["secret batches", "secret cohorts", "nothing secret", "no privacy guarantee"],
 )
 def test_the_time_of_a_run_with_secret_draws_has_one_digit(privacy: fp.Privacy, coarse: bool) -> None:
     training = fp.Training(clients(), fp.fedavg(0.5), privacy, rounds=2)

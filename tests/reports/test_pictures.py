@@ -90,7 +90,7 @@ def test_plot_to_file_prints_path(
     PLOTS[name](result, str(file))
     assert file.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().err == f"picture: {file}\n"
-    with pytest.raises(fp.ConfigError, match=r"name a picture that ends in \.png"):
+    with pytest.raises(fp.ConfigError, match=r"use a file name that ends in \.png"):
         PLOTS[name](result, str(tmp_path / "run.xyz"))
     with pytest.raises(fp.FedprivError, match="could not be written"):
         PLOTS[name](result, str(tmp_path / "gone" / "run.png"))

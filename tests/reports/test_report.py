@@ -44,7 +44,7 @@ def test_an_unfinished_run_is_counted_from_its_ledger(tmp_path: Path):
     assert facts["epsilon"] == run.spent.epsilon <= run.metrics[-1]["epsilon"]
     rows = run.rows()
     assert rows["rounds"] == "4 so far; the run is not finished"
-    assert "whole plan" in rows["if left here"]
+    assert "whole plan" in rows["if abandoned now"]
     assert rows["privacy"] == str(run.spent)
     assert rows["test accuracy"] == f"{run.metrics[-1]['test_accuracy']:.2%}"
 
@@ -197,7 +197,7 @@ def test_runs_side_by_side_tell_their_total(tmp_path: Path):
 @pytest.mark.parametrize(
     ("overrides", "notes"),
     [
-        (["data.transforms=[center]"], ["accuracies do not compare", "together"]),
+        (["data.transforms=[center]"], ["accuracies are not comparable", "together"]),
         (["data.partition.seed=3"], ["together"]),
         (["privacy.relation=add_remove"], ["the runs differ in relation"]),
         (["privacy.at=none"], []),

@@ -58,12 +58,12 @@ def test_the_page_of_a_run_says_what_was_protected_from_whom_and_at_which_price(
         "what is protected": "one record (a row, an image) of one data holder; any other value in its place",
         "how well": "reveals at most epsilon=1 (delta=1e-5) about one record",
         "how sure": "can become at most 73.2 % sure of one",
-        "who could see what": "| whoever sees messages | all that travels between data holders and server | 1 [a] |",
+        "who could see what": "| anyone who sees messages | all that travels between data holders and server | 1 [a] |",
         "a person with several records": "epsilon of 10 records of one person",
         "what was released": "3 x gradient, gaussian noise of 6.46 times what one record can change",
         "what is simulated": "All data holders were SIMULATED by one operator",
         "what is not protected": "the number of data holders, how many records each has",
-        "what must be kept secret": "Nothing that is written down makes the noise again",
+        "what must be kept secret": "No stored file can reproduce the noise",
         "what another run would cost": "| with one more like the last | epsilon=1.466 at delta=1e-5 |",
         "how to verify": f"3 records in a chain, head {head}",
     }
@@ -93,7 +93,7 @@ def test_the_small_verifier_counts_the_ledger_that_the_page_names(runs: list[Pat
         (
             ("privacy.sampling={cyclic: {blocks: 2, rate: 0.5}}", "privacy.noise={time: {banded: {band: 2}}}", FEDAVG),
             "correlated noise with secret draws",
-            "secret draws with noise over time",
+            "secret draws with correlated noise",
         ),
     ],
     ids=["allocation", "laplace", "noise over time"],
@@ -108,14 +108,14 @@ def test_the_small_verifier_is_not_named_where_it_refuses_the_ledger(
     assert counted.stderr == f"refused: {answer}\n"
     assert counted.returncode == 1
     text = page_of(run)
-    assert f"the small verifier does not know {reason}, and refuses this ledger" in text
+    assert f"the small verifier does not support {reason}, and rejects this ledger" in text
     assert "fedpriv_verify" not in text
 
 
 def test_several_runs_are_priced_together(runs: list[Path]):
     text = page_of(*runs)
     assert "reveals at most epsilon=1.466 (delta=1e-5)" in text
-    assert "| if answers chose later runs | epsilon=2 at delta=2e-5 |" in text
+    assert "| if results chose later runs | epsilon=2 at delta=2e-5 |" in text
     assert "| with one more like the last | epsilon=1.835 at delta=1e-5 |" in text
     assert all(f"{run}: ledger" in text for run in runs)
 
@@ -171,7 +171,7 @@ def test_altered_and_incomplete_runs_get_no_page(runs: list[Path], tmp_path: Pat
             [
                 "All that left the trusted server reveals",
                 "everything that one data holder has",
-                "as likely to be among",
+                "equally likely to be in the data",
             ],
         ),
     ],

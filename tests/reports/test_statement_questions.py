@@ -50,7 +50,7 @@ def test_of_the_demo_run(tmp_path: Path):
     done("budget", str(budget), "--epsilon", "5")
     done("train", "digits_iadmm", "--out", str(run), *QUIET, f"privacy.budget={budget}")
     result, cells = json.loads((run / "result.json").read_text()), priced(str(run))
-    ten = round_up(cells["whoever sees messages", "group of 10 samples"])
+    ten = round_up(cells["anyone who sees messages", "group of 10 samples"])
     check_answers(
         done("statement", str(run)),
         {
@@ -63,17 +63,17 @@ def test_of_the_demo_run(tmp_path: Path):
             3: [
                 f"at most epsilon={round_up(result['epsilon'])} (delta=1e-5)",
                 SURE.format(95.3) + ODDS,
-                "at 3 at most 96 %",
+                "at most 96 % at 3",
             ],
             4: [
-                "| whoever sees messages | all that travels between data holders and server | 3 [a]",
-                "| 1 colluding data holder | what they know together | 3 [c]",
+                "| anyone who sees messages | all that travels between data holders and server | 3 [a]",
+                "| 1 colluding data holder | their combined information | 3 [c]",
                 "any number of others may collude",
             ],
             5: ["epsilon of 10 records of one person", f"| {ten} [a] |"],
             6: [
                 f"20 x gradient, gaussian noise of {result['noise_multiplier']:.3g} times what one record can change",
-                "| whoever sees the final model only |",
+                "| anyone who sees only the final model |",
             ],
             7: [
                 "Nobody is trusted",
@@ -95,7 +95,7 @@ def test_of_the_demo_run(tmp_path: Path):
     assert result["software"] == software() and "fedpriv " in software() and "PyTorch " in software()
     assert result["head"] in done("show", str(run))
     budget.unlink()
-    assert f"{budget}, which says nothing here" in done("statement", str(run))
+    assert f"{budget}, which cannot be read" in done("statement", str(run))
 
 
 def test_of_simulated_secure_aggregation(tmp_path: Path):
@@ -110,13 +110,13 @@ def test_of_simulated_secure_aggregation(tmp_path: Path):
             2: ["one record (a row, an image) of one data holder", "epsilon of one data holder"],
             3: ["All that was released, sums alone, reveals at most epsilon=3 (delta=1e-5)", SURE.format(95.3) + ODDS],
             4: [
-                f"| 3 colluding data holders | what they know together | {three['sample']} [c]",
+                f"| 3 colluding data holders | their combined information | {three['sample']} [c]",
                 "all participants but 3 add their share of the noise",
             ],
             5: ["epsilon of 10 records of one person", f"| {three['group of 10 samples']} [c] |"],
             6: ["3 x gradient, gaussian noise of", "| the server | what the server receives | 3 [a]"],
             7: [
-                "Only sums over participants are seen by anybody. The protocol for that was SIMULATED.",
+                "Only sums over participants are visible to anyone. The protocol for that was SIMULATED.",
                 "8 participants of each round add their share of the noise; the protocol was SIMULATED",
             ],
             8: ["the number of data holders", SECRET],
@@ -159,7 +159,7 @@ def test_of_a_search(search: Path):
     ledgers = hashlib.sha256(b"".join((Path(trial) / "ledger.jsonl").read_bytes() for trial in trials)).hexdigest()
     told = json.loads((folder / "trials" / "trials.json").read_text())["trials"]
     best = max(told, key=lambda one: one["score"])
-    ten = round_up(priced(*trials)["whoever sees messages", "group of 10 samples"])
+    ten = round_up(priced(*trials)["anyone who sees messages", "group of 10 samples"])
     page = done("statement", str(folder))
     assert counted_without_fedpriv(page) == pytest.approx(1.0, rel=0.01)  # of one trial
     check_answers(
@@ -169,7 +169,7 @@ def test_of_a_search(search: Path):
                 "| data | digits |",
                 "1437 in all",
                 "a search for good settings of training a model",
-                "by the algorithm iadmm_prox, 3 rounds a trial",
+                "with the algorithm iadmm_prox, 3 rounds per trial",
                 "privacy.clip.bound (one of 0.3, 0.6), strategy.rho.scale (0.01 to 0.1)",
             ],
             2: ["one record (a row, an image) of one data holder", "epsilon of one data holder"],
@@ -178,20 +178,21 @@ def test_of_a_search(search: Path):
                 ODDS,
             ],
             4: [
-                f"| whoever sees messages | all that travels between data holders and server | {gaussians(3, 1)} [a]",
+                "| anyone who sees messages | all that travels between data holders and server | "
+                f"{gaussians(3, 1)} [a]",
                 "any number of others may collude",
             ],
             5: ["epsilon of 10 records of one person", f"| {ten} [a] |"],
             6: [
-                "| number of trials | 3, fixed beforehand, and shown; 3 of 3 have ended |",
+                "| number of trials | 3, fixed in advance, and visible; 3 of 3 have ended |",
                 "9 x gradient, gaussian noise of",
-                "counted as if everybody saw all of it",
+                "accounted as if everybody saw everything",
                 f"| best | trial {best['number']}: ",
                 f"test_accuracy {best['score']:.4g}",
             ],
             7: [
                 "All data holders were SIMULATED",
-                "the number of trials and their noise are fixed beforehand",
+                "the number of trials and their noise are fixed in advance",
                 "nothing else was chosen by trying it",
             ],
             8: ["every number computed on them", f"In each trial's folder {SECRET}"],
@@ -236,7 +237,7 @@ def test_an_altered_trial_or_another_folder_beside_it_has_no_page(search: Path, 
         "statement", str(search / "out"), str(search / "out" / "trials" / "0000")
     )
     (tmp_path / "altered" / "search.json").write_text("{")
-    assert "holds no search, or is damaged" in refused("statement", str(tmp_path / "altered"))
+    assert "is not a search, or is damaged" in refused("statement", str(tmp_path / "altered"))
 
 
 def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
@@ -266,20 +267,20 @@ def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
             4: [
                 f"the published model, its settings, its score | {price} [a]",
                 "| the server | what data holders send | no bound",
-                "as colluding data holders do | more than that | no bound",
+                "such as colluding data holders | more than that | no bound",
             ],
             5: ["epsilon of 1 record of one person", f"| {price} [a] |"],
             6: [
                 "| number of trials | hidden: a secret geometric draw, 3 on average |",
                 "one model, its settings, and its score, test_accuracy on public test data",
-                "not told: how long the search took would tell how many trials there were",
+                "not published: the duration of the search would reveal the number of trials",
             ],
             7: [
                 "One server is trusted",
                 "All data holders were SIMULATED",
                 "only the best trial's model and settings are ever seen",
             ],
-            8: ["What must stay hidden, and no software can hide: how long the search took"],
+            8: ["These must stay hidden, and software cannot hide them: how long the search took"],
             9: [
                 f"| one trial alone | epsilon={round_up(one)} ",
                 f"| with one more trial, as a run | epsilon={round_up(found['epsilon'] + one)} at delta=2e-5 |",
@@ -287,11 +288,11 @@ def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
             ],
             10: [
                 hashlib.sha256((folder / "best" / "model.pt").read_bytes()).hexdigest(),
-                "the price is that of the plan",
-                "| count without fedpriv | not possible: a count needs the ledgers",
+                "the privacy cost is that of the plan",
+                "| compute without fedpriv | not possible: it needs the ledgers",
                 f"| trials made by | {software()} |",
             ],
         },
     )
     (folder / "best" / "best.json").unlink()
-    assert "is not finished, and nothing of it may be published" in refused("statement", str(folder))
+    assert "is not finished, so none of it may be published" in refused("statement", str(folder))

@@ -103,7 +103,7 @@ def test_a_finished_run_is_sent_from_its_files(offline: Path) -> None:
     for options in ([], ["--mlflow", "a", "--wandb", "b"]):
         refused = command.invoke(app, ["track", "runs/a", *options])
         assert refused.exit_code == 2
-        assert "name one: --wandb PROJECT, or --mlflow EXPERIMENT" in refused.output
+        assert "give one: --wandb PROJECT or --mlflow EXPERIMENT" in refused.output
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_a_run_whose_reservation_is_gone_does_not_go_on(budget: Budget, tmp_path
     for path in tmp_path.glob("b.jsonl.head"):
         path.unlink()  # so that only the run can tell
     budget.path.write_bytes(old)
-    with pytest.raises(fp.LedgerError, match=r"holds no reservation of .*r, which has released answers"):
+    with pytest.raises(fp.LedgerError, match=r"contains no reservation of .*r, which has released answers"):
         training(budget.path, tmp_path / "r", resume=True)
     budget.path.write_bytes(new)
     list(training(budget.path, tmp_path / "r", resume=True))
@@ -45,14 +45,14 @@ def test_a_run_whose_reservation_is_gone_does_not_go_on(budget: Budget, tmp_path
 
 def test_a_run_does_not_go_on_without_its_budget_but_may_from_another_place(budget: Budget, tmp_path: Path):
     stopped(budget, tmp_path / "r")
-    with pytest.raises(fp.LedgerError, match="would go on without it"):
+    with pytest.raises(fp.LedgerError, match="would continue without it"):
         training(budget.path, tmp_path / "r", resume=True, privacy={"budget": None})
     other = Budget.create(tmp_path / "other.jsonl", epsilon=50.0, delta=1e-5)
-    with pytest.raises(fp.LedgerError, match="began with another budget"):
+    with pytest.raises(fp.LedgerError, match="began with a budget other than"):
         training(other.path, tmp_path / "r", resume=True)
     moved = tmp_path / "moved.jsonl"
     budget.path.rename(moved)
-    with pytest.raises(fp.LedgerError, match="the file belongs to the budget; move it with it"):
+    with pytest.raises(fp.LedgerError, match="this file belongs to the budget; move it with the budget"):
         training(moved, tmp_path / "r", resume=True)
     budget.path.with_name(f"{budget.path.name}.marks").rename(f"{moved}.marks")
     list(training(moved, tmp_path / "r", resume=True))

@@ -92,7 +92,7 @@ class Greedy:
 
 def test_what_was_not_reserved_is_not_released(budget: Budget, tmp_path: Path):
     run = training(budget.path, tmp_path / "r", Strategy(Greedy(), fp.fedavg(0.5).aggregator))
-    with pytest.raises(fp.PrivacyError, match="the plan has no such answer at this price"):
+    with pytest.raises(fp.PrivacyError, match="the plan has no such query with this privacy cost"):
         list(run)
     assert len(read_ledger(tmp_path / "r" / "ledger.jsonl")) == 1
     assert budget.balance().entries[0].state == AT_WORK

@@ -85,7 +85,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, change: Callable[.
         first = training(datasets(), folder=tmp_path / "run")
         assert first.folder is not None
         first.folder.close()
-    with pytest.raises(DataError, match=r"client \d: its examples are not those that this run began with"):
+    with pytest.raises(DataError, match=r"client \d: its examples changed since the run began"):
         training(datasets(change), folder=tmp_path / "run", resume=True)
 
 
@@ -158,7 +158,7 @@ def test_data_that_are_read_when_they_are_drawn_are_compared_then(tmp_path: Path
     random.seed(99)
     assert finished(lazily([view(data) for data in datasets(n=N_LAZY)], tmp_path / "run", resume=True)).rounds == 4
     changed = lazily([view(data) for data in datasets(another_label, N_LAZY)], tmp_path / "copy", resume=True)
-    with pytest.raises(DataError, match=r"client \d+: its examples are not those"):
+    with pytest.raises(DataError, match=r"client \d+: its examples changed since the run began"):
         for _ in changed:  # the epochs to come draw each client
             pass
 

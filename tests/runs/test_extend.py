@@ -165,7 +165,7 @@ def test_a_budget_pays_for_the_further_rounds_alone(tmp_path: Path) -> None:
     once = budget.balance().spent.epsilon
     result = run(tmp_path / "b", 8, privacy=fp.Privacy(epsilon=3.0, **paid), extend=tmp_path / "a")
     assert once < budget.balance().spent.epsilon == pytest.approx(result.spent.epsilon, rel=1e-3)
-    with pytest.raises(fp.LedgerError, match="would go on without it"):
+    with pytest.raises(fp.LedgerError, match="would continue without it"):
         run(tmp_path / "c", 8, epsilon=3.0, extend=tmp_path / "a")
 
 
@@ -237,7 +237,7 @@ def test_the_command_line_extends_a_run(tmp_path: Path, monkeypatch: pytest.Monk
 
     code, said = fedpriv("train", "--extend", "a", "rounds=6")
     assert code != 0
-    assert "give privacy.epsilon=" in said
+    assert "set privacy.epsilon=" in said
     code, said = fedpriv("train", "--extend", "a", "rounds=6", "privacy.epsilon=3", "strategy.learning_rate=0.1")
     assert code != 0
     assert "strategy.learning_rate: 0.5 then, 0.1 now" in said
@@ -262,7 +262,7 @@ def test_the_command_line_extends_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     both = json.loads(CliRunner().invoke(app, ["account", "--json", "a", str(made)]).output)
     assert both["epsilon"] > shown["epsilon"], "the first part is counted in each of the two ledgers"
     assert fedpriv("statement", str(made), "--out", "page.md")[0] == 0
-    assert "A run that extends an earlier one counts its releases" in Path("page.md").read_text()
+    assert "A run that extends an earlier one includes its releases" in Path("page.md").read_text()
 
     # stopped before its end: as any other run
     shutil.copytree(made, "stopped")

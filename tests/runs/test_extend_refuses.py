@@ -29,7 +29,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "delta": ({"privacy": fp.Privacy(epsilon=3.0, delta=1e-4, sampling=fp.Poisson(0.2))}, "privacy.delta: 1e-05 then"),
     "seed": ({"seed": 5}, "seed: None then, 5 now"),
     "no more rounds": ({"rounds": ROUNDS}, r"rounds = 4: .*has made 4: give more"),
-    "resume": ({"resume": True}, "give resume without extend"),
+    "resume": ({"resume": True}, "set resume without extend"),
 }
 
 
@@ -54,7 +54,7 @@ def test_other_settings_are_refused_and_named(name: str, finished: Path) -> None
 )
 def test_noise_that_belongs_together_is_refused(privacy: fp.Privacy, tmp_path: Path) -> None:
     run(tmp_path / "a", 4, privacy=privacy)
-    with pytest.raises(fp.ConfigError, match="begin a new run"):
+    with pytest.raises(fp.ConfigError, match="start a new run"):
         run(tmp_path / "b", 8, privacy=privacy, extend=tmp_path / "a")
 
 
@@ -112,6 +112,6 @@ def test_a_run_is_not_extended_in_its_own_folder(finished: Path) -> None:
 def test_a_run_without_a_budget_is_not_extended_under_one(finished: Path) -> None:
     path = finished.with_name("budget.jsonl")
     fp.Budget.create(path, epsilon=5.0, delta=1e-5)
-    with pytest.raises(fp.LedgerError, match="was not paid for by"):
+    with pytest.raises(fp.LedgerError, match="was not charged to"):
         privacy = fp.Privacy(epsilon=3.0, sampling=fp.Poisson(0.2), budget=path)
         run(finished.with_name("b"), 8, privacy=privacy, extend=finished)

@@ -177,11 +177,11 @@ def test_it_draws_on_a_lifetime_budget(tmp_path: Any):
     path = tmp_path / "b.jsonl"
     budget = fedpriv.Budget.create(path, epsilon=2.5, delta=DELTA, relation="add_remove", shared="sizes public")
     ours = model()
-    fit(ours, optim.SGD(ours.parameters(), lr=0.5), budget=path)
+    fit(ours, optim.SGD(ours.parameters(), lr=0.5), budget=path, secret_seed=None)
     assert budget.balance().spent.epsilon == pytest.approx(2.0, rel=0.01)
     other = model()
     with pytest.raises(fedpriv.BudgetExhausted):
-        fit(other, optim.SGD(other.parameters(), lr=0.5), budget=path)
+        fit(other, optim.SGD(other.parameters(), lr=0.5), budget=path, secret_seed=None)
 
 
 REFUSED: dict[str, tuple[Callable[[nn.Module], optim.Optimizer], str]] = {
@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], optim.Optimizer], str]] = {
     "a part": (lambda m: optim.SGD(m[0].parameters(), 0.1), "does not train model.2.weight"),
     "another model": (
         lambda m: optim.SGD([*m.parameters(), *nn.Linear(2, 2).parameters()], 0.1),
-        "parameters that the model has not",
+        "parameters that the model does not have",
     ),
 }
 
@@ -215,7 +215,7 @@ def test_an_optimizer_that_has_made_steps_is_refused():
     optimizer = optim.Adam(ours.parameters())
     ours(data().tensors[0]).sum().backward()
     optimizer.step()
-    with pytest.raises(fedpriv.ConfigError, match="make a new one"):
+    with pytest.raises(fedpriv.ConfigError, match="create a new one"):
         fit(ours, optimizer)
 
 
@@ -301,7 +301,7 @@ def test_weighted_sampler_warning_names_what_is_lost():
     with pytest.warns(fedpriv.errors.PromiseWarning, match="not used.*sampler=WeightedRandomSampler") as warned:
         fitted(loader)
     (text,) = [str(warning.message) for warning in warned if "not used" in str(warning.message)]
-    assert "The weights of the sampler are lost" in text
+    assert "The sampler's weights are ignored too" in text
     assert "CrossEntropyLoss(weight=w)" in text
 
 
@@ -437,8 +437,10 @@ def test_loaders_without_length_or_batch_are_refused():
             return iter(range(10))
 
     for loader in (DataLoader(Stream()), DataLoader(StreamWithLength(), batch_size=5)):
-        with pytest.raises(fedpriv.ConfigError, match=r"streams examples.*collect the examples into a TensorDataset"):
+        with pytest.raises(
+            fedpriv.ConfigError, match=r"is a streaming data set.*collect the examples into a TensorDataset"
+        ):
             fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
-    with pytest.raises(fedpriv.ConfigError, match="give data set and sampler a __len__"):
+    with pytest.raises(fedpriv.ConfigError, match="add __len__ to data set and sampler"):
         fitted(DataLoader(data(10), sampler=Endless()))
     assert not math.isnan(sum(p.sum().item() for p in ours.parameters()))

@@ -44,7 +44,7 @@ def test_another_kind_of_key_says_what_to_write(key: Any) -> None:
 
 @pytest.mark.parametrize("table", [History([]), History(ROWS)[["round"]]])
 def test_nothing_to_draw_is_said(table: History) -> None:
-    with pytest.raises(fp.ConfigError, match="no column to draw besides round and releases"):
+    with pytest.raises(fp.ConfigError, match="no column to draw except round and releases"):
         table.plot()
 
 

@@ -124,7 +124,7 @@ def test_best_model_nan_is_never_best() -> None:
 
 
 def test_best_model_without_test_data_raises() -> None:
-    with pytest.raises(fp.ConfigError, match="give test data"):
+    with pytest.raises(fp.ConfigError, match="pass test data"):
         fp.train(**options(keep="best", test=None))
 
 

@@ -289,7 +289,7 @@ def test_other_data_are_refused_where_their_order_is_priced_and_warned_of_elsewh
         with pytest.raises(DataError, match="client 0: its examples are not those that this run began with"):
             training(tmp_path / case, case, resume=True, scale=2.0)
     run_to(training(tmp_path / "poisson", "poisson"), 6)
-    with pytest.warns(UserWarning, match="from now on the run trains on the new ones"):
+    with pytest.warns(UserWarning, match="from now on, the run trains on the new ones"):
         resumed = training(tmp_path / "poisson", "poisson", resume=True, scale=2.0)
     assert finished(resumed).spent.epsilon <= 3
 
@@ -383,12 +383,12 @@ def test_an_extended_run_with_epochs_and_a_budget_is_resumed(tmp_path: Path, bud
 def test_a_mark_that_is_gone_is_refused(tmp_path: Path, budget: Budget) -> None:
     run_to(budgeted(tmp_path, "run"), 5)
     (tmp_path / "b.jsonl.marks").unlink()
-    with pytest.raises(LedgerError, match="nobody knows how far it has come"):
+    with pytest.raises(LedgerError, match="its progress is unknown"):
         budgeted(tmp_path, "run", resume=True)
 
 
 def test_a_budget_refuses_noise_that_somebody_knows(tmp_path: Path, budget: Budget) -> None:
-    with pytest.raises(ConfigError, match="a budget counts runs whose noise nobody knows"):
+    with pytest.raises(ConfigError, match="a budget accepts only runs with secret noise"):
         budgeted(tmp_path, "run", secret_seed=5)
 
 

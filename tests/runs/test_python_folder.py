@@ -100,7 +100,7 @@ def test_python_folder_title(folder: Path) -> None:
 
 @pytest.mark.parametrize("words", [["resume"], ["audit"], ["train", "rounds=9", "--extend"]])
 def test_python_folder_refused_by_name(folder: Path, words: list[str]) -> None:
-    assert "holds the run of a Python program" in cli(*words, str(folder), code=2)
+    assert "contains the run of a Python program" in cli(*words, str(folder), code=2)
 
 
 def test_python_folder_changed_settings_found(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_iteration_writes_result(tmp_path: Path) -> None:
 def test_new_run_in_used_folder_changes_nothing(tmp_path: Path) -> None:
     fp.train(**options(tmp_path))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix}
-    with pytest.raises(LedgerError, match="holds the ledger of another run"):
+    with pytest.raises(LedgerError, match="is the ledger of another run"):
         fp.train(**options(tmp_path, rounds=9))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix} == before
 

@@ -25,7 +25,7 @@ def test_a_second_run_on_the_same_clients_is_refused() -> None:
     """It would start at the first run's result without counting what that has cost."""
     clients = digits_clients()
     fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
-    with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*fresh clients"):
+    with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*new clients"):
         fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
 
 
@@ -39,7 +39,7 @@ def test_a_second_run_of_a_trained_model_is_refused_in_another_client() -> None:
         return fp.train([client], fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
 
     run(model)
-    with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*fresh model.*deepcopy"):
+    with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*new model.*deepcopy"):
         run(model)
     with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 "):
         run(nn.Sequential(model, nn.Linear(10, 10)))
@@ -61,11 +61,11 @@ def test_the_model_of_a_result_is_refused_wherever_another_run_would_start_from_
 
     client = fp.Client(SoftmaxRegression(64, 10), loss, DataLoader(data))
     for trained in (run([client]).model, run(lazy).model, client.model, lazy.model):
-        with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*fresh model.*deepcopy"):
+        with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*new model.*deepcopy"):
             run([fp.Client(trained, loss, DataLoader(data))])
-        with pytest.raises(fp.ConfigError, match=r"make_clients.model.*epsilon=1 .*fresh model.*deepcopy"):
+        with pytest.raises(fp.ConfigError, match=r"make_clients.model.*epsilon=1 .*new model.*deepcopy"):
             fp.make_clients(trained, loss, [data])
-        with pytest.raises(fp.ConfigError, match=r"lazy_clients.model.*epsilon=1 .*fresh model.*deepcopy"):
+        with pytest.raises(fp.ConfigError, match=r"lazy_clients.model.*epsilon=1 .*new model.*deepcopy"):
             fp.lazy_clients(trained, loss, lambda _: data, [1437])
         run(fp.make_clients(copy.deepcopy(trained), loss, [data]))
 

@@ -302,6 +302,6 @@ def test_the_least_count_that_the_words_name_is_taken() -> None:
 
 
 def test_published_noise_of_scale_0_is_no_noise() -> None:
-    assert fp.Published(INF, scale=0.0).why_not == "exact answers, no noise"
+    assert fp.Published(INF, scale=0.0).why_not == "exact query results, no noise"
     with pytest.raises(ConfigError, match=r"privacy\.published\.scale = 0"):
         fp.Published(1.0, scale=0.0)

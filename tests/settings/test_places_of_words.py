@@ -38,7 +38,7 @@ NOT_TRANSLATED = [
 def test_word_of_many_meanings_in_another_section_is_not_translated(setting: str) -> None:
     said = answer(lambda: load_config(RUN, [setting]))
     assert re.match(r"[a-z_.]+ = [0-9.]+: unknown", said)
-    assert "belongs elsewhere" not in said and "it is called" not in said
+    assert "it is a setting of another part" not in said and "it is called" not in said
 
 
 TRANSLATED = {
@@ -52,7 +52,7 @@ TRANSLATED = {
     "model.batch_size=64": "it belongs elsewhere: write",
     "client_num_per_round=3": "write 'network.cohort={fixed: 3}'",
     "sample_ratio=0.3": "write 'network.cohort={poisson: 0.3}'",
-    "network.min_fit_clients=3": "all clients are simulated, so none is waited for",
+    "network.min_fit_clients=3": "all clients are simulated, so there is no waiting",
 }
 
 
@@ -69,7 +69,7 @@ def dirichlet(**options: float) -> object:
 IN_PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "partition": (lambda: dirichlet(beta=0.5), "it is called alpha here: write alpha=0.5"),
     "star": (lambda: fedpriv.Star(4, alpha=0.5), "network.alpha = 0.5: unknown; choose one of"),
-    "flower's star": (lambda: fedpriv.Star(4, min_fit_clients=2), "so none is waited for"),
+    "flower's star": (lambda: fedpriv.Star(4, min_fit_clients=2), "so there is no waiting"),
     "clip": (lambda: fedpriv.Clip(1.0, momentum=0.9), "unknown; choose one of bound, norm"),
 }
 

@@ -61,7 +61,7 @@ def test_a_command_line_option_that_is_a_setting_is_answered_with_it(command: st
 
 def test_an_unknown_command_line_option_is_not_taken_for_a_setting():
     told = CliRunner().invoke(app, ["train", "digits_iadmm", "--zzz"])
-    assert told.exit_code == 2 and "No such option" in told.stderr and "settings stand" not in told.stderr
+    assert told.exit_code == 2 and "No such option" in told.stderr and "settings come" not in told.stderr
 
 
 def test_other_words_for_settings_of_a_strategy():

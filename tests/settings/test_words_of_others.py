@@ -73,11 +73,11 @@ OF_A_RUN = {
     "client_app": (None, "clients=fedpriv.make_clients(model, loss, datasets"),
     "num_supernodes": (10, "there are as many clients as data sets"),
     "fraction_train": (0.5, "network=fedpriv.Star(n_clients, cohort=fedpriv.PoissonCohort(0.5))"),
-    "min_train_nodes": (2, "leave it out (all clients are simulated, so none is waited for"),
+    "min_train_nodes": (2, "leave it out (all clients are simulated, so there is no waiting"),
     "min_fit_clients": (2, "leave it out (all clients are simulated"),
     "client_num_per_round": (5, "network=fedpriv.Star(n_clients, cohort=fedpriv.FixedCohort(5))"),
     "sample_ratio": (0.5, "network=fedpriv.Star(n_clients, cohort=fedpriv.PoissonCohort(0.5))"),
-    "initial_parameters": (None, "each client has a model of its own, made from yours"),
+    "initial_parameters": (None, "each client has its own copy of your model"),
     "client_resources": (None, "one process simulates all clients"),
     # of pfl-research
     "central_num_iterations": (100, "write rounds=100"),
@@ -88,7 +88,7 @@ OF_A_RUN = {
     # of scikit-learn and TensorFlow Privacy
     "n_clients": (10, "there are as many clients as data sets"),
     "max_iter": (10, "write rounds=10"),
-    "class_weight": (None, "weights of classes belong to the loss"),
+    "class_weight": (None, "class weights are part of the loss"),
     "l2_norm_clip": (1.0, "clip=fedpriv.Clip(1.0)"),
     "num_microbatches": (4, "compute=fedpriv.Compute(chunk=4)"),
 }

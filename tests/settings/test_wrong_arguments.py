@@ -28,7 +28,7 @@ SAID = {
     ),
     "torch's scheduler": (
         lambda: fedpriv.fedavg(torch.optim.lr_scheduler.StepLR(torch.optim.SGD(CNN.parameters(), lr=0.1), 3)),
-        "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round",
+        "is a schedule of torch: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round",
     ),
     "no such one": (lambda: run(strategy="zzz"), "make it with fedpriv.fedavg(learning_rate=0.1)"),
     "the function": (lambda: run(strategy=fedpriv.fedavg), "call it, e.g. fedpriv.fedavg(learning_rate=0.1)"),
@@ -74,7 +74,7 @@ SAID = {
     "gpu:1": (lambda: fedpriv.Compute(device="gpu:1"), "write 'cuda:1'"),
     "a torch device": (lambda: fedpriv.Compute(device=torch.device("cpu")), "write 'cpu'"),
     "a torch dtype": (lambda: fedpriv.Compute(dtype=torch.float64), "choose 'float32' or 'float64'"),
-    "one client": (lambda: run(clients=clients()[0]), "clients = 'a Client': is one client: give a list of them"),
+    "one client": (lambda: run(clients=clients()[0]), "clients = 'a Client': is one client: pass a list"),
     "one model": (lambda: run(clients=CNN), "fedpriv.Client(model, loss, loader)"),
     "models": (lambda: run(clients=[CNN, CNN]), "clients[0] = 'a Linear': is no client"),
     "loaders": (
@@ -87,11 +87,11 @@ SAID = {
     "no clients": (lambda: run(clients=[]), "at least one client"),
     "one data set": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), dataset()),
-        "make_clients.datasets = 'a TensorDataset': is one data set: give a list",
+        "make_clients.datasets = 'a TensorDataset': is one data set: pass a list",
     ),
     "one loader": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), DataLoader(dataset())),
-        "make_clients.datasets = 'a DataLoader': give a list of loaders, one for each client",
+        "make_clients.datasets = 'a DataLoader': must be a list of loaders, one per client",
     ),
     "tensors for a data set": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [(torch.ones(2, 4), torch.ones(2))]),
@@ -123,7 +123,7 @@ SAID = {
     "a class for a model": (lambda: fedpriv.make_clients(nn.Linear, nn.MSELoss(), [dataset()]), "is a class"),
     "a loader with a way of its own for test data": (
         lambda: run(test=DataLoader(dataset(), collate_fn=list)),
-        "has a collate_fn of its own",
+        "has its own collate_fn",
     ),
     "a loader of chosen test data": (
         lambda: run(test=DataLoader(dataset(), sampler=SubsetRandomSampler([0]))),

@@ -127,10 +127,10 @@ def test_keys_that_cannot_be_right_are_refused() -> None:
     private, public = keys(3)
     with pytest.raises(ConfigError, match="client 1 = '31 bytes': give 32 bytes"):
         AgreedSecrets(0, private[0], {**public, 1: public[1][1:]}, SESSION)
-    with pytest.raises(ConfigError, match="every client needs a key of its own"):
+    with pytest.raises(ConfigError, match="each client needs its own key"):
         AgreedSecrets(0, private[0], {**public, 1: public[2]}, SESSION)
     for own, table in ((private[1], public), (private[0], {1: public[1]}), (b"short", public)):
-        with pytest.raises(ConfigError, match="does not belong to its private key"):
+        with pytest.raises(ConfigError, match="does not match the client's private key"):
             AgreedSecrets(0, own, table, SESSION)
     with pytest.raises(PrivacyError, match="the public key of client 1 allows no secret"):
         AgreedSecrets(0, private[0], {**public, 1: bytes(32)}, SESSION).pair_secret(0, 1, "noise")
@@ -141,7 +141,7 @@ def test_no_two_runs_share_secrets() -> None:
     private, public = keys(2)
     found = {AgreedSecrets(0, private[0], public, run).pair_secret(0, 1, "noise") for run in (b"one", b"two")}
     assert len(found) == 2
-    with pytest.raises(ConfigError, match="give bytes that no other run has"):
+    with pytest.raises(ConfigError, match="must be bytes that no other run uses"):
         AgreedSecrets(0, private[0], public, b"")
 
 

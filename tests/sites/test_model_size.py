@@ -60,7 +60,7 @@ def test_a_model_too_large_is_refused_before_it_is_made(found: Party, case: str)
     with pytest.raises(ConfigError, match=r"policy.max_parameters.*the owner allows at most 100000"):
         found.sites[0].consider(text)
     # whoever has no limit of its own, such as the server, has its machine's memory
-    with pytest.raises(ConfigError, match=r"plan.model.*this machine's memory holds at most"):
+    with pytest.raises(ConfigError, match=r"plan.model.*the memory of this machine allows at most"):
         ResolvedPlan.of(FederationPlan.read(text))
 
 

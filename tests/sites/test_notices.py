@@ -118,9 +118,9 @@ def test_a_notice_that_is_not_what_it_says_is_refused_and_costs_nothing(found: P
     bad = {
         "of another run": (of_other_run,),
         "of another run, under this one's name": (of_other_run.model_copy(update={"plan": good.plan}),),
-        "of other rounds": (good.model_copy(update={"last": 5}),),
+        "for other rounds": (good.model_copy(update={"last": 5}),),
         "of another site": (good.model_copy(update={"site": SOUTH}),),
-        "of no site": (good.model_copy(update={"site": 17}),),
+        "by an unknown site": (good.model_copy(update={"site": 17}),),
         "for another reason": (good.model_copy(update={"why": "over_budget"}),),
         "signed by another": (
             AbsenceNotice.signed(found.sites[SOUTH]._folder.signing_key, good.plan, WEST, 1, 3, "away"),
@@ -190,7 +190,7 @@ def test_a_site_says_beforehand_when_its_budget_ends(tmp_path: Path, caplog: pyt
     assert all((dict(one.absent), one.noticed) == ({"west": "over_budget"}, ("west",)) for one in reports[ends:])
     assert {record.clients for record in records(found, "north")[ends:]} == {(0, 1, 2)}
     assert found.sites[WEST].spent().epsilon <= 0.4
-    assert f"no more than the first {ends} of 6 rounds" in caplog.text
+    assert f"only the first {ends} of 6 rounds" in caplog.text
     assert "epsilon=0.4 at delta=1e-05" in caplog.text
     sent = b"".join(reply for _, reply in found.transport.sent)
     assert b"0.4" not in sent  # one word leaves, and rounds

@@ -51,10 +51,10 @@ def test_a_plan_lists_its_links_and_draws_them(plan: FederationPlan) -> None:
 
 
 def test_what_cannot_run_is_refused(plan: FederationPlan) -> None:
-    assert "give --listen" in refused("site", "peer", "south")
+    assert "use --listen" in refused("site", "peer", "south")
     assert "that this site has accepted, of 0" in refused("site", "peer", "south", "--listen", "tcp/127.0.0.1:1")
     fedpriv("site", "join", "south", "fed/plan.yaml", "--accept", plan.fingerprint)
-    assert "is not this machine alone" in refused("site", "peer", "south", "--connect", "tcp/example.org:1")
+    assert "is another machine" in refused("site", "peer", "south", "--connect", "tcp/example.org:1")
     assert "names no certificates" in refused("site", "peer", "south", "--connect", "tls/example.org:1")
     assert "fedpriv site peer" in refused("site", "run", "south")
     assert "without --keys" in refused_plan_with_a_server()

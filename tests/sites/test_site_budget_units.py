@@ -25,7 +25,7 @@ def test_a_plan_of_another_unit_is_refused(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1)
     found.join(0)
     other = other_unit(found)
-    with pytest.raises(PrivacyError, match="do not add up"):
+    with pytest.raises(PrivacyError, match="cannot be added"):
         found.site.join(other.text, other.fingerprint)
     assert found.ask(0) is None
     found.site.close()
@@ -37,7 +37,7 @@ def test_a_plan_of_another_unit_is_refused_before_the_first_was_asked(tmp_path: 
     found.join(0)
     found.restart()
     other = other_unit(found)
-    with pytest.raises(PrivacyError, match="do not add up"):
+    with pytest.raises(PrivacyError, match="cannot be added"):
         found.site.join(other.text, other.fingerprint)
     found.restart()
     found.site.prepare()

@@ -48,7 +48,7 @@ def test_sites_are_made_and_join_what_they_compared(tmp_path: Path, monkeypatch:
     told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
     proposal = FederationPlan.read(Path("fed/plan.yaml").read_text())
     assert proposal.fingerprint in told
-    assert "choose another folder" in refused("federate", "plan", "run.yaml", "north/card.json", "--out", "fed")
+    assert "use another folder" in refused("federate", "plan", "run.yaml", "north/card.json", "--out", "fed")
     assert Path("fed/plan.yaml").read_text() == proposal.text
     shown = fedpriv("site", "join", "north", "fed/plan.yaml")
     assert "epsilon=3 (delta=1e-5" in shown
@@ -57,7 +57,7 @@ def test_sites_are_made_and_join_what_they_compared(tmp_path: Path, monkeypatch:
     site = Site("north")
     assert not site.plans
     site.close()
-    assert "is not the fingerprint" in refused("site", "join", "north", "fed/plan.yaml", "--accept", "0000 0000")
+    assert "does not match any plan here" in refused("site", "join", "north", "fed/plan.yaml", "--accept", "0000 0000")
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", proposal.fingerprint)
     site = Site("north")
     assert [*site.plans] == [proposal.hash]
@@ -73,17 +73,17 @@ def test_certificates_are_made_signed_and_bound_by_the_plan(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(CONFIG)
     authority, server = fedpriv("federate", "authority", "ca"), "server-keys"
-    assert "whoever has it signs in your name" in authority
+    assert "anyone with this folder can sign in your name" in authority
     assert "name the host" in refused("federate", "keys", server)
     fedpriv("federate", "keys", server, "--host", "server.example.org")
     requests = [f"{server}/request.pem"]
     for number, name in enumerate(("north", "south")):
         Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9}}\n")
         fedpriv("site", "init", name, f"{name}.yaml")
-        assert "which names this certificate now" in fedpriv("site", "keys", name)
-        assert "remove it yourself" in refused("site", "keys", name)
+        assert "which now names this certificate" in fedpriv("site", "keys", name)
+        assert "delete it yourself" in refused("site", "keys", name)
         requests.append(f"{name}/tls/request.pem")
-    assert "give --certificate as well" in refused("site", "keys", "north", "--authority", "ca/authority.pem")
+    assert "add --certificate" in refused("site", "keys", "north", "--authority", "ca/authority.pem")
     signed = fedpriv("federate", "sign", "ca", *requests)
     assert "server.example.org" in signed
     assert signed.count("it only connects to others") == 2
@@ -119,7 +119,7 @@ def test_what_is_no_site_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_bad_site_name_raises_in_words(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(f"name: North Hospital\ndata: {DIGITS}\nbudget: {{epsilon: 2}}\n")
     shown = refused("site", "init", tmp_path / "north", tmp_path / "site.yaml")
-    assert "site.name = 'North Hospital': write a lower-case letter" in shown
+    assert "site.name = 'North Hospital': must be a lower-case letter" in shown
     assert "[a-z]" not in shown
 
 
@@ -129,7 +129,7 @@ def test_bad_card_raises(tmp_path: Path) -> None:
     plan = "federate", "plan", tmp_path / "run.yaml", "--out", tmp_path / "fed"
     assert "card.json.name = 3: must be a valid string" in refused(*plan, tmp_path / "card.json")
     assert "name the card.json of a site" in refused(*plan, tmp_path / "none.json")
-    assert "give the card.json of each site" in refused(*plan, "rounds=3")
+    assert "name the card.json of each site" in refused(*plan, "rounds=3")
 
 
 def test_tables_need_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,5 +102,5 @@ def test_the_budget_is_one_for_all_federations(terms: ResolvedPlan) -> None:
     with pytest.raises(BudgetExhausted):
         guard.admit(records[2])
     assert guard._accountant.spent().epsilon <= limit
-    with pytest.raises(PrivacyError, match="do not add up"):
+    with pytest.raises(PrivacyError, match="cannot be added"):
         guard_of(terms, 100.0, [replace(mine[0], unit="client")])

@@ -150,7 +150,7 @@ def test_earlier_keys_move_and_are_destroyed_with_the_others(place: str, begun: 
     assert secret_with_east(site, begun) == east.pair_secret(NORTH, EAST, "noise")
     site.close()
     renew_keys(folder)  # where they are now
-    assert "folder, as they are" not in fedpriv("secrets", folder)
+    assert "folder, not encrypted" not in fedpriv("secrets", folder)
     seal_site(folder, unfinished=True)
     assert not earlier_files(folder)
     assert secrets_of(folder) == [b"destroyed"] * 2

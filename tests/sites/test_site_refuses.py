@@ -201,14 +201,17 @@ def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path:
     site, text = found.sites[3], found.proposal.text
     for more, words in (
         ({"settings__privacy__noise_multiplier": 0.01}, "do not accept it"),
-        ({"settings__privacy__noise_multiplier": None}, "a plan has it filled in"),
-        ({"settings__privacy__trust": {"secure_aggregation": {"min_honest": 2}}}, "would see single rows"),
-        ({"settings__privacy__trust": "central"}, "would see single rows"),
-        ({"settings__privacy__at": "none"}, "private answers only"),
+        ({"settings__privacy__noise_multiplier": None}, "a plan needs a value for it"),
+        ({"settings__privacy__trust": {"secure_aggregation": {"min_honest": 2}}}, "would receive single rows"),
+        ({"settings__privacy__trust": "central"}, "would receive single rows"),
+        ({"settings__privacy__at": "none"}, "only private query results"),
         ({"settings__privacy__durable": False}, "before it answers"),
         ({"settings__privacy__budget": "/etc/passwd"}, "names no files"),
-        ({"settings__privacy__sampling": {"cyclic": {"blocks": 2}}}, "without a price"),
-        ({"settings__privacy__sampling": {"allocation": {"batches": 4}}}, "no price between organisations"),
+        ({"settings__privacy__sampling": {"cyclic": {"blocks": 2}}}, "privacy cost would be unknown"),
+        (
+            {"settings__privacy__sampling": {"allocation": {"batches": 4}}},
+            "no known privacy cost between organisations",
+        ),
         ({"settings__network__topology": {"name": "ring"}}, "a plan lists its links"),
         ({"settings__network__topology": {"name": "edge_list", "file": "/etc/passwd"}}, "a plan lists its links"),
         ({"settings__network__topology": {"name": "links", "pairs": [[0, 1]]}}, "cannot be reached"),
@@ -221,12 +224,12 @@ def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path:
         ({"settings__privacy__schedule": {"function": "os:abs"}}, "plugins"),
         ({"settings__seed": None}, "filled in"),
         ({"sites": yaml.safe_load(text)["sites"][:3]}, "this site's name and key"),
-        ({"sites": yaml.safe_load(text)["sites"] + yaml.safe_load(text)["sites"][:1]}, "one of its own"),
+        ({"sites": yaml.safe_load(text)["sites"] + yaml.safe_load(text)["sites"][:1]}, "needs its own name"),
     ):
         other = changed(text, **more)
         with pytest.raises(FedprivError, match=words):
-            site.join(other, FederationPlan.read(other).fingerprint if "one of its own" not in words else "")
-    with pytest.raises(ConfigError, match="not the fingerprint"):
+            site.join(other, FederationPlan.read(other).fingerprint if "needs its own name" not in words else "")
+    with pytest.raises(ConfigError, match="not match any plan here"):
         site.join(text, "0000 " * 8)
     assert [*site.plans] == [found.proposal.hash]
 

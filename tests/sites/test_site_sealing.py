@@ -57,7 +57,7 @@ def test_a_site_is_made_with_its_secrets_elsewhere_and_works_as_any_other(
     Path("north.yaml").write_text("name: north\ndata: {name: digits, flat: true}\nbudget: {epsilon: 2}\n")
     fedpriv("site", "init", "north", "north.yaml", "--secrets", place)
     assert "encrypted" in fedpriv("secrets", "north")
-    assert "folder, as they are" not in fedpriv("secrets", "north")
+    assert "folder, not encrypted" not in fedpriv("secrets", "north")
     site = Site("north")
     folder = site._folder
     for secret in (folder.private_key.hex(), folder.signing_key.hex()):

@@ -57,18 +57,18 @@ def test_the_page_of_a_site_answers_the_ten_questions(trained: Party):
             3: [
                 "All that left this site reveals at most epsilon=3 (delta=1e-5)",
                 "about 1 in 100 000",
-                "at 3 at most 96 %",
+                "at most 96 % at 3",
             ],
-            4: ["| 1 colluding data holder | what they know together | 3 [c]", "any number of others may collude"],
+            4: ["| 1 colluding data holder | their combined information | 3 [c]", "any number of others may collude"],
             5: ["epsilon of 10 records of one person", f"| {round_up(ten)} [a] |"],
             6: ["4 x gradient, gaussian noise of", "of 4 that the plan has", ", ".join(NAMES)],
             7: ["Nothing was simulated.", "any number of them", "settings were not chosen by trying them"],
-            8: ["how many records each has", "The site's folder holds its keys"],
+            8: ["how many records each has", "The site's folder contains its keys"],
             9: [
                 "epsilon=3 of 50 at delta=1e-5 is spent so far",
                 f"one more like the last | epsilon={round_up(twice)} at",
             ],
-            10: [plan.fingerprint, f"4 records in a chain, head {head}", f"| page made by | {software()}"],
+            10: [plan.fingerprint, f"4 records in a chain, head {head}", f"| page created by | {software()}"],
         },
     )
 
@@ -78,8 +78,8 @@ def test_a_site_among_pairs_promises_nothing_against_more_colluders_than_its_pla
     list(found.federation)
     found.close()
     text = page_of(found, "east")
-    assert "| 1 colluding data holder | what they know together | 3 [" in text
-    assert "| 2 colluding data holders | what they know together | no bound [" in text
+    assert "| 1 colluding data holder | their combined information | 3 [" in text
+    assert "| 2 colluding data holders | their combined information | no bound [" in text
     assert "Others may tell each other all they know: at most 1 of them." in text
 
 
@@ -146,7 +146,7 @@ def test_a_site_is_charged_for_a_whole_plan_that_somebody_ended_early(tmp_path: 
     seal_site(tmp_path / "east", unfinished=True)
     for text in (at_work, page_of(found, "east")):
         assert "All that left this site reveals at most epsilon=3 (delta=1e-5)" in text
-        assert "| 1 colluding data holder | what they know together | 3 [c]" in text
+        assert "| 1 colluding data holder | their combined information | 3 [c]" in text
         assert "3 more were planned and are charged" in text
         assert f"epsilon={round_up(so_far)} of 50 at delta=1e-5 is spent so far" in text
 

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "federation.md"
 
 # overrides, the field that the error names, words of the error, and words of the page
 REFUSED = {
-    "no noise": (("privacy.at=none", FEDAVG), "privacy.at", "private answers only", "runs that are not private"),
+    "no noise": (("privacy.at=none", FEDAVG), "privacy.at", "only private query results", "runs that are not private"),
     "sums": (
         (FEDAVG, "privacy.trust={secure_aggregation: {min_honest: 3}}"),
         "privacy.trust",
@@ -33,13 +33,13 @@ REFUSED = {
     "over time": (
         (FEDAVG, "privacy.noise={time: {bsr: {band: 2}}}"),
         "privacy.noise",
-        "without a price",
+        "privacy cost would be unknown",
         "noise over time",
     ),
     "cyclic batches": (
         (FEDAVG, "privacy.sampling={cyclic: {blocks: 2}}"),
         "privacy.noise",
-        "without a price",
+        "privacy cost would be unknown",
         "cyclic batches",
     ),
     "allocation": (
@@ -54,7 +54,7 @@ REFUSED = {
         "before it answers",
         "`privacy.durable: false`",
     ),
-    "budget": ((FEDAVG, "privacy.budget=budget.json"), "privacy.budget", "budget of its own", "`privacy.budget`"),
+    "budget": ((FEDAVG, "privacy.budget=budget.json"), "privacy.budget", "its own budget", "`privacy.budget`"),
     "secret seed": ((FEDAVG, "secret_seed=3"), "secret_seed", "every site has its own", "`secret_seed`"),
     "weights": (
         (FEDAVG, "model={name: softmax, weights: model.pt}"),
@@ -62,11 +62,11 @@ REFUSED = {
         "no files",
         "weights from files",
     ),
-    "compare": ((FEDAVG, "problem.compare=true"), "problem.compare", "all in one place", "`problem.compare`"),
+    "compare": ((FEDAVG, "problem.compare=true"), "problem.compare", "all sites in one place", "`problem.compare`"),
     "server's data": (
         (FEDAVG, "problem.server={constraints: [{name: class_loss_at_most, label: 1, bound: .4}]}"),
         "problem.server",
-        "no data of its own",
+        "no data between organisations",
         "data of the server",
     ),
     "views": ((FEDAVG, "data.augment=[{name: crop, padding: 1}]"), "data.augment", "its own views", "`data.augment`"),

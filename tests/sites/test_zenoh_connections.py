@@ -125,7 +125,7 @@ def test_refused_certificate_named_at_site(made: Star, other: Authority, tmp_pat
     with made.server():
         why = why_not_connected(made.address, credentials(tmp_path / "alien"))
     assert why is not None
-    assert "the other end refuses the certificate" in why
+    assert "the other end rejects the certificate" in why
 
 
 def test_unknown_host_and_no_tls_named(made: Star) -> None:
@@ -138,7 +138,7 @@ def test_unknown_host_and_no_tls_named(made: Star) -> None:
         assert why_not_connected(f"tcp/127.0.0.1:{port}", None) is None
         why = why_not_connected(f"tls/127.0.0.1:{port}", keys)
         assert why is not None
-        assert "begins no TLS" in why
+        assert "does not use TLS" in why
 
 
 def test_server_names_missing_sites(made: Star, log: pytest.LogCaptureFixture) -> None:
@@ -209,7 +209,7 @@ def test_zenoh_reasons_read_and_counted(caplog: pytest.LogCaptureFixture) -> Non
     line = "2026-01-01T00:00:00Z  WARN acc-0 ThreadId(05) zenoh_link_tls::unicast: {}. Hint: increase the limit.\n"
     assert "another authority" in (reason_of(line.format("invalid peer certificate: UnknownIssuer")) or "")
     assert "does not list" in (reason_of(line.format("received fatal alert: BadCertificate")) or "")
-    assert reason_of(line.format("tls handshake eof")) == "it begins no mutual TLS"
+    assert reason_of(line.format("tls handshake eof")) == "it does not use mutual TLS"
     assert reason_of("round 1 of 3\n") is None
     log_refusals(line.format("received fatal alert: UnknownCA") for _ in range(1000))
     assert len(caplog.records) == 10

@@ -132,7 +132,7 @@ def test_what_was_destroyed_or_is_unknown_does_not_come_back(tmp_path: Path):
     assert is_destroyed(DESTROYED)
     with pytest.raises(FedprivError, match="is sealed"):
         reveal(DESTROYED, tmp_path)
-    with pytest.raises(FedprivError, match="unknown way"):
+    with pytest.raises(FedprivError, match="unknown method"):
         reveal("vault:a:b", tmp_path)
 
 

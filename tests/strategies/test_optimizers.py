@@ -194,7 +194,7 @@ def test_an_oracle_knows_the_variance_of_its_noise(name: str) -> None:
 def test_noise_that_is_on_messages_cannot_be_subtracted_from_gradients() -> None:
     privacy = fp.Privacy(noise_multiplier=1, at="message", unit="client")
     for strategy in (fp.fedavg(0.1, 2, optimizer=fp.Adam(noise_floor=1e-4)), corrected()):
-        with pytest.raises(fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': where noise is on messages"):
+        with pytest.raises(fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': only for noise on gradients"):
             fp.train(clients_of(), strategy, privacy, rounds=2)
 
 
@@ -266,7 +266,9 @@ def test_an_optimizer_stands_where_steps_are_free_alone() -> None:
         if name in having:
             assert load_config(RUN, [text]).strategy.options["optimizer"] == fp.Adam()
         else:
-            with pytest.raises(fp.ConfigError, match=f"strategy.optimizer = 'adam': {name} makes steps of its own"):
+            with pytest.raises(
+                fp.ConfigError, match=f"strategy.optimizer = 'adam': {name} computes its own step sizes"
+            ):
                 load_config(RUN, [text])
 
 

@@ -115,7 +115,7 @@ OWN = {
     ),
     "one row": (
         lambda: paired(None, changed(Descend, init=lambda self, params: (params[:1], Kept(params)))),
-        "send one row to all with network.scatter(row), or row.expand_as(params)",
+        "send one row to all clients with network.scatter(row), or row.expand_as(params)",
     ),
     "losses for messages": (
         lambda: paired(
@@ -212,7 +212,7 @@ def test_a_step_that_keeps_answers_and_says_that_it_does_not_is_refused(members:
     """Only messages are noised: each answer would be in all later ones, and be paid for once."""
     privacy = fedpriv.Privacy(epsilon=1.0, delta=1e-2, unit="client", at="message")
     strategy = paired(changed(Step, memory="none", **members))
-    with pytest.raises(fedpriv.ConfigError, match=r"keeps something of its answers.*set at to 'gradient'"):
+    with pytest.raises(fedpriv.ConfigError, match=r"keeps state of its query results.*set privacy.at to 'gradient'"):
         fedpriv.plan([50] * n_clients, strategy, privacy, rounds=3)
     honest = paired(changed(Step, memory="none"))
     assert fedpriv.plan([50] * n_clients, honest, privacy, rounds=3).releases == 3

@@ -51,7 +51,7 @@ def test_momentum_is_nesterovs_recursion_and_faster_on_an_ill_conditioned_proble
 
 
 def test_momentum_and_a_random_iterate_exclude_each_other():
-    with pytest.raises(fp.ConfigError, match=r"momentum.*random iterate"):
+    with pytest.raises(fp.ConfigError, match=r"momentum.*cannot be combined with an average"):
         gradient_descent(1.0, momentum=0.9, random_iterate=5)
 
 

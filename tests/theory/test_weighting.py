@@ -173,7 +173,7 @@ def test_answers_weighted_by_the_step_itself_are_no_sum_of_answers():
 
     made = fp.Strategy(Weighted(0.1), fp.fedavg(0.1).aggregator)
     check_linear(fp.fedavg(0.1), 3, fp.Star(3))
-    with pytest.raises(fp.ConfigError, match="calls itself linear"):
+    with pytest.raises(fp.ConfigError, match="declares linear = True"):
         check_linear(made, 3, fp.Star(3))
 
 

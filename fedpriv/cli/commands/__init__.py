@@ -1,1 +1,1 @@
-"""The arguments and options of each command; the modules beside this folder do the work."""
+"""The arguments and options of each command; the modules of the parent folder implement the commands."""

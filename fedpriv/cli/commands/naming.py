@@ -15,12 +15,14 @@ commands = typer.Typer()
 
 @commands.command()
 def topology(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A topology that `fedpriv list` names.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A topology listed by `fedpriv list`.")],
     n_clients: Annotated[int, typer.Argument(metavar="N", help="Number of nodes.", min=1)],
     options: Annotated[
         list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="e.g. topology.p=0.1 mixing=max_degree")
     ] = None,
-    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--out", metavar="PNG", help="Write a picture of the graph to this file.")
+    ] = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
@@ -52,15 +54,16 @@ def topology(
 @commands.command(name="list")
 def list_names(
     name: Annotated[
-        str | None, typer.Argument(metavar="[KIND|NAME]", help="A kind, to list its names, or a name, for its options.")
+        str | None,
+        typer.Argument(metavar="[KIND|NAME]", help="A kind, to list its names; or a name, to list its options."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the names that a configuration can use, those of one kind, or the options of one name."""
+    """List the names that a configuration can use, the names of one kind, or the options of one name."""
     from fedpriv.cli.printing import print_json, print_tables
 
     configs = {key: shipped.title(path) for key, path in shipped.configs().items()}
-    if name == "configs":  # saves the seconds that the imports of the other names take
+    if name == "configs":  # avoids the seconds that importing the other names takes
         tables = {"configs": configs}
     else:
         from fedpriv.cli.catalogue import look_up
@@ -74,9 +77,9 @@ def list_names(
 
 @commands.command()
 def schema(
-    file: Annotated[Path | None, typer.Option("--out", metavar="JSON", help="Write it to this file.")] = None,
+    file: Annotated[Path | None, typer.Option("--out", metavar="JSON", help="Write to this file.")] = None,
 ) -> None:
-    """Print a JSON schema, by which editors check configurations and complete names, also of installed packages."""
+    """Print a JSON schema, with which editors check configurations and complete names, including installed packages."""
     from fedpriv.cli.json_schema import dumps
 
     if file is None:
@@ -88,11 +91,11 @@ def schema(
 @commands.command()
 def doctor(
     folder: Annotated[
-        Path, typer.Option("--at", metavar="DIR", help="Folder in which runs would be written; it is tried.")
+        Path, typer.Option("--at", metavar="DIR", help="Folder for runs; the check writes to it.")
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Look at the installation and this machine: versions, device, threads, data, disk and locks, with fixes.
+    """Check the installation and this machine: versions, device, threads, data, disk and locks, with fixes.
 
     The exit code is 1 if there is a problem.
     """

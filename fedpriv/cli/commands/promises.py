@@ -1,4 +1,4 @@
-"""The commands about privacy promises: audit, budget, tradeoff, compare, tune, claims."""
+"""The commands about privacy guarantees: audit, budget, tradeoff, compare, tune, claims."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ def audit(
     overrides: Overrides = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write audit.json and audit.png here; they are not private."),
+        typer.Option(
+            "--out", metavar="DIR", help="Write audit.json and audit.png to this folder; they are not private."
+        ),
     ] = None,
     runs: Annotated[
-        Path | None, typer.Option("--runs", metavar="DIR", help="Folder with other runs, maybe on the same data.")
+        Path | None, typer.Option("--runs", metavar="DIR", help="Folder with other runs, which may use the same data.")
     ] = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look for broken promises of a run or a strategy: data, clipping, noise, ledger, what else leaves.
+    """Search for broken guarantees of a run or a strategy: data, clipping, noise, ledger, other outputs.
 
-    The exit code is 0 if all held, 1 if something was found, and 2 if something could not be checked.
+    The exit code is 0 if all checks held, 1 if something was found, and 2 if something could not be checked.
     """
     from fedpriv.cli import auditing
 
@@ -43,36 +45,39 @@ def audit(
 
 @commands.command()
 def budget(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The budget; with --epsilon it is made.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The budget file; --epsilon creates it.")],
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="Make a budget: most that all runs on the data may cost.")
+        float | None, typer.Option("--epsilon", help="Create a budget: the most that all runs on the data may spend.")
     ] = None,
-    delta: Annotated[float, typer.Option("--delta", help="At this delta.")] = 1e-5,
-    unit: Annotated[str, typer.Option("--unit", help="What is protected: sample or client.")] = "sample",
+    delta: Annotated[float, typer.Option("--delta", help="Delta of the budget.")] = 1e-5,
+    unit: Annotated[str, typer.Option("--unit", help="Privacy unit: sample or client.")] = "sample",
     relation: Annotated[
-        str, typer.Option("--relation", help="Which data sets are neighbours: replace_one or add_remove.")
+        str, typer.Option("--relation", help="Neighbouring relation: replace_one or add_remove.")
     ] = "replace_one",
     shared: Annotated[
-        str, typer.Option("--shared", help="What else neighbours may have in common, e.g. 'sizes public'.")
+        str, typer.Option("--shared", help="What neighbouring data sets also have in common, e.g. 'sizes public'.")
     ] = "",
-    data: Annotated[str, typer.Option("--data", help="Name of the data set; that of the file if left out.")] = "",
+    data: Annotated[str, typer.Option("--data", help="Name of the data set; default: name of the file.")] = "",
     accountant: Annotated[
         str | None,
-        typer.Option("--accountant", help="Price by this bound alone; gaussian and pure also allow adaptive choices."),
+        typer.Option("--accountant", help="Use only this accountant; gaussian and pure also allow adaptive choices."),
     ] = None,
     opacus: Annotated[
         Path | None,
-        typer.Option("--opacus", metavar="FILE", help="Charge earlier training: a checkpoint of Opacus, or JSON."),
+        typer.Option("--opacus", metavar="FILE", help="Charge earlier training with Opacus: a checkpoint, or JSON."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the training with Opacus.")] = None,
     poisson_sampling: Annotated[
-        bool, typer.Option("--poisson-sampling", help="Its batches were Poisson draws, as make_private makes them.")
+        bool,
+        typer.Option(
+            "--poisson-sampling", help="The batches of Opacus were Poisson draws, as make_private draws them."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the lifetime budget of a data set, or show what was spent of it by which runs, and what is left.
+    """Create the lifetime budget of a data set, or show the spending of each run and the remaining budget.
 
-    A run whose configuration names it (privacy.budget) reserves its whole plan first, or is refused.
+    A run with this budget in its configuration (privacy.budget) first reserves its whole plan, or stops with an error.
     """
     from fedpriv.cli import budgeting
 
@@ -87,22 +92,25 @@ def budget(
 @commands.command()
 def tradeoff(
     config: ConfigFile,
-    epsilons: Annotated[str, typer.Argument(metavar="epsilon=E,E,...", help="The targets, e.g. epsilon=.5,1,2,4,8.")],
+    epsilons: Annotated[
+        str, typer.Argument(metavar="epsilon=E,E,...", help="Target epsilons, e.g. epsilon=.5,1,2,4,8.")
+    ],
     overrides: Overrides = None,
     stand_in: Annotated[
         list[str] | None,
         typer.Option(
             "--stand-in",
             metavar="FIELD=VALUE",
-            help="Also train, on public or made-up data: what replaces the private ones, e.g. data.train=public.csv.",
+            help="Also train on public or made-up data: the setting that replaces the private data, e.g. "
+            "data.train=public.csv.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="Runs on stand-in data for each target.", min=1)] = 3,
-    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw it to this file.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs on the public data per target.", min=1)] = 3,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Write a picture to this file.")] = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each target epsilon costs in noise, and what an attacker could do at it; spends nothing."""
+    """Show the noise for each target epsilon, and the success of an attacker at it; spends nothing."""
     from fedpriv.cli import trading
 
     trading.run(config, epsilons, overrides or [], stand_in or [], seeds, picture, as_json=as_json)
@@ -114,25 +122,26 @@ def compare(
         list[str],
         typer.Argument(
             metavar="CONFIG... [SECTION.FIELD=VALUE]...",
-            help="YAML files or names of shipped ones, and settings to change in all of them.",
+            help="YAML files or names of shipped configurations, and settings to change in all of them.",
             autocompletion=shipped.names,
         ),
     ],
     variants: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="FIELD=VALUE", help="A line of the table: a setting that is changed in it."),
+        typer.Option("--with", metavar="FIELD=VALUE", help="Add a row to the table, with this setting changed."),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="Runs of each line.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs per row.", min=1)] = 3,
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="New folder for the runs, comparison.png and .json.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="New folder for the runs, comparison.png and comparison.json."),
     ] = None,
     plan_only: Annotated[
-        bool, typer.Option("--plan", help="Print the price of all runs together and train none.")
+        bool, typer.Option("--plan", help="Print the privacy cost of all runs together, without training.")
     ] = False,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train several configurations or settings on one task, in one table, priced together."""
+    """Train several configurations or settings on one task, in one table, with their total privacy cost."""
     from fedpriv.cli import comparing
 
     comparing.run(words, variants or [], seeds, folder, plan_only=plan_only, as_json=as_json)
@@ -145,32 +154,35 @@ def tune(
         Path, typer.Argument(metavar="SPACE", help="YAML file of fields with ranges, e.g. rounds: {low: 5, high: 50}.")
     ],
     overrides: Overrides = None,
-    trials: Annotated[int, typer.Option("--trials", help="Runs; with --hidden how many are expected.")] = 20,
+    trials: Annotated[int, typer.Option("--trials", help="Number of runs; with --hidden, the expected number.")] = 20,
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="Refuse a search that would cost more; its price if left out.")
+        float | None,
+        typer.Option("--epsilon", help="Raise an error if the search would cost more; default: its privacy cost."),
     ] = None,
     metric: Annotated[str, typer.Option("--metric", help="The score, on public test data.")] = "test_accuracy",
     score_noise: Annotated[
         float | None,
-        typer.Option("--score-noise", help="Test data are private: noise of scores, over what one example changes."),
+        typer.Option(
+            "--score-noise",
+            help="For private test data: noise of scores, as a multiple of what one example can change.",
+        ),
     ] = None,
-    better: Annotated[str | None, typer.Option("--better", help="higher or lower, for metrics of your own.")] = None,
-    sampler: Annotated[
-        str, typer.Option("--sampler", help="tpe learns from scores; random chooses beforehand.")
-    ] = "tpe",
+    better: Annotated[str | None, typer.Option("--better", help="higher or lower, for custom metrics.")] = None,
+    sampler: Annotated[str, typer.Option("--sampler", help="tpe learns from scores; random ignores them.")] = "tpe",
     hidden: Annotated[
         str | None,
         typer.Option("--hidden", help="Draw the number of trials in secret and publish one model: logarithmic, ..."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Public seed of the choices.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Public seed of the sampler.")] = 0,
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder; an unfinished search in it goes on.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder of the search; an unfinished search in it is resumed."),
     ] = None,
-    plan_only: Annotated[bool, typer.Option("--plan", help="Print what it would cost, and stop.")] = False,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Print the privacy cost and exit.")] = False,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search for good settings; the price of all trials is told, and limited, before the first."""
+    """Search for good settings; the privacy cost of all trials is printed, and limited, before the first trial."""
     from fedpriv.cli import tuning
     from fedpriv.tuning import SearchSettings
 
@@ -182,16 +194,17 @@ def tune(
 
 @commands.command()
 def claims(
-    name: Annotated[str, typer.Argument(metavar="PAPER", help="A method, e.g. iadmm; a wrong one lists all.")],
+    name: Annotated[str, typer.Argument(metavar="PAPER", help="A method, e.g. iadmm; a wrong name lists all.")],
     options: Annotated[
         list[str] | None, typer.Argument(metavar="[SETTING=VALUE]...", help="e.g. rounds=1000 delta=1e-6")
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--out", metavar="PNG", help="Draw both epsilons against rounds to this file.")
+        Path | None,
+        typer.Option("--out", metavar="PNG", help="Write a picture of both epsilons over rounds to this file."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the epsilon that a paper states with what its noise costs, and with the noise that it would need."""
+    """Compare a paper's stated epsilon with the epsilon of its noise, and with the noise that it would need."""
     from fedpriv.cli.printing import print_json, print_rows
     from fedpriv.config.files import override
     from fedpriv.papers.checking import check, draw

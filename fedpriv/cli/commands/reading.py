@@ -14,13 +14,15 @@ commands = typer.Typer()
 
 @commands.command()
 def show(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several runs are compared.")
+    ],
     open_it: Annotated[
-        bool, typer.Option("--open", help="Also write report.html to the first run's folder, and show it in a browser.")
+        bool, typer.Option("--open", help="Also write report.html to the first run's folder, and open it in a browser.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run, finished or not, or compare several. Epsilon is counted again from the ledger.
+    """Show a run, finished or not, or compare several. Epsilon is computed again from the ledger.
 
     The exit code is 1 if files of a run were altered or are missing.
     """
@@ -43,9 +45,9 @@ def show(
 @commands.command()
 def watch(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=0.2)] = 2.0,
+    every: Annotated[float, typer.Option("--every", help="Seconds between updates.", min=0.2)] = 2.0,
 ) -> None:
-    """Show runs at work: round, last test, epsilon spent, time left, and whether they still move. Ends with them."""
+    """Show running runs until they end: round, last test, epsilon spent, time left, and if they still make progress."""
     from fedpriv.cli.watching import watch as show_until_finished
 
     show_until_finished(folders, every)
@@ -53,15 +55,17 @@ def watch(
 
 @commands.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
-    output: Annotated[Path, typer.Option("--out", metavar="HTML", help="The file to write.")] = Path("report.html"),
-    open_it: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several runs are compared.")
+    ],
+    output: Annotated[Path, typer.Option("--out", metavar="HTML", help="File to write.")] = Path("report.html"),
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a report to send: one HTML file with curves, what was spent when, who is protected, and the settings.
+    """Write a report to send: one HTML file with curves, spending over time, protected units, and the settings.
 
-    It loads nothing from elsewhere, and prints well. Of several runs it is a comparison.
+    It loads nothing from other places, and is suitable for printing. For several runs it is a comparison.
     """
     from fedpriv.cli.reporting import write_report
 
@@ -71,10 +75,8 @@ def report(
 @commands.command()
 def predict(
     run: RunFolder,
-    table: Annotated[Path, typer.Argument(metavar="CSV", help="File with the columns of the features.")],
-    output: Annotated[
-        Path | None, typer.Option("--out", metavar="CSV", help="File to write; printed if left out.")
-    ] = None,
+    table: Annotated[Path, typer.Argument(metavar="CSV", help="File with the feature columns.")],
+    output: Annotated[Path | None, typer.Option("--out", metavar="CSV", help="File to write; default: print.")] = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
@@ -88,17 +90,20 @@ def predict(
 def account(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same data.")],
     delta: Annotated[
-        float | None, typer.Option("--delta", help="Price at this delta; the smallest of the runs' own if left out.")
+        float | None,
+        typer.Option("--delta", help="Compute epsilon at this delta; default: the smallest delta of the runs."),
     ] = None,
     accountant: Annotated[
-        str | None, typer.Option("--accountant", help="Only this bound: gaussian, pld, rdp or pure.")
+        str | None, typer.Option("--accountant", help="Use only this accountant: gaussian, pld, rdp or pure.")
     ] = None,
-    colluders: Annotated[int, typer.Option("--colluders", help="Clients that tell each other all they know.")] = 1,
-    group: Annotated[int, typer.Option("--group", help="Units that are protected together.")] = 10,
+    colluders: Annotated[
+        int, typer.Option("--colluders", help="Number of clients that share all their information.")
+    ] = 1,
+    group: Annotated[int, typer.Option("--group", help="Number of units that are protected together.")] = 10,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Price runs from their ledgers: together, at any delta, against each adversary and for each unit."""
+    """Compute the cost of runs from their ledgers: in total, at any delta, for each adversary and privacy unit."""
     from fedpriv.cli import accounting
 
     accounting.print_costs(
@@ -110,17 +115,22 @@ def account(
 def statement(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs on the same data, or of a site, or a search."),
+        typer.Argument(
+            metavar="RUN...", help="Folders of runs on the same data, folder of a site, or folder of a search."
+        ),
     ],
     outputs: Annotated[
-        list[Path] | None, typer.Option("--out", metavar="FILE", help="A file: .md, .html or .pdf; may be repeated.")
+        list[Path] | None,
+        typer.Option("--out", metavar="FILE", help="Output file: .md, .html or .pdf; may be repeated."),
     ] = None,
-    colluders: Annotated[int, typer.Option("--colluders", help="Clients that tell each other all they know.")] = 1,
-    group: Annotated[int, typer.Option("--group", help="Records that one person may have.")] = 10,
+    colluders: Annotated[
+        int, typer.Option("--colluders", help="Number of clients that share all their information.")
+    ] = 1,
+    group: Annotated[int, typer.Option("--group", help="Largest number of records of one person.")] = 10,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page for a data-protection officer: what was protected, from whom, what left, and how to verify it."""
+    """Write a page for a data-protection officer: protected data, adversaries, releases, and verification."""
     from fedpriv.cli import stating
 
     stating.state(folders, outputs or [], colluders=colluders, group=group, as_json=as_json)
@@ -130,13 +140,13 @@ def statement(
 def track(
     run: RunFolder,
     wandb: Annotated[
-        str | None, typer.Option("--wandb", metavar="PROJECT", help="A project of Weights & Biases (fedpriv[wandb]).")
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="Project of Weights & Biases (fedpriv[wandb]).")
     ] = None,
     mlflow: Annotated[
-        str | None, typer.Option("--mlflow", metavar="EXPERIMENT", help="An experiment of MLflow (fedpriv[mlflow]).")
+        str | None, typer.Option("--mlflow", metavar="EXPERIMENT", help="Experiment of MLflow (fedpriv[mlflow]).")
     ] = None,
 ) -> None:
-    """Send a run's settings and rounds to Weights & Biases or MLflow: what its files have, and nothing else."""
+    """Send a run's settings and rounds to Weights & Biases or MLflow: the contents of its files, and nothing else."""
     from fedpriv.cli import tracking
 
     tracking.send(run, wandb, mlflow)
@@ -148,14 +158,17 @@ def secrets(
     where: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="WHERE", help="Encrypt them anew: env:NAME, keyring or age:RECIPIENT; or back: folder."
+            "--to",
+            metavar="WHERE",
+            help="Encrypt the secrets again: env:NAME, keyring or age:RECIPIENT; folder removes the encryption.",
         ),
     ] = None,
     renew_keys: Annotated[
-        bool, typer.Option("--renew-keys", help="A site: draw new keys for plans to come; others keep theirs.")
+        bool,
+        typer.Option("--renew-keys", help="For a site: create new keys for later plans; accepted plans keep theirs."),
     ] = False,
 ) -> None:
-    """Say where the keys of a site are; with --to, move them under another key. Runs have no secrets to keep."""
+    """Print the location of a site's keys; with --to, move them under another key. Runs have no secrets to keep."""
     from fedpriv.cli import sealing
 
     sealing.print_secrets(folder, where, renew_keys=renew_keys)
@@ -165,12 +178,12 @@ def secrets(
 def seal(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a site.")],
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also give up what has not ended: it can never go on.")
+        bool, typer.Option("--unfinished", help="Also abandon unfinished plans; they can never be resumed.")
     ] = False,
 ) -> None:
-    """Destroy the keys of a site that is over: nobody can compute the noise that it shared with others.
+    """Destroy the keys of a site after its last plan, so that the noise it shared with others cannot be recomputed.
 
-    Ledgers, epsilon and statement stay.
+    Ledgers, epsilon and statement are kept.
     """
     from fedpriv.cli import sealing
 

@@ -15,7 +15,7 @@ commands = typer.Typer()
 
 
 def _resume_command(folder: Path, *, allow_plugins: bool) -> str:
-    """Returns the command that goes on with a run."""
+    """Returns the command that resumes a run."""
     command = f"fedpriv resume {folder}"
     if processes.launched():
         command += f" --processes {os.environ['WORLD_SIZE']}"
@@ -25,7 +25,7 @@ def _resume_command(folder: Path, *, allow_plugins: bool) -> str:
 
 
 def _flags(**values: bool) -> list[str]:
-    """Returns the flags that are set, as they are typed."""
+    """Returns the flags that are set, as typed on the command line."""
     return [f"--{name.replace('_', '-')}" for name, is_set in values.items() if is_set]
 
 
@@ -35,10 +35,12 @@ def init(
         str,
         typer.Argument(metavar="[NAME]", help="One of `fedpriv list configs`.", autocompletion=shipped.names),
     ] = "digits_iadmm",
-    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder; created if needed.")] = Path(),
-    python: Annotated[bool, typer.Option("--python", help="Also write a Python script that trains it.")] = False,
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Folder; created if it does not exist.")
+    ] = Path(),
+    python: Annotated[bool, typer.Option("--python", help="Also write an equivalent Python script.")] = False,
     project: Annotated[
-        bool, typer.Option("--project", help="Write a small project with your own data, model and algorithm instead.")
+        bool, typer.Option("--project", help="Write a small project with your data, model and algorithm instead.")
     ] = False,
 ) -> None:
     """Write a configuration to start from, and print the next command. Existing files are not changed."""
@@ -59,29 +61,31 @@ def train(
     config: MaybeConfigFile = None,
     overrides: Overrides = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; a new one in runs/ if left out.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; default: a new one in runs/.")
     ] = None,
     extend: Annotated[
         Path | None,
         typer.Option(
             "--extend",
             metavar="RUN",
-            help="Go on with this finished run: leave CONFIG out, and give rounds=N, the number of all rounds.",
+            help="Extend this finished run: leave CONFIG out, and set rounds=N, the total number of rounds.",
         ),
     ] = None,
     fix_model: Annotated[
-        bool, typer.Option("--fix-model", help="Replace BatchNorm and the like by GroupNorm.")
+        bool, typer.Option("--fix-model", help="Replace BatchNorm and similar layers by GroupNorm.")
     ] = False,
     number: processes.Number = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train. All files of the run go to its folder."""
+    """Train. All files of the run are written to its folder."""
     if extend is not None:
         changed = [*([] if config is None else [str(config)]), *(overrides or [])]
         return _extend(extend, changed, folder, number, allow_plugins=allow_plugins, as_json=as_json)
     if config is None:
-        raise typer.BadParameter("name the YAML file of the run, or one that comes with fedpriv", param_hint="CONFIG")
+        raise typer.BadParameter(
+            "name the YAML file of the run, or a configuration that comes with fedpriv", param_hint="CONFIG"
+        )
     if number is not None:
         flags = _flags(fix_model=fix_model, allow_plugins=allow_plugins, json=as_json)
         if folder is None:
@@ -110,10 +114,10 @@ def train(
 def _extend(
     earlier: Path, changed: list[str], folder: Path | None, number: int | None, *, allow_plugins: bool, as_json: bool
 ) -> None:
-    """Goes on with a finished run, in a new folder; `changed` are settings as `name=value`.
+    """Extends a finished run, in a new folder; `changed` are settings as `name=value`.
 
     Raises:
-        ConfigError: a configuration or a number of processes is given as well.
+        ConfigError: If a configuration or a number of processes is given as well.
     """
     from fedpriv.cli import running
     from fedpriv.config import load_config
@@ -122,9 +126,9 @@ def _extend(
     from fedpriv.storage import RunFolder
 
     if changed and "=" not in changed[0]:
-        raise ConfigError("CONFIG", changed[0], f"leave it out: the run goes on with {earlier / 'config.yaml'}")
+        raise ConfigError("CONFIG", changed[0], f"leave it out: the extended run uses {earlier / 'config.yaml'}")
     if number is not None or processes.launched():
-        raise ConfigError("--processes", number, "one process extends a run: leave it out")
+        raise ConfigError("--processes", number, "a run is extended in one process: leave it out")
     settings = load_config(config_file(earlier), changed)
     if folder:
         run_folder = RunFolder.new(folder)
@@ -141,9 +145,9 @@ def resume(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that stopped, from its last checkpoint, with new noise.
+    """Resume a stopped run from its last checkpoint, with new noise.
 
-    Nothing is released or charged twice: the rounds since the checkpoint stay charged, and their answers are lost.
+    Each release is made and charged once: rounds since the checkpoint stay charged, and their results are lost.
     """
     if number is not None:
         flags = _flags(allow_plugins=allow_plugins, json=as_json)
@@ -154,11 +158,11 @@ def resume(
     from fedpriv.runs import RunFiles, config_file, findings, refuse
     from fedpriv.storage import RunFolder
 
-    path = config_file(run, f"start one in it: fedpriv train CONFIG --out {run}")
+    path = config_file(run, f"start a run in it: fedpriv train CONFIG --out {run}")
     if (run / "ledger.jsonl").exists():
         refuse(findings(RunFiles.read(run)))
     if (run / "result.json").exists():
-        raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
+        raise FedprivError(f"{run} is finished; print it with: fedpriv show {run}")
     settings = load_config(path)
     if not processes.leads():
         return running.follow(settings, resumed=True)
@@ -171,11 +175,13 @@ def plan(
     config: ConfigFile,
     overrides: Overrides = None,
     timed: Annotated[bool, typer.Option("--time", help="Measure a round, on made-up data of the same shape.")] = False,
-    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--out", metavar="PNG", help="Write a picture of the graph to this file.")
+    ] = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run will cost in privacy, messages and time. Trains nothing."""
+    """Print the expected privacy cost, messages and time of a run. Trains nothing."""
     from fedpriv.cli.drawing import draw as draw_graph
     from fedpriv.cli.printing import busy, print_forecast, print_json
     from fedpriv.config import forecast, load_config

@@ -1,4 +1,4 @@
-"""How far a solution of a problem with constraints is from the best one; loaded by runs that have constraints."""
+"""The distance of a solution with constraints from the best one; loaded by runs that have constraints."""
 
 import lazy_loader
 

@@ -27,7 +27,7 @@ class CentralisedSolution:
         outer_rounds: Number of outer rounds.
         evaluations: Number of evaluations of all clients' problems.
         cpu_seconds: Processor time.
-        converged: Whether the stopping rule of `Outer` holds and the last subproblem met its tolerance.
+        converged: True if the stopping rule of `Outer` holds and the last subproblem met its tolerance.
     """
 
     params: Tensor

@@ -1,4 +1,4 @@
-"""How far a point is from optimal for a problem with constraints, computed from the clients' data: not private."""
+"""Optimality of a point for a problem with constraints, computed from the clients' data: not private."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def exact_report(
 ) -> dict[str, Any]:
     """Returns fields of `result.json` for a run without privacy.
 
-    Optimality is computed anew, not taken from the algorithm. All processes call it together; on rank 0 values with a
-    row for each client are of all clients.
+    Optimality is recomputed here; it does not rely on the algorithm. All processes call it together; on rank 0 values
+    with a row for each client are of all clients.
     """
     conditions = kkt(problem, params, multipliers, regularizer, mesh)
     loops = progress.server if isinstance(progress.server, Loops) else None
@@ -128,7 +128,7 @@ def private_report(
 ) -> dict[str, Any]:
     """Returns fields of `result.json` for a private run, from releases only: constraint estimates and their noise.
 
-    If the run stopped early, the reported model was not measured, and the estimates are those of the last round. All
+    If the run stopped early, the reported model was not measured, and the estimates are from the last round. All
     processes call it together; on rank 0 values with a row for each client are of all clients.
     """
     values = local.measured[: len(shard.ids)]
@@ -150,7 +150,7 @@ def private_report(
 
 
 def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Verdict:
-    """Whether noisy values `[n, m]` of all processes' clients are within 95 % intervals of this half-width."""
+    """True if noisy values `[n, m]` of all processes' clients are within 95 % intervals of this half-width."""
     distances = values.abs().where(equality, values).double().cpu()
     is_violated = mesh.max_clients(float((distances > width).any()))
     may_be_violated = mesh.max_clients(float((distances > -width).any()))
@@ -174,7 +174,7 @@ def round_metrics(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, shard
 
 
 def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:
-    """Returns the half-width `[n, m]` of a 95 % interval for the mean of `repeats` constraint answers (public)."""
+    """Returns the half-width `[n, m]` of a 95 % interval for the mean of `repeats` constraint values (public)."""
     return (
         NOISE_DISTRIBUTIONS[oracle.privacy.mechanism.name].within_95
         * oracle.answerer.statistic_deviation(round_index)

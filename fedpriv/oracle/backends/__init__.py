@@ -18,7 +18,7 @@ BackendName = Literal["auto", "loop", "vmap", "ghost", "linear"]
 
 
 class MakesBackend(Protocol):
-    """Builds a backend; see `choose`."""
+    """Type of the backend classes: called with a model and a loss, it builds a backend; see `choose`."""
 
     def __call__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
         """Builds the backend."""
@@ -34,7 +34,7 @@ BACKENDS: dict[str, MakesBackend] = {
 
 
 def candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
-    """Returns the backends that may serve the model with `views` views of each example, the fastest first.
+    """Returns the backends that may support the model with `views` views of each example, the fastest first.
 
     `fedpriv.oracle.backend_selection` tries them.
     """
@@ -51,10 +51,10 @@ def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = 
         name: A key of `BACKENDS`, or `"auto"`: `linear` where it supports the model, else `ghost`.
         model: The clients' model.
         loss: The clients' loss.
-        chunk: Largest number of examples whose gradients are computed at once; None leaves it to the backend.
+        chunk: Largest number of examples for which gradients are computed at once; None lets the backend choose.
 
     Raises:
-        ConfigError: the name is unknown, or the backend does not support the model.
+        ConfigError: If the name is unknown, or the backend does not support the model.
     """
     if name == "auto":
         name = candidates(model)[0]

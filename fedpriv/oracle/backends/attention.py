@@ -1,7 +1,8 @@
 """Attention under vmap.
 
-With dropout it is written in elementary operations: in torch's fused kernel vmap cannot draw a mask for each example.
-Without, torch's fused kernel is called once for all examples: under vmap it would be called for one after another.
+Attention with dropout is computed with elementary operations, since under vmap torch's fused kernel cannot draw a mask
+for each example. Without dropout, torch's fused kernel is called once for all examples; under vmap it would be called
+for one example after another.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def fused_attention(
     if attn_mask is not None:
         if attn_mask.dim() > dims:
             return None
-        # as many dimensions as the others have, so that those of examples line up
+        # as many dimensions as the other arguments, so that the dimensions of examples line up
         examples.append(attn_mask.reshape(*(1,) * (dims - attn_mask.dim()), *attn_mask.shape))
         if any(mask not in (1, own) for mask, own in zip(examples[3].shape[:-3], query.shape[:-3], strict=True)):
             return None
@@ -88,4 +89,4 @@ WRITTEN_OUT: dict[object, Callable[..., object]] = {
     functional.scaled_dot_product_attention: _scaled_dot_product,
     functional.multi_head_attention_forward: _multi_head,
 }
-"""By function of torch, a function with the same distribution of outputs; it returns None if the fused one will do."""
+"""Maps a torch function to one with the same distribution of outputs, which returns None if the fused one suffices."""

@@ -13,8 +13,9 @@ from fedpriv.privacy.clipping import Clip
 class Backend(Protocol):
     """Computes per-example gradients of the clients' losses, clips each and sums them.
 
-    Guarantee, on which all privacy rests: each example changes its client's row by a vector of norm at most
-    `clip.bound`, up to rounding in float64, and no other row. Built as `Backend(model, loss, chunk)`.
+    Guarantee: each example changes its client's row by a vector with norm at most `clip.bound`, up to rounding in
+    float64, and changes no other row. All privacy claims rest on this. Backends are built as `Backend(model, loss,
+    chunk)`.
     """
 
     def clipped_sum(
@@ -31,11 +32,11 @@ class Backend(Protocol):
                 `params` and at `anchor`.
 
         Returns:
-            The sums `[k, dim]`, in float64 where they are clipped, and the number of examples per client whose gradient
-            was not finite, `[k]`.
+            The sums `[k, dim]`, in float64 if they are clipped, and the number of non-finite per-example gradients of
+            each client, `[k]`.
         """
         ...
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        """Returns the largest per-example gradient norm of each client, `[k]`; depends on data and is not private."""
+        """Returns the largest per-example gradient norm of each client, `[k]`; data-dependent and not private."""
         ...

@@ -1,7 +1,7 @@
 """Runs a function below all vmaps, on tensors that hold every example.
 
-Under vmap each operation takes several times as long to start, which a loop over steps feels, and torch's own kernels
-for whole layers have no rule there.
+Under vmap each operation takes several times as long to start, which slows down loops over steps, and torch's kernels
+for whole layers have no vmap rule.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def below_vmap(function: Callable[..., Tensors], examples: Sequence[Tensor], sha
     Args:
         function: Maps `(examples, shared)`, with the dimensions of all vmaps in front, to tensors with these in front.
             Autograd records it as usual.
-        examples: Arguments that get a dimension for each vmap, by expansion where they have none.
-        shared: Arguments that get a dimension for those vmaps only that they depend on, such as parameters.
+        examples: Arguments that get a dimension for each vmap, by expansion if they have none.
+        shared: Arguments that get a dimension only for the vmaps that they depend on, such as parameters.
     """
     if not any(is_batchedtensor(tensor) for tensor in (*examples, *shared)):
         return function([*examples], [*shared])
@@ -40,11 +40,11 @@ def below_vmap(function: Callable[..., Tensors], examples: Sequence[Tensor], sha
 class _Below(Function):
     @staticmethod
     def forward(function: Callable[..., Tensors], count: int, *tensors: Tensor) -> Tensors:
-        raise NotImplementedError("called under vmap only")
+        raise NotImplementedError("must be called under vmap")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:  # noqa: ANN401 - as torch types it
-        """Saves nothing: what autograd records is the function's own operations."""
+        """Saves nothing, since autograd records the function's own operations."""
 
     @staticmethod
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride] - torch passes what `forward` takes
@@ -54,7 +54,7 @@ class _Below(Function):
         count: int,
         *tensors: Tensor,
     ) -> Any:  # noqa: ANN401 - as torch types it
-        """Moves this vmap's dimension to the front, and goes on with the next vmap, or with the function."""
+        """Moves this vmap's dimension to the front, then continues with the next vmap or with the function."""
         moved: list[Tensor] = []
         for index, (tensor, dim) in enumerate(zip(tensors, in_dims[2:], strict=True)):
             if dim is not None:

@@ -1,4 +1,4 @@
-"""Calls of layers under vmap: what the gradients of their parameters are computed from."""
+"""Calls of layers under vmap, from which the gradients of the layers' parameters are computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 from fedpriv.oracle.backends.factors import Gradients
 
 Cells = tuple[int, int]
-"""Number of clients, and number of examples of each."""
+"""Number of clients, and number of examples of each client."""
 Terms = Callable[[Tensor, Tensor, Cells], list[Gradients]]
 """Computes gradients of a layer's parameters from its input, the gradient of its output, and the cells."""
 
@@ -22,9 +22,9 @@ class Value:
 
     Attributes:
         stored: The tensor that holds all examples.
-        dims: Its dimensions of clients and examples, or of examples; each is an index after the dimensions before it
-            in the tuple have been removed.
-        version: Torch's count of its changes in place, when it was recorded.
+        dims: Its dimensions of clients and examples, or of examples only. Each is an index into the dimensions that
+            remain after those earlier in the tuple have been removed.
+        version: Torch's counter of in-place changes at the time of recording.
     """
 
     stored: Tensor
@@ -42,11 +42,11 @@ class Value:
 
     @property
     def changed(self) -> bool:
-        """Whether the tensor was changed in place since it was recorded."""
+        """True if the tensor was changed in place since it was recorded."""
         return self.stored._version != self.version  # noqa: SLF001
 
     def in_front(self, like: Tensor) -> Tensor:
-        """Moves the dimensions of clients and examples to the front, in a tensor of the stored one's shape."""
+        """Moves the dimensions of clients and examples to the front, in a tensor with the shape of the stored one."""
         for position, dim in enumerate(self.dims):
             like = like.movedim(position + dim, position)
         return like.detach()
@@ -57,7 +57,7 @@ class Call:
     """One call of a layer.
 
     Attributes:
-        names: Names of its weight and, if it has one, its bias; empty for what has no gradient.
+        names: Names of its weight and, if it has one, its bias; empty for a parameter without a gradient.
         input: Its input.
         output: Its output.
         terms: Computes the gradients of weight and bias.
@@ -71,5 +71,5 @@ class Call:
     def gradients(self, output: Tensor, cells: Cells) -> list[tuple[str, Gradients]]:
         """Returns this call's term in the gradients of each parameter, from the gradient of the stored output."""
         gradients = self.terms(self.input.in_front(self.input.stored), self.output.in_front(output), cells)
-        # not strict: a layer may have no bias; what is frozen has no name
+        # not strict: a layer may have no bias, and a frozen parameter has no name
         return [(name, gradient) for name, gradient in zip(self.names, gradients, strict=False) if name]

@@ -1,4 +1,4 @@
-"""Recurrent cells in elementary operations: torch's fused ones have no rule under vmap, or hide their two products."""
+"""Recurrent cells in elementary operations: torch's fused cells have no vmap rule, or hide their two products."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""`torch.nn.functional.linear`, or what stands for it."""
+"""`torch.nn.functional.linear` or a replacement."""
 
 
 def cell_functions(linear: Linear) -> dict[object, Callable[..., object]]:
-    """Returns functions of torch and what replaces them, with products computed by `linear`."""
+    """Returns replacements of torch's recurrent cells, with products computed by `linear`."""
 
     def products(
         x: Tensor, hidden: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None

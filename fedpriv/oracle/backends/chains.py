@@ -1,7 +1,7 @@
-"""Models that are linear layers and activations one after another: factors of gradients without a recording.
+"""Gradient factors of models that are linear layers and activations in sequence, without a recording.
 
-The pass through such a model and back is a few products of matrices. For a small model these take less time than it
-takes to record what a model does. Each step maps each row of a batch by itself, so examples stay apart.
+The forward and backward pass of such a model is a few matrix products. For a small model these take less time than
+recording the model's operations. Each step maps each row of a batch separately, so examples stay apart.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fedpriv.oracle.backends.factors import Gradients, OuterProducts
 from fedpriv.oracle.backends.summation import add_products
 from fedpriv.privacy.clipping import Clip
 
-_SAME = 1e-5  # largest relative difference from autograd's gradients: a model in bfloat16 differs by more
-_EXAMPLES = 3  # of the comparison
+_SAME = 1e-5  # largest relative difference from autograd's gradients; a model in bfloat16 differs by more
+_EXAMPLES = 3  # number of examples in the comparison
 
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of single numbers.
+    """An elementwise function.
 
     Attributes:
         forward: The function.
@@ -68,7 +68,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Factors:
-    """What the gradients of a linear layer's parameters follow from.
+    """Factors from which the gradients of a linear layer's parameters are computed.
 
     Attributes:
         layer: The layer.
@@ -83,9 +83,9 @@ class Factors:
 
 @dataclass(frozen=True)
 class WithBias(Gradients):
-    """Gradients of a linear layer's weight and of its bias, which follows it in the row.
+    """Gradients of a linear layer's weight and bias; the bias follows the weight in the row.
 
-    Both have the gradient of the layer's output as a factor, whose norms and weighted copy serve the two.
+    Both have the gradient of the layer's output as a factor, so its norms and weighted copy are computed once.
 
     Attributes:
         weight: The weight's gradients, of one position.
@@ -117,7 +117,7 @@ class WithBias(Gradients):
         return self._norms(clip, clip.unchecked_norms)
 
     def _norms(self, clip: Clip, norms_of: Callable[[Tensor], Tensor]) -> Tensor:
-        """Returns the norm of the output's gradient times that of the input with a 1 appended, `[k, b]`."""
+        """Returns the norm of the output's gradient times the norm of the input with a 1 appended, `[k, b]`."""
         return clip.with_one(norms_of(self.weight.right)).mul_(norms_of(self.weight.left)).squeeze(2)
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
@@ -141,18 +141,18 @@ class WithBias(Gradients):
 
 @dataclass(frozen=True)
 class Chain:
-    """Linear layers and activations, each of which takes what the one before it gives.
+    """Linear layers and activations in sequence.
 
     Attributes:
         steps: The layers and activations; the first is a layer.
-        flattens: Whether inputs of any shape are flattened to `[b, features]` before the first layer.
+        flattens: True if inputs of any shape are flattened to `[b, features]` before the first layer.
     """
 
     steps: Sequence[Linear | Activation]
     flattens: bool
 
     def takes(self, x: Tensor) -> bool:
-        """Returns whether the chain is the model for such examples, `[k, b, ...]`: one row of features for each."""
+        """Returns True if the chain computes the model for examples `[k, b, ...]`, one row of features for each."""
         return self.flattens or x.dim() == 3
 
     def factors(
@@ -182,16 +182,16 @@ class Chain:
                     delta = step.backward(delta, values[index + 1])
                     continue
                 factors.append(Factors(step, values[index], delta))
-                if index > 0:  # nobody asks for the gradient of the inputs
+                if index > 0:  # the gradient with respect to the inputs is not needed
                     delta = delta @ params[step.weight]
         return factors
 
 
 def chain_of(model: nn.Module) -> Chain | None:
-    """Returns the chain that a model is; None if it is anything else, or has frozen or shared parameters or hooks.
+    """Returns the chain that equals a model; None if there is none, or for frozen or shared parameters or hooks.
 
-    A trace finds the steps. It does not see what surrounds them, such as `torch.no_grad` or autocast, so gradients of
-    made-up examples are compared with autograd's.
+    A trace finds the steps. It does not see surrounding code such as `torch.no_grad` or autocast, so gradients of
+    synthetic examples are compared with autograd's.
     """
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     if not all(parameter.requires_grad for parameter in model.parameters()) or _has_hooks(model):
@@ -210,15 +210,15 @@ def chain_of(model: nn.Module) -> Chain | None:
 
 
 def traced_nodes(model: nn.Module) -> tuple[fx.GraphModule, list[fx.Node]] | None:
-    """Returns the operations of a model of one input, each on the result of the one before; None if it is no such one.
+    """Returns the operations of a model with one input if each acts on the result of the previous one, else None.
 
     The model is called `0` in the trace. Its input is the first node, and its output the last.
     """
     model = copy_module(model)  # tracing runs the forward pass, which may change the model
     try:
-        # inside another module, so that a bare nn.Linear is seen as a layer too
+        # inside another module, so that a bare nn.Linear is traced as a layer too
         traced = fx.symbolic_trace(nn.Sequential(model))
-    except Exception:  # whatever a user's forward does with a symbol in the place of a tensor
+    except Exception:  # whatever a user's forward raises when it gets a symbol instead of a tensor
         return None
     nodes = list(traced.graph.nodes)
     if len(nodes) < 3 or any(after.args[:1] != (before,) for before, after in pairwise(nodes)):
@@ -227,7 +227,7 @@ def traced_nodes(model: nn.Module) -> tuple[fx.GraphModule, list[fx.Node]] | Non
 
 
 def is_flatten(traced: fx.GraphModule, node: fx.Node) -> bool:
-    """Returns whether an operation flattens a batch to `[b, features]`, or does nothing."""
+    """Returns True if an operation flattens a batch to `[b, features]` or does nothing."""
     if node.op == "call_module":
         module = traced.get_submodule(str(node.target))
         whole = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
@@ -237,7 +237,7 @@ def is_flatten(traced: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _traced_steps(model: nn.Module) -> tuple[list[Linear | Activation], bool]:
-    """Returns the steps of a model, none if an operation is no step, and whether inputs are flattened first."""
+    """Returns the steps of a model, or none if an operation is not a step, and whether inputs are flattened first."""
     trace = traced_nodes(model)
     if trace is None:
         return [], False
@@ -278,7 +278,7 @@ def _has_hooks(model: nn.Module) -> bool:
 
 
 def _is_same(chain: Chain, model: nn.Module, first: Linear) -> bool:
-    """Whether the gradients of made-up examples are those of autograd, in the model's own precision."""
+    """True if the gradients of synthetic examples equal autograd's, in the model's own precision."""
     model = copy_module(model)
     params = dict(model.named_parameters())
     weight = params[first.weight]
@@ -288,7 +288,7 @@ def _is_same(chain: Chain, model: nn.Module, first: Linear) -> bool:
         with torch.enable_grad():
             outputs = model(x)
             expected = torch.autograd.grad(outputs.square().sum(), [*params.values()])
-    except Exception:  # whatever a user's forward raises, also where a parameter has no part in the outputs
+    except Exception:  # whatever a user's forward raises, also if a parameter does not affect the outputs
         return False
     gradients = dict[str, Tensor]()
     for layer in chain.factors({name: p.detach() for name, p in params.items()}, x, lambda outputs: 2 * outputs):

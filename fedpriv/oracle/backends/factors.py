@@ -1,7 +1,7 @@
-"""Per-example gradients of a parameter, whole or as factors of products: their norms and weighted sums.
+"""Per-example gradients of a parameter, stored whole or as factors of products: their norms and weighted sums.
 
-A layer's weight has one gradient for each example, which is often much larger than its two factors: the layer's input
-and the gradient of its output. Then its norm and the sum over examples are computed from the factors.
+A layer's weight has one gradient for each example, which is often much larger than its two factors, the layer's input
+and the gradient of its output. In that case its norm and the sum over examples are computed from the factors.
 Source: Goodfellow, 2015, arXiv:1510.01799, for one position; Li and others, 2022, arXiv:2110.05679, for several words.
 
 Shapes begin with `[k, b]`: b examples of each of k clients.
@@ -24,21 +24,24 @@ from fedpriv.privacy.clipping import Clip, NormName
 
 LONGEST = 2.0**13
 """A gradient from products over T positions counts as no shorter than `T / LONGEST` times the sum of the positions'
-norms. So much cancels in none that float64 does not hold its norm to 2**-16 of itself (up to 8192 inputs and outputs),
-and in a sum of n clipped ones, 512 at a time, rounding adds at most `n 2**-31` clip bounds: for a million examples half
-of `fedpriv.privacy.clipping.ROUNDING`, of which all else takes three eighths."""
+norms. Above this bound, float64 computes the norm with a relative error of at most 2**-16 despite cancellation (up to
+8192 inputs and outputs). In a sum of n clipped gradients, 512 at a time, rounding adds at most `n 2**-31` clip bounds:
+for a million examples this is half of `fedpriv.privacy.clipping.ROUNDING`, and all other errors take three eighths of
+it.
+"""
 _CONVERTED = 2**20
 """Numbers that are converted to float64 at once: 8 MiB."""
 _APART = 8
-"""Numbers between the rows of a transposed factor: rows a power of two apart meet in few sets of a CPU's cache, where
-their product takes up to half again the time."""
+"""Numbers between the rows of a transposed factor. Rows at a distance of a power of two share few sets of a CPU's
+cache, and their product takes up to 1.5 times as long.
+"""
 _SHORT = 2**10
-"""Numbers of a gradient that is taken together with others as short, since starting operations is most of its time."""
+"""Largest size of a gradient that is joined with other short ones, since most of its time is starting operations."""
 Integers = tuple[int, ...]
 
 
 class Gradients(ABC):
-    """The gradients of one parameter, or of some that follow one another in a row; one gradient for each example."""
+    """The gradients of one parameter, or of several consecutive parameters in a row; one gradient for each example."""
 
     @abstractmethod
     def whole(self) -> Tensor:
@@ -46,10 +49,10 @@ class Gradients(ABC):
 
     @abstractmethod
     def norms(self, clip: Clip) -> Tensor:
-        """Returns the norm of each gradient in float64, `[k, b]`: too small by at most 2**-12 of itself."""
+        """Returns the norm of each gradient in float64, `[k, b]`, too small by a relative error of at most 2**-12."""
 
     def unchecked_norms(self, clip: Clip) -> Tensor:
-        """Returns `norms`; if any is not finite, or larger than the type's largest number, they may all be wrong."""
+        """Returns `norms`; all may be wrong if any is not finite or exceeds the largest number of the type."""
         return self.norms(clip)
 
     @abstractmethod
@@ -67,15 +70,15 @@ class Gradients(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many numbers each gradient has."""
+        """Number of entries of each gradient."""
 
     @property
     @abstractmethod
     def numbers(self) -> int:
-        """How many numbers are stored for each example."""
+        """Number of entries that are stored for each example."""
 
     def settled(self, norm: NormName) -> Gradients:
-        """Returns the same gradients in the form for which this norm takes the least work."""
+        """Returns the same gradients in the form for which this norm needs the least work."""
         return self
 
     def plus(self, other: Gradients) -> Gradients:
@@ -128,7 +131,7 @@ class Dense(Gradients):
 class OuterProducts(Gradients):
     """Gradients `sum_t left[t] right[t]^T` over t positions: `left [k, b, t, o], right [k, b, t, i]`.
 
-    Factors of 16 bits stay as they are: `whole` multiplies them and rounds each example's gradient to 16 bits, as
+    Factors with 16 bits are kept as they are: `whole` multiplies them and rounds each example's gradient to 16 bits, as
     torch's backward pass does, before anything is computed from it.
     """
 
@@ -150,12 +153,12 @@ class OuterProducts(Gradients):
         return (self.left.mT @ self.right).flatten(2)
 
     def norms(self, clip: Clip) -> Tensor:
-        """See `Gradients`; of several positions in l2 only."""
+        """See `Gradients`; for several positions in l2 only."""
         norms = self._norms(clip.norms(self.left) * clip.norms(self.right))
         return self.or_infinite(norms, lambda: clip.norms(self.whole()))
 
     def or_infinite(self, norms: Tensor, of_whole: Callable[[], Tensor]) -> Tensor:
-        """Returns the norms, but infinity for a gradient that overflows its type, whose norm from factors is finite.
+        """Returns the norms; infinity for gradients that overflow, though the norm from factors is finite.
 
         Args:
             norms: Norms from factors, `[k, b]`.
@@ -163,7 +166,7 @@ class OuterProducts(Gradients):
         """
         long = norms > torch.finfo(self.left.dtype).max
         if not is_on_cpu(long):
-            # to count all of these as broken costs less than to wait for an accelerator's answer
+            # counting all of these as broken costs less than waiting for an accelerator
             return norms.where(~long, torch.inf)
         if long.any():
             return of_whole()
@@ -201,7 +204,7 @@ class OuterProducts(Gradients):
         return left.mul_(weights[:, :, None, None]).flatten(1, 2)
 
     def pieces(self) -> Iterator[tuple[slice, OuterProducts]]:
-        """Yields the products of some examples at a time, whose factors in float64 need little memory."""
+        """Yields the products of some examples at a time, so that factors in float64 need little memory."""
         clients, examples, positions, outputs = self.left.shape
         count = max(_CONVERTED // max(clients * positions * (outputs + self.right.shape[3]), 1), 1)
         if count >= examples:
@@ -238,7 +241,7 @@ class OuterProducts(Gradients):
         return OuterProducts(torch.cat([self.left, other.left], 2), torch.cat([self.right, other.right], 2))
 
     def minus(self, other: Gradients) -> Gradients:
-        """See `Gradients`; if both are close, so are their factors, and little cancels in the norms."""
+        """See `Gradients`; if the gradients are close, so are their factors, and the norms have little cancellation."""
         if not isinstance(other, OuterProducts):
             return super().minus(other)
         left, right, other_left, other_right = map(widened, (self.left, self.right, other.left, other.right))
@@ -276,7 +279,7 @@ class Convolved(Gradients):
 
     def whole(self) -> Tensor:
         """See `Gradients`."""
-        # each image becomes a group of channels of its own, so that one convolution returns all images' gradients
+        # each image becomes a separate group of channels, so that one convolution returns all images' gradients
         left = self.left.flatten(0, 2)
         right = self.right.flatten(0, 2)
         images, outputs = left.shape[:2]
@@ -319,7 +322,7 @@ class Convolved(Gradients):
 
     def _windows(self) -> Tensor:
         """Returns the input under the kernel at each position, `[k, b, n, c * kernel, positions]`."""
-        # `unfold` takes images of two dimensions: signals of one get a dimension of length 1 in front
+        # `unfold` accepts images with two dimensions: one-dimensional signals get a first dimension of length 1
         flat = (1,) * (2 - len(self.kernel))
         no_padding = (0,) * (2 - len(self.kernel))
         stride, padding, dilation = self.options
@@ -340,12 +343,12 @@ class Convolved(Gradients):
 def joint_norms(gradients: Sequence[Gradients], clip: Clip, *, on_cpu: bool) -> Tensor:
     """Returns the norm of all parameters' gradients of each example together, in float64, `[k, b]`.
 
-    The norm of the parameters' norms is the norm of the whole gradient, in l1 as in l2.
+    The norm of the parameters' norms is the norm of the whole gradient, both in l1 and in l2.
     """
-    # joined also where an example is broken, which must not change a bit of the others' norms
+    # also joined if an example is broken, which must not change any bit of the other norms
     gradients = _with_short_joined(gradients)
     if on_cpu:
-        # one look at all norms: to look at each parameter's takes as long as small norms themselves
+        # one check of all norms, since a check of each parameter takes as long as computing small norms
         norms = torch.stack([gradient.unchecked_norms(clip) for gradient in gradients], -1)
         if norms.numel() and float(norms.max()) <= torch.finfo(torch.float32).max:
             return clip.unchecked_norms(norms)
@@ -367,7 +370,7 @@ def add_all(sums: Sequence[Tensor], gradients: Sequence[Gradients], weights: Ten
 
 
 def _with_short_joined(gradients: Sequence[Gradients]) -> list[Gradients]:
-    """Returns the gradients, short ones joined to one."""
+    """Returns the gradients, with short ones joined into one."""
     short = [gradient for gradient in gradients if _is_short_row(gradient)]
     if len(short) < 2:
         return [*gradients]
@@ -380,7 +383,7 @@ def _is_short_row(gradient: Gradients) -> bool:
 
 
 def widened(values: Tensor) -> Tensor:
-    """Converts numbers of 16 bits to float32, which holds them exactly; others are returned as they are."""
+    """Converts numbers with 16 bits to float32, which represents them exactly; returns others unchanged."""
     if values.dtype in (torch.bfloat16, torch.float16):
         return values.float()
     return values
@@ -389,12 +392,12 @@ def widened(values: Tensor) -> Tensor:
 def bounded_norms(squares: Tensor, position_norms: Tensor) -> Tensor:
     """Returns norms from their squares and the norms of all positions, `[k, b], [k, b, t] -> [k, b]`.
 
-    The error of a sum is relative to its terms: where they cancel, their sum bounds the norm from below (`LONGEST`).
+    The error of a sum is relative to its terms; where they cancel, the norm is bounded from below (see `LONGEST`).
     """
     positions = position_norms.shape[2]
     return squares.clamp_min(0).sqrt().maximum(position_norms.sum(2) * (positions / LONGEST))
 
 
 def is_short(positions: int, outputs: int, inputs: int, norm: NormName) -> bool:
-    """Returns whether products over pairs of positions take less work than gradients `[outputs, inputs]`."""
+    """Returns True if products over pairs of positions need less work than gradients `[outputs, inputs]`."""
     return norm == "l2" and 2 * positions * (outputs + inputs) < outputs * inputs

@@ -20,26 +20,26 @@ from fedpriv.models.known_code import is_known
 from fedpriv.models.nested import Nested, arguments, each
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
-"""Outputs or loss of one example, the other one empty.
+"""Outputs or loss of one example; the other of the two is empty.
 
-Losses of many examples are faster together than one by one, but outputs that are no tensors cannot leave vmap.
+Losses of many examples are faster together than one by one, but only outputs that are tensors can leave vmap.
 """
 
 
 class Functional:
     """A model and a loss as pure functions of the trainable parameters.
 
-    Frozen parameters and buffers are constants: changes that a forward pass makes to buffers are discarded, since they
+    Frozen parameters and buffers are constants. Changes that a forward pass makes to buffers are discarded, since they
     would carry data past the oracle.
 
     Args:
-        model: Maps `[b, ...]` to `[b, ...]`, each example on its own; see `Client`.
+        model: Maps `[b, ...]` to `[b, ...]`, each example separately; see `Client`.
         loss: Maps the outputs and targets of a batch of one to a scalar.
 
     Attributes:
         layout: Where parameters lie in a row.
-        form: The form of the loss for single examples, where it is known to have one; else None, and each example's
-            loss is what the loss gives for a batch of it alone.
+        form: The known form of the loss for single examples; None if there is none, and each example's loss is then the
+            loss of a batch of one.
         frozen: Parameters that are not trained.
     """
 
@@ -51,7 +51,8 @@ class Functional:
         if isinstance(loss, nn.Module) and not is_known(loss) and any(True for _ in loss.buffers()):
             self.loss = _WithFirstBuffers(loss, loss)
             self.form = example_form(self.loss)
-        # a form of a user's own gets one example at a time: it might mix many, whatever was tried before the run
+        # a user-defined form gets one example at a time, since it might mix examples whatever a test before the run
+        # showed
         self._knows_loss = is_known(loss)
         self._sees_batch = self.form is not None and self._knows_loss
         self.frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
@@ -64,12 +65,12 @@ class Functional:
         return self.layout.unflatten(rows)
 
     def outputs(self, params: Mapping[str, Tensor], inputs: Nested, buffers: dict[str, Tensor] | None = None) -> Any:  # noqa: ANN401 - whatever a model gives
-        """Returns the outputs of the model: `[b, ...] -> [b, ...]`, or another object that the loss takes.
+        """Returns the outputs of the model: `[b, ...] -> [b, ...]`, or another object that the loss accepts.
 
         Args:
             params: Trainable parameters.
             inputs: The batch.
-            buffers: Copies of buffers, which the model may change; None makes them.
+            buffers: Copies of the buffers, which the model may change; None creates them.
         """
         if buffers is None:
             buffers = self.buffers()
@@ -136,7 +137,7 @@ class Functional:
             return torch.autograd.grad(self.losses(outputs, targets).sum(), outputs)[0]
 
     def closed_gradients(self, outputs: Tensor, targets: Nested) -> Tensor | None:
-        """Returns `output_gradients` from a formula, in less time; None if there is none, or not for such targets."""
+        """Returns `output_gradients` from a faster formula; None if there is none for this loss or these targets."""
         if self.form is None or self.form.gradients is None or not self._sees_batch:
             return None
         is_simple = isinstance(targets, Tensor) and outputs.dim() == 2 and targets.dim() == 1
@@ -144,13 +145,13 @@ class Functional:
             return None
         try:
             return self.form.gradients(outputs.detach(), targets)
-        except RuntimeError:  # a target that is no class: the loss itself says so
+        except RuntimeError:  # a target that is not a class: the loss itself reports the error
             return None
 
     def batch_losses(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
         """Returns the loss of each example, in one forward pass for tensors: `[b, ...], [b, ...] -> [b]`.
 
-        Outputs that are no tensors, such as an object with a mean loss, make sense for one example at a time only.
+        Outputs that are not tensors, such as an object with a mean loss, are only meaningful for one example at a time.
         """
         outputs = self.outputs(params, x)
         if isinstance(outputs, Tensor):
@@ -158,13 +159,14 @@ class Functional:
         return self._losses_alone(params, x, y)
 
     def _losses_alone(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
-        """Returns the loss of each example, which the model sees alone."""
+        """Returns the loss of each example, for which the model gets a batch of one."""
         return vmap(self.example_loss, in_dims=(None, 0, 0), randomness="different")(params, x, y)
 
     def gradients_of_clients(self, rows: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
         """Returns the gradient of each client's summed loss, `[c, dim], [c, b, ...], [c, b, ...], [c, b] -> [c, dim]`.
 
-        Autograd is outside of vmap: `torch.func.grad` would import `torch._dynamo` and `sympy`, a second and more.
+        Autograd is called outside of vmap: `torch.func.grad` would import `torch._dynamo` and `sympy`, in over a
+        second.
         """
 
         def scores_or_losses(params: dict[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
@@ -177,18 +179,18 @@ class Functional:
             leaf = rows.detach().requires_grad_()
             results = vmap(scores_or_losses, randomness="different")(self.unflatten(leaf), x, y)
             scores, losses = cast("tuple[object, Tensor]", results)
-            if isinstance(scores, Tensor):  # outside of vmap the loss has torch's own kernels
+            if isinstance(scores, Tensor):  # outside of vmap the loss uses torch's own kernels
                 targets = each(lambda values: values.flatten(0, 1), y)
                 losses = self.losses(scores.flatten(0, 1), targets).view(mask.shape)
             return torch.autograd.grad((losses * mask).sum(), leaf)[0]
 
 
 class _WithFirstBuffers:
-    """A function that starts each call from the first values of a module's buffers, which a call may change.
+    """A function that starts each call from the initial values of a module's buffers, which a call may change.
 
     Args:
-        module: Has the buffers.
-        function: Reads and changes them.
+        module: Module with the buffers.
+        function: Function that reads and changes them.
     """
 
     def __init__(self, module: nn.Module, function: Loss) -> None:
@@ -196,7 +198,7 @@ class _WithFirstBuffers:
         self.function = function
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         per_example = getattr(module, "per_example", None)
-        if per_example is not None and function is module:  # as `example_form` reads it
+        if per_example is not None and function is module:  # as `example_form` calls it
             self.per_example = _WithFirstBuffers(module, per_example)
         self._first = {name: buffer.clone() for name, buffer in module.named_buffers()}
 
@@ -216,9 +218,9 @@ class _WithFirstBuffers:
 
 
 def _table(module: nn.Module | None, path: Sequence[str], key: str) -> dict[str, Any]:
-    """Returns the table in which a module, or one inside it, holds a parameter or buffer.
+    """Returns the table that holds a parameter or buffer in a module or in one of its submodules.
 
-    `functional_call` finds it as well, but in three times the time of a small layer.
+    `functional_call` finds it as well, but takes three times as long as a small layer.
     """
     for name in path:
         assert module is not None
@@ -235,12 +237,12 @@ def alone(example: Nested) -> Nested:
 
 
 def is_one_row(params: Tensor) -> bool:
-    """Returns whether `params [k, dim]` are one row, expanded; values are not compared."""
+    """Returns True if `params [k, dim]` are one row, expanded; values are not compared."""
     return params.shape[0] == 1 or params.stride(0) == 0
 
 
 def is_on_cpu(values: Tensor) -> bool:
-    """Returns whether values can be read without delay; to read an accelerator's waits for all pending operations."""
+    """Returns True if values can be read without delay; an accelerator first finishes all pending operations."""
     return values.device.type == "cpu"
 
 
@@ -250,7 +252,7 @@ def without_nan(plain: Callable[[], Tensor], masked: Callable[[], Tensor], weigh
     Args:
         plain: Computes the sum.
         masked: Computes the sum of copies in which terms of weight 0 are 0. This costs more, so it is called only if
-            the plain sum is not finite, or if to read that sum would cost more still.
+            the plain sum is not finite, or if reading that sum would cost even more.
         weights: The weights.
     """
     if is_on_cpu(weights):
@@ -261,12 +263,12 @@ def without_nan(plain: Callable[[], Tensor], masked: Callable[[], Tensor], weigh
 
 
 def is_finite(values: Tensor) -> bool:
-    """Returns whether the sum is finite: False with NaN or infinity, or if a sum of finite values overflows."""
+    """Returns True if the sum is finite; False with NaN or infinity, or if a sum of finite values overflows."""
     return math.isfinite(values.sum().item())
 
 
 def are_finite(norms: Tensor) -> bool:
-    """Returns whether all norms are finite; none of them is negative."""
+    """Returns True if all norms are finite. Norms must not be negative."""
     return not norms.numel() or math.isfinite(float(norms.max()))
 
 
@@ -276,10 +278,10 @@ def count(flags: Tensor) -> Tensor:
 
 
 def unpad(batch: Batch) -> Pair:
-    """Returns inputs and targets in which padding is replaced by the first example of the same client.
+    """Returns inputs and targets with padding replaced by the first example of the same client.
 
-    Padding may hold examples of other clients. Multiplying by zero is not enough: 0 * inf is NaN, so a broken example
-    of one client would show in another client's sum.
+    Padding may contain examples of other clients. Multiplying by zero is not enough: 0 * inf is NaN, so a broken
+    example of one client would change another client's sum.
     """
     if is_on_cpu(batch.mask) and bool(batch.mask.all()):
         return batch.inputs, batch.targets

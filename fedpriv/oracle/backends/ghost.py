@@ -1,8 +1,8 @@
-"""Per-example gradients from one forward and one backward pass, as factors where they are large.
+"""Per-example gradients from one forward and one backward pass, stored as factors where they are large.
 
 Linear, convolution and embedding layers record the factors of their gradients (`recorded`), from which norms and
-weighted sums follow (`factors`). All other uses of parameters get one copy of the parameter for each example, so that
-plain autograd returns each example's gradient.
+weighted sums are computed (`factors`). Any other use of a parameter gets one copy of the parameter for each example, so
+that plain autograd returns each example's gradient.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from fedpriv.oracle.backends.row_layers import outputs_of_rows
 from fedpriv.oracle.backends.tables import total
 from fedpriv.privacy.clipping import NormName
 
-_MAX_EXAMPLES = 512  # examples at once on any device: in longer sums rounding would count (see `factors.LONGEST`)
+_MAX_EXAMPLES = 512  # examples at once on any device: in longer sums rounding would matter (see `factors.LONGEST`)
 
-_MEBIBYTES = 32  # of factors and gradients at once; for a transformer on a CPU a tenth faster than 16
+_MEBIBYTES = 32  # of factors and gradients at once; for a transformer on a CPU this is 10 % faster than 16
 
 
 class GhostBackend(PerExample):
-    """Per-example gradients, many at a time, as factors where they are large.
+    """Computes per-example gradients, many at a time, as factors where they are large.
 
-    Vmap keeps examples apart, so that no assumption is made about which dimension of a layer's input they are in.
+    Vmap keeps examples apart, so no assumption is made about the dimension of examples in a layer's input.
 
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
         loss: Maps the outputs and targets of a batch of one to a scalar.
-        chunk: Largest number of examples at once; on a CPU never more than suits its cache.
+        chunk: Largest number of examples at once; on a CPU at most the number that suits its cache.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
         super().__init__(model, loss, min(chunk or _MAX_EXAMPLES, _MAX_EXAMPLES))
         self._keep: Callable[[Tensor], Tensor] = _identity
-        self._rows_apart = True  # whether all operations of the model are known to keep examples apart
+        self._rows_apart = True  # True if all operations of the model are known to keep examples apart
         self._chain = chain_of(model)
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
@@ -57,13 +57,13 @@ class GhostBackend(PerExample):
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         gradients = self._recorded_gradients(params, x, y, views)
         if not gradients:
-            # the model changes recorded tensors in place: from now on copies are recorded
+            # the model changes recorded tensors in place: copies are recorded from now on
             self._keep = Tensor.clone
             gradients = self._recorded_gradients(params, x, y, views)
         return gradients
 
     def _recorded_gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        """Returns the gradients, without vmap if possible; an empty list if the model changed a recorded tensor."""
+        """Returns the gradients, without vmap if possible; an empty list if a recorded tensor was changed."""
         chain = self._chain
         if chain is not None and views == 1 and is_one_row(params) and isinstance(x, Tensor) and chain.takes(x):
             return self._chained_gradients(chain, params[0], x, y)
@@ -72,12 +72,12 @@ class GhostBackend(PerExample):
                 return self._gradients_without_vmap(params[0], x, y)
             except DivergingExamplesError:
                 raise
-            except Exception:  # what the model makes of sizes that are none, and `MixingRowsError`
+            except Exception:  # errors of models that compute with hidden sizes, and `MixingRowsError`
                 self._rows_apart = False
         return self._gradients_under_vmap(params, x, y, views)
 
     def _chained_gradients(self, chain: Chain, row: Tensor, x: Tensor, y: Nested) -> list[Gradients]:
-        """Returns the gradients of a model that is linear layers and activations, from a few products."""
+        """Returns the gradients of a model that is a chain of linear layers and activations, from a few products."""
         cells = _cells(x)
         targets = each(lambda values: values.flatten(0, 1), y)
         gradient_of = partial(self._functional.output_gradients, targets=targets)
@@ -91,27 +91,27 @@ class GhostBackend(PerExample):
                 gradients[factors.layer.weight] = WithBias(weight)
             else:
                 gradients[factors.layer.weight] = weight
-        # a bias is right behind its weight, and in its gradients
+        # a bias directly follows its weight, also in its gradients
         return [gradients[name] for name, _ in self._functional.layout.shapes if name in gradients]
 
     def _gradients_without_vmap(self, row: Tensor, x: Nested, y: Nested) -> list[Gradients]:
-        """Returns the gradients from a plain pass over all clients' examples as one batch; see `_recorded_gradients`.
+        """Returns the gradients from one plain pass over all clients' examples as one batch; see `_recorded_gradients`.
 
         Raises:
-            MixingRowsError: the model is not known to keep the rows of a batch apart.
+            MixingRowsError: If the model is not known to keep the rows of a batch apart.
         """
         cells = _cells(x)
         calls: list[Call] = []
         x, y = each(lambda values: values.flatten(0, 1), (x, y))
         with torch.enable_grad():
-            # each is a leaf: to cut a row that has a gradient would be recorded
+            # each is a leaf: slicing a row that has a gradient would be recorded
             params = {name: leaf.requires_grad_() for name, leaf in self._functional.unflatten(row.detach()).items()}
             outputs, copies = outputs_of_rows(self._functional, params, x, calls, self._keep)
             output_gradients = self._functional.closed_gradients(outputs, y)
             if output_gradients is None:
                 objective = self._functional.losses(outputs, y).sum()
             else:
-                # whose gradient in the outputs is this; for `grad_outputs` autograd would import sympy
+                # its gradient with respect to the outputs is this; for `grad_outputs` autograd would import sympy
                 objective = torch.dot(outputs.flatten(), output_gradients.flatten())
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
@@ -147,7 +147,7 @@ class GhostBackend(PerExample):
         if views == 1:
             example_function = scores_or_loss
         else:
-            # views are further positions of an example, which share its copies of parameters
+            # views are further positions of an example and share its copies of parameters
             example_function = vmap(scores_or_loss, in_dims=(None, None, 0, 0), randomness="different")
         examples_vmap = vmap(example_function, in_dims=(0, None, 0, 0), randomness="different")
         if one_row:
@@ -155,7 +155,7 @@ class GhostBackend(PerExample):
         else:
             batch_function = vmap(examples_vmap, randomness="different")
         with torch.enable_grad():
-            # autograd is asked for the gradients of copies and recorded outputs only
+            # autograd computes only the gradients of copies and recorded outputs
             results = batch_function(copies, unflatten(shared.detach().requires_grad_()), x, y_batch)
             scores, losses = cast("tuple[object, Tensor]", results)
             if isinstance(scores, Tensor):
@@ -182,7 +182,7 @@ class GhostBackend(PerExample):
         gradients: Sequence[Tensor | None],
         cells: Cells,
     ) -> list[Gradients]:
-        """Returns each parameter's gradients: the sum of those of its copies and of recorded layers."""
+        """Returns each parameter's gradients: the sum of the gradients of its copies and of recorded layers."""
         sizes = {name: shape.numel() for name, shape in self._functional.layout.shapes}
         terms: dict[str, list[Gradients]] = {name: [] for name in sizes}
         for name, whole in zip(copies, gradients, strict=False):

@@ -1,9 +1,9 @@
 """Group normalisation that uses torch's fused kernels under vmap.
 
-Under vmap torch writes out the backward pass of `group_norm` in a dozen passes over the activations, at three times the
-cost of the fused kernel (53 ms against 17 ms for 256 images of 16 x 28 x 28 on one CPU thread). But many examples, each
-with a copy of the weights, are one example with more channels and groups; the fused kernel then returns each example's
-weight gradients.
+Under vmap torch computes the backward pass of `group_norm` in a dozen passes over the activations, at three times the
+cost of the fused kernel (53 ms against 17 ms for 256 images of 16 x 28 x 28 on one CPU thread). However, many examples,
+each with a copy of the weights, are equivalent to one example with more channels and groups; the fused kernel then
+returns each example's weight gradients.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 
 class FoldedGroupNorm(TorchFunctionMode):
-    """A context in which `group_norm` with weight and bias is computed by folding examples into channels under vmap."""
+    """A context that computes `group_norm` with weight and bias under vmap by folding examples into channels."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
-        """Replaces that one function."""
+        """Replaces `group_norm`."""
         if func is torch.nn.functional.group_norm:
             return _group_norm(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -51,7 +51,7 @@ class _Info(NamedTuple):
 
 
 class _GroupNorm(Function):
-    """`x [n, c, s], weight [c], bias [c]` to the output `[n, c, s]`, and mean and 1 / deviation `[n, groups]`."""
+    """Maps `x [n, c, s], weight [c], bias [c]` to the output `[n, c, s]`, the mean and 1 / deviation `[n, groups]`."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Three:
@@ -76,7 +76,7 @@ class _GroupNorm(Function):
 
 
 class _GroupNormBackward(Function):
-    """`gradient, x, weight, mean, rstd` of `_GroupNorm` to the gradients of its `x, weight, bias`."""
+    """Maps `gradient, x, weight, mean, rstd` of `_GroupNorm` to the gradients of its `x, weight, bias`."""
 
     @staticmethod
     def forward(gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, groups: int) -> Three:
@@ -85,7 +85,7 @@ class _GroupNormBackward(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Three) -> None:  # noqa: ANN401
-        """Saves nothing: the backward pass is not differentiated again."""
+        """Saves nothing, since the backward pass is not differentiated again."""
 
     @staticmethod
     def vmap(info: _Info, in_dims: Dims, *args: Any) -> tuple[Three, tuple[int, int, int]]:  # noqa: ANN401
@@ -98,7 +98,7 @@ class _GroupNormBackward(Function):
 def _fold(tensors: Sequence[Tensor], dims: Dims, many: int) -> list[Tensor]:
     """Moves each batch dimension into the channels: `[many * c]`, `[n, many * c, s]`, `[n, many * groups]`."""
     folded: list[Tensor] = []
-    for tensor, dim in zip(tensors, dims, strict=False):  # dims has entries for what is no tensor, too
+    for tensor, dim in zip(tensors, dims, strict=False):  # dims also has entries for arguments that are not tensors
         if dim is None:
             batched = tensor.expand(many, *tensor.shape)
         else:

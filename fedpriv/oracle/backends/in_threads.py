@@ -1,4 +1,4 @@
-"""Computes several clients at once, in threads on a CPU."""
+"""Computes several clients at once in threads on a CPU."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from fedpriv.oracle.backends.per_example import PerExample
 from fedpriv.privacy.clipping import Clip
 
 Tensors = tuple[Tensor, ...]
-# Examples times parameters, from which on torch's threads share what makes too few blocks for threads of ours: more
-# than a small CNN's largest block (512 times 29 034). Of a convolution this is a fraction of the work. But where other
-# programs run, torch's threads wait for each other after every operation: see docs/performance.md, Several cores.
+# Smallest product of examples and parameters for which torch's threads share work that makes too few blocks for our
+# threads: more than the largest block of a small CNN (512 times 29 034). For a convolution this product is a fraction
+# of the work. If other programs are running, torch's threads wait for each other after every operation: see
+# docs/performance.md, Several cores.
 _WORTH_SHARING = 2 * 10**7
 
 
 def in_threads(backend: Backend, *, insist: bool = False) -> Backend:
-    """Wraps the backend in threads if that pays; others cache norms of whole batches, or are slow on purpose.
+    """Wraps the backend in threads if that is faster; others cache whole batches' norms or are slow on purpose.
 
     Args:
         backend: Computes the sums.
-        insist: Whether the user has said how many threads there are. Otherwise little work has one.
+        insist: True if the user has set the number of threads; otherwise little work uses one thread.
     """
     if isinstance(backend, PerExample):
         return InThreads(backend, insist=insist)
@@ -40,11 +41,11 @@ def in_threads(backend: Backend, *, insist: bool = False) -> Backend:
 
 
 class OneForLittle:
-    """Computes a linear model's sums with one of torch's threads where they are too little work for several.
+    """Computes a linear model's sums with one of torch's threads if the work is too little for several.
 
-    The number of multiplications is known: one for each example and parameter. Of other models it is not.
+    For linear models the number of multiplications is known: one for each example and parameter.
 
-    Guarantee: the backend's.
+    Guarantee: the guarantee of the wrapped backend.
 
     Args:
         backend: Computes the sums.
@@ -71,16 +72,16 @@ class OneForLittle:
 
 
 class InThreads:
-    """Computes a backend's sums with as many threads as torch may use, each of them some of the clients.
+    """Computes a backend's sums with as many threads as torch may use; each thread computes some of the clients.
 
-    Threads take the blocks that the backend cuts its work into anyway, so their number changes no bit of the sums.
+    Threads process the blocks into which the backend splits its work, so the number of threads changes no bit of a sum.
 
-    Guarantee: the backend's, which computes each client's row as before.
+    Guarantee: the guarantee of the wrapped backend, which still computes each client's row.
 
     Args:
-        backend: Computes the sums. Each thread has a copy of it, since torch changes a model while it calls it.
-        insist: Whether torch's own threads share what makes too few blocks, however little it is: the user has said how
-            many there are.
+        backend: Computes the sums. Each thread has a copy of it, since torch changes a model while calling it.
+        insist: True if the user has set the number of threads; torch's threads then share any work that makes too few
+            blocks, however little it is.
     """
 
     def __init__(self, backend: PerExample, *, insist: bool = False) -> None:
@@ -128,7 +129,7 @@ class InThreads:
         before = torch.default_generator.get_state()
         results = threads.each(lambda number, rows: compute(copies[number], rows), blocks)
         if not torch.equal(before, torch.default_generator.get_state()):
-            # the model draws random numbers, whose order would be that of the threads
+            # the model draws random numbers, so their order would depend on the threads
             self._single_thread = True
             torch.default_generator.set_state(before)
             return compute(self._backend, slice(0, clients))
@@ -136,13 +137,13 @@ class InThreads:
 
 
 def _size(params: Tensor, batch: Batch) -> int:
-    """Returns the number of examples times that of parameters, or of an example's inputs where these are more."""
+    """Returns the number of examples times the number of parameters or, if larger, times an example's inputs."""
     inputs = sum(values[:1, :1].numel() for values in leaves(batch.inputs))
     return batch.mask.numel() * max(params.shape[1], inputs)
 
 
 def copy_backend(backend: PerExample) -> PerExample:
-    """Copies a backend with its model; the copy shares the model's tensors, which no call changes."""
+    """Copies a backend with its model; the copy shares the model's tensors, which calls do not change."""
     model = backend.model
     return copy_with_modules(
         backend, [model], {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}

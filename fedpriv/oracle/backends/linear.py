@@ -1,6 +1,6 @@
-"""Closed form for linear models, without storing per-example gradients.
+"""Closed form for linear models, which stores no per-example gradients.
 
-The gradient of one example is an outer product, `delta (x, 1)^T` with `delta = d loss / d outputs`. Its norm, l1 or l2,
+The gradient of one example is an outer product, `delta (x, 1)^T` with `delta = d loss / d outputs`. Its l1 or l2 norm
 is the product of the norms of `delta` and `(x, 1)`, and the sum of clipped gradients is a matrix product. The same
 holds for differences of gradients at two points, with the difference of the deltas. Source: Goodfellow, 2015,
 arXiv:1510.01799, for l2.
@@ -29,7 +29,7 @@ class GradientNorms(NamedTuple):
 
     Attributes:
         norms: The norms, `[k, b]`; infinity or NaN where a gradient is not finite.
-        are_finite: Whether all of them are known to be finite, those of padding too.
+        are_finite: True if all norms, including those for padding, are known to be finite.
     """
 
     norms: Tensor
@@ -37,17 +37,17 @@ class GradientNorms(NamedTuple):
 
 
 class LinearBackend:
-    """Per-example gradients of a single linear layer.
+    """Computes per-example gradients of a single linear layer.
 
-    Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
+    Guarantee: each example adds a vector with norm at most `clip.bound` to its client's row, and nothing to other rows.
 
     Args:
         model: One `nn.Linear`, alone or on the flattened input, with nothing frozen.
         loss: Maps the outputs and targets of a batch of one to a scalar.
-        chunk: Not used: there are no per-example gradients to hold.
+        chunk: Unused, since no per-example gradients are stored.
 
     Raises:
-        ConfigError: the model is no single linear layer.
+        ConfigError: If the model is not a single linear layer.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
@@ -58,12 +58,12 @@ class LinearBackend:
         self._shape = layer.weight.shape
         self._has_bias = len(list(layer.parameters())) == 2
         self._functional = Functional(model, loss)
-        # a full-batch run brings the same batches every round: their inputs are read once for their norms
+        # a full-batch run uses the same batches in every round: the norms of their inputs are computed once
         self._norms: WeakKeyDictionary[Batch, dict[NormName, Tensor]] = WeakKeyDictionary()
 
     @staticmethod
     def supports(model: nn.Module) -> bool:
-        """Returns whether the model is one `nn.Linear`, alone or on the flattened input, with nothing frozen."""
+        """Returns True if the model is one `nn.Linear`, alone or on the flattened input, with nothing frozen."""
         return _only_layer(model) is not None
 
     def clipped_sum(
@@ -72,7 +72,7 @@ class LinearBackend:
         """See `Backend.clipped_sum`.
 
         Raises:
-            ConfigError: examples have several views: the gradient of their mean loss is no product.
+            ConfigError: If examples have several views, since the gradient of their mean loss is not a product.
         """
         _check_one_view(batch)
         x = _inputs(batch)
@@ -87,15 +87,15 @@ class LinearBackend:
         norms, are_finite = self._gradient_norms(deltas, x, batch, clip)
         weights = clip.factors(norms) * batch.mask
         if are_finite:
-            # then no term of the sum is NaN: there is nothing to look for
+            # then no term of the sum is NaN, and no further check is needed
             sums = self._products(deltas.double() * weights.unsqueeze(2), x)
             return sums, torch.zeros(batch.mask.shape[0], dtype=torch.long, device=sums.device)
         sums = self._outer_sum(deltas.double(), weights, x)
-        is_broken = ~(norms < torch.inf)  # a comparison with NaN is false; `isfinite` is four operations
+        is_broken = ~(norms < torch.inf)  # a comparison with NaN is false; `isfinite` takes four operations
         return sums, count(batch.mask & is_broken)
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
+        """See `Backend.largest_norm`: infinite if a gradient is not finite, 0 for a client without examples."""
         _check_one_view(batch)
         x = _inputs(batch)
         norms, _ = self._gradient_norms(self._deltas(params, x, batch), x, batch, norm)
@@ -143,7 +143,7 @@ class LinearBackend:
     def _gradient_norms(self, deltas: Tensor, x: Tensor, batch: Batch, norm: Clip) -> GradientNorms:
         input_norms = self._input_norms(x, batch, norm)
         if is_on_cpu(deltas):
-            # one look at the products: to look at the norms of deltas as well takes as long as these norms themselves
+            # one check of the products, since a check of the norms of deltas takes as long as computing these norms
             norms = norm.unchecked_norms(deltas) * input_norms
             if norms.numel() and bool(norms.max() <= torch.finfo(deltas.dtype).max):
                 return GradientNorms(norms, are_finite=True)
@@ -169,20 +169,20 @@ class LinearBackend:
         return norms_by_name[norm.norm]
 
     def _broken(self, deltas: Tensor, batch: Batch, sums: Tensor) -> Tensor:
-        """Returns flags of the examples whose gradients are not finite, `[k, b]`."""
+        """Returns a mask of the examples with gradients that are not finite, `[k, b]`."""
         if is_on_cpu(sums) and is_finite(sums):
             return torch.zeros_like(batch.mask)
         return self._overflows(deltas, batch)
 
     def _overflows(self, deltas: Tensor, batch: Batch) -> Tensor:
-        """Returns flags of the examples whose gradients have an entry that overflows their type, `[k, b]`."""
+        """Returns a mask of the examples with a gradient entry that overflows its type, `[k, b]`."""
         largest = _inputs(batch).abs().amax(2).clamp_min(1 if self._has_bias else 0)
         return ~torch.isfinite(deltas.abs().amax(2) * largest)
 
 
 def _check_one_view(batch: Batch) -> None:
     if batch.views > 1:
-        fix = f"the mean gradient of {batch.views} views is no product of two vectors: use auto or ghost"
+        fix = f"the mean gradient of {batch.views} views is not a product of two vectors: use auto or ghost"
         raise ConfigError("compute.backend", "linear", fix)
 
 
@@ -192,7 +192,7 @@ def _inputs(batch: Batch) -> Tensor:
 
 
 def _only_layer(model: nn.Module) -> nn.Linear | None:
-    """Returns the linear layer if the model is nothing but it and flattening to `[b, features]`, and all is trained."""
+    """Returns the linear layer if the model is only this layer, possibly after flattening, and all of it is trained."""
     flags = [parameter.requires_grad for parameter in model.parameters()]
     if len(flags) > 2 or not all(flags):
         return None

@@ -19,14 +19,14 @@ from fedpriv.privacy.clipping import Clip
 
 
 class LoopBackend:
-    """Per-example gradients, one at a time.
+    """Computes per-example gradients one at a time.
 
-    Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
+    Guarantee: each example adds a vector with norm at most `clip.bound` to its client's row, and nothing to other rows.
 
     Args:
         model: The clients' model; its own parameters are not used.
         loss: Maps the outputs and targets of a batch of one to a scalar.
-        chunk: Not used: one example at a time.
+        chunk: Unused, since examples are computed one at a time.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
@@ -48,14 +48,14 @@ class LoopBackend:
         return sums, broken
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
+        """See `Backend.largest_norm`: infinite if a gradient is not finite, 0 for a client without examples."""
         largest = torch.zeros(len(params), dtype=torch.float64, device=params.device)
         for client, gradient in self._gradients(params, batch, anchor=None):
             largest[client] = torch.maximum(largest[client], norm.norms(gradient).nan_to_num(torch.inf, torch.inf))
         return largest
 
     def _gradients(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> Iterator[tuple[int, Tensor]]:
-        """Each client's position and the gradient `[dim]` of each of its examples, or its difference."""
+        """Yields each client's position and the gradient `[dim]`, or gradient difference, of each of its examples."""
         for client in range(len(params)):
             for example in batch.mask[client].nonzero().flatten():
                 x, y = _cell((batch.inputs, batch.targets), client, int(example))
@@ -67,7 +67,7 @@ class LoopBackend:
                 yield client, gradient
 
     def _mean(self, row: Tensor, x: Nested, y: Nested, views: int) -> Tensor:
-        """Mean gradient of the views of an example."""
+        """Returns the mean gradient of the views of an example."""
         if views == 1:
             return self._gradient(row, x, y)
         pairs = [each(lambda values, view=view: values[view], (x, y)) for view in range(views)]

@@ -1,4 +1,4 @@
-"""Embeddings with a row that is not trained, under vmap, whose rule for several tables forgets which row it is."""
+"""Embeddings with an untrained row, under vmap; torch's vmap rule for several tables loses the index of that row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PaddedEmbedding(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
-        """Replaces that one function."""
+        """Replaces the embedding function."""
         if func is functional.embedding:
             return _embedding(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""The base class of backends that compute many examples' gradients at once: pieces, clipping and sums."""
+"""The base class of backends that compute the gradients of many examples at once: blocks, clipping and sums."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _MAX_EXAMPLES = 512  # examples at once on a CPU
 class PerExample(ABC):
     """Computes clipped sums of the gradients that `_gradients` returns, many examples at a time.
 
-    Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
+    Guarantee: each example adds a vector with norm at most `clip.bound` to its client's row, and nothing to other rows.
 
-    Clients whose parameters differ are batched too where that is faster, else computed one after another. Time of the
-    former over the latter with `VmapBackend`, by number of parameters (torch 2.13, one CPU thread):
+    If clients have different parameters, they are batched where that is faster and otherwise computed one after
+    another. The table shows the time when batched over the time one by one, with `VmapBackend`, by number of parameters
+    (torch 2.13, one CPU thread):
 
     ===================  =====  =====  =====  =====
     examples per client      2     10     32    100
@@ -43,19 +44,19 @@ class PerExample(ABC):
     CNN, 1 651 658        1.37   0.96   1.02   1.06
     ===================  =====  =====  =====  =====
 
-    So clients are batched if 4 fit in a chunk; for exact sums, with one gradient a client, up to 16 examples each.
+    Clients are therefore batched if 4 fit in a chunk, or for exact sums (one gradient a client) up to 16 examples each.
 
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
         loss: Maps the outputs and targets of a batch of one to a scalar.
-        chunk: Largest number of examples at once; on a CPU never more than suits its cache.
+        chunk: Largest number of examples at once; on a CPU at most the number that suits its cache.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
         self._functional = Functional(model, loss)
         self._chunk = chunk
         self._cache_sizes: dict[NormName, int] = {}
-        # whether torch cannot batch the model's exact sums over clients, or over a client's examples
+        # True if torch cannot batch the model's exact sums over clients, or over a client's examples
         self._one_by_one = False
         self._example_by_example = False
         grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
@@ -71,7 +72,7 @@ class PerExample(ABC):
 
     @abstractmethod
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        """Returns gradients of all parameters, in their order.
+        """Returns gradients of all parameters, in the order of the parameters.
 
         Args:
             params: Rows, `[c, dim]`.
@@ -102,7 +103,7 @@ class PerExample(ABC):
         return sums, broken
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
+        """See `Backend.largest_norm`: infinite if a gradient is not finite, 0 for a client without examples."""
         largest = torch.zeros(len(params), dtype=torch.float64, device=params.device)
         for rows, _, norms, mask in self._blocks(params, batch, norm, anchor=None):
             norms = norms.nan_to_num(torch.inf, torch.inf).where(mask, 0)
@@ -110,14 +111,14 @@ class PerExample(ABC):
         return largest
 
     def clients_per_block(self, params: Tensor, batch: Batch, clip: Clip | None) -> int:
-        """Returns how many clients are computed in one block.
+        """Returns the number of clients that are computed in one block.
 
-        Sums of a multiple of so many clients are, bit for bit, the sums that these clients have among all of them;
-        with other neighbours in its block torch may round a client's sum otherwise.
+        If the number of clients is a multiple of this number, their sums equal, bit for bit, their sums within a larger
+        batch. With other clients in the same block, torch may round a client's sum differently.
         """
         examples = batch.mask.shape[1]
         if clip is None:
-            examples *= batch.views  # exact sums take views one by one
+            examples *= batch.views  # exact sums compute views one by one
             chunk = self._max_summed(params)
             is_batched = not is_on_cpu(params) or examples <= 16
         else:
@@ -137,18 +138,18 @@ class PerExample(ABC):
         for rows, cells in _cut(clients, examples, chunk, height):
             piece = batch.piece(rows, cells)
             for part_rows, part, gradients in self._differences(params, anchor, rows, piece):
-                # in place, so that factors are freed as soon as gradients are made of them
+                # in place, so that factors are freed as soon as gradients are computed from them
                 for index, gradient in enumerate(gradients):
                     if part.weights is not None:
                         gradient = gradient.times(part.weights)
                     gradients[index] = gradient.settled(norm.norm)
                 yield part_rows, gradients, joint_norms(gradients, norm, on_cpu=is_on_cpu(params)), part.mask
-                gradients.clear()  # whoever still has the list, the next piece has the memory
+                gradients.clear()  # frees the memory for the next piece even if the caller still holds the list
 
     def _differences(
         self, params: Tensor, anchor: Tensor | None, rows: slice, piece: Batch
     ) -> Iterator[tuple[slice, Batch, list[Gradients]]]:
-        """Yields the gradients of a piece of the batch, or their differences, whole or where examples take other ways.
+        """Yields gradients of blocks, or their differences; blocks are split where examples branch differently.
 
         Args:
             params: Parameters of all clients, `[k, dim]`.
@@ -169,7 +170,7 @@ class PerExample(ABC):
         if flags is None:
             yield rows, piece, gradients
             return
-        # each example takes the branch that it takes alone, so that no example decides for another
+        # each example takes the branch that it takes alone, so no example affects the branch of another
         for index in range(len(flags)):
             client = slice(rows.start + index, rows.start + index + 1)
             for flag in (False, True):
@@ -179,7 +180,7 @@ class PerExample(ABC):
                     yield from self._differences(params, anchor, client, part)
 
     def _max_clipped(self, params: Tensor, batch: Batch, norm: Clip) -> int:
-        """Returns the largest number of examples whose clipped gradients are computed at once."""
+        """Returns the largest number of examples for which clipped gradients are computed at once."""
         if not batch.mask.numel() or (self._chunk and params.device.type != "cpu"):
             return self._chunk or 1
         if norm.norm not in self._cache_sizes:
@@ -199,24 +200,25 @@ class PerExample(ABC):
                     if anchor is not None:
                         sums -= self._unclipped_sums(anchor, batch)
                 except RuntimeError:
-                    # outputs that are no tensors are computed one example at a time, which torch may not batch
+                    # outputs that are not tensors are computed one example at a time, which torch may not be able to
+                    # batch
                     restore_draws()
                     self._example_by_example = True
         if sums is None or self._example_by_example:
             sums = self._sums_of_gradients(params, batch, anchor)
         if not is_on_cpu(sums):
-            # 1 for a client with any broken example: to count them one has to wait for the device
+            # 1 for a client with any broken example, since counting them would wait for the device
             return sums, (~torch.isfinite(sums)).any(1).long()
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         if not is_finite(sums):
-            # this is rare, so only then is each example examined
+            # this is rare, so only then is each example checked
             for rows, gradients, _, mask in self._blocks(params, batch, Clip(1.0), anchor):
                 whole = torch.stack([torch.isfinite(g.whole()).all(-1) for g in gradients]).all(0)
                 broken[rows] += count(~whole & mask)
         return sums, broken
 
     def _sums_of_gradients(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> Tensor:
-        """Returns the sum of each client's gradients, `[k, dim]`, from those of single examples."""
+        """Returns the sum of each client's gradients, `[k, dim]`, from single-example gradients."""
         sums = torch.zeros(params.shape, dtype=torch.float64, device=params.device)
         sizes = [shape.numel() for _, shape in self._functional.layout.shapes]
         for rows, gradients, _, mask in self._blocks(params, batch, Clip(1.0), anchor):
@@ -225,7 +227,7 @@ class PerExample(ABC):
         return sums.to(params.dtype)
 
     def _unclipped_sums(self, params: Tensor, batch: Batch) -> Tensor:
-        """Returns the sum of each client's gradients, `[k, dim]`: one backward pass for all examples of a client."""
+        """Returns the sum of each client's gradients, `[k, dim]`, with one backward pass for each client."""
         batch = batch.split_views(params.dtype)
         sums = params.new_zeros(params.shape)
         pair = unpad(batch)
@@ -243,7 +245,7 @@ class PerExample(ABC):
         return sums
 
     def _max_summed(self, params: Tensor) -> int:
-        """Returns the largest number of examples whose gradients are summed, without clipping, at once."""
+        """Returns the largest number of examples whose gradients are summed at once without clipping."""
         if params.device.type == "cpu":
             return min(self._chunk or _MAX_EXAMPLES, _MAX_EXAMPLES)
         return self._chunk or _MAX_EXAMPLES
@@ -258,7 +260,7 @@ class PerExample(ABC):
         """Returns the gradient of each row's summed loss, `[c, dim]`."""
         if len(rows) > 1 and self._one_by_one:
             return torch.cat([self._summed_of_client(rows, x, y, mask, client) for client in range(len(rows))])
-        if len(rows) == 1:  # plain autograd is faster than torch.func, and needs no vmap
+        if len(rows) == 1:  # plain autograd is faster than torch.func and needs no vmap
             with torch.enable_grad():
                 leaf = rows[0].detach().requires_grad_()
                 x, y = each(lambda values: values[0], (x, y))
@@ -268,7 +270,7 @@ class PerExample(ABC):
             try:
                 return self._functional.gradients_of_clients(rows, x, y, mask)
             except RuntimeError:
-                # what torch cannot batch over clients is computed client by client from now on
+                # if torch cannot batch over clients, they are computed one by one from now on
                 restore_draws()
                 self._one_by_one = True
                 return self._summed_gradients(rows, x, y, mask)
@@ -278,13 +280,13 @@ class PerExample(ABC):
 
 
 def in_cache(size: int, mebibytes: int = 16) -> int:
-    """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about so many mebibytes."""
+    """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about this many mebibytes."""
     return min(max((mebibytes << 20) // max(size, 1), 4), _MAX_EXAMPLES)
 
 
 @contextmanager
 def _draws_saved(device: torch.device) -> Generator[Callable[[], None]]:
-    """Yields a function that takes back torch's random draws since, so that a failed attempt changes no later draw."""
+    """Yields a function that undoes torch's random draws, so that a failed attempt changes no later draws."""
     generators = torch_generators(device)
     states = [generator.get_state() for generator in generators]
 
@@ -300,8 +302,8 @@ def _piece(pair: Pair, rows: slice, cells: slice) -> Pair:
 
 
 def _cut(clients: int, examples: int, chunk: int, height: int) -> Iterator[tuple[slice, slice]]:
-    """Yields blocks of `height` clients and of examples, with at most `chunk` cells each."""
-    # as few pieces as the chunk allows, all of one width: a short last piece would cost a whole call
+    """Yields blocks of `height` clients and some examples, with at most `chunk` cells each."""
+    # as few pieces as the chunk allows, of equal width: a short last piece would cost a whole call
     width = math.ceil(examples / max(math.ceil(examples / chunk), 1))
     for top in range(0, clients, height):
         for start in range(0, examples, max(width, 1)):

@@ -1,8 +1,9 @@
-"""A model whose forward and backward pass multiply in bfloat16, for speed on devices that have it.
+"""A model that multiplies in bfloat16 in its forward and backward pass, for speed on devices that support it.
 
-Parameters, and so gradients, stay float32: what is clipped is what is summed, whatever it was rounded to before, and
-both in the precision of any other run. A gradient must still not depend on what else is in its batch; where kernels
-round otherwise for another batch size, that is 2**-8 of it here, so neighbours must have batches of one size.
+Parameters and gradients stay float32. Clipping and summation use the same numbers, however they were rounded before,
+with the same precision as in any other run. A gradient must still not depend on other examples in its batch. Kernels
+that round differently for another batch size change it by a relative 2**-8 here, so neighbours must have batches of
+equal size.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import Privacy
 
 SERVING: tuple[Literal["ghost"], Literal["vmap"], Literal["loop"]] = ("ghost", "vmap", "loop")
-"""Backends that take norms of, and sum, the same numbers: `ghost` converts factors exactly, or multiplies them to one
-gradient in bfloat16 from which it computes both. `linear` would take norms of factors in bfloat16."""
+"""Backends that compute norms and sums from the same numbers: `ghost` converts factors exactly, or multiplies them into
+one bfloat16 gradient from which it computes both. `linear` would compute norms from factors in bfloat16.
+"""
 
 
 class Bfloat16(nn.Module):
@@ -43,19 +45,20 @@ class Bfloat16(nn.Module):
 
 
 def check_bfloat16(privacy: Privacy, dtype: str, backend: str) -> None:
-    """Refuses bfloat16 where the privacy guarantee would not hold, or is not proved.
+    """Raises an error for bfloat16 if the privacy guarantee would not hold or is not proved.
 
     Raises:
-        ConfigError: names the setting.
+        ConfigError: If the settings do not allow bfloat16; the message names the setting.
     """
     if dtype != "float32":
-        raise ConfigError("compute.dtype", dtype, "with compute.precision bfloat16 parameters are float32")
+        raise ConfigError("compute.dtype", dtype, "compute.precision bfloat16 needs float32 parameters")
     if backend not in ("auto", *SERVING):
-        fix = f"is not for bfloat16, whose factors it would clip: choose auto or one of {', '.join(SERVING)}"
+        fix = f"would clip low-precision factors in bfloat16: use auto or one of {', '.join(SERVING)}"
         raise ConfigError("compute.backend", backend, fix)
     if privacy.private and (privacy.unit, privacy.relation) != ("sample", "replace_one"):
         fix = (
-            "is shown for unit sample and relation replace_one only, where neighbours have batches of one size: with "
-            "another size kernels may round other examples' gradients otherwise, by 2**-8; say full"
+            "is supported only for unit sample and relation replace_one, where neighbours have batches of one "
+            "size; with other sizes, kernels may round other examples' gradients differently, by 2**-8; use "
+            "full"
         )
         raise ConfigError("compute.precision", "bfloat16", fix)

@@ -1,6 +1,6 @@
 """Records linear, convolution and embedding layers in a forward pass: the factors of their weights' gradients.
 
-Vmap knows which dimension the examples are in, so nothing is guessed from shapes.
+Vmap tracks the dimension of the examples, so nothing is guessed from shapes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fedpriv.oracle.backends.tables import few_rows
 
 
 class DivergingExamplesError(Exception):
-    """A model branches on a value that is true for some examples and false for others, which cannot be one batch.
+    """A model branches on a value that is true for some examples and false for others, which cannot share a batch.
 
     Attributes:
-        flags: Which examples take the branch, in their order.
+        flags: True for the examples that take the branch, in their order.
     """
 
     def __init__(self, flags: Tensor) -> None:
@@ -35,17 +35,17 @@ class DivergingExamplesError(Exception):
 
 
 class Recording(TorchFunctionMode):
-    """A context in which calls of layers whose weights are the model's parameters are recorded.
+    """A context that records the calls of layers if their weights are parameters of the model.
 
-    Other calls, and layers whose weights are computed from parameters, are executed as usual; attention with dropout is
-    replaced by elementary operations.
+    Other calls, and layers with weights that are computed from parameters, are executed as usual. Attention with
+    dropout is replaced by elementary operations.
 
     Args:
         own: The parameters that the model is called with, one copy for each example, by name.
         shared: The same parameters, one for all examples of a client, which recorded calls use instead.
         calls: The list to which recorded calls are appended.
         levels: Number of nested vmaps: over examples, or over clients and examples, and over views.
-        example_levels: The same without views.
+        example_levels: The same without the vmap over views.
         keep: Returns the tensor to record and to pass on: itself or, for models that change tensors in place, a copy.
     """
 
@@ -79,15 +79,15 @@ class Recording(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def __exit__(self, *error: Any) -> None:  # noqa: ANN401 - as torch types it
-        """Lets go of functions that are methods of this object.
+        """Drops references to functions that are methods of this object.
 
-        They are a cycle, in which a pass's activations would wait for Python's garbage collector.
+        They form a cycle that would keep a pass's activations until Python's garbage collector runs.
         """
         super().__exit__(*error)
         self._recurrent.clear()
 
     def _replacement(self, func: object) -> Callable[..., Any] | None:
-        """Returns what records calls of a function of torch, or replaces it; None if nothing does."""
+        """Returns the function that records or replaces calls of a torch function; None if there is none."""
         method = _METHODS.get(func)
         if method is not None:
             return partial(method, self)
@@ -99,12 +99,12 @@ class Recording(TorchFunctionMode):
         return _FUNCTIONS.get(func)
 
     def _decide(self, condition: Tensor) -> bool | None:
-        """Returns the truth of a condition that is the same for all examples.
+        """Returns the truth value of a condition that is the same for all examples.
 
-        Each example takes the branch that it would take alone: where they differ they are computed apart.
+        Each example takes the branch that it would take alone; if branches differ, examples are computed separately.
         """
         value = Value.of(condition)
-        # in bfloat16 a batch of another size rounds so much otherwise that one example could move the others
+        # in bfloat16, a different batch size rounds so differently that one example could change the others
         if not value.dims or value.stored.numel() == 0 or torch.is_autocast_enabled(value.stored.device.type):
             return None
         flags = value.in_front(value.stored) != 0
@@ -113,7 +113,7 @@ class Recording(TorchFunctionMode):
         if not bool(flags.any()):
             return False
         if flags.dim() != self._example_levels or len(value.dims) != self._example_levels:
-            return None  # views of one example cannot be computed apart
+            return None  # views of one example cannot be computed separately
         raise DivergingExamplesError(flags.flatten())
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
@@ -195,7 +195,7 @@ class Recording(TorchFunctionMode):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
     ) -> Tensor | None:
-        """Looks up the rows of bags `[m, t]`, and adds them up."""
+        """Looks up the rows of bags `[m, t]` and sums them."""
         if offsets is not None or input.dim() != 2 or id(weight) not in self._names:
             return None
         options = (max_norm, scale_grad_by_freq, sparse, per_sample_weights, padding_idx)
@@ -211,7 +211,7 @@ class Recording(TorchFunctionMode):
         return _pooled_without(rows, input == padding_idx % len(weight), mode)
 
     def _record_bag(self, input: Tensor, weight: Tensor, mode: str) -> Tensor | None:
-        """Looks up sums or means in torch's own operation, of which each row of a bag has the same gradient."""
+        """Looks up sums or means with torch's own operation, where each row of a bag has the same gradient."""
         positions = input.shape[1]
         n_rows = len(weight)
 
@@ -224,7 +224,7 @@ class Recording(TorchFunctionMode):
         return self._record(lambda x, w, _: functional.embedding_bag(x, w, mode=mode), terms, input, weight, None)
 
     def _addmm(self, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
-        """Computes a linear layer whose weight is `[inputs, outputs]`, as Hugging Face's GPT-2 has it."""
+        """Computes a linear layer with a weight of shape `[inputs, outputs]`, as in Hugging Face's GPT-2."""
         if beta != 1 or alpha != 1 or input.dim() != 1:
             return None
 
@@ -262,7 +262,7 @@ class Recording(TorchFunctionMode):
         return self._keep(output)
 
 
-# private methods of the class above, once for all passes: to bind them all takes as long as a small layer
+# private methods of the class above, bound once for all passes: binding them all takes as long as a small layer
 _METHODS: dict[object, Callable[..., object]] = {
     functional.linear: Recording._linear,  # noqa: SLF001
     functional.embedding: Recording._embedding,  # noqa: SLF001
@@ -294,7 +294,7 @@ def _pooled(rows: Tensor, mode: str) -> Tensor:
 
 
 def _pooled_without(rows: Tensor, ignored: Tensor, mode: str) -> Tensor:
-    """Returns the same of rows that are not ignored, `[m, t, d], [m, t] -> [m, d]`."""
+    """Returns the same for rows that are not ignored, `[m, t, d], [m, t] -> [m, d]`."""
     if mode == "max":
         largest = rows.masked_fill(ignored.unsqueeze(2), -torch.inf).max(1).values
         return largest.masked_fill(ignored.all(1, keepdim=True), 0)
@@ -311,17 +311,17 @@ def _repeat(value: int | Integers, dims: int) -> Integers:
 
 
 def _positions(values: Tensor, cells: Cells) -> Tensor:
-    """`[..., width] -> [k, b, t, width]`."""
+    """Reshapes `[..., width]` to `[k, b, t, width]`."""
     return values.reshape(*cells, -1, values.shape[-1])
 
 
 def _over_positions(values: Tensor) -> Tensor:
-    """Adds up positions, `[k, b, t, width] -> [k, b, width]`: a bias's gradient, rounded as torch rounds it."""
+    """Sums over positions, `[k, b, t, width] -> [k, b, width]`: a bias's gradient, rounded as in torch."""
     if values.shape[2] == 1:
         return values.squeeze(2)
     return values.sum(2)
 
 
 def _images(values: Tensor, cells: Cells, dims: int) -> Tensor:
-    """`[..., c, *s] -> [k, b, n, c, *s]`."""
+    """Reshapes `[..., c, *s]` to `[k, b, n, c, *s]`."""
     return values.reshape(*cells, -1, *values.shape[-dims - 1 :])

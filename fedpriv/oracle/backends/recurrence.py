@@ -1,12 +1,12 @@
-"""One layer and direction of a recurrent network, with the gradient of every step's pre-activations.
+"""One layer and direction of a recurrent network, with the gradients of the pre-activations of all steps.
 
-Torch's own kernels keep the steps to themselves. Norms of per-example gradients need, at each step, the gradient of the
-pre-activations and what the weights were multiplied with: the input and the state before. So the steps are a loop here.
-All that does not depend on the step before is one operation for all steps: the product with the input, the derivatives
-of gates and, in the backward pass, the gradient of the input.
+Torch's own kernels do not expose single steps. Norms of per-example gradients need, at each step, the gradient of the
+pre-activations and the factors that the weights were multiplied by: the input and the previous state. Steps are
+therefore computed in a loop. Everything that does not depend on the previous step is one operation for all steps: the
+product with the input, the derivatives of gates and, in the backward pass, the gradient of the input.
 
-Equations are those of `torch.nn.LSTM`, `GRU` and `RNN`. Shapes are `[..., t, n, width]`: n sequences of t steps, all
-with the same weights or, with a dimension in front, those of each client with weights of their own.
+The equations are taken from `torch.nn.LSTM`, `GRU` and `RNN`. Shapes are `[..., t, n, width]`: n sequences of t steps,
+all with the same weights, or with a first dimension of clients, where each client has separate weights.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Weights(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What a layer computes in one direction.
+    """The results of a layer in one direction.
 
     Attributes:
         output: Hidden state after each step, `[..., t, n, hidden]`; shares memory with `before`.
         last: Hidden state after the last step, `[..., n, hidden]`.
-        last_cell: Cell state after the last step, of an LSTM; else zeros.
+        last_cell: Cell state after the last step for an LSTM, else zeros.
         before: Hidden state before each step.
-        reset: Reset gate of each step, of a GRU; else empty.
+        reset: Reset gate of each step for a GRU, else empty.
     """
 
     output: Tensor
@@ -56,8 +56,8 @@ class Order:
 
     Attributes:
         count: Number of steps.
-        reverse: Whether the last step comes first.
-        mask: `[..., t, n, 1]`, False where a sequence has ended: there the state stays. None if all are of one length.
+        reverse: True if the last step comes first.
+        mask: `[..., t, n, 1]`, False where a sequence has ended and its state stays. None if all have the same length.
     """
 
     count: int
@@ -65,7 +65,7 @@ class Order:
     mask: Tensor | None
 
     def steps(self) -> list[tuple[int, int, int]]:
-        """Returns each step, and where the states before and after it lie among `count + 1`."""
+        """Returns each step, and the indices of the states before and after it among `count + 1` states."""
         if self.reverse:
             return [(step, step + 1, step) for step in reversed(range(self.count))]
         return [(step, step, step + 1) for step in range(self.count)]
@@ -76,17 +76,17 @@ class Order:
 
     @property
     def before(self) -> slice:
-        """Where the states before the steps lie."""
+        """Indices of the states before the steps."""
         return slice(1, None) if self.reverse else slice(0, -1)
 
     @property
     def after(self) -> slice:
-        """Where the states after the steps lie."""
+        """Indices of the states after the steps."""
         return slice(0, -1) if self.reverse else slice(1, None)
 
     @property
     def first(self) -> int:
-        """Where the state before the first step lies."""
+        """Index of the state before the first step."""
         return -1 if self.reverse else 0
 
     def masks(self) -> list[Tensor] | None:
@@ -103,7 +103,7 @@ def run(mode: str, x: Tensor, state: tuple[Tensor, Tensor], tap: Tensor, weights
         mode: `lstm`, `gru`, `rnn_tanh` or `rnn_relu`.
         x: Inputs, `[..., t, n, inputs]`.
         state: First hidden and cell state, `[..., n, hidden]`.
-        tap: Anything of shape `[..., t, n, gates]`. It is not read; its gradient is that of the pre-activations.
+        tap: Any tensor of shape `[..., t, n, gates]`. It is not read; its gradient is the pre-activations' gradient.
         weights: Weights, which get no gradient.
         order: Order of steps.
     """
@@ -113,7 +113,7 @@ def run(mode: str, x: Tensor, state: tuple[Tensor, Tensor], tap: Tensor, weights
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`x [..., t, n, i], weight [..., o, i], bias [..., o]` to `[..., t, n, o]`, in new memory."""
+    """Maps `x [..., t, n, i], weight [..., o, i], bias [..., o]` to `[..., t, n, o]`, in new memory."""
     rows = x.flatten(-3, -2)
     if weight.dim() == 2:
         product = torch.nn.functional.linear(rows, weight, bias)
@@ -125,7 +125,7 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _back_project(gates: Tensor, weight: Tensor) -> Tensor:
-    """`gates [..., t, n, o], weight [..., o, i]` to `[..., t, n, i]`."""
+    """Maps `gates [..., t, n, o], weight [..., o, i]` to `[..., t, n, i]`."""
     return (gates.flatten(-3, -2) @ weight).unflatten(-2, gates.shape[-3:-1])
 
 
@@ -145,7 +145,7 @@ def _states(first: Tensor, order: Order) -> tuple[Tensor, list[Tensor]]:
 
 
 def _keep(mask: Tensor | None, after: Tensor, before: Tensor) -> None:
-    """Takes back a step of the sequences that have ended, in place."""
+    """Undoes a step of the sequences that have ended, in place."""
     if mask is not None:
         torch.where(mask, after, before, out=after)
 
@@ -173,7 +173,7 @@ class _Lstm(Function):
         mode: str,
     ) -> tuple[Tensor, ...]:
         # torch's tanh takes up to ten times as long as its sigmoid, and tanh(x) = 2 sigmoid(2 x) - 1: the rows of the
-        # new values are doubled (exactly), and one sigmoid does for all four gates
+        # new values are doubled (exactly), and one sigmoid computes all four gates
         width = hidden.shape[-1]
         doubled = hidden.new_ones(4 * width)
         doubled[2 * width : 3 * width] = 2

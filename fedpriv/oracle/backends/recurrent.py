@@ -1,4 +1,4 @@
-"""Recurrent layers and cells as the ghost backend computes them: torch's, with the factors of weights' gradients."""
+"""Recurrent layers and cells of torch, computed for the ghost backend with the factors of weights' gradients."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Layers:
 
     Attributes:
         mode: `lstm`, `gru`, `rnn_tanh` or `rnn_relu`.
-        biases: Whether each layer and direction has two biases.
+        biases: True if each layer and direction has two biases.
         count: Number of layers.
         dropout: Probability of dropping an output of all layers but the last.
-        train: Whether dropout is applied.
-        bidirectional: Whether each layer has two directions.
+        train: True if dropout is applied.
+        bidirectional: True if each layer has two directions.
     """
 
     mode: str
@@ -72,10 +72,10 @@ class RecurrentRecorder:
         self._calls = calls
         self._levels = levels
         self._packed: dict[int, Tensor] = {}
-        """Sizes of packed batches, by `id`: of one example 1 at each step that it has, and then 0."""
+        """Sizes of packed batches by `id`: for one example, 1 at each of its steps and 0 afterwards."""
 
     def functions(self) -> dict[object, Callable[..., object]]:
-        """Returns what replaces torch's functions; each returns None for a call that it cannot replace."""
+        """Returns the replacements of torch's functions; each returns None for a call that it cannot replace."""
         layers = {getattr(torch, mode): self._function(mode) for mode in _GATES}
         return {
             **layers,
@@ -91,7 +91,7 @@ class RecurrentRecorder:
         return layer
 
     def _layer(self, mode: str, x: Tensor, *args: Any) -> tuple[Tensor, ...] | None:  # noqa: ANN401
-        """Replaces `torch.lstm` and its like, whose arguments differ for packed and for padded sequences."""
+        """Replaces `torch.lstm` and similar functions; their arguments differ for packed and padded sequences."""
         packed = isinstance(args[0], Tensor) and isinstance(args[2], list | tuple)
         if packed:
             sizes, state, weights, *options = args
@@ -128,7 +128,7 @@ class RecurrentRecorder:
         return output, states[0]
 
     def _weights(self, weights: Sequence[Tensor]) -> list[Tensor] | None:
-        """Returns one weight for all examples of each; None if a weight was computed from parameters."""
+        """Returns each weight as one tensor for all examples; None if a weight was computed from parameters."""
         shared: list[Tensor] = []
         for weight in weights:
             name = self._names.get(id(weight))
@@ -140,7 +140,7 @@ class RecurrentRecorder:
         return shared
 
     def _pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor] | None:
-        """Packs one example: all its steps stay, and sizes say which of them it has."""
+        """Packs one example: all its steps are kept, and sizes mark the steps that belong to it."""
         sequences = x if batch_first else x.transpose(0, 1)
         if len(sequences) != 1 or len(lengths) != 1:
             return None
@@ -162,7 +162,7 @@ class RecurrentRecorder:
         return padded.unsqueeze(0 if batch_first else 1), sizes.sum().reshape(1)
 
     def _first_size(self, tensor: Tensor, index: Any) -> int | None:  # noqa: ANN401 - torch's own
-        """Returns the largest size of a packed batch, which is one example."""
+        """Returns the largest batch size of a packed sequence, which is 1, a single example."""
         if id(tensor) in self._packed and isinstance(index, int) and index == 0:
             return 1
         return None
@@ -172,7 +172,7 @@ class _Computation:
     """Computes all layers and directions below vmap, and records a call for each.
 
     Args:
-        settings: Of the layers.
+        settings: The settings of the layers.
         names: Names of weights that get gradients; empty for others.
         calls: The list to which calls are appended.
     """
@@ -186,9 +186,9 @@ class _Computation:
         """Returns outputs, last hidden and last cell states.
 
         Args:
-            examples: `[..., m, t, inputs]`, first states `[..., m, layers, width]` and, of packed sequences, the mask
-                `[..., m, t]`; m sequences of each example.
-            shared: Weights, with a dimension of clients in front if they have weights of their own.
+            examples: `[..., m, t, inputs]`, initial states `[..., m, layers, width]` and, for packed sequences, the
+                mask `[..., m, t]`; m sequences for each example.
+            shared: Weights, with a first dimension of clients if clients have separate weights.
         """
         sequences, hidden, cell, *masks = examples
         clients = 1 if shared[0].dim() == 3 else 0

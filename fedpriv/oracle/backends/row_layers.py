@@ -1,4 +1,4 @@
-"""Layers of a batch without vmap: what `Recording` records, and layers whose weights have a copy for each example."""
+"""Layers of a batch without vmap: layers that `Recording` records, and layers with a copy of weights per example."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _require(condition: bool) -> None:
 
 
 def _weights(mode: BatchedForward, *weights: Tensor | None) -> bool:
-    """Whether the weights are trained; they must all be, or all be constants."""
+    """True if the weights are trained; they must be all trained or all constant."""
     trained = [mode.is_trained(weight) for weight in weights if weight is not None]
     _require(all(trained) or all(weight is None or mode.is_constant(weight) for weight in weights))
     return all(trained)
@@ -38,7 +38,7 @@ def _recorded(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, .
 
 
 def _layer(least: int) -> Operation:
-    """A layer with input, weight and bias, whose input has at least so many dimensions."""
+    """Returns an operation for a layer with input, weight and bias; the input has at least `least` dimensions."""
 
     def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         x, weight = args[:2]
@@ -54,12 +54,12 @@ def _layer(least: int) -> Operation:
 def _embedding(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     index, weight = args[:2]
     trained = _weights(mode, weight)
-    # a norm that rows are scaled to is written into the weight
+    # a norm to which rows are scaled is written into the weight
     _require(len(args) < 4 or args[3] is None)
     if mode.is_constant(index) and not trained:
         return mode.constant(func(*args, **kwargs))
     if mode.is_constant(index):
-        # positions are the same for all examples, their gradients are not
+        # positions are the same for all examples, but their gradients are not
         output = mode.recorded(func, (index.expand(mode.count, *index.shape), *args[1:]), kwargs)
         _require(output is not None)
         return mode.looked_up(output)
@@ -118,14 +118,14 @@ def _layer_norm(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any,
 
 
 def _group_norm(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Many examples, each with a copy of the weights, are one example with more channels and groups."""
+    """Computes many examples, each with a copy of the weights, as one example with more channels and groups."""
     names = ("input", "num_groups", "weight", "bias", "eps")
     x, groups, weight, bias, eps = _bound(names, args, kwargs, (None, None, None, None, 1e-5))
     _require(mode.is_rows(x) and x.dim() >= 3)
     if not _weights(mode, weight, bias) or (weight is None and bias is None):
         return mode.rows(func(*args, **kwargs))
     if weight is None or bias is None:
-        raise MixingRowsError("group normalisation with one of weight and bias")
+        raise MixingRowsError("group normalization with only one of weight and bias")
     weights, biases = mode.copy(weight).flatten(), mode.copy(bias).flatten()
     folded = x.flatten(2).flatten(0, 1).unsqueeze(0)
     return mode.rows(torch.group_norm(folded, groups * mode.count, weights, biases, eps).view(x.shape))
@@ -167,7 +167,7 @@ OPERATIONS: dict[object, Operation] = {
     torch.addmm: _addmm,
     **dict.fromkeys(_RECURRENT, _recurrent),
 }
-"""What is done for each function of torch that a model may call."""
+"""The replacement of each torch function that a model may call."""
 
 
 def outputs_of_rows(
@@ -177,7 +177,7 @@ def outputs_of_rows(
     calls: list[Call],
     keep: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns a model's outputs of a batch, each row computed from the same row of the inputs alone.
+    """Returns a model's outputs for a batch, each row computed from the same row of the inputs alone.
 
     Args:
         model: The model.
@@ -190,22 +190,22 @@ def outputs_of_rows(
         The outputs, and `BatchedForward.copies`.
 
     Raises:
-        MixingRowsError: the model is not known to keep the rows of a batch apart.
+        MixingRowsError: If the model is not known to keep the rows of a batch apart.
     """
     buffers = model.buffers()
     constants = [*buffers.values(), *model.frozen]
     mode = BatchedForward(params, constants, leaves(x), len(first(x)), calls, keep, OPERATIONS)
-    with disable_saved_tensors_hooks("a hook on saved tensors would see all examples"), mode:
+    with disable_saved_tensors_hooks("a hook on saved tensors would receive all examples"), mode:
         outputs = model.outputs(params, x, buffers)
     if not mode.is_rows(outputs):
-        raise MixingRowsError("the model returns no tensor with a row for each example")
+        raise MixingRowsError("the model does not return a tensor with one row per example")
     return outputs, mode.copies
 
 
 def keeps_rows_apart(model: Functional, row: Tensor, x: Nested) -> bool:
-    """Returns True if all that a model does with a batch is known to keep its rows apart.
+    """Returns True if all operations of a model on a batch are known to keep its rows apart.
 
-    Then it gives an example in any batch what it gives the example alone.
+    In that case an example's output is the same in any batch as alone.
 
     Args:
         model: The model.
@@ -216,6 +216,6 @@ def keeps_rows_apart(model: Functional, row: Tensor, x: Nested) -> bool:
     try:
         with torch.enable_grad():
             outputs_of_rows(model, params, x, [], lambda tensor: tensor)
-    except Exception:  # what the model makes of sizes that are none, and `MixingRowsError`
+    except Exception:  # errors of models that compute with hidden sizes, and `MixingRowsError`
         return False
     return True

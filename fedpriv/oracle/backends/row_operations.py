@@ -18,14 +18,14 @@ def _require(condition: bool) -> None:
 
 
 def argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str, default: object = None) -> Any:  # noqa: ANN401
-    """Returns an argument of a call, which may be given by position or by name."""
+    """Returns an argument of a call, passed by position or by name."""
     if len(args) > position:
         return args[position]
     return kwargs.get(name, default)
 
 
 def _given_sizes(args: tuple[Any, ...]) -> Sequence[Any]:
-    """Returns the sizes or dimensions behind a tensor, which are one sequence or stand one by one."""
+    """Returns the sizes or dimensions after a tensor, passed as one sequence or as separate arguments."""
     if len(args) == 2 and isinstance(args[1], (tuple, list)):
         return args[1]
     return args[1:]
@@ -42,7 +42,7 @@ def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
 
 
 def _applied_to_rows(check: Operation) -> Operation:
-    """Wraps what is done for arguments among which are rows; with constants alone torch's function is called."""
+    """Wraps an operation on rows; if all arguments are constant, torch's function is called instead."""
 
     def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         has_rows = False
@@ -63,7 +63,7 @@ def _applied_to_rows(check: Operation) -> Operation:
 
 
 def _aligned(mode: BatchedForward, value: Any, dims: int) -> Any:  # noqa: ANN401
-    """Returns a tensor whose dimensions line up with those of rows of `dims` dimensions, as they do for one example."""
+    """Returns a tensor with dimensions that line up with rows of `dims` dimensions, as they do for one example."""
     if not isinstance(value, Tensor):
         return value
     if mode.is_constant(value):
@@ -71,7 +71,7 @@ def _aligned(mode: BatchedForward, value: Any, dims: int) -> Any:  # noqa: ANN40
         return value
     if mode.has_copies(value):
         value = mode.copy(value)
-        if value.dim() == dims + 1:  # a parameter with a first dimension of 1, as an example alone has
+        if value.dim() == dims + 1:  # a parameter with a first dimension of 1, as for a single example
             _require(value.shape[1] == 1)
             return value.squeeze(1)
     missing = dims - value.dim()
@@ -95,7 +95,7 @@ def _one(mode: BatchedForward, args: tuple[Any, ...]) -> Tensor:
 
 
 def _inner(dims: object, count: int) -> None:
-    """Requires that dimensions are others than that of examples, of `count`."""
+    """Raises `MixingRowsError` unless all dimensions, of `count`, differ from the dimension of examples."""
     if not isinstance(dims, (tuple, list)):
         dims = (dims,)
     for dim in dims:
@@ -103,7 +103,7 @@ def _inner(dims: object, count: int) -> None:
 
 
 def _along(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> Operation:
-    """An operation along dimensions, the argument at a position; `extra` dimensions are in its result."""
+    """Returns an operation along the dimensions in the given argument; the result has `extra` more dimensions."""
 
     def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         x = _one(mode, args)
@@ -116,7 +116,7 @@ def _along(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> 
 
 
 def _mean(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """A mean is a sum divided by its length: rounded as torch does it on a CPU, but its gradient is not written out."""
+    """Computes a mean as a sum divided by its length, rounded as in torch on a CPU, but with a compact gradient."""
     x = _one(mode, args)
     dims = argument(args, kwargs, 1, "dim")
     _inner(dims, x.dim())
@@ -148,7 +148,7 @@ def _flatten(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ..
 
 
 def _reshape(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Rows stay rows if their number does, whatever it is."""
+    """Reshapes rows, which remain rows if their number is unchanged."""
     _require(mode.is_rows(args[0]) and not kwargs)
     shape = _given_sizes(args)
     sizes = [mode.count if isinstance(size, BatchSize) else size for size in shape]
@@ -166,7 +166,7 @@ def _expand(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...
 
 
 def _join(new: int) -> Operation:
-    """`cat` or, with a new dimension, `stack`."""
+    """Returns the operation for `cat` or, with a new dimension, `stack`."""
 
     def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         tensors = args[0]
@@ -180,7 +180,7 @@ def _join(new: int) -> Operation:
 
 
 def _index(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Indexing by numbers and slices after all examples are taken."""
+    """Indexes dimensions after the first with numbers and slices, with all examples selected."""
     x, index = args
     if mode.is_state(x):
         _require(type(index) is int)
@@ -226,13 +226,13 @@ def _product(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ..
 
 
 def _dropout(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Dropout that is off; what draws is left to vmap, whose draws do not change."""
+    """Computes dropout that is off; random operations are left to vmap, so that draws do not change."""
     _require(not dict(zip(("p", "training"), args[1:], strict=False), **kwargs).get("training", True))
     return _elementwise(mode, func, args, kwargs)
 
 
 def _getter(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """What is the same for every batch: type, device, number of dimensions."""
+    """Returns properties that are the same for every batch: type, device, number of dimensions."""
     return func(*args, **kwargs)
 
 
@@ -254,7 +254,7 @@ def _shape(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...]
 
 
 def _flag(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """`all` and `any` of one example's values: a flag for each."""
+    """Computes `all` and `any` of one example's values: a flag for each example."""
     if mode.is_constant(args[0]):
         return mode.constant(func(*args, **kwargs))
     _require(mode.is_rows(args[0]) and len(args) == 1 and not kwargs)
@@ -266,13 +266,13 @@ def _truth(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...]
     if mode.is_constant(args[0]):
         return func(*args)
     _require(mode.is_rows(args[0]) and args[0].dim() == 1)
-    # in bfloat16 a batch of another size rounds so much otherwise that one example could move the others
+    # in bfloat16, a different batch size rounds so differently that one example could change the others
     _require(not torch.is_autocast_enabled(args[0].device.type))
     return mode.decide(args[0])
 
 
 def _create(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Constants; and the first states of recurrent layers, `[layers, b, width]`."""
+    """Creates constants and the initial states of recurrent layers, `[layers, b, width]`."""
     if func is torch.zeros and len(args) == 3 and isinstance(args[1], BatchSize):
         states = func(args[0], mode.count, args[2], **kwargs)
         mode.states(states)
@@ -283,7 +283,7 @@ def _create(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...
 
 
 def _named(operation: Operation, names: str) -> dict[object, Operation]:
-    """The functions of these names, of torch, its tensors and `torch.nn.functional`."""
+    """Maps the functions with these names in torch, its tensors and `torch.nn.functional` to the operation."""
     owners = (torch, Tensor, functional)
     return {getattr(owner, name): operation for name in names.split() for owner in owners if hasattr(owner, name)}
 
@@ -339,4 +339,4 @@ OPERATIONS: dict[object, Operation] = {
     Tensor.mT.__get__: _applied_to_rows(_matrix_transpose),  # pyright: ignore[reportAttributeAccessIssue]
     Tensor.to: _applied_to_rows(_converted),
 }
-"""What is done for each function, but for layers (`row_layers`)."""
+"""The replacement of each torch function, except for layers (see `row_layers`)."""

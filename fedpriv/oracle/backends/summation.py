@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 _CELLS = 2**16
-"""Numbers that are converted to float64 at once on a CPU: half a mebibyte, which stays in its cache."""
+"""Numbers that are converted to float64 at once on a CPU: half a mebibyte, which fits in its cache."""
 
 
 def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
     Args:
         sums: `[k, o, i]` in float64.
         left: Coefficients in float64.
-        right: Numbers of any floating type; they are converted to float64 a piece at a time.
+        right: Numbers of any floating-point type; they are converted to float64 in pieces.
     """
     clients, examples, width = right.shape
     if right.device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Gradients of tables, such as an embedding's: few rows, also where the table is a linear layer's weight as well."""
+"""Gradients of tables with few nonzero rows, such as an embedding's, also if the table is a linear layer's weight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FewRows(Gradients):
 
     Attributes:
         rows: Indices of the rows that are not zero, `[k, b, t]`; an index may occur several times.
-        values: Gradients of these rows, `[k, b, t, d]`; those of the same row add up.
+        values: Gradients of these rows, `[k, b, t, d]`; gradients of the same row add up.
         n_rows: Number of rows of the table.
     """
 
@@ -90,7 +90,7 @@ class FewRows(Gradients):
         values = self.values.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
         if totals is not None and cells is not None:
             values.flatten(0, 1).index_copy_(0, cells, totals)
-        return values.mul_(factors)  # twice as fast as a product of both types
+        return values.mul_(factors)  # twice as fast as a product of two types
 
     def masked(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
@@ -127,10 +127,11 @@ class FewRows(Gradients):
 
     @cached_property
     def _added(self) -> tuple[Tensor | None, Tensor] | None:
-        """Examples with repeated rows, and their values with those of equal rows added up in float64.
+        """Returns the examples with repeated rows, and their values with equal rows added up in float64.
 
-        They are indices `[c]` among all `k * b` examples, and `[c, t, d]`; or None and `[k, b, t, d]` for all examples,
-        if many repeat rows or if an accelerator would have to answer which do; or None if none does.
+        These are indices `[c]` among all `k * b` examples, and `[c, t, d]`. If many examples repeat rows, or if finding
+        them would wait for an accelerator, they are None and `[k, b, t, d]` for all examples. Returns None if no
+        example repeats rows.
         """
         rows = self.rows.flatten(0, 1)
         values = self.values.flatten(0, 1)
@@ -144,10 +145,10 @@ class FewRows(Gradients):
 
 
 class OneVector(FewRows):
-    """The same on a CPU where all positions of an example have one gradient, as those of words whose mean is taken.
+    """The same on a CPU if all positions of an example have one gradient, for example words under a mean.
 
-    Each position is added by itself, at most `LONGEST` of an example: nothing cancels, so that rounding adds less to a
-    sum than it may for products over as many positions.
+    Each position is added separately, at most `LONGEST` positions of an example. Nothing cancels, so rounding adds less
+    to a sum than it may for products over as many positions.
     """
 
     def _norms(self, clip: Clip, row_norms: Callable[[Tensor], Tensor]) -> Tensor:
@@ -162,23 +163,23 @@ class OneVector(FewRows):
         return self.values[:, :, 0].double().square().sum(2) * self._pairs
 
     def _weighted(self, weights: Tensor) -> Tensor:
-        """See `FewRows`; of repeated rows, too, each position has its value."""
+        """See `FewRows`; each position of a repeated row has its value."""
         return (self.values[:, :, 0].double() * weights.unsqueeze(2)).unsqueeze(2).expand(self.values.shape)
 
     def masked(self, cells: Tensor) -> Gradients:
-        """See `Gradients`; of one vector as before, so that a broken example changes no bit of the others' sum."""
+        """See `Gradients`; the result is still one vector, so a broken example changes no bit of the others' sum."""
         vectors = self.values[:, :, :1].where(cells[:, :, None, None], 0)
         return OneVector(self.rows, vectors.expand(self.values.shape), self.n_rows)
 
     @cached_property
     def _pairs(self) -> Tensor:
-        """The sum over rows of the squared number of positions that have them, in float64, `[k, b]`."""
+        """Returns the sum over rows of the squared number of positions with that row, in float64, `[k, b]`."""
         positions = self.rows.shape[2]
         repeats = _repeats(self.rows)
         cells = repeats.any(-1)
         pairs = np.full(cells.shape, float(positions))
         if cells.any():
-            # the position where equal rows begin tells how many pairs each of them has with those before it
+            # the first position of equal rows determines the number of pairs of each with earlier ones
             firsts = np.maximum.accumulate(np.arange(1, positions) * ~repeats[cells], -1)
             pairs[cells] = positions**2 - 2 * firsts.sum(-1)
         return torch.from_numpy(pairs)
@@ -192,16 +193,16 @@ def few_rows(rows: Tensor, values: Tensor, n_rows: int) -> FewRows:
 
 
 def _repeats(rows: Tensor) -> npt.NDArray[np.bool_]:
-    """Returns for each example's rows in order, but for the first, whether a row is the one before it, `[..., t - 1]`.
+    """Returns True where a sorted row equals the row before it, for each example, `[..., t - 1]`.
 
-    In numpy, whose operations on few numbers take a third of the time of torch's.
+    Computed in numpy, which takes a third of torch's time for operations on few numbers.
     """
     ordered = np.sort(rows.numpy(), -1)
     return ordered[..., 1:] == ordered[..., :-1]
 
 
 def _sorted(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the rows of each example in order, and the positions that they had before, both `[n, t]`."""
+    """Returns the rows of each example in order, and their original positions, both `[n, t]`."""
     if not is_on_cpu(rows):
         return rows.sort(-1)
     # numpy sorts in a third of torch's time on processors with AVX-512
@@ -210,7 +211,7 @@ def _sorted(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _added_up(rows: Tensor, values: Tensor) -> Tensor:
-    """Returns sums of the values of equal rows in float64, at the position of one of them, and zeros at the others.
+    """Returns sums of the values of equal rows in float64, each at one of their positions, with zeros at the others.
 
     Args:
         rows: Rows of n examples, `[n, t]`.
@@ -252,7 +253,7 @@ class Tied(Gradients):
         return self.products.whole() + self.few.whole()
 
     def norms(self, clip: Clip) -> Tensor:
-        """See `Gradients`; in l2 only. A row is a product, too: of the row's indicator and its values."""
+        """See `Gradients`; in l2 only. A row is also a product: the row's indicator times its values."""
         left = self.products.left
         right = self.products.right
         # products of the positions of both kinds: entries of `left` at the rows

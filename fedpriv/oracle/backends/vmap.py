@@ -14,15 +14,15 @@ from fedpriv.privacy.clipping import NormName
 
 
 class VmapBackend(PerExample):
-    """Per-example gradients, many at a time.
+    """Computes per-example gradients, many at a time.
 
-    If all clients have the same parameters, their examples go through one vmap.
+    If all clients have the same parameters, their examples are computed in one vmap.
 
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
         loss: Maps the outputs and targets of a batch of one to a scalar.
-        chunk: Largest number of examples at once. On a CPU never more than 4 to 512, with about 16 MiB of gradients,
-            which suits its cache, and so it is by default; a GPU is faster with more.
+        chunk: Largest number of examples at once. On a CPU the limit is at most 4 to 512, with about 16 MiB of
+            gradients, which suits its cache and is the default; a GPU is faster with more.
     """
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:

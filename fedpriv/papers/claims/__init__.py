@@ -1,7 +1,7 @@
-"""The epsilon that papers state, beside the epsilon that their noise gives over a whole run.
+"""The epsilon that papers state, compared with the epsilon of their noise over a whole run.
 
-One function for each paper. Where a paper's mechanism is not differentially private, the numbers hold if the
-sensitivity that the paper assumes were a bound.
+There is one function for each paper. If a paper's mechanism is not differentially private, the numbers hold under the
+assumption that the paper's sensitivity is a true bound.
 """
 
 from fedpriv.forecast.claim import Claim, NoiseClaim

@@ -15,11 +15,11 @@ def output_perturbed_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5, 
     Args:
         epsilon_bar: The stated epsilon of a single round.
         rounds: Number of rounds T.
-        delta: Delta at which the whole run is priced.
+        delta: Delta at which the cost of the whole run is computed.
         delta_bar: The stated delta of a single round.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(epsilon_bar, rounds)
     noise = math.sqrt(2 * math.log(1.25 / delta_bar)) / epsilon_bar
@@ -29,7 +29,7 @@ def output_perturbed_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5, 
         stated_epsilon=epsilon_bar,
         basic_total=rounds * epsilon_bar,
         tight_total=min(bounds.tight({Event("gaussian", noise): rounds}, delta).values()),
-        why_not="The bound on each sample's gradient is assumed and nothing enforces it. Clip each gradient instead",
+        why_not="The bound on each sample's gradient is assumed and not enforced. Clip each gradient instead",
     )
 
 
@@ -39,10 +39,10 @@ def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
     Args:
         epsilon_bar: The paper's epsilon, of a single round.
         rounds: Number of rounds T.
-        delta: Delta at which the whole run is priced.
+        delta: Delta at which the cost of the whole run is computed.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(epsilon_bar, rounds)
     epsilons = bounds.tight({Event("laplace", 1 / epsilon_bar): rounds}, delta)
@@ -53,15 +53,15 @@ def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
         basic_total=rounds * epsilon_bar,
         tight_total=min(epsilons.values()),
         why_not=(
-            "Delta_t is the largest l1 norm of the client's own gradients, so the noise scale itself depends on the "
-            "private data and is not a bound on the sensitivity. It covers removing a record only. Clip each gradient "
-            "to a public bound instead"
+            "Delta_t is the largest l1 norm of the client's own gradients, so the noise scale itself depends "
+            "on the private data and is not a bound on the sensitivity. It covers only the removal of a "
+            "record. Clip each gradient to a public bound instead"
         ),
     )
 
 
 def _check(epsilon_bar: float, rounds: int) -> None:
     if epsilon_bar <= 0:
-        raise ConfigError("epsilon_bar", epsilon_bar, "the budget of a round is positive, e.g. 0.05")
+        raise ConfigError("epsilon_bar", epsilon_bar, "must be positive: the budget of a round, e.g. 0.05")
     if rounds < 1:
-        raise ConfigError("rounds", rounds, "a run has at least one round")
+        raise ConfigError("rounds", rounds, "must be at least 1")

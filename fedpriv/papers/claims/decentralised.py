@@ -18,14 +18,14 @@ _ROUGH = 50.0  # above this epsilon, coarse bounds are close enough, and finer o
 
 @dataclass(frozen=True)
 class SubsamplingClaim:
-    """The epsilon that a paper with node subsampling states, and the epsilons that its noise gives.
+    """The epsilon that a paper with node subsampling states, and the epsilons of its noise.
 
     Attributes:
         stated_epsilon: The epsilon that the paper prints.
         noise: Standard deviation of the noise over the Lipschitz constant, the bound on gradient norms.
-        final_model: Epsilon as the paper argues: a record is used with probability `iota / q` in each of T rounds.
-            Against an observer of messages, who sees which nodes are active, this is wrong. For the final model it is
-            no bound either, where inactive nodes add no noise.
+        final_model: Epsilon by the paper's argument: a record is used with probability `iota / q` in each of T rounds.
+            Against an observer of messages, who also observes the set of active nodes, this is wrong. For the final
+            model it is not a bound either, if inactive nodes add no noise.
         messages: Epsilon against an observer of messages: a record is used with probability `1 / q` in `iota T` rounds.
     """
 
@@ -66,11 +66,11 @@ def dual_averaging(
         delta0: The paper's delta_0.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     check_positive(epsilon=epsilon, rounds=rounds, examples=examples)
     if not 0 < active_fraction <= 1:
-        raise ConfigError("active_fraction", active_fraction, "a fraction of nodes lies in (0, 1]")
+        raise ConfigError("active_fraction", active_fraction, "must be in (0, 1]: a fraction of nodes")
     noise = dual_averaging_noise(epsilon, rounds, examples, active_fraction, delta0)
     rate, active = 1 / examples, _mean_rounds(active_fraction, rounds)
     return SubsamplingClaim(
@@ -84,18 +84,18 @@ def dual_averaging(
 def dual_averaging_published(
     epsilon: float, rounds: int, examples: int, active_fraction: float, delta: float = 1e-5, *, delta0: float = 0.01
 ) -> Claim:
-    """`dual_averaging` as a `Claim`: against an observer of messages and as the paper argues, for both relations.
+    """Returns `dual_averaging` as a `Claim`: for an observer of messages and as in the paper, for both relations.
 
     Args:
         epsilon: The epsilon that the paper states.
         rounds: T.
         examples: q, number of examples of each node.
         active_fraction: iota, expected fraction of nodes that are active in a round.
-        delta: Delta at which the noise is priced.
+        delta: Delta at which the cost of the noise is computed.
         delta0: The paper's delta_0.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     replaced, added = (
         dual_averaging(epsilon, rounds, examples, active_fraction, delta, sensitivity=s, delta0=delta0) for s in (2, 1)
@@ -110,9 +110,10 @@ def dual_averaging_published(
         basic_total=active * gaussian.epsilon_of(2 / replaced.noise, delta / active),
         tight_total=replaced.messages,
         why_not=(
-            "the bound L on the gradients is assumed, not enforced. The proof sets delta' = epsilon, so its delta is "
-            f"{paper_delta:.2g}, and asks for T >= {needed:.2g} where T = {rounds}. Whoever sees messages: the price "
-            f"is that of a node active in {active} rounds, the mean; one that is active more often pays more"
+            "the bound L on the gradients is assumed, not enforced. The proof sets delta' = epsilon, so its "
+            f"delta is {paper_delta:.2g}, and requires T >= {needed:.2g}, where T = {rounds}. Against anyone "
+            f"who sees messages, the privacy cost is for a node active in {active} rounds, the mean; a node "
+            "that is active more often has a higher cost"
         ),
         scope="the whole run",
         views=(
@@ -125,12 +126,12 @@ def dual_averaging_published(
 
 
 def _mean_rounds(active_fraction: float, rounds: int) -> int:
-    """How often a node is active on average, rounded up."""
+    """Average number of active rounds of a node, rounded up."""
     return math.ceil(active_fraction * rounds * (1 - 1e-12))
 
 
 def _sampled(noise: float, rate: float, count: int, delta: float) -> float:
-    """Epsilon of sampled Gaussian answers; the finer bound only where it pays."""
+    """Epsilon of sampled Gaussian queries; uses the finer bound only where it is useful."""
     from fedpriv.privacy.accounting import rare_large
 
     coarse = rare_large(noise, rate, count, delta)
@@ -155,8 +156,8 @@ def dual_averaging_stated(noise: float, rounds: int, examples: int, active_fract
 def gradient_tracking_total(epsilon: float, q1: float, q2: float, rounds: float = math.inf) -> float:
     """Epsilon (at delta = 0) of the published noise schedule of gradient tracking (Xie, Liu, Chai 2025, eq 5).
 
-    Between neighbours x(k) differs by `delta alpha_k`, and the noise on it has scale nu_{k+1}, not the larger nu_k that
-    the paper uses. So infinitely many rounds cost `sum_k delta alpha_k / nu_{k+1} = epsilon / q2`.
+    Between neighbours x(k) differs by `delta alpha_k`, and the noise on it has scale nu_{k+1} instead of the larger
+    nu_k that the paper uses. Infinitely many rounds therefore cost `sum_k delta alpha_k / nu_{k+1} = epsilon / q2`.
     """
     ratio = q1 / q2
     return epsilon * (q2 - q1) / q2**2 * (1 - ratio**rounds) / (1 - ratio)
@@ -177,7 +178,7 @@ class TrackingNoise:
         gap: delta, the assumed bound on the l1 distance between gradients of neighbouring data sets.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
 
     epsilon_bar: PositiveOrInfinite
@@ -188,16 +189,16 @@ class TrackingNoise:
 
     def __post_init__(self) -> None:
         if not self.q1 < self.q2:
-            raise ConfigError("strategy.q1", self.q1, f"needs 0 < q1 < q2 < 1, and q2 is {self.q2:g}")
+            raise ConfigError("strategy.q1", self.q1, f"must satisfy 0 < q1 < q2 < 1, and q2 is {self.q2:g}")
 
     @property
     def on_messages(self) -> float:
-        """nu_1: the scale on a message of round 1; it falls by q2 a round."""
+        """nu_1, the scale on a message of round 1; it is multiplied by q2 each round."""
         return self.gamma * self.gap * self.q2 / (self.epsilon_bar * (self.q2 - self.q1))
 
     @property
     def on_gradients(self) -> float:
-        """nu_2 / alpha_1: the same noise seen at the gradient of round 1; it grows by q2 / q1 a round."""
+        """nu_2 / alpha_1, the same noise on the gradient of round 1; it is multiplied by q2 / q1 each round."""
         return self.q2 * self.on_messages / self.gamma
 
     def steps(self, rounds: int) -> NDArray[np.float64]:
@@ -227,28 +228,28 @@ def gradient_tracking(noise: TrackingNoise, rounds: int, delta: float = 1e-5) ->
         basic_total=total,
         tight_total=_laplace_total(each, delta),
         why_not=(
-            f"delta = {noise.gap:g}, the l1 gap of neighbours' gradients, is assumed and nothing enforces it: without "
-            "that bound epsilon is infinite. Where it holds, the x(k) of a round is hidden by the smaller noise of "
-            f"the next, so that any number of rounds costs epsilon / q2 = {forever:.6g}"
+            f"delta = {noise.gap:g}, the l1 gap of neighbours' gradients, is assumed and not enforced: without "
+            "that bound, epsilon is infinite. If it holds, the x(k) of a round is protected by the smaller "
+            f"noise of the next, so that any number of rounds costs epsilon / q2 = {forever:.6g}"
         ),
         scope="any number of rounds",
     )
 
 
-# Table 3 of Xie, Liu and Chai: sensitivity of a round over delta, at least, with its unnamed constants at 0
+# Table 3 of Xie, Liu and Chai: smallest sensitivity of a round over delta, with its unnamed constants at 0
 _TABLE_3 = {"PP-DOAGT": "3 alpha_k", "Diff-TV-AB": "2"}
 
 
 def two_variable_tracking(method: str, noise: TrackingNoise, rounds: int, delta: float = 1e-5) -> Claim:
     """Gradient tracking that sends x and y with noise on both: our reading of eq 7 of Xie, Liu and Chai (2025).
 
-    Sensitivities (l1), for a client that keeps its exact x and y and whose gradients differ by at most delta between
+    Sensitivities (l1), for a client that keeps its exact x and y and has gradients that differ by at most delta between
     neighbours: `2 delta` for y and `2 alpha_k delta` for x, both under noise of scale nu_k. In the first round only y
     differs, by delta; in the second x differs by `alpha_2 delta`.
 
     Args:
-        method: `"PP-DOAGT"` or `"Diff-TV-AB"`: whose row of the paper's table 3 is stated.
-        noise: Parameters of the steps and the noise; the paper gives all methods those of its own.
+        method: `"PP-DOAGT"` or `"Diff-TV-AB"`: the row of the paper's table 3 for the stated epsilon.
+        noise: Parameters of the steps and the noise; the paper uses its own method's parameters for all methods.
         rounds: Number of rounds.
         delta: Delta of the tightest bound.
     """
@@ -272,15 +273,16 @@ def two_variable_tracking(method: str, noise: TrackingNoise, rounds: int, delta:
         basic_total=float(each.sum()),
         tight_total=_laplace_total(each, delta),
         why_not=(
-            f"delta = {noise.gap:g} is assumed and nothing enforces it: without that bound epsilon is infinite. y is "
-            "not scaled by the step, so the noise falls while what it hides does not: the price grows without end"
+            f"delta = {noise.gap:g} is assumed and not enforced: without that bound, epsilon is infinite. y is "
+            "not scaled by the step, so the noise decreases while the quantity that it protects does not: the "
+            "privacy cost grows without bound"
         ),
         scope="these rounds, as a lower bound",
     )
 
 
 def _laplace_total(each: NDArray[np.float64], delta: float) -> float:
-    """Epsilon of Laplace answers with these pure epsilons, tightly; by basic composition where that is large."""
+    """Epsilon of Laplace queries with these pure epsilons: tight, or by basic composition if that is large."""
     total = float(each.sum())
     if total > _ROUGH or delta == 0:
         return total

@@ -16,7 +16,7 @@ def svrg(
     """DP-SVRG and DP-SVRG++ with batches of one (Wang, Ye, Xu 2017, equations 3 and 6, with their constant c as 1).
 
     Only the inner steps are counted, not the full gradients. Each draws one of n records. Replacing a record changes a
-    difference of two gradients of norm at most G by up to 4 G; the paper uses 2 G, and so does this.
+    difference of two gradients of norm at most G by up to 4 G; the paper uses 2 G, and so does this function.
 
     Args:
         epsilon: The paper's epsilon, of the whole run.
@@ -24,10 +24,10 @@ def svrg(
         epochs: T.
         epoch_length: m; epoch s of DP-SVRG++ has `2^s m` steps.
         delta: Delta of the paper's claim and of the computed epsilon.
-        doubling: Whether it is DP-SVRG++.
+        doubling: True for DP-SVRG++.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     check_positive(epsilon=epsilon, n_examples=n_examples, epochs=epochs, epoch_length=epoch_length)
     counted = epoch_length * (2**epochs if doubling else epochs)
@@ -44,9 +44,9 @@ def svrg(
         basic_total=steps * gaussian.epsilon_of(ratio, delta),
         tight_total=_epsilon_of_known_draws(ratio, steps, 1 / n_examples, delta),
         why_not=(
-            f"the theorem holds for epsilon below c_1 {counted} / n^2 = {counted / n_examples**2:.2g} c_1 only, and "
-            f"its c is not given. With c = 1 the noise is {sigma:.2g} G on a difference of norm up to 2 G: a record "
-            "that is drawn shows itself. Calibrate the noise to the whole run instead (variant: sound)"
+            f"the theorem holds only for epsilon below c_1 {counted} / n^2 = {counted / n_examples**2:.2g} c_1, "
+            f"and its c is not given. With c = 1, the noise is {sigma:.2g} G on a difference of norm up to 2 G: "
+            "a drawn record is visible. Calibrate the noise to the whole run instead (variant: sound)"
         ),
         scope="the whole run",
     )
@@ -64,7 +64,7 @@ def accelerated_mirror_descent(epsilon: float, rounds: int, delta: float = 1e-5)
     """DP-AccMD (Wang, Ye, Xu 2017, algorithm 3 and theorem 5.3): no finite epsilon holds for it.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     check_positive(epsilon=epsilon, rounds=rounds)
     return Claim(
@@ -74,18 +74,18 @@ def accelerated_mirror_descent(epsilon: float, rounds: int, delta: float = 1e-5)
         basic_total=math.inf,
         tight_total=math.inf,
         why_not=(
-            "the gradient of the y-step has no noise and y is what the method returns: after one round it is "
-            "a function of the exact gradient. Use one noised gradient in both steps instead (variant: sound)"
+            "the gradient of the y-step has no noise, and the method returns y: after one round it is a "
+            "function of the exact gradient. Use one noisy gradient in both steps instead (variant: sound)"
         ),
         scope="the whole run",
     )
 
 
 def _epsilon_of_known_draws(ratio: float, steps: int, rate: float, delta: float) -> float:
-    """Returns the epsilon of `steps` Gaussian answers of which each uses the record with probability `rate`.
+    """Returns the epsilon of `steps` Gaussian queries, each of which uses the record with probability `rate`.
 
-    The observer is assumed to know which answers used the record, so this is an upper bound. With as little noise as
-    here, these answers are obvious. The record is in k answers with binomial probability; they compose to ratio
+    The observer is assumed to know which queries used the record, so this is an upper bound. With as little noise as
+    here, these queries are obvious. The record is in k queries with binomial probability; they compose to ratio
     `sqrt(k) ratio`.
     """
     from scipy.stats import binom  # slow to import

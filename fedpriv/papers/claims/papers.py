@@ -1,4 +1,4 @@
-"""Each paper's claim by name, with the settings of its experiments, and the noise that the claim would need."""
+"""Each paper's claim by name, with the settings of its experiments, and the noise that the claim would require."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Paper:
     """A claim that a paper makes.
 
     Attributes:
-        title: Whose method, in a line.
-        claim: Gives the claim from settings.
-        settings: Those of the paper's experiments.
-        history: The noise as published, over the run, if what the paper assumes did hold; None where no noise helps.
-        rounds: The setting that counts rounds.
-        counts: Settings that are whole numbers.
+        title: Authors and method, in one line.
+        claim: Returns the claim for settings.
+        settings: The settings of the paper's experiments.
+        history: The noise as published, over the run, under the paper's assumptions; None if no noise helps.
+        rounds: Name of the setting with the number of rounds.
+        counts: Settings that are integers.
     """
 
     title: str
@@ -44,14 +44,14 @@ class Paper:
     counts: tuple[str, ...] = field(default=("rounds", "examples", "n_examples", "epochs", "epoch_length"))
 
     def filled(self, given: Mapping[str, Any]) -> dict[str, float]:
-        """The paper's settings, with those given instead.
+        """Returns the paper's settings, updated with the given ones.
 
         Raises:
-            ConfigError: there is no such setting, or its value is no number.
+            ConfigError: If there is no such setting, or its value is not a number.
         """
         for name, value in given.items():
             if name not in self.settings:
-                raise ConfigError(name, value, f"unknown; this paper has {', '.join(self.settings)}")
+                raise ConfigError(name, value, f"is unknown; the settings of this paper are {', '.join(self.settings)}")
             if name in self.counts:
                 check_count(name, value, "must be a whole number, at least 1")
             elif not isinstance(value, int | float) or isinstance(value, bool):
@@ -60,13 +60,13 @@ class Paper:
         check_positive(**settings)
         for name in ("delta", "delta0", "delta_bar"):
             if settings.get(name, 0.5) >= 1:
-                raise ConfigError(name, settings[name], "is a probability below 1, e.g. 1e-5")
+                raise ConfigError(name, settings[name], "must be a probability below 1, e.g. 1e-5")
         return settings
 
     def more_noise(self, settings: Settings) -> float | None:
-        """A factor for the published noise with which the run costs what is stated, or less; None if nothing helps.
+        """A factor for the published noise at which the run costs at most the stated epsilon; None if nothing helps.
 
-        Where a paper assumes a bound on gradients, clipping must enforce it besides.
+        If a paper assumes a bound on gradients, clipping must also enforce it.
         """
         if self.history is None:
             return None
@@ -74,7 +74,7 @@ class Paper:
         return enough(history, self.claim(**settings).stated_epsilon, delta)
 
     def over_rounds(self, settings: Settings, points: int = 9) -> list[tuple[int, Claim]]:
-        """The claim for runs of fewer rounds, each with the noise that the paper gives for so many."""
+        """Returns the claim for runs with fewer rounds, each with the paper's noise for that number of rounds."""
         largest = int(settings[self.rounds])
         numbers = sorted({max(1, round(largest ** (k / (points - 1)))) for k in range(points)} | {largest})
         return [(number, self.claim(**{**settings, self.rounds: number})) for number in numbers]
@@ -96,7 +96,7 @@ def _tracked(
 ) -> tuple[History, float]:
     noise = TrackingNoise(epsilon, gamma, q1, q2, gap)
     each = noise.gap * noise.steps(rounds) / (noise.q2 * noise.scales(rounds))
-    return {Event("laplace", float(1 / cost)): 1 for cost in each}, 0.0  # what is stated is a pure epsilon
+    return {Event("laplace", float(1 / cost)): 1 for cost in each}, 0.0  # the stated epsilon is a pure epsilon
 
 
 def _laplace_rounds(epsilon_bar: float, rounds: int, delta: float) -> tuple[History, float]:
@@ -133,13 +133,13 @@ def _doubling(epsilon: float, n_examples: int, epochs: int, epoch_length: int, d
 def _exact_messages(rounds: int) -> Claim:
     return Claim(
         paper="He, Peng, Sun 2024",
-        stated="none: clients send multipliers and iterates as they are, instead of data",
+        stated="none: clients send exact multipliers and iterates instead of data",
         stated_epsilon=math.inf,
         basic_total=math.inf,
         tight_total=math.inf,
         why_not=(
-            "no message has noise: each client's gradients and constraint values follow from what it sends. Use "
-            "private_al, which asks for noised values and gradients"
+            "no message has noise, so each client's gradients and constraint values follow from its messages. "
+            "Use private_al, which queries noisy values and gradients"
         ),
         scope=f"{rounds} rounds",
     )
@@ -177,16 +177,20 @@ PAPERS: dict[str, Paper] = {
         "Wang, Ye, Xu 2017: DP-AccMD", accelerated_mirror_descent, {"epsilon": 0.2, "rounds": 100, "delta": 1e-3}
     ),
     "gradient_tracking": Paper("Xie, Liu, Chai 2025: gradient tracking", _tracking, _TRACKING, _tracked),
-    "pp_doagt": Paper("PP-DOAGT, as Xie, Liu and Chai price it", _two_variables("PP-DOAGT"), _TRACKING),
-    "diff_tv_ab": Paper("Diff-TV-AB, as Xie, Liu and Chai price it", _two_variables("Diff-TV-AB"), _TRACKING),
+    "pp_doagt": Paper(
+        "PP-DOAGT, with the privacy cost computed by Xie, Liu and Chai", _two_variables("PP-DOAGT"), _TRACKING
+    ),
+    "diff_tv_ab": Paper(
+        "Diff-TV-AB, with the privacy cost computed by Xie, Liu and Chai", _two_variables("Diff-TV-AB"), _TRACKING
+    ),
 }
 
 
 def paper(name: str) -> Paper:
-    """A paper by its method's name.
+    """Returns a paper by the name of its method.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: If there is none with that name.
     """
     if name not in PAPERS:
         raise ConfigError("PAPER", name, f"choose {', '.join(PAPERS)}")

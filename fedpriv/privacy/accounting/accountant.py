@@ -1,4 +1,4 @@
-"""The accountant adds up the epsilon of releases. It never refuses one; `plan_filter` does that."""
+"""The accountant adds up the epsilon of releases. It never rejects a release; `plan_filter` does that."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Accountant:
     """Counts every release, and adds up their costs to an epsilon.
 
     Guarantee: all counted releases together are (epsilon, delta)-DP for every client with the epsilon of `spent()`,
-    as long as noise levels, sampling rates and cohorts do not depend on earlier answers.
+    as long as noise levels, sampling rates and cohorts do not depend on earlier releases.
 
     It also is a `fedpriv.privacy.ledger.PrivacyFilter`: one without a plan or a limit, which admits every release.
 
     Args:
         n_clients: Number of clients.
-        delta: Failure probability in [0, 1); 0 asks for pure epsilon, which Gaussian noise does not have.
+        delta: Failure probability in [0, 1); 0 requests pure epsilon, which Gaussian noise does not have.
 
     Attributes:
         n_records: Number of releases counted so far.
@@ -60,21 +60,21 @@ class Accountant:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the quick bound is the exact epsilon: all releases are Gaussian, and without sampling."""
+        """True if the quick bound is the exact epsilon: all releases are Gaussian and without sampling."""
         return self._totals.is_exact
 
     def check(self, record: Record) -> PrivacyCost:
-        """Returns what a release costs, without counting it.
+        """Returns the cost of a release, without counting it.
 
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                correlated with that of rounds that are missing.
+                    correlated with the noise of missing rounds.
         """
         return self._composition.check(record)
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns what a release costs after those that were counted, given its cost by itself.
+        """Returns the cost of a release after the counted ones, given its cost alone.
 
         Raises:
             PrivacyError: see `check`.
@@ -82,7 +82,7 @@ class Accountant:
         return self._composition.due(record, cost)
 
     def costs_of(self, coming: Sequence[Record]) -> PlannedCosts:
-        """Returns what each of several coming releases would add; they are not counted."""
+        """Returns the added cost of each of several future releases; they are not counted."""
         return self._composition.costs_of(coming)
 
     def count(self, record: Record) -> None:
@@ -94,7 +94,7 @@ class Accountant:
         self.take(record, self.check(record))
 
     def take(self, record: Record, cost: PrivacyCost) -> None:
-        """Counts a release whose cost is what `check` has just returned for it."""
+        """Counts a release with the cost that `check` has just returned for it."""
         self._totals.take(cost.clients, self._price(cost.events))
         self._composition.take(record, cost)
         self.n_records += 1
@@ -116,11 +116,11 @@ class Accountant:
         return self._totals.largest(enough)
 
     def spent(self) -> PrivacySpent:
-        """Returns a tight upper bound on what has been spent, with the conditions under which it holds."""
+        """Returns a tight upper bound on the cost so far, with the conditions under which it holds."""
         return self._composition.spent(self.delta)
 
     def _price(self, events: Sequence[Event]) -> Totals:
-        """Returns the quick prices of events, a row for each."""
+        """Returns the quick costs of events, a row for each."""
         return price_of(tuple([event if event.selection == "full" else self._rounded(event) for event in events]))
 
     def _rounded(self, event: Event) -> Event:
@@ -141,13 +141,13 @@ def check_target(n_clients: int, delta: float, epsilon: float) -> None:
         ConfigError: an argument is out of range.
     """
     if n_clients < 1:
-        raise ConfigError("n_clients", n_clients, "there is at least one client")
+        raise ConfigError("n_clients", n_clients, "must be at least 1")
     if not 0 <= delta < 1:
         raise ConfigError(
-            "delta", delta, "delta is a probability in [0, 1), well below 1 / (number of records), e.g. 1e-5"
+            "delta", delta, "must be a probability in [0, 1), well below 1 / (number of records), e.g. 1e-5"
         )
     if not 0 < epsilon < math.inf:
-        raise ConfigError("epsilon", epsilon, "a target epsilon is positive and finite, e.g. 3.0")
+        raise ConfigError("epsilon", epsilon, "must be positive and finite, e.g. 3.0")
 
 
 def account(records: Sequence[Record], n_clients: int, delta: float) -> PrivacySpent:

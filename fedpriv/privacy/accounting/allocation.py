@@ -4,9 +4,10 @@ With sensitivity 1 and noise of deviation s, one epoch is dominated, for an exam
 
     P = 1/k sum_i N(e_i, s^2 I)    against    Q = N(0, s^2 I)    on R^k,
 
-whatever the steps learn from the earlier ones. The likelihood ratio under Q is the mean of k independent log-normal
-variables, that of several epochs a product of independent ones; `likelihood_ratio` computes both with certified errors.
-An epoch that was cut short costs at most what a whole one does: it is a function of what a whole one would release.
+for any use of earlier releases in later steps. The likelihood ratio under Q is the mean of k independent log-normal
+variables; for several epochs it is a product of independent ratios. `likelihood_ratio` computes both with certified
+errors. An epoch that was cut short costs at most as much as a whole epoch: it is a function of the releases of a whole
+epoch.
 
 Source of the mechanism and the pair: Chua, Ghazi, Harrison, Leeman, Kamath, Kumar, Manurangsi, Sinha, Zhang 2025
 (balls-and-bins sampling); Feldman, Shenfeld 2025 and 2026 (random allocation, its privacy loss). The proofs for
@@ -52,12 +53,12 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, accura
     """Returns bounds on the smallest epsilon of random allocation, for an example added or removed.
 
     Guarantee: `upper` is an upper bound on the epsilon of any adaptive algorithm of this kind, errors of arithmetic
-    included, and at most that of one Gaussian release in each epoch; `lower` is a lower bound on the epsilon of the
-    worst algorithm.
+    included, and at most the epsilon of one Gaussian release in each epoch; `lower` is a lower bound on the epsilon of
+    the worst algorithm.
 
     Args:
         batches: Number of batches of an epoch; at least 1.
-        noise: Standard deviation of the noise of each step, over what an example can change the sum by; positive.
+        noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         delta: Failure probability in (0, 1).
         accuracy: Relative difference of both bounds at which they are good enough. It is met unless epsilon is close
@@ -68,7 +69,7 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, accura
     """
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
-        raise ConfigError("delta", delta, "choose a failure probability between 0 and 1, such as 1e-5")
+        raise ConfigError("delta", delta, "must be a failure probability between 0 and 1, such as 1e-5")
     lower, upper = _simple_epsilons(batches, noise, epochs, delta)
     resolution = _COARSE
     while resolution >= _FINE and upper - lower > accuracy * upper:
@@ -88,7 +89,7 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
 
     Args:
         batches: Number of batches of an epoch; at least 1.
-        noise: Standard deviation of the noise of each step, over what an example can change the sum by; positive.
+        noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         epsilon: At least 0.
         resolution: Width of the cells that the computation uses, in deviations: both bounds err by its square.
@@ -98,7 +99,7 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
     """
     _check(batches, noise, epochs)
     if not epsilon >= 0:
-        raise ConfigError("epsilon", epsilon, "choose a number of at least 0")
+        raise ConfigError("epsilon", epsilon, "must be at least 0")
     # bounds from one Gaussian release in each epoch; see `_simple_epsilons`
     mu = math.sqrt(epochs) / noise
     without_amplification = math.exp(float(gaussian.log_delta(mu, np.asarray(epsilon)))) * (1 + 1e-9)
@@ -131,7 +132,7 @@ def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resol
     """
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
-        raise ConfigError("delta", delta, "choose a failure probability between 0 and 1, such as 1e-5")
+        raise ConfigError("delta", delta, "must be a failure probability between 0 and 1, such as 1e-5")
     unamplified = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
     try:
         ratio = _ratio_of_epochs(batches, noise, epochs, "upper", resolution)
@@ -156,7 +157,7 @@ def privacy_loss(batches: int, noise: float, interval: float, side: Side = "uppe
 
     Args:
         batches: Number of batches of an epoch; at least 1.
-        noise: Standard deviation of the noise of each step, over what an example can change the sum by; positive.
+        noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         interval: Spacing of the losses; positive.
         side: `"upper"` for a pessimistic distribution, `"lower"` for an optimistic one.
 
@@ -172,11 +173,11 @@ def privacy_loss(batches: int, noise: float, interval: float, side: Side = "uppe
 
 def _check(batches: int, noise: float, epochs: int) -> None:
     if batches < 1:
-        raise ConfigError("batches", batches, "an epoch has at least one batch")
+        raise ConfigError("batches", batches, "must be at least 1")
     if epochs < 1:
-        raise ConfigError("epochs", epochs, "choose at least one epoch")
+        raise ConfigError("epochs", epochs, "must be at least 1")
     if not 0 < noise < math.inf:
-        raise ConfigError("noise", noise, "choose a positive number: noise scale over sensitivity")
+        raise ConfigError("noise", noise, "must be positive: noise scale over sensitivity")
 
 
 def _simple_epsilons(batches: int, noise: float, epochs: int, delta: float) -> Bounds:

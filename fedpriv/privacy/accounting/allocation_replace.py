@@ -1,17 +1,17 @@
-"""Privacy of random allocation where the content of one example is replaced by another: the tight price.
+"""Privacy of random allocation where the content of one example is replaced by another: the tight cost.
 
 With a clip bound of 1 and noise of deviation s, one epoch of k batches is dominated by
 
     P* = 1/k sum_i N(+e_i, s^2 I)    against    Q* = 1/k sum_i N(-e_i, s^2 I)    on R^k,
 
-whatever the steps learn from the earlier ones; and an algorithm attains it. The pair is its own mirror image: both
+for any use of earlier releases in later steps; and an algorithm attains it. The pair is its own mirror image: both
 directions have the same delta. With ``c = e^epsilon`` and independent, normal Z it is
 
     delta(c) = E (1/k sum_i W_i)_+,    W = exp(mu Z - mu^2/2) - c exp(-mu Z - mu^2/2),    mu = 1 / s.
 
-`signed_sums` bounds that for a single c. Here it is computed for some dozens of them. As a function of c, delta is
+`signed_sums` bounds delta for a single c. Here it is computed for some dozens of values. As a function of c, delta is
 convex; so it is below the chords between what was computed. They are the curve ``E (S - c)_+`` of a finite law of S,
-which bounds the law of the likelihood ratio dP*/dQ* under Q* in the convex order. What follows is the arithmetic of
+which bounds the law of the likelihood ratio dP*/dQ* under Q* in the convex order. The rest is the arithmetic of
 `likelihood_ratio`: products over epochs, and losses on a grid.
 
 Source: as of `allocation`; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (chords as
@@ -58,10 +58,10 @@ _LOSS_STEP = 0.01  # spacing of the losses over 1 / noise, where ratios leave th
 def epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: float = RESOLUTION) -> float:
     """Returns an upper bound on epsilon where the content of one example is replaced by another.
 
-    Guarantee: an upper bound for any adaptive algorithm of this kind, errors of arithmetic included. It is at most that
-    of one Gaussian release of sensitivity 2 in each epoch (assignments known), and at most that of removing and then
-    adding (`allocation.replace_epsilon`). It is about 1 % above the epsilon of the worst algorithm; about 2 % for a
-    thousand batches with noise of half the clip bound.
+    Guarantee: an upper bound for any adaptive algorithm of this kind, errors of arithmetic included. It is at most the
+    epsilon of one Gaussian release of sensitivity 2 in each epoch (assignments known), and at most that of removing and
+    then adding (`allocation.replace_epsilon`). It is about 1 % above the epsilon of the worst algorithm; about 2 % for
+    a thousand batches with noise of half the clip bound.
 
     Args:
         batches: Number of batches of an epoch; at least 1.
@@ -111,7 +111,7 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, resolu
 def privacy_loss(
     batches: int, noise: float, interval: float, side: Side = "upper", resolution: float = RESOLUTION
 ) -> dpa.PrivacyLossDistribution:
-    """Returns the privacy loss distribution of one epoch, for an example whose content is replaced.
+    """Returns the privacy loss distribution of one epoch, for an example with replaced content.
 
     It composes with every other distribution on the same grid. Both directions have the same one.
 
@@ -135,17 +135,17 @@ def privacy_loss(
 
 def _check(batches: int, noise: float, epochs: int, delta: float) -> None:
     if batches < 1:
-        raise ConfigError("batches", batches, "an epoch has at least one batch")
+        raise ConfigError("batches", batches, "must be at least 1")
     if epochs < 1:
-        raise ConfigError("epochs", epochs, "choose at least one epoch")
+        raise ConfigError("epochs", epochs, "must be at least 1")
     if not 0 < noise < math.inf:
-        raise ConfigError("noise", noise, "choose a positive number: noise scale over clip bound")
+        raise ConfigError("noise", noise, "must be positive: noise scale over clip bound")
     if not 0 < delta < 1:
-        raise ConfigError("delta", delta, "choose a failure probability between 0 and 1, such as 1e-5")
+        raise ConfigError("delta", delta, "must be a failure probability between 0 and 1, such as 1e-5")
 
 
 class _Curve(NamedTuple):
-    """Bounds on delta(c) at increasing `factors` c, of which the first is 1."""
+    """Bounds on delta(c) at increasing `factors` c, starting with 1."""
 
     factors: Array
     deltas: Array
@@ -158,7 +158,7 @@ def _composed(batches: int, noise: float, epochs: int, side: Side, resolution: f
 
 @lru_cache(maxsize=64)
 def _epoch(batches: int, noise: float, side: Side, resolution: float) -> Ratio:
-    """A law that bounds that of the likelihood ratio of one epoch."""
+    """A law that bounds the law of the likelihood ratio of one epoch."""
     upper = _upper_curve(batches, noise, resolution)
     if side == "upper":
         return _law_of_chords(upper)
@@ -190,12 +190,12 @@ def _upper_curve(batches: int, noise: float, resolution: float) -> _Curve:
         deltas.append(upper_delta(batches, 1 / noise, factors[-1], resolution))
         slope = math.log(deltas[-2] / deltas[-1]) / chord
         if len(factors) > _MOST_CHORDS:
-            raise OverflowError("the losses spread too far")
+            raise OverflowError("the privacy losses are spread too far")
     return _Curve(np.array(factors), np.minimum(deltas, 1.0))
 
 
 def _law_of_chords(curve: _Curve) -> Ratio:
-    """The law whose curve ``E (S - c)_+`` is the largest convex one below the computed upper bounds.
+    """The law with the largest convex curve ``E (S - c)_+`` below the computed upper bounds.
 
     It consists of chords. S has a mass at each end of a chord, as large as the slopes differ there; below 1 the
     mirror image: where S has mass q at c, it has mass c q at 1 / c.
@@ -228,7 +228,7 @@ def _hull(curve: _Curve) -> _Curve:
 
 
 def _law_of_lines(factors: list[float], lines: list[tuple[float, float]]) -> Ratio:
-    """The law whose curve is the largest of lines that are nowhere above delta, and of their mirror images."""
+    """The law with the curve that is the largest of lines nowhere above delta, and of their mirror images."""
     slopes = [-1.0, 0.0]
     starts = [1.0, 0.0]
     for factor, (value, slope) in zip(factors, lines, strict=True):
@@ -249,7 +249,7 @@ def _law_of_lines(factors: list[float], lines: list[tuple[float, float]]) -> Rat
 
 
 def _corners(slopes: Array, starts: Array) -> tuple[Array, Array]:
-    """Where the largest of some lines changes its slope, and by how much."""
+    """Returns the points where the largest of some lines changes its slope, and the changes."""
     order = np.lexsort((starts, slopes))
     lines = list[tuple[float, float]]()
     corners = list[float]()

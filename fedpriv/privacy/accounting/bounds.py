@@ -69,7 +69,7 @@ def tight(history: History, delta: float, *, rough: bool = False) -> dict[str, f
     Args:
         history: The history.
         delta: Delta of the guarantee.
-        rough: Whether a privacy loss distribution may be a little less tight; see `pld.epsilon`.
+        rough: True if a privacy loss distribution may be a little less tight; see `pld.epsilon`.
     """
     bounds = quick(history, delta)
     epochs = _equal_epochs(history)
@@ -95,7 +95,7 @@ def largest(histories: Sequence[History], delta: float, enough: float = 0.0, *, 
         histories: The distinct histories.
         delta: Delta of the guarantee.
         enough: No tight bound is computed for histories whose quick bound is at most this.
-        rough: Whether bounds may be a little less tight; see `tight`.
+        rough: True if bounds may be slightly less tight; see `tight`.
 
     Returns:
         The largest epsilon; if all are at most ``enough``, any number between it and ``enough``.
@@ -112,7 +112,7 @@ def worst(
         histories: The distinct histories.
         delta: Delta of the guarantee.
         enough: See `largest`.
-        only: Name of a single bound to use, e.g. `"rdp"`; infinite where it does not apply. None takes the smallest.
+        only: Name of a single bound to use, e.g. `"rdp"`; infinite where it does not apply. None uses the smallest.
         rough: See `largest`.
 
     Returns:
@@ -151,7 +151,7 @@ def _least(epsilons: Mapping[str, float], only: str | None) -> tuple[float, str]
 
 
 def ceiling(histories: Sequence[History]) -> History:
-    """Returns a history that costs at least what each of `histories` costs.
+    """Returns a history that costs at least as much as each of `histories`.
 
     It is one of them if one dominates all others. If not, it is the union of those that no other one dominates.
     """
@@ -166,7 +166,7 @@ def ceiling(histories: Sequence[History]) -> History:
 
 
 def dominated(history: History, other: History) -> bool:
-    """Whether each event of ``history`` can be paired with a different event of ``other`` that costs at least as much.
+    """True if each event of ``history`` can be paired with a different event of ``other`` that costs at least as much.
 
     Guarantee: True is certain; False may be wrong.
     """

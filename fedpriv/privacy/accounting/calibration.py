@@ -1,4 +1,4 @@
-"""How much noise the planned releases need to meet a target epsilon."""
+"""The amount of noise with which the planned releases meet a target epsilon."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedpriv.privacy.record_table import kinds_of
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
-_MARGIN = 1e-6  # below the target, so that the run's own accountant agrees whatever the last bits are
-_LAST_BITS = 2.0**-52  # of each term of the sum that the run's own accountant makes
+_MARGIN = 1e-6  # below the target, so that the run's accountant agrees for any last bits
+_LAST_BITS = 2.0**-52  # of each term of the sum in the run's accountant
 _TOLERANCE = 5e-4
 _WIDEST = 1e12
 _LEAST_REMAINING_FACTOR, _LARGEST_REMAINING_FACTOR = 1e-6, 1e6  # range in which `calibrate_rest` searches
-_NOTHING = 1e-300  # stands for 0 in logarithms
+_NOTHING = 1e-300  # represents 0 in logarithms
 _STRIDE, _SHORT_STRIDE = 2.0, 0.4  # of the logarithm of the noise; bounds of epochs are slow far from the target
 _STEEPEST = 5.0  # power of the noise that is believed: a smaller one makes a larger step
 _STRAIGHT = 12  # secant steps before halving
@@ -51,7 +51,9 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in kinds_of(plan)}) > 1:
-        raise PrivacyError("the plan protects different units or relations: plan and account them separately")
+        raise PrivacyError(
+            "the plan has several privacy units or neighbouring relations: plan and account for them separately"
+        )
     paid = [_without_free_events(history) for _, history in histories(count_costs(plan, n_clients), n_clients)]
     paid = [history for history in paid if history]
     _check_reachable(paid, delta)
@@ -106,7 +108,7 @@ def calibrate_rest(
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in (*kinds_of(spent), *kinds_of(plan))}) > 1:
-        raise PrivacyError("what was released and what is planned protect different units or relations")
+        raise PrivacyError("the released and the planned part differ in privacy unit or neighbouring relation")
     spent_costs = count_costs(spent, n_clients)
     planned_costs = count_costs(plan, n_clients)
     goal = epsilon * (1 - _MARGIN)
@@ -121,7 +123,7 @@ def calibrate_rest(
     _check_reachable(
         [_without_free_events(history) for _, history in histories(spent_costs + planned_costs, n_clients)], delta
     )
-    # bracket the answer between `low`, which is too little noise, and `high`, which is enough
+    # bracket the solution between `low`, which is too little noise, and `high`, which is enough
     high = 1.0
     while total_epsilon(high) > goal:
         high *= 4
@@ -165,8 +167,8 @@ def delta_warning(delta: float, n: int) -> str | None:
     if delta * n < 1:
         return None
     return (
-        f"delta={delta} is not below 1/{n}: a mechanism that publishes one of the {n} records at random meets such a "
-        f"guarantee. Choose delta well below {1 / n:.1g}"
+        f"delta={delta} is not below 1/{n}: a mechanism that publishes one of the {n} records at random would "
+        f"meet such a guarantee. Choose delta well below {1 / n:.1g}"
     )
 
 
@@ -188,10 +190,12 @@ def _without_free_events(history: History) -> dict[Event, int]:
 def _check_reachable(paid: Sequence[History], delta: float) -> None:
     laws = {event.law for history in paid for event in history}
     if "none" in laws:
-        raise ConfigError("plan", "an exact answer", "no noise elsewhere can make up for it; give each release noise")
+        raise ConfigError(
+            "plan", "an exact query result", "no noise elsewhere can compensate for it; add noise to each release"
+        )
     if delta == 0 and laws - {"laplace"}:
         raise ConfigError(
-            "delta", 0, "only Laplace noise under an l1 clip has a pure epsilon; choose it, or a delta such as 1e-5"
+            "delta", 0, "only Laplace noise with an l1 clip has a pure epsilon; use it, or a delta such as 1e-5"
         )
 
 
@@ -200,7 +204,7 @@ def _scaled(history: History, factor: float) -> dict[Event, int]:
 
 
 def _unreachable(epsilon: float) -> ConfigError:
-    return ConfigError("epsilon", epsilon, "no amount of noise reaches this target; ask for a larger epsilon or delta")
+    return ConfigError("epsilon", epsilon, "no amount of noise reaches this target; use a larger epsilon or delta")
 
 
 def _pure_factor(paid: Sequence[History], epsilon: float) -> float:
@@ -242,7 +246,7 @@ def _quick_factor(epsilon: Epsilon, goal: float, stride: float = _STRIDE) -> flo
 
 
 def _tight_factor(epsilon: Epsilon, start: float, goal: float, slope: float) -> float:
-    """Lowers the factor to what the tight bound needs, in as few evaluations as possible.
+    """Lowers the factor as far as the tight bound allows, in as few evaluations as possible.
 
     Epsilon is close to ``noise ** -slope``, so each step aims at the goal along that power, or along the power through
     the two ends of the bracket. `best` is the smallest factor known to meet the goal; `too_small` the largest one

@@ -1,4 +1,4 @@
-"""Composition of all releases of a ledger. Their epsilon is computed when it is asked for, not at each release."""
+"""Composition of all releases of a ledger. Their epsilon is computed on request, not at each release."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Composition:
         self._reasons: dict[str, None] = {}
 
     def check(self, record: Record) -> PrivacyCost:
-        """Returns what a record adds to the costs, without counting it.
+        """Returns the added cost of a record, without counting it.
 
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
@@ -49,24 +49,24 @@ class Composition:
         return self.due(record, cost_of(record, self._n_clients))
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns what a record adds to the costs, given its cost by itself.
+        """Returns the added cost of a record, given its cost alone.
 
         Raises:
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                correlated with that of rounds that are missing, or the noise of an epoch of random allocation changes.
+                    correlated with the noise of missing rounds, or the noise of an epoch of random allocation changes.
         """
         protection = (record.unit, record.relation, record.shared)
         if self._protection not in (None, protection):
             raise PrivacyError(
-                f"round {record.round}, {record.query}: this ledger protects (unit, relation, shared) = "
-                f"{self._protection}, the record {protection}. Epsilons of different kinds do not add up; account "
-                "them in separate ledgers"
+                f"round {record.round}, {record.query}: this ledger is for (unit, relation, shared) = "
+                f"{self._protection}, but the record is for {protection}. Epsilons of different kinds cannot be "
+                "added; use separate ledgers"
             )
         self._continuity.check(record)
         return self._epochs.due(record, cost)
 
     def count(self, records: Sequence[Record]) -> None:
-        """Checks and counts records, of a plan by their kinds where prices do not depend on rounds.
+        """Checks and counts records, of a plan by their kinds where costs do not depend on rounds.
 
         Raises:
             ConfigError, PrivacyError: see `check`.
@@ -79,21 +79,21 @@ class Composition:
                 self.take(record, self.check(record))
 
     def take(self, record: Record, charge: PrivacyCost, count: int = 1) -> None:
-        """Counts a record that was checked, and whose cost is `charge`; or several that differ in their round alone."""
+        """Counts a checked record with the cost `charge`; or several records that differ in their round only."""
         self._continuity.take(record)
         self._epochs.take(record, charge)
         self._protection = (record.unit, record.relation, record.shared)
         self.charges[charge] += count
         self._trust_names[record.trust] = None
         if any(event.law == "none" for event in charge.events):
-            self._reasons[record.non_private or "an answer without noise"] = None
+            self._reasons[record.non_private or "a query result without noise"] = None
 
     def costs_of(self, coming: Sequence[Record]) -> PlannedCosts:
-        """Returns what each of several coming records would add; they are not counted."""
+        """Returns the added cost of each of several future records; they are not counted."""
         return PlannedCosts(coming, self._n_clients, self._epochs)
 
     def spent(self, delta: float) -> PrivacySpent:
-        """Returns a tight upper bound on what all records cost together, with the conditions under which it holds."""
+        """Returns a tight upper bound on the cost of all records together, with the conditions under which it holds."""
         groups = [
             (bounds.quick(history, delta), clients, history)
             for clients, history in histories(self.charges, self._n_clients)

@@ -1,4 +1,4 @@
-"""Noise that is correlated between rounds has a price for whole beginnings of a run, in order and without gaps."""
+"""Noise that is correlated between rounds has a cost for whole beginnings of a run, in order and without gaps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Continuity:
 
         Raises:
             PrivacyError: a round is missing or comes twice, a block of units takes part out of turn, or the noise does
-                not continue that of the rounds before.
+                    not continue the noise of the rounds before.
         """
         if record.time is None:
             return
@@ -31,12 +31,14 @@ class Continuity:
         else:
             expected = self._last.round + 1
         if record.round != expected:
-            raise _refused(record, f"comes where round {expected} must: a price holds for all rounds so far together")
+            raise _refused(
+                record, f"comes where round {expected} must come: the privacy cost covers all rounds up to now together"
+            )
         if record.time != record.time.for_round(record.round):
             slot = record.round % record.time.separation
-            raise _refused(record, f"has block {record.time.slot} take part, and it is the turn of block {slot}")
+            raise _refused(record, f"uses block {record.time.slot}, but it is the turn of block {slot}")
         if self._last is not None and _facts(record) != _facts(self._last):
-            raise _refused(record, "has other noise than the rounds before, or another question, bound or matrix")
+            raise _refused(record, "differs from earlier rounds in noise, query, bound or matrix")
 
     def take(self, record: Record) -> None:
         """Stores a record that was checked, to compare the next one with it."""
@@ -45,13 +47,13 @@ class Continuity:
 
 
 def _facts(record: Record) -> Record:
-    """Returns the record without what differs from round to round."""
+    """Returns the record without the fields that differ from round to round."""
     assert record.time is not None
     return replace(record, round=0, time=record.time.for_round(0))
 
 
 def _refused(record: Record, why: str) -> PrivacyError:
     return PrivacyError(
-        f"round {record.round}, {record.query}, {why}. Noise that is correlated between rounds covers one answer a "
-        "round, from the first round on"
+        f"round {record.round}, {record.query}, {why}. Correlated noise covers one query result per round, from "
+        "the first round on"
     )

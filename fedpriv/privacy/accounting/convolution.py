@@ -3,14 +3,14 @@
 The distribution of a sum is the inverse transform of the product of transforms, each to the power of how often it
 occurs. A transform errs by about 1e-16 of its largest value, which may be more than all of a tail that matters. So
 every loss x is first made `e^(tilt x)` times as likely (over the mean of that, `e^scale`), with the tilt that moves the
-sum to where the answer is; the sum is transformed, and divided by `e^(tilt x - scale)` afterwards: the error shrinks
+sum to the solution; the sum is transformed, and divided by `e^(tilt x - scale)` afterwards: the error shrinks
 with the tail.
 
 Guarantee: an upper bound for the distributions that go in, with all of the arithmetic here. What rounding can have
 taken away (`_transformed`) is added to each probability, and the transform, which wraps around, is as long as the
 window that holds all but `_TAIL` of the tilted sum (Chernoff's bound): what is above counts as an infinite loss.
 
-Source: Koskela, Jälkö, Honkela 2020 (Fourier accountant); Gopi, Lee, Wutschitz 2021 (one product for all answers);
+Source: Koskela, Jälkö, Honkela 2020 (Fourier accountant); Gopi, Lee, Wutschitz 2021 (one product for all releases);
 Grübel and Hermesmeier 1999 (tilted transforms); Higham 2002, section 24.1 (errors of transforms).
 """
 
@@ -29,8 +29,8 @@ from fedpriv.privacy.accounting.dp_accounting_pld import dpa, pld_pmf
 
 Array = NDArray[np.float64]
 _TAIL = 1e-15
-_FEW, _MOST_TILTS = 16, 20  # answers of which a second tilt is always tried, and tilts
-_LARGEST = 700.0  # of the exponents of what is far more probable than any delta
+_FEW, _MOST_TILTS = 16, 20  # releases for which a second tilt is always tried, and tilts
+_LARGEST = 700.0  # of the exponents of events far more probable than any delta
 _SMALLEST = 745.0  # minus the logarithm of the smallest number above 0
 _UNIT = 2.0**-53  # rounding's relative error
 _STEP_ERROR = 8  # units: what one step of a transform, one of a power or one exponential loses at most
@@ -64,7 +64,7 @@ def epsilon(distributions: Sequence[tuple[dpa.PrivacyLossDistribution, int]], in
         delta: Failure probability.
     """
     removed = [_repeated_loss(distribution._pmf_remove, count) for distribution, count in distributions]  # noqa: SLF001
-    # both directions are the same; dp-accounting has no public way to ask
+    # both directions are the same; dp-accounting has no public attribute for this
     if all(distribution._symmetric for distribution, _ in distributions):  # noqa: SLF001
         return _epsilon_in_direction(removed, interval, delta)
     added = [_repeated_loss(distribution._pmf_add, count) for distribution, count in distributions]  # noqa: SLF001
@@ -79,8 +79,8 @@ def _repeated_loss(pmf: pld_pmf.PLDPmf, count: int) -> RepeatedLoss:
 def _epsilon_in_direction(losses: Sequence[RepeatedLoss], interval: float, delta: float) -> float:
     """Returns the epsilon of one direction, with one record removed or with one added.
 
-    Every tilt gives an upper bound. The first is that of the best Rényi bound. For a few answers whose large losses are
-    rare, that order is far above the epsilon sought: half as much is tried, as long as that helps.
+    Every tilt gives an upper bound. The first is the tilt of the best Rényi bound. For a few releases whose large
+    losses are rare, that order is far above the epsilon sought: half as much is tried, as long as that helps.
     """
     tilt, smallest = _tilt(losses, interval, delta), math.inf
     are_few = sum(loss.count for loss in losses) <= _FEW
@@ -140,7 +140,7 @@ def _transformed(losses: Sequence[RepeatedLoss], first: int, last: int) -> Array
     error = _STEP_ERROR * math.log2(length + 1) * _UNIT
     product = np.ones(length // 2 + 1, dtype=np.complex128)
     largest = np.ones(length // 2 + 1)
-    relative_errors = np.full(length // 2 + 1, error)  # those of the inverse transform, to begin with
+    relative_errors = np.full(length // 2 + 1, error)  # first the errors of the inverse transform
     for loss in losses:
         transform = np.asarray(fft.rfft(loss.probabilities, length))
         bound = np.abs(transform) + error
@@ -153,7 +153,7 @@ def _transformed(losses: Sequence[RepeatedLoss], first: int, last: int) -> Array
 
 
 def _tilt(losses: Sequence[RepeatedLoss], interval: float, delta: float) -> float:
-    """Returns the Rényi order whose bound on epsilon is best: tilting by it moves the sum to that epsilon.
+    """Returns the Rényi order with the best bound on epsilon: tilting by it moves the sum to that epsilon.
 
     Source: Canonne, Kamath, Steinke 2020, proposition 12.
     """

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-# what dp-accounting needs in any case: imported before the stand-ins are there
+# modules that dp-accounting always needs: imported before the stand-ins
 import scipy.fft  # pyright: ignore[reportUnusedImport]
 import scipy.special  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
@@ -26,7 +26,7 @@ _SLOW = ("scipy.optimize", "scipy.signal", "scipy.stats")
 
 
 class _DeferredAttribute:
-    """Stands for an attribute of a module that is not imported yet; it can be called, and has attributes."""
+    """Placeholder of an attribute of a module that is not imported yet; it can be called, and has attributes."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module = module
@@ -43,7 +43,7 @@ class _DeferredAttribute:
 
 
 class _DeferredModule(ModuleType):
-    """Stands for a module that is not imported yet."""
+    """Placeholder of a module that is not imported yet."""
 
     def __getattr__(self, name: str) -> _DeferredAttribute:
         if name.startswith("__"):

@@ -1,13 +1,13 @@
 """Charges each epoch of random allocation once.
 
-An epoch has one price for all its answers (`allocation`), which is charged with the first of them. The later ones are
-free, as long as their noise is at least that of the first. An epoch that ends early, or of which some rounds are left
-out, costs at most a whole one (docs/design/0010-allocation.md), so that it does not matter which answers follow.
+An epoch has one cost for all its releases (`allocation`), which is charged with the first of them. Later releases are
+free, as long as their noise is at least the noise of the first. An epoch that ends early, or that lacks some rounds,
+costs at most as much as a whole epoch (docs/design/0010-allocation.md), so the later releases do not matter.
 
-What belongs together is one epoch, one answer of each of its rounds, and one `attempt`: several answers of a round, and
-a run and one that extends it, have assignments of their own, and so a price of their own. Rounds are those of one run:
-where records of several runs follow each other, a round that comes again begins another epoch, which is charged. Runs
-whose records alternate must be priced apart, or differ in `attempt`.
+One allocation covers one epoch, one release in each of its rounds, and one `attempt`. Several releases in a round, and
+a run and its extension, have separate assignments and so separate costs. Rounds belong to one run: if records of
+several runs follow each other, a round that comes again begins another epoch, which is charged. Runs with alternating
+records must be accounted for separately, or differ in `attempt`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedpriv.privacy.record_table import RecordTable
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
-_LAST_BITS = 1e-12  # by which the noise of two answers of an epoch may differ
+_LAST_BITS = 1e-12  # by which the noise of two releases of an epoch may differ
 _Key = tuple[int, int, int, int]
 
 
@@ -39,7 +39,7 @@ class _Epoch:
 
 
 class EpochCharges:
-    """Which epochs of random allocation were charged."""
+    """The charged epochs of random allocation."""
 
     def __init__(self) -> None:
         self._charged: dict[_Key, _Epoch] = {}
@@ -52,11 +52,11 @@ class EpochCharges:
         return other
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns what a record adds to what was charged so far.
+        """Returns the cost that a record adds to the charges so far.
 
         Args:
             record: The record.
-            cost: Its cost by itself, as `cost_of` has it: with random allocation that of its whole epoch.
+            cost: Its cost alone, as `cost_of` returns it: with random allocation, the cost of its whole epoch.
 
         Returns:
             The cost; nothing if the record belongs to an epoch that was charged.
@@ -71,14 +71,14 @@ class EpochCharges:
             return cost
         if not _covers(charged.cost, cost):
             raise PrivacyError(
-                f"round {record.round}, {record.query}: has less noise than the epoch of random allocation that it "
-                f"belongs to, of {record.batches} rounds, was charged for. All rounds of an epoch need the same query, "
-                "with the same noise; use poisson batches for strategies whose queries change"
+                f"round {record.round}, {record.query}: has less noise than was charged for its epoch of random "
+                f"allocation, of {record.batches} rounds. All rounds of an epoch need the same query, with the "
+                "same noise; use poisson batches for strategies with changing queries"
             )
         return PrivacyCost(None, (FREE,))
 
     def take(self, record: Record, cost: PrivacyCost) -> None:
-        """Notes that the epoch of a record is charged; `cost` is its cost by itself."""
+        """Notes that the epoch of a record is charged; `cost` is its cost alone."""
         if record.batches is None:
             return
         key = _key(record, record.batches)
@@ -89,7 +89,7 @@ class EpochCharges:
         charged.rounds.add(record.round)
 
     def charge(self, records: Iterable[Record], n_clients: int) -> list[PrivacyCost]:
-        """Charges the epochs of several records, and returns what each of the records costs; see `costs_of`."""
+        """Charges the epochs of several records, and returns the cost of each record; see `costs_of`."""
         costs = list[PrivacyCost]()
         for record in records:
             cost = cost_of(record, n_clients)
@@ -99,7 +99,7 @@ class EpochCharges:
 
 
 def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
-    """Returns what each of several records costs, every epoch of random allocation charged with its first record.
+    """Returns the cost of each of several records, every epoch of random allocation charged with its first record.
 
     Args:
         records: The records.
@@ -201,7 +201,7 @@ def _key(record: Record, batches: int) -> _Key:
 
 
 def _covers(charged: PrivacyCost, cost: PrivacyCost) -> bool:
-    """Whether each client's event costs at most what was charged; both costs are of all clients."""
+    """True if each client's event costs at most its charge; both costs cover all clients."""
     if len(charged.events) == 1:
         return all(covers(charged.events[0], event, _LAST_BITS) for event in cost.events)
     if len(cost.events) == 1:

@@ -1,7 +1,7 @@
-"""A ledger record, reduced to what its epsilon depends on.
+"""A ledger record, reduced to the facts that its epsilon depends on.
 
-An ``Event`` is one noisy answer as it concerns one client. Equal events cost the same, whatever the round, the query or
-the clip bound, so a long run is a few events, each with its count.
+An ``Event`` is one noisy release as it concerns one client. Equal events cost the same, for any round, query
+or clip bound, so a long run is a few events, each with its count.
 
 Which event a record becomes (``s = noise scale / sensitivity``, ``q`` the sampling rate):
 
@@ -19,9 +19,10 @@ allocation, Gaussian   a whole epoch: ``mean_i N(    a whole epoch: ``mean_i N(e
 =====================  ============================  ==========================================================
 
 Where pairs of clients add noise that cancels, s is the effective one, computed from the record (`accounting.pairwise`).
-Where noise is correlated between rounds, a run is one Gaussian answer; a record's event is what its round adds to the
-rounds before it (`fedpriv.privacy.correlated`), so that the events of rounds 0 to t are, together, exactly their price.
-Laplace noise under an l2 clip is priced as ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of deviation b.
+Where noise is correlated between rounds, a run is one Gaussian release; a record's event is the part that its round
+adds to the rounds before it (`fedpriv.privacy.correlated`), so that the events of rounds 0 to t are, together, exactly
+their cost. For Laplace noise under an l2 clip the cost is ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of
+deviation b.
 """
 
 from __future__ import annotations
@@ -45,14 +46,15 @@ Selection = Literal["full", "poisson", "poisson_replace", "amplified", "allocati
 
 
 class Event(NamedTuple):
-    """One noisy answer, as it concerns one client; with random allocation a whole epoch of answers.
+    """One noisy release, as it concerns one client; with random allocation a whole epoch of releases.
 
     Attributes:
-        law: Law of the noise; ``"zcdp"`` is Laplace under an l2 clip, ``"none"`` an exact answer.
+        law: Law of the noise; ``"zcdp"`` is Laplace under an l2 clip, ``"none"`` an exact release.
         noise: Noise scale over sensitivity.
         selection: How the client's examples (or the client) were sampled; see the table of this module.
         rate: Sampling rate in (0, 1]; 1 when ``selection`` is full. Of random allocation, 1 over the batches.
-        group: How many units are protected together, each drawn by itself with ``rate``; see `accounting.groups`.
+        group: Number of units that are protected together, each drawn independently with ``rate``; see
+            `accounting.groups`.
     """
 
     law: Law
@@ -63,12 +65,12 @@ class Event(NamedTuple):
 
     @property
     def composes_exactly(self) -> bool:
-        """Unsampled Gaussian noise: any number of such events cost what one costs (Dong, Roth, Su, 2022)."""
+        """Unsampled Gaussian noise: any number of such events can be merged into one (Dong, Roth, Su, 2022)."""
         return self.law == "gaussian" and self.selection == "full"
 
     @property
     def is_epoch(self) -> bool:
-        """Whether the event is a whole epoch of random allocation."""
+        """True if the event is a whole epoch of random allocation."""
         return self.selection in ("allocation", "allocation_replace")
 
     @property
@@ -78,7 +80,7 @@ class Event(NamedTuple):
 
     @property
     def shift(self) -> float:
-        """Largest change of the answer over its noise scale."""
+        """Largest change of the release over its noise scale."""
         return self.group / self.noise
 
     @property
@@ -98,7 +100,7 @@ _WIDEST_CELL = 1.0  # in the logarithm of the noise
 
 @dataclass(frozen=True)
 class PrivacyCost:
-    """What a record costs, and for which clients.
+    """The cost of a record, and the clients that it concerns.
 
     Attributes:
         clients: The clients that pay; None means all.
@@ -110,7 +112,7 @@ class PrivacyCost:
 
 
 def cost_of(record: Record, n_clients: int) -> PrivacyCost:
-    """Reduces a record to what it costs, and for which clients.
+    """Reduces a record to its cost and the clients that it concerns.
 
     A record of random allocation costs its whole epoch here, and concerns all clients; `epochs` charges an epoch once.
 
@@ -124,7 +126,7 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
     else:
         count = len(clients)
     if clients is not None and (len(set(clients)) != count or not all(0 <= c < n_clients for c in clients)):
-        raise ConfigError("record.clients", clients, f"name each of the clients 0..{n_clients - 1} at most once")
+        raise ConfigError("record.clients", clients, f"must list clients 0..{n_clients - 1}, each at most once")
     if record.non_private is not None or record.mechanism == "none":
         return PrivacyCost(clients, (EXACT,))
     noises = _effective_noise(record, _each(record.noise_multiplier, "record.noise_multiplier", count), n_clients)
@@ -135,9 +137,9 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
         events = events[:1]
     if record.batches is not None and clients is not None:
         if len(events) > 1:
-            fix = "with random allocation and noise of several sizes all clients take part in every round"
+            fix = "random allocation with noise of several sizes needs all clients in every round"
             raise ConfigError("record.clients", clients, fix)
-        clients = None  # whoever takes part later in the epoch is charged with its first answer
+        clients = None  # all clients that take part later in the epoch are charged with its first release
     return PrivacyCost(clients, events)
 
 
@@ -148,22 +150,22 @@ def _effective_noise(record: Record, noises: tuple[float, ...], n_clients: int) 
     if record.pairs is None:
         return noises
     if record.mechanism != "gaussian":
-        fix = "noise that cancels between pairs has a price only if it is Gaussian"
+        fix = "noise that cancels between pairs has a known privacy cost only if it is Gaussian"
         raise ConfigError("record.mechanism", record.mechanism, fix)
     growth = 1 / math.sqrt(exposure(record.pairs, record.clients, n_clients))
     return tuple(noise * growth for noise in noises)
 
 
 def _noise_over_rounds(record: Record, time: CorrelatedNoise, noises: tuple[float, ...]) -> tuple[float, ...]:
-    """Returns noises for this round such that the events of all rounds so far compose to the price of the run.
+    """Returns noises for this round such that the events of all rounds so far compose to the cost of the run.
 
-    Rounds with correlated noise are one Gaussian answer. The squared ratio of that answer grows with each round, and a
+    Rounds with correlated noise are one Gaussian release. The squared ratio of that answer grows with each round, and a
     round's event gets the growth.
     """
     fixed = record.clients is None and record.sampling in ("full", "poisson")
     if record.mechanism != "gaussian" or not fixed:
-        needs = "it is Gaussian, from all clients, of all or Poisson draws"
-        fix = f"noise that is correlated between rounds has a price only if {needs}"
+        needs = "it is Gaussian, from all clients, on all examples or Poisson draws"
+        fix = f"correlated noise has a known privacy cost only if {needs}"
         raise ConfigError("record.time", record.mechanism, fix)
     if record.sampling == "full":
         share = time.share(record.round)
@@ -177,22 +179,22 @@ def _each(value: float | tuple[float, ...], field: str, count: int) -> tuple[flo
     if not isinstance(value, tuple):
         return (value,)
     if len(value) != count:
-        raise ConfigError(field, value, f"give one number, or one for each of the {count} clients")
-    return value or (1.0,)  # no participant: any number will do
+        raise ConfigError(field, value, f"must be one number, or one for each of the {count} clients")
+    return value or (1.0,)  # no participant: any number is correct
 
 
 def _event(record: Record, noise: float, rate: float) -> Event:
     """Returns the event of a client with this noise multiplier and sampling rate."""
     if math.isnan(noise) or noise < 0:
-        raise ConfigError("record.noise_multiplier", noise, "noise over sensitivity must be 0 or more")
+        raise ConfigError("record.noise_multiplier", noise, "must be 0 or more: noise over sensitivity")
     if not 0 <= rate <= 1:
-        raise ConfigError("record.rate", rate, "a sampling rate lies between 0 and 1")
+        raise ConfigError("record.rate", rate, "must be between 0 and 1: a sampling rate")
     if record.batches is not None and rate != 1 / record.batches:
-        raise ConfigError("record.rate", rate, f"the rate of {record.batches} batches is {1 / record.batches}")
+        raise ConfigError("record.rate", rate, f"must be {1 / record.batches}, the rate of {record.batches} batches")
     if noise == 0:
         return EXACT
     if record.sampling == "allocation" and record.mechanism != "gaussian":
-        fix = "random allocation has a price for Gaussian noise only"
+        fix = "random allocation has a known privacy cost only for Gaussian noise"
         raise ConfigError("record.mechanism", record.mechanism, fix)
     if record.mechanism == "laplace" and record.norm == "l2":
         law: Law = "zcdp"
@@ -206,12 +208,12 @@ def _event(record: Record, noise: float, rate: float) -> Event:
 
 
 def _selection(record: Record, law: Law) -> Selection:
-    """Returns how a sampled record is priced; see the table of this module."""
+    """Returns the kind of cost of a sampled record; see the table of this module."""
     if record.sampling == "without_replacement" and record.relation == "add_remove":
         raise ConfigError(
             "record.sampling",
             record.sampling,
-            "a batch of fixed size has no sound bound under add_remove: account it as replace_one, or sample poisson",
+            "fixed-size batches have no sound bound under add_remove: use replace_one, or poisson batches",
         )
     if record.sampling == "allocation":
         if record.relation == "add_remove":
@@ -227,7 +229,7 @@ def _selection(record: Record, law: Law) -> Selection:
 
 
 def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
-    """Whether an event is of the planned kind, with at least its noise, and at most its sampling rate and group."""
+    """True if an event is of the planned kind, with at least its noise, and at most its sampling rate and group."""
     return (
         planned.law == event.law
         and planned.selection == event.selection

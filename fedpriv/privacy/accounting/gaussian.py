@@ -1,7 +1,7 @@
 """Exact privacy of Gaussian noise without sampling.
 
 Gaussian mechanisms with ratios ``mu_t = sensitivity / deviation`` compose to one with ``mu^2 = sum mu_t^2`` (Dong,
-Roth, Su 2022, corollary 3.3), whose curve is known (Balle, Wang 2018, theorem 8).
+Roth, Su 2022, corollary 3.3); its curve is known (Balle, Wang 2018, theorem 8).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["epsilon_of", "log_delta", "ratio_of", "root"]
 
 Array = NDArray[np.float64]
 _HUGE = 1e6  # there is hardly any noise, and rounding hides the curve
-_SLACK = 1e-10  # relative; pushes the root finder's answer to the safe side
+_SLACK = 1e-10  # relative; pushes the result of the root finder to the safe side
 
 
 def log_delta(mu: float, epsilon: Array) -> Array:
@@ -48,7 +48,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def ratio_of(epsilon: float, delta: float) -> float:
-    """Returns the largest ``mu`` whose epsilon at ``delta`` is at most ``epsilon``; 0 when there is none."""
+    """Returns the largest ``mu`` with an epsilon at ``delta`` of at most ``epsilon``; 0 if there is none."""
     if delta == 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -65,5 +65,5 @@ def root(function: Callable[[float], float], low: float, high: float, tolerance:
 
 
 def _gap(epsilon: float, mu: float, delta: float) -> float:
-    """Returns how far the logarithm of delta at `epsilon` is above that of the target."""
+    """Returns the logarithm of delta at `epsilon` minus the logarithm of the target's delta."""
     return float(log_delta(mu, np.asarray(epsilon))) - math.log(delta)

@@ -1,4 +1,4 @@
-"""What an answer costs a group of k units that change together, computed and not multiplied.
+"""The cost of a release for a group of k units that change together, computed and not multiplied.
 
 ==========================  ============================================================================================
 event                       of a group
@@ -24,7 +24,7 @@ from fedpriv.privacy.accounting.events import Event
 
 
 def of_group(event: Event, k: int) -> Event:
-    """Returns the event that an answer is for a group of k units, from the event that it is for one.
+    """Returns the event that a release is for a group of k units, from the event that it is for one.
 
     Args:
         event: The event of one unit.
@@ -34,7 +34,7 @@ def of_group(event: Event, k: int) -> Event:
         return event
     if event.selection == "full":
         return event._replace(noise=event.noise / k)
-    if event.is_epoch:  # with all batches known: members of one batch move its answer by k, those of several by less
+    if event.is_epoch:  # with all batches known: members of one batch move its release by k, members of several by less
         return Event(event.law, event.noise / k)
     if event.selection != "amplified" and event.law == "gaussian":
         return event._replace(group=k)

@@ -1,4 +1,4 @@
-"""Laws of a likelihood ratio dP/dQ under Q, and bounds on those of sums and products of independent ratios.
+"""Laws of a likelihood ratio dP/dQ under Q, and bounds on laws of sums and products of independent ratios.
 
 With S = dP/dQ, the deltas of both directions are expectations of *convex* functions of S under Q:
 
@@ -118,7 +118,7 @@ class Ratio:
         high = max(math.log(positive[-1]), -math.log(positive[0]), 0.0) + 1.0
         if self.delta(high) > delta:
             return math.inf
-        # delta falls with epsilon: `low` is always below the answer, and `high` never
+        # delta falls with epsilon: `low` is always below the solution, and `high` never
         for _ in range(100):
             middle = (low + high) / 2
             if self.delta(middle) > delta:
@@ -192,7 +192,7 @@ class Ratio:
         return 0.0
 
     def _mass_at_infinity(self, singular: float) -> float:
-        """Returns what an infinite loss of this probability, and masses that became 0, may add to a delta."""
+        """Returns the possible increase of delta by an infinite loss of this probability and by lost masses."""
         if self.side == "upper":
             return singular + _UNDERFLOW
         return 0.0

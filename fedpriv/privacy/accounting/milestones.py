@@ -1,4 +1,4 @@
-"""The epsilon of the first rounds of a plan, for reports: bounds at a few rounds, of which the last is tight."""
+"""The epsilon of the first rounds of a plan, for reports: bounds at a few rounds; the last bound is tight."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _MARKS, _FEWEST_MARKS, _LEVELS_AT_ALL_MARKS = 12, 3, 60
 
 
 class Milestones:
-    """Epsilon of a plan's first rounds, computed for a few numbers of rounds only, and only when asked.
+    """Epsilon of a plan's first rounds, computed for a few numbers of rounds only, and only on request.
 
     For the rounds between, the next larger one gives an upper bound. They are denser at the start, since epsilon grows
-    about as the square root of the rounds; plans with many noise levels, whose bound is slow, have fewer. The bound of
-    the whole plan, which its result has too, is tight. The others are rough: what a few per cent add is little beside
-    what a round loses that is reported with the epsilon of the next mark.
+    about as the square root of the rounds; plans with many noise levels, which have slow bounds, have fewer. The bound
+    of the whole plan, which is also in its result, is tight. The others are rough: the added few per cent are small
+    compared with the error of reporting the epsilon of the next mark.
 
     Args:
         plan: The planned releases, in order of their rounds.
         n_clients: Number of clients.
         delta: Failure probability in [0, 1).
-        released: Releases on record before those of the plan, such as rounds that a resumed run repeats with other
-            noise. They count in every bound.
+        released: Earlier releases on record, such as rounds that a resumed run repeats with other noise. They count in
+                every bound.
 
     Attributes:
-        marks: The numbers of rounds that have a bound of their own, ascending.
+        marks: The numbers of rounds with a separate bound, ascending.
     """
 
     def __init__(self, plan: Sequence[Record], n_clients: int, delta: float, released: Sequence[Record] = ()) -> None:
@@ -51,7 +51,7 @@ class Milestones:
         count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
         self.marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
         self._epsilons = dict[int, float]()
-        self._n_counted = 0  # releases of the plan whose costs are in `_counted_costs`
+        self._n_counted = 0  # releases of the plan that are in `_counted_costs`
 
     def epsilon(self, rounds: int) -> float:
         """Returns an upper bound on the epsilon of the first `rounds` rounds, and of all that was released before."""

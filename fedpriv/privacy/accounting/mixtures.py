@@ -1,9 +1,9 @@
-"""Gaussian answers about a group of k units, each of which is drawn by itself with rate q.
+"""Gaussian releases about a group of k units, where each unit is drawn independently with rate q.
 
-j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the answer by at most j. In units of that:
+j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the release by at most j. In units of that:
 
 * ``add_remove``: all k are there or none is, ``sum_j w_j N(j)`` against ``N(0)`` (Choquette-Choo, Ganesh, Steinke,
-  Thakurta 2024, mixtures of Gaussians). The curves here are of the answers in which some are drawn, j from 1 on.
+  Thakurta 2024, mixtures of Gaussians). The curves here are of the releases in which some are drawn, j from 1 on.
 * ``replace_one``: ``sum_j w_j N(j)`` against ``sum_j w_j N(-j)``. No shifts v_j, v'_j of norm j cost more: for a set A
   with ``N(0)(A) = Phi(z)`` and t >= 0
 
@@ -13,7 +13,7 @@ j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the answe
   by the lemma of Neyman and Pearson, with equality for a half line and shifts to both sides of it. For k = 1 this is
   the pair of Lebeda, Regehr, Kamath and Steinke (2025).
 
-All likelihood ratios rise with x, so that each curve is that of half lines.
+All likelihood ratios increase with x, so each curve is attained by half lines.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def log_replaced(event: Event, t: Array) -> Array:
     s = 2 * event.noise
 
     def loss(x: Array) -> tuple[Array, Array]:
-        # the density of the denominator is that of the numerator, mirrored
+        # the density of the denominator is the mirrored density of the numerator
         log_ratio, slope = _ratio(weights, x, s)
         mirrored_log_ratio, mirrored_slope = _ratio(weights, -x, s)
         return log_ratio - mirrored_log_ratio, slope + mirrored_slope
 
-    # the denominator falls with x, and is at most what it is at 0
+    # the denominator decreases with x, and is at most its value at 0
     reach = _first_reach(weights[1:], t + _ratio(weights, np.zeros(1), s)[0], s)
     x = _crossing(t, np.maximum(reach, 0.0), loss)
     return _difference(
@@ -98,7 +98,7 @@ def log_density(weights: Weights, x: Array, s: float, sign: int = 1) -> Array:
 
 
 def _ratio(weights: Weights, x: Array, s: float) -> tuple[Array, Array]:
-    """Returns the log of the density of ``sum_j w_j N(j)`` over that of ``N(0)`` at x, and its slope."""
+    """Returns the log ratio of the densities of ``sum_j w_j N(j)`` and ``N(0)`` at x, and its slope."""
     numbers = np.array([j for j, _ in weights], dtype=float)
     logs = np.array([w for _, w in weights])
     terms = (logs - numbers**2 / (2 * s**2))[:, None] + numbers[:, None] * (x / s**2)
@@ -114,7 +114,7 @@ def _first_reach(weights: Weights, loss: Array, s: float) -> Array:
 
 
 def _crossing(loss: Array, right: Array, function: Callable[[Array], tuple[Array, Array]]) -> Array:
-    """Returns where an increasing function is ``loss``: Newton's method from the right, halving where it fails."""
+    """Returns the point where an increasing function is ``loss``: Newton's method, with bisection where it fails."""
     low = np.full(right.shape, -math.inf)
     high = right
     x = right

@@ -1,27 +1,27 @@
-"""The price of noise that partly cancels between pairs of clients, of whom some collude.
+"""The cost of noise that partly cancels between pairs of clients, some of which collude.
 
-A client's individual noise has variance 1, that of a pair `r^2`. Of participants P, colluders Q know their own noise
-and that of every pair with one of them in it. The noise that remains on the honest H = P without Q is Gaussian with
-covariance `Sigma_H = I + r^2 L(S[H])`: S[H] is the graph of the pairs of honest clients that share a secret, and L its
-Laplacian. Moving client i's row by `delta` is, after whitening, a shift by `|delta| sqrt([Sigma_H^-1]_ii)` in unit
-noise. So the answer is a Gaussian mechanism for client i, and costs as much as one with independent noise of variance
-`1 / [Sigma_H^-1]_ii`.
+A client's individual noise has variance 1, a pair's noise `r^2`. Among the participants P, the colluders Q can remove
+their noise and the noise of every pair that contains one of them. The noise that remains on the honest H = P without Q
+is Gaussian with covariance `Sigma_H = I + r^2 L(S[H])`: S[H] is the graph of the pairs of honest clients that share a
+secret, and L its Laplacian. Moving client i's row by `delta` is, after whitening, a shift by `|delta|
+sqrt([Sigma_H^-1]_ii)` in unit noise. So the release is a Gaussian mechanism for client i, and costs as much as one with
+independent noise of variance `1 / [Sigma_H^-1]_ii`.
 
-The *exposure* is the largest `[Sigma_H^-1]_ii` over i and over all Q of at most q clients. Fewer colluders know less,
-so sets of exactly min(q, |P| - 1) are the worst:
+The *exposure* is the largest `[Sigma_H^-1]_ii` over i and over all Q of at most q clients. Fewer colluders can remove
+less noise, so sets of exactly min(q, |P| - 1) are the worst:
 
 ======================  =====================================================================
 all pairs share         `1/h + (1 - 1/h) / (1 + r^2 h)` with h = max(1, |P| - q), exactly
 few sets Q              the largest of all, exactly
 lambda_2(L(S)) > q      at most `1/h + (1 - 1/h) / (1 + r^2 (lambda_2 - q))`: taking a client away lowers
                         lambda_2 by at most 1 (Fiedler, 1973), and 1/h is the weight of the constant vector
-otherwise               refused
+otherwise               raises ConfigError
 ======================  =====================================================================
 
-A participant whose row nobody sees costs the others nothing, as long as they leave in the noise that they share with
-it. What is seen is then a part of the same Gaussian vector: its covariance is the submatrix of `Sigma_H` of those that
-are seen, and the diagonal of that one's inverse is nowhere larger than that of `Sigma_H^-1` (what is left out is
-post-processing; as algebra, the Schur complement). Where noise is left out, `participants` are those that remain.
+A participant with an unobserved row costs the others nothing, as long as they leave in the noise that they share with
+it. The observed rows are then a part of the same Gaussian vector: their covariance is a submatrix of `Sigma_H`, and
+the diagonal of its inverse is nowhere larger than the diagonal of `Sigma_H^-1` (leaving rows out is
+post-processing; as algebra, the Schur complement). Where noise is left out, `participants` are the remaining ones.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -
 
     Args:
         pairs: The pairwise noise of a record.
-        participants: The clients that took part in the answer; None means all.
+        participants: The clients that took part in the release; None means all.
         n_clients: Number of clients of the run.
 
     Raises:
-        ConfigError: too many sets of colluders to look at, and no bound holds.
+        ConfigError: there are too many sets of colluders to check, and no bound holds.
     """
     if participants is None:
         count = n_clients
@@ -63,7 +63,7 @@ def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -
     if pairs.edges is None:
         return complete(count, pairs.ratio, pairs.colluders)
     if participants is None or count == n_clients:
-        subset = None  # one entry of the cache, in whatever order the clients are listed
+        subset = None  # one entry of the cache, for any order of the clients
     else:
         subset = tuple(participants)
     return _exposure_of_graph(pairs.edges, pairs.ratio, pairs.colluders, n_clients, subset)
@@ -87,9 +87,9 @@ def _exposure_of_graph(
     bound = spectral(shared, ratio, colluders)
     if bound is None:
         fix = (
-            f"{len(shared)} clients, {colluders} of them colluders, are too many sets to look at, and the graph is too "
-            "sparse for the bound that needs none: let more pairs share secrets, e.g. complete or random_regular of a "
-            "higher degree"
+            f"{len(shared)} clients, {colluders} of them colluders, are too many sets to check, and the graph "
+            "is too sparse for the general bound: let more pairs share secrets, e.g. complete or "
+            "random_regular of a higher degree"
         )
         raise ConfigError("privacy.trust.pairwise.secrets", f"{len(edges)} pairs", fix)
     return bound
@@ -103,7 +103,9 @@ def adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
     """
     odd = next((pair for pair in edges if not 0 <= pair[0] < pair[1] < n_clients), None)
     if odd is not None:
-        raise ConfigError("record.pairs.edges", odd, f"name two of the clients 0..{n_clients - 1}, the smaller first")
+        raise ConfigError(
+            "record.pairs.edges", odd, f"must be two of the clients 0..{n_clients - 1}, the smaller first"
+        )
     shared = np.zeros((n_clients, n_clients), dtype=bool)
     if edges:
         ends = np.asarray(edges)
@@ -128,7 +130,7 @@ def work(n: int, colluders: int) -> float:
 def by_client(shared: NDArray[np.bool_], ratio: float, colluders: int) -> Array:
     """Returns the largest `[Sigma_H^-1]_ii` over all sets of colluders without i, for each client i, `[n]`.
 
-    Rounding is paid for: `Sigma_H` is at least I, so that the inverse is wrong by little more than its condition says.
+    Rounding is included: `Sigma_H` is at least I, so the error of the inverse is little more than its condition number.
     """
     n = len(shared)
     q = min(colluders, n - 1)

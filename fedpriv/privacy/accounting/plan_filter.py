@@ -1,11 +1,11 @@
 """The privacy filter of a plan: each planned release may be made once, and no other.
 
-A run lists its releases before it reads any data (`fedpriv.planning.plan`). That list, not what happens in the run,
-decides what may be released: each planned release is a slot, which one release of at most its cost may use. A limit
-decides, before the first release, how many slots of the plan there are.
+A run lists its releases before it reads any data (`fedpriv.planning.plan`). That list determines the allowed releases,
+independent of the course of the run: each planned release is a slot, which one release of at most its cost may use. A
+limit decides, before the first release, how many slots of the plan there are.
 
-Why this bounds epsilon, whatever a strategy does, is argued in docs/design/0011-plan-filter.md: the slots are fixed
-before any answer exists, so all releases together are an adaptive composition of fixed mechanisms, of which some are
+docs/design/0011-plan-filter.md explains why this bounds epsilon for any strategy: the slots are fixed
+before any release exists, so all releases together are an adaptive composition of fixed mechanisms, some of which are
 left out. The dominating pairs of such a composition compose (Zhu, Dong, Wang 2022).
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _COMPARED_OTHERWISE = frozenset({"bound", "noise_multiplier", "rate", "attempt", "clients", "pairs"})
 """Fields of a record that `covers` and `_is_planned` compare by themselves, or that vary."""
-SLACK = 1e-12  # two machines that price a plan may differ in the last bits, as sums of prices do
+SLACK = 1e-12  # two machines that price a plan may differ in the last bits, as sums of costs do
 
 
 class UnplannedRelease(PrivacyError):
@@ -41,20 +41,20 @@ class PlanFilter:
     """Admits the releases of a plan, each once and at most at its planned cost, as far as a limit allows them.
 
     Guarantee: the admitted releases, together with those that `accountant` had counted before, are within `limit`. It
-    does not matter in which order slots are used, which of them stay unused, or what that depends on.
+    does not matter in which order slots are used, which of them stay unused, or what their use depends on.
 
     Args:
         plan: The planned releases, in the order of their rounds. They must not depend on the data.
-        accountant: Counts what is released. Others may count with it, too: their releases take from the same limit.
+        accountant: Counts the releases. Others may count with it, too: their releases use the same limit.
         limit: The most that any client may spend, as epsilon at the accountant's delta; None for no limit.
-        attempt: Label of the plan's releases. Those on record with another label, of a run that this one extends, are
-            counted beside the plan.
-        fits: Whether the whole plan is known to be within the limit if nothing else is counted, since its noise was
+        attempt: Label of the plan's releases. Releases on record with another label, of a run that this one extends,
+            are counted in addition to the plan.
+        fits: True if the whole plan is known to be within the limit if nothing else is counted, since its noise was
             computed from that limit.
 
     Attributes:
         accountant: See above.
-        is_exhausted: Whether a release was refused since the limit does not allow it.
+        is_exhausted: True if a release was rejected because of the limit.
 
     Raises:
         ConfigError: the limit is out of range.
@@ -76,7 +76,7 @@ class PlanFilter:
         self._attempt = attempt
         self._fits = fits and accountant.n_records == 0
         self._plan = RecordTable.of(plan)
-        # what a release of each kind costs by itself; with random allocation that is its whole epoch
+        # the cost of a release of each kind alone; with random allocation the cost of its whole epoch
         self._costs = [_cost_of_kind(kind, accountant.n_clients) for kind in self._plan.kinds]
         self._is_unused = bytearray(b"\1") * len(self._plan)
         self._allowed: range | None = None  # positions of the slots that the limit allows
@@ -90,17 +90,18 @@ class PlanFilter:
             BudgetExhausted: the limit does not allow the plan up to this release.
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                correlated with that of rounds that are missing.
+                    correlated with the noise of missing rounds.
         """
         slot = self._find_slot(record)
         if slot is None:
             raise UnplannedRelease(
-                f"round {record.round}, {record.query}: the plan has no such answer at this price, or it was given "
-                "already; it was not released. What a strategy asks must not depend on answers"
+                f"round {record.round}, {record.query}: the plan has no such query with this privacy cost, or "
+                "it was released already, so nothing was released. A strategy's queries must not depend on "
+                "query results"
             )
         position, cost_alone = slot
         cost = self.accountant.due(record, cost_alone)
-        # what others have counted since takes from the same limit
+        # releases that others have counted since use the same limit
         if self._allowed is None or self._n_counted != self.accountant.n_records:
             self._allowed = self._allowed_from(record.round)
         if position not in self._allowed:
@@ -129,7 +130,7 @@ class PlanFilter:
     def leave_out(self, rounds: Collection[int]) -> None:
         """Gives up the slots of some rounds, so that the limit may allow later ones.
 
-        The choice of rounds must not depend on answers.
+        The choice of rounds must not depend on releases.
         """
         for round_index in rounds:
             for position in self._unused_of(round_index):
@@ -141,7 +142,7 @@ class PlanFilter:
         return [position for position in self._plan.positions(round_index) if self._is_unused[position]]
 
     def _find_slot(self, record: Record) -> tuple[int, PrivacyCost] | None:
-        """Returns the position of the first unused slot that a release may use, and the release's cost by itself."""
+        """Returns the position of the first unused slot that a release may use, and the release's cost alone."""
         n_clients = self.accountant.n_clients
         for position in self._unused_of(record.round):
             number = self._plan.numbers[position]
@@ -150,7 +151,7 @@ class PlanFilter:
                 continue
             if _is_of_kind(record, kind) and record.clients == self._plan.clients(position):
                 return position, self._cost_of_kind(number, record)
-            # priced elsewhere: on another machine, or by a site for those that answer
+            # costs from elsewhere: from another machine, or from a site for the sites that answer
             planned = self._plan[position]
             cost = cost_of(record, n_clients)
             if _is_planned(record, planned) and covers(cost_of(planned, n_clients), cost, SLACK):
@@ -190,12 +191,12 @@ class PlanFilter:
         if math.isinf(epsilon):
             consequence = "infinite"
         else:
-            consequence = f"{round_up(epsilon)} by the tightest bound known here"
+            consequence = f"{round_up(epsilon)} by the tightest known bound"
         return BudgetExhausted(
             f"round {record.round}, {record.query}: the target is epsilon={self._limit} at "
-            f"delta={self.accountant.delta}, and this release would bring it to {consequence}; it was not made. Keep "
-            "the result reached so far, or plan a new run with fewer rounds, a larger noise multiplier or a larger "
-            "target"
+            f"delta={self.accountant.delta}, and this release would raise it to {consequence}, so it was not "
+            "made. Keep the result so far, or plan a new run with fewer rounds, a larger noise multiplier or a "
+            "larger target"
         )
 
 
@@ -231,7 +232,7 @@ def n_within(accountant: Accountant, coming: Sequence[Record], limit: float) -> 
 
 
 def covers(planned: PrivacyCost, cost: PrivacyCost, slack: float = 0.0) -> bool:
-    """Whether a release costs no client more than a planned one."""
+    """True if a release costs no client more than a planned release."""
     if planned.clients is not None and planned.clients != cost.clients:
         return False
     if len(planned.events) == 1:
@@ -251,21 +252,21 @@ def _largest(accountant: Accountant, extra: Counter[PrivacyCost], enough: float 
 
 
 def _cost_of_kind(kind: Record, n_clients: int) -> PrivacyCost | None:
-    """Returns what each release of a kind costs by itself; None where that depends on its round."""
+    """Returns the cost of each release of a kind alone; None if that depends on its round."""
     if kind.time is not None:
         return None
     return cost_of(kind, n_clients)
 
 
 def _is_of_kind(record: Record, kind: Record) -> bool:
-    """Whether a release is of a planned kind, but for its clients; a smaller clip bound costs as much."""
+    """True if a release is of a planned kind but for its clients; its clip bound may be smaller, at the same cost."""
     planned = vars(kind)
     varying = {name: planned[name] for name in ("round", "attempt", "bound", "clients")}
     return {**vars(record), **varying} == planned and record.bound <= kind.bound
 
 
 def _is_planned(record: Record, planned: Record) -> bool:
-    """Whether a release is of the planned kind, with at most the planned clip bound. `covers` compares its cost."""
+    """True if a release is of the planned kind, with at most the planned clip bound. `covers` compares its cost."""
     fields, planned_fields = vars(record), vars(planned)
     for name in planned_fields.keys() - _COMPARED_OTHERWISE:
         if fields[name] != planned_fields[name]:

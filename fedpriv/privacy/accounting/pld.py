@@ -1,6 +1,6 @@
 """Privacy loss distributions: the tight bound, for reports and for the last rounds of a budget.
 
-The arithmetic is dp-accounting's (certified to err on the safe side); this file only chooses what to hand to it. Noise
+The arithmetic is dp-accounting's (certified to err on the safe side); this file only chooses its input. Noise
 is always passed as scale over sensitivity with dp-accounting's add-or-remove constructors, because its replace-one
 constructors disagree about a factor 2 in the sensitivity.
 """
@@ -21,7 +21,7 @@ from fedpriv.privacy.accounting.events import Event, History, bucketed
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
 Array = NDArray[np.float64]
-SMALLEST_DELTA = 1e-9  # below, rounding in the distributions of single answers could reach the tail that delta measures
+SMALLEST_DELTA = 1e-9  # below, rounding in the distribution of a single release could reach the tail of delta
 _WIDEST = 2.0**-10
 _MAX_POINTS = 2**19
 _INFLATION = 4e-4
@@ -38,12 +38,12 @@ def epsilon(history: History, delta: float, *, rough: bool = False) -> float:
     Args:
         history: The events, each with how often it happened.
         delta: Failure probability.
-        rough: Whether the steps of the grid are eight times as wide, which takes a tenth of the time. Beside the other
-            bounds (`bounds.tight`) that makes epsilon up to 1 % larger, or 3 % with Laplace noise.
+        rough: True for a grid with eight times larger steps, which takes a tenth of the time. Compared with the other
+                bounds (`bounds.tight`), epsilon is then up to 1 % larger, or 3 % with Laplace noise.
 
     Returns:
         Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, hardly any
-        noise, or an exact answer).
+        noise, or an exact release).
 
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (connect the dots); Koskela, Jälkö, Honkela 2020.
     """
@@ -56,7 +56,7 @@ def epsilon(history: History, delta: float, *, rough: bool = False) -> float:
 
 
 def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
-    """Returns the epsilon of Poisson-sampled Gaussian answers with a low rate and little noise.
+    """Returns the epsilon of Poisson-sampled Gaussian releases with a low rate and little noise.
 
     It is meant for an epsilon in the hundreds, where a fine grid of losses would be too large.
 
@@ -65,7 +65,7 @@ def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
     Args:
         noise: Noise scale over sensitivity.
         rate: Probability with which a record is sampled.
-        count: Number of answers.
+        count: Number of releases.
         delta: Failure probability.
     """
     interval = max(0.02, 0.05 * (0.25 / noise) ** 2 / 4)
@@ -120,7 +120,7 @@ def _interval(history: Mapping[Event, int]) -> float:
 
 
 def _divergence(event: Event) -> float:
-    """Rényi divergence of the smallest order, which decides how fine losses are; of an epoch about what it is."""
+    """Rényi divergence of the smallest order, which determines the grid of losses; approximate for an epoch."""
     if event.is_epoch and event.shift < 10:
         return float(rdp.ORDERS[0] * math.log1p(math.expm1(event.shift**2) * event.rate) / 2)
     return float(rdp.renyi(event)[0])
@@ -141,7 +141,7 @@ def _reach(event: Event) -> float:
 def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
     """Returns the privacy loss distribution of one event on a grid, read-only and cached.
 
-    The reports of a run ask for the same event several times, with other counts.
+    The reports of a run request the same event several times, with other counts.
     """
     if event.selection == "full":
         return _PLAIN[event.law](event.noise, value_discretization_interval=interval)

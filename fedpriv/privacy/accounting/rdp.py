@@ -1,6 +1,6 @@
 """Rényi differential privacy of one event: a quick bound, which adds up over rounds.
 
-Each event has a vector of Rényi divergences, one for each order in ``ORDERS``; vectors of independent answers add
+Each event has a vector of Rényi divergences, one for each order in ``ORDERS``; vectors of independent releases add
 (Mironov 2017). Unsampled events have closed forms. For sampled ones the divergence is an integral of the privacy curve,
 
     exp((a-1) D_a(P||Q)) = 1 + a (a-1) int_0^inf  e^{(a-1) t} H_t(P||Q) + e^{-a t} H_t(Q||P)  dt,
@@ -55,7 +55,7 @@ def allowance(epsilon: float, delta: float) -> Array:
 
 @lru_cache(maxsize=64)
 def _toll(delta: float) -> Array:
-    """Returns what is added to the divergence of each order to make it an epsilon at delta, read-only and cached."""
+    """Returns the terms that turn the divergence of each order into an epsilon at delta, read-only and cached."""
     toll = np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
     toll.flags.writeable = False
     return toll
@@ -96,7 +96,7 @@ def curves(events: Sequence[Event]) -> Array:
 def renyi(event: Event) -> Array:
     """Returns the Rényi divergences of one event ``[orders]``, read-only and cached."""
     result = unsampled(event)
-    # the bound of an epoch of random allocation is that of one answer: nobody is in two of its batches
+    # the bound of an epoch of random allocation is the bound of one release: no example is in two batches
     is_sampled = event.selection != "full" and not event.is_epoch
     if is_sampled and event.law in _AMPLIFIED and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
         if event.selection == "poisson_replace":
@@ -146,7 +146,7 @@ def _laplace(noise: Array) -> Array:
 
 
 def _none(noise: Array) -> Array:
-    """Exact answers: infinite divergences."""
+    """Exact releases: infinite divergences."""
     return np.full(ORDERS.shape, math.inf)
 
 
@@ -155,7 +155,7 @@ def _quadratic(noise: Array) -> Array:
     return ORDERS / (2 * noise**2)
 
 
-# a law that is not here has no price, and no other one's
+# a law that is not here has no cost, and no other one's
 _CURVES = {"gaussian": _quadratic, "zcdp": _quadratic, "laplace": _laplace, "none": _none}
 
 
@@ -171,7 +171,7 @@ def _sampled(event: Event) -> Array:
     t = np.logaddexp(math.log1p(-event.inclusion_rate), log_rate + u)
     forward = curve + log_rate + u - t
     back, backward = t, forward
-    if event.selection == "poisson":  # the other direction has its own, smaller curve
+    if event.selection == "poisson":  # the other direction has a smaller curve
         back = -np.log1p(event.inclusion_rate * np.expm1(-u))
         backward = log_weight + 2 * log_rate + log_profile_back(event, u) - 2 * (u - back)
     result = np.full(ORDERS.shape, math.inf)

@@ -21,7 +21,7 @@ from fedpriv.privacy.accounting.events import Event
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 _ROOM = 16  # rows, at first
-_MOST_CHANGES = 100  # releases whose rows are remembered until somebody asks for the largest epsilon
+_MOST_CHANGES = 100  # releases for which rows are kept until the largest epsilon is requested
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class RunningTotals:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all releases had unsampled Gaussian noise, for which the quick bound is exact."""
+        """True if all releases had unsampled Gaussian noise, for which the quick bound is exact."""
         return bool(np.isfinite(self._common.mu2).all() and np.isfinite(self._individual.mu2).all())
 
     @property
@@ -181,13 +181,13 @@ class RunningTotals:
 
 @lru_cache(maxsize=4)
 def price_of(events: tuple[Event, ...]) -> Totals:
-    """Returns the quick prices of events, a row for each; read-only and cached, since most rounds cost the same."""
+    """Returns the quick costs of events, a row for each; read-only and cached, since most rounds cost the same."""
     pure = [rdp.pure(event) for event in events]
     mu2 = [event.noise**-2 if _closed(event) else math.inf for event in events]
     return Totals(rdp.curves(events), np.array(pure), np.array(mu2))
 
 
 def _closed(event: Event) -> bool:
-    """Whether the Gaussian ratio of an event is its exact price."""
-    # infinite noise releases nothing, whatever its law
+    """True if the Gaussian ratio of an event is its exact cost."""
+    # infinite noise releases nothing, for any law
     return event.composes_exactly or event.noise == math.inf

@@ -1,4 +1,4 @@
-"""The price of trying several settings and publishing one result, where the number of trials stays secret.
+"""The cost of trying several settings and publishing one result, where the number of trials stays secret.
 
 A search draws a number K of trials in secret, makes K runs with settings drawn independently from a public
 distribution, and publishes the best run by its score; the score is a function of what that run released. If one run is
@@ -70,6 +70,12 @@ class NegativeBinomial:
 
     Raises:
         ConfigError: a number is out of range.
+
+    Examples:
+        >>> from fedpriv.privacy.accounting.search import NegativeBinomial
+        >>> number = NegativeBinomial(mean=10.0)
+        >>> number.draw(0.0), number.draw(0.5) >= 1
+        (1, True)
     """
 
     mean: Positive
@@ -77,9 +83,11 @@ class NegativeBinomial:
 
     def __post_init__(self) -> None:
         if not 1 < self.mean <= _MOST_TRIALS:
-            raise ConfigError("trials", self.mean, f"expect more than 1 and at most {_MOST_TRIALS} trials")
+            raise ConfigError(
+                "trials", self.mean, f"the expected number of trials must be more than 1 and at most {_MOST_TRIALS}"
+            )
         if self.shape not in (0, 1):
-            raise ConfigError("trials.shape", self.shape, "0 (logarithmic) or 1 (geometric)")
+            raise ConfigError("trials.shape", self.shape, "must be 0 (logarithmic) or 1 (geometric)")
 
     @property
     def gamma(self) -> float:
@@ -124,13 +132,18 @@ class PoissonTrials:
 
     Raises:
         ConfigError: it is out of range.
+
+    Examples:
+        >>> from fedpriv.privacy.accounting.search import PoissonTrials
+        >>> PoissonTrials(mean=3.0).draw(0.0)
+        0
     """
 
     mean: Positive
 
     def __post_init__(self) -> None:
         if not self.mean <= _MOST_TRIALS:
-            raise ConfigError("trials", self.mean, f"expect at most {_MOST_TRIALS} trials")
+            raise ConfigError("trials", self.mean, f"the expected number of trials must be at most {_MOST_TRIALS}")
 
     def draw(self, uniform: float) -> int:
         """Returns the smallest k with ``P(K <= k) >= uniform``."""
@@ -161,7 +174,7 @@ def hidden(number: NumberOfTrials, histories: Sequence[History], delta: float) -
 
     Args:
         number: Distribution of the number of trials.
-        histories: Histories of one trial, of which one costs at least what any unit pays.
+        histories: Histories of one trial; one of them costs at least the maximum over units.
         delta: Failure probability.
     """
     return max((float(rdp.epsilons(number.curve(rdp.total(history)), delta)) for history in histories), default=0.0)

@@ -1,7 +1,7 @@
 """Bounds on ``E (1/k sum_i W_i)_+`` for independent ``W_i = exp(mu Z - mu^2/2) - c exp(-mu Z - mu^2/2)``, Z normal.
 
 This is the delta at ``c = e^epsilon`` of an epoch of random allocation where one example is replaced by another (see
-`allocation_replace`). The W are of both signs, so that relative errors of values say nothing. What is used instead:
+`allocation_replace`). The W have both signs, so relative errors of values are meaningless. Instead:
 ``x -> x_+`` is convex *and increasing*. So an upper bound comes from any law that is larger in the *increasing* convex
 order, that is, whenever
 
@@ -11,8 +11,8 @@ order, that is, whenever
   ``y >= 0``: the `excess` of a law.
 
 Sums of independent values keep this order. So values are rounded *up*, shares of a split towards the larger value, and
-tails that do not matter are moved up, too. What is left are errors of probabilities. These are sums of nonnegative
-products and err relatively: by `rounding`, for which each law keeps a bound. The result is multiplied by one plus it.
+tails that do not matter are moved up, too. Errors of probabilities remain. These are sums of nonnegative
+products with a relative error, `rounding`, for which each law keeps a bound. The result is multiplied by one plus it.
 
 A lower bound comes from the opposite: all values of a cell are replaced by their mean, and values rounded down.
 
@@ -43,7 +43,7 @@ _UNDERFLOW = 1e-20  # more than values times all products of probabilities that 
 _NORMAL = 64.0  # units: relative error of scipy's normal probabilities, which a test holds against 150 digits
 _WIDEST = 0.4  # width of a cell over its distance from the middle
 _MOST_CELLS = 2_000
-_COARSEST = 2.0  # width of the cells of a single term that is added to many, over that of others
+_COARSEST = 2.0  # width of the cells of a single term that is added to many terms, over the width of other cells
 _NONE: Array = np.zeros(0)
 
 
@@ -121,7 +121,7 @@ def lower_line(batches: int, mu: float, factor: float, resolution: float) -> tup
 def _halves(batches: int, difference: Difference) -> tuple[SignedLaw, SignedLaw]:
     """Two laws for sums of about half of the terms; the last addition needs no cells: it is a sum over all pairs."""
     if not _SMALLEST_MU <= difference.mu <= _LARGEST_MU:
-        raise OverflowError("the likelihood ratios are outside the range of floating-point numbers, or hardly differ")
+        raise OverflowError("the likelihood ratios are outside the range of floating-point numbers, or almost equal")
     first = _sum_of(max(1, batches // 2), difference)
     if batches == 1:
         nothing = np.zeros(1)
@@ -204,7 +204,7 @@ def _sum_of(count: int, difference: Difference) -> SignedLaw:
 
 
 def _added(terms: int, difference: Difference) -> SignedLaw:
-    """The law of one W that is added to a sum of many, of whose variance it is a small part: wider cells will do."""
+    """The law of one W, a small part of the variance of a sum of many terms: wider cells are sufficient."""
     return single(difference, difference.resolution * min(math.sqrt(terms), _COARSEST))
 
 
@@ -225,8 +225,8 @@ def _bulk(law: SignedLaw) -> tuple[float, float]:
 def _cell_edges(first: SignedLaw, second: SignedLaw, difference: Difference) -> Array:
     """Ends of the cells of a sum of m terms: as wide as `resolution` times the scale on which its density changes.
 
-    That is the width of the bulk in the middle and, where one term is far from the others, ``mu (U + c V)`` of that
-    term, about mu times the distance from the middle. Where all terms are close to 0, ``U + c V`` is that of each,
+    It is the width of the bulk in the middle and, where one term is far from the others, ``mu (U + c V)`` of that
+    term, about mu times the distance from the middle. Where all terms are close to 0, ``U + c V`` is equal for all,
     with ``(U + c V)^2 = W^2 + 4 c U V`` and ``U V = exp(-mu^2)``.
     """
     centre_1, width_1 = _bulk(first)

@@ -24,14 +24,14 @@ class PrivacySpent:
     Attributes:
         epsilon: Upper bound on the privacy loss of the whole run (natural logarithm); the largest over the clients.
         delta: The delta of (epsilon, delta)-differential privacy.
-        unit: What is protected: one `"sample"`, or everything that one `"client"` holds.
-        relation: Which data sets count as neighbours; in brackets what else they have in common.
+        unit: Privacy unit: one `"sample"`, or everything that one `"client"` holds.
+        relation: Neighbouring relation; in brackets the further facts that neighbours have in common.
         trust: The trust assumption, as text, e.g. `"local"`.
         accountant: Which bound gave the number: `gaussian` (exact), `pld`, `rdp` or `pure`; `none` if infinite.
         per_client: Epsilon of each client.
         non_private: Why epsilon is infinite; empty when it is finite.
         not_covered: Further facts about the data that were revealed and that epsilon does not count.
-        float64_noise: Noise that is added in float64 and then rounded, in words: the price is that of real numbers
+        float64_noise: Noise that is added in float64 and then rounded, in words: the cost is computed for real numbers
             (`fedpriv.privacy.float64_noise`). Empty if all noise is rounded as real numbers are.
     """
 

@@ -1,4 +1,4 @@
-"""Release schemes: one for each kind of trust, with its sensitivity, price and noise in one file.
+"""Release schemes: one for each kind of trust, with sensitivity, cost and noise in one file.
 
 `local`: every client adds noise to its row. `pairwise`: every client adds less noise to its row, and noise that cancels
 between pairs of clients. `sums`: only the sum over clients is released (secure aggregation, or a trusted server). Noise
@@ -16,7 +16,7 @@ from fedpriv.privacy.release.local import LocalRelease
 from fedpriv.privacy.release.pairwise import PairwiseRelease
 from fedpriv.privacy.release.scheme import Answer, NoiseStreams, PlannedRelease, ReleaseScheme
 from fedpriv.privacy.release.sums import SumRelease
-from fedpriv.privacy.settings import Local, Privacy
+from fedpriv.privacy.settings import Central, Local, Privacy, SecureAggregation
 
 __all__ = ["Answer", "NoiseStreams", "PlannedRelease", "ReleaseScheme", "release_scheme"]
 
@@ -27,15 +27,15 @@ def release_scheme(privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> 
     Args:
         privacy: The privacy settings.
         sizes: Public number of examples of each client.
+
+    Raises:
+        ConfigError: the trust has no release scheme.
     """
-    if privacy.trust.sums_only:
+    trust = privacy.trust
+    if isinstance(trust, Central | SecureAggregation):
         return SumRelease(privacy, sizes)
-    if isinstance(privacy.trust, Pairwise):
+    if isinstance(trust, Pairwise):
         return PairwiseRelease(privacy, sizes)
-    if isinstance(privacy.trust, Local):
+    if isinstance(trust, Local):  # pyright: ignore[reportUnnecessaryIsInstance] - a trust may be added
         return LocalRelease(privacy, sizes)
-    raise ConfigError(
-        "privacy.trust",
-        str(privacy.trust),
-        "has no release scheme; write one in fedpriv/privacy/release",
-    )
+    raise ConfigError("privacy.trust", str(trust), "has no release scheme; write one in fedpriv/privacy/release")

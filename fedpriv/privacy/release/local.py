@@ -1,4 +1,4 @@
-"""Trust `local`: every client adds noise to its own row before the row leaves it.
+"""Trust `local`: every client adds noise to its row before sending it.
 
 For participant i, with clipped sum x_i, public factor f_i and sensitivity S of the clipped sum:
 
@@ -26,7 +26,7 @@ class LocalRelease(ReleaseScheme):
     def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
         """See `ReleaseScheme`."""
         if answer.excluded:
-            raise PrivacyError("only where every two clients share a secret may pairs be left out")
+            raise PrivacyError("pairs can be left out only if every two clients share a secret")
         noise = self.relative_noise(answer)
         return PlannedRelease.of(answer, self.record(answer, noise), noise)
 

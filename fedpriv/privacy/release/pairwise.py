@@ -75,15 +75,15 @@ class PairwiseRelease(ReleaseScheme):
     def _check_participants(self, answer: Answer, pairs: Pairs) -> None:
         if self.privacy.over_time is not None and len(answer.clients) < self.n_clients:
             raise PrivacyError(
-                f"round {answer.round} has {len(answer.clients)} of {self.n_clients} clients: noise of pairs that "
-                "cancels over time has a price only if all take part in every round"
+                f"round {answer.round} has {len(answer.clients)} of {self.n_clients} clients: correlated "
+                "pairwise noise has a known privacy cost only if all clients take part in every round"
             )
         if answer.excluded and pairs.edges is not None:
-            raise PrivacyError("only where every two clients share a secret may pairs be left out")
+            raise PrivacyError("pairs can be left out only if every two clients share a secret")
 
     def _pairs_for_query(self, query: str) -> Pairs:
         """Returns the pairwise noise of a query: statistics, which clients use by themselves, have a separate ratio."""
-        assert self._pairs is not None  # answers of runs without privacy have no price
+        assert self._pairs is not None  # queries of runs without privacy have no cost
         if query.startswith("statistic:"):
             return replace(self._pairs, ratio=self.privacy.statistics.ratio)
         return self._pairs
@@ -111,7 +111,7 @@ class PairwiseRelease(ReleaseScheme):
         assert pairs is not None
         if pairs.ratio == 0:
             return None
-        # sites leave out the pairs of those who have signed that they do not answer
+        # sites leave out the pairs of clients that declared, signed, that they do not answer
         if self.streams.pair_secrets is None:
             participants = planned.clients
         elif record.clients is None:
@@ -149,7 +149,7 @@ class PairwiseRelease(ReleaseScheme):
 
 
 def _row_factors(pairs: Pairs, factors: Sequence[float]) -> Sequence[float]:
-    """Returns the factor of each row's noise: both clients of a pair add the same, so all get that of the largest."""
+    """Returns the factor of each row's noise: both clients of a pair add the same noise, so all get the largest."""
     if pairs.ratio > 0:
         return [max(factors, default=1.0)] * len(factors)
     return factors

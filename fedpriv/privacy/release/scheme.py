@@ -1,4 +1,4 @@
-"""The base class of release schemes, and the dataclasses of answers, planned releases and random streams."""
+"""The base class of release schemes, and the dataclasses of queries, planned releases and random streams."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from fedpriv.privacy.schedules import LEAST_SHARE
 from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, FullBatch, Poisson, Privacy, Sampling
 from fedpriv.randomness.streams import PairSecrets, Randomness
 
-# answers that use all of a client's examples, however batches are drawn
+# queries that use all of a client's examples, independent of the sampling of batches
 _UNSAMPLED = frozenset({"message", "full_gradient"})
 _ONCE_A_ROUND = frozenset({"gradient", "client_gradient", "message"})
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Names one answer of a run, and with it the answer's noise and ledger record.
+    """The name of one query of a run, and with it of its noise and ledger record.
 
     Attributes:
         round: The round, from 0.
-        index: Number of the answer within its round, from 0.
+        index: Number of the query within its round, from 0.
         query: The query, e.g. `"gradient"`.
         clients: Numbers of the round's participants, in all processes.
         clip: The bound on each unit's contribution.
         budget_share: Share of the budget, relative to a gradient of the same round, which has 1.
-        excluded: Those of `clients` that have signed beforehand that they do not answer.
+        excluded: Members of `clients` that declared, signed, before the round that they do not answer.
     """
 
     round: int
@@ -55,17 +55,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """One release before it is made: who takes part, the clip bound, the noise, and the line that the ledger gets.
+    """One release before it is made: its participants, clip bound, noise, and ledger line.
 
-    Two are equal if they differ in nothing but the round in which they were priced.
+    Two are equal if they differ only in the round for which their cost was computed.
 
     Attributes:
         record: The ledger's record, without a checksum.
         clients: Numbers of the round's participants.
         clip: The bound on each unit's contribution.
-        noise: Noise scale over the sensitivity of a row with factor 1; 0 for an answer without noise.
+        noise: Noise scale over the sensitivity of a row with factor 1; 0 for a query without noise.
         factors: Public factor of each participant's row, where the record depends on them; else empty.
-        answer: The answer that was priced.
+        answer: The query with this cost.
     """
 
     record: Record
@@ -77,7 +77,7 @@ class PlannedRelease:
 
     @staticmethod
     def of(answer: Answer, record: Record, noise: float, factors: Sequence[float] = ()) -> PlannedRelease:
-        """Returns the release of an answer with its price."""
+        """Returns the planned release of a query with its cost."""
         return PlannedRelease(record, answer.clients, answer.clip, noise, tuple(factors), answer)
 
     def in_round(self, round_index: int) -> PlannedRelease:
@@ -122,7 +122,7 @@ class NoiseStreams:
 
 
 class ReleaseScheme(ABC):
-    """Prices the answers of a run and adds their noise. Prices are functions of public numbers, never of data.
+    """Computes the cost of a run's queries and adds their noise. Costs are functions of public numbers, never of data.
 
     Args:
         privacy: The privacy settings.
@@ -130,7 +130,7 @@ class ReleaseScheme(ABC):
     """
 
     sums_only = False
-    """Whether only the sum over clients is released."""
+    """True if only the sum over clients is released."""
 
     def __init__(self, privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> None:
         self.privacy = privacy
@@ -143,16 +143,16 @@ class ReleaseScheme(ABC):
 
     @abstractmethod
     def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
-        """Returns an answer with its noise and its record.
+        """Returns a query result with its noise and its record.
 
         Args:
-            answer: The answer.
+            answer: The query.
             factors: Public number by which each participant's row is multiplied: row i has sensitivity
                 `factors[i] * privacy.sensitivity_of(answer.clip)`.
 
         Raises:
             ConfigError: there is no noise multiplier yet, or a budget share is out of range.
-            PrivacyError: the answer has no price with these participants.
+            PrivacyError: no cost is known for this query with these participants.
         """
 
     @abstractmethod
@@ -190,7 +190,7 @@ class ReleaseScheme(ABC):
         Args:
             planned: The release.
             factors: Public number by which each participant's row was multiplied.
-            positions: Indices into `planned.clients` of the participants whose rows these are.
+            positions: Indices into `planned.clients` of the participants of these rows.
         """
 
     def depends_on_clients(self, query: str) -> bool:
@@ -203,16 +203,16 @@ class ReleaseScheme(ABC):
         return self
 
     def sampling_of(self, query: str) -> Sampling:
-        """Returns how the examples behind an answer are drawn."""
+        """Returns the sampling of the examples of a query."""
         if query in _UNSAMPLED:
             return FullBatch()
         return self.privacy.sampling
 
     def unprotected(self, answer: Answer) -> PlannedRelease:
-        """Returns an answer without noise, or with a paper's: its epsilon is infinite."""
+        """Returns a query result without noise, or with a paper's noise: its epsilon is infinite."""
         published = self.privacy.published
         if published is None:
-            reason = "exact answers, no noise"
+            reason = "exact query results, no noise"
         else:
             reason = published.why_not
         record = self._record(answer, 0.0, self.privacy.clip.bound)
@@ -220,7 +220,7 @@ class ReleaseScheme(ABC):
         return PlannedRelease.of(answer, record, 0.0)
 
     def relative_noise(self, answer: Answer) -> float:
-        """Returns noise scale over sensitivity of an answer: the noise multiplier over its share of the budget.
+        """Returns noise scale over sensitivity of a query: the noise multiplier over its share of the budget.
 
         Raises:
             ConfigError: there is no noise multiplier yet, a share is out of range, or noise that is correlated between
@@ -230,7 +230,7 @@ class ReleaseScheme(ABC):
         if privacy.noise_multiplier is None:
             raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
         if privacy.allocation_rounds is not None:
-            round_index -= round_index % privacy.allocation_rounds  # one price an epoch, so one noise an epoch
+            round_index -= round_index % privacy.allocation_rounds  # one cost per epoch, so one noise level per epoch
         share = answer.budget_share * privacy.schedule.share(round_index)
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
             limits = f"from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}"
@@ -241,17 +241,17 @@ class ReleaseScheme(ABC):
         return privacy.noise_multiplier / share
 
     def growth_over_time(self, round_index: int) -> float:
-        """Returns the variance of a round's noise over that of its unit noise: 1 unless rounds are correlated."""
+        """Returns the variance of a round's noise over its unit noise's variance: 1 unless rounds are correlated."""
         if self.privacy.over_time is None:
             return 1.0
         return float(spread(self.privacy.over_time.factor, round_index + 1)[-1])
 
     def record(self, answer: Answer, noise_multiplier: PerClient) -> Record:
-        """Returns the ledger's record of a noised answer.
+        """Returns the ledger's record of a noised query result.
 
         Args:
-            answer: The answer.
-            noise_multiplier: Noise scale over each answering client's own sensitivity; one number where all have the
+            answer: The query.
+            noise_multiplier: Noise scale over the sensitivity of each answering client; one number where all have the
                 same.
         """
         return self._record(answer, noise_multiplier, answer.clip.bound * (1 + ROUNDING))
@@ -299,13 +299,13 @@ class ReleaseScheme(ABC):
         )
 
     def _check_block(self, answer: Answer, time: CorrelatedNoise) -> None:
-        """Refuses participants that are not the block of clients whose turn it is, if blocks of clients take turns."""
+        """Raises if blocks of clients take turns and the participants are not the block of this round."""
         takes_turns = time.separation > 1 and not (
             self.privacy.unit == "sample" and isinstance(self.privacy.sampling, Cyclic)
         )
         if takes_turns and list(answer.clients) != list(range(time.slot, self.n_clients, time.separation)):
             raise PrivacyError(
-                f"round {answer.round}: those who take part are none of the {time.separation} blocks of clients"
+                f"round {answer.round}: its participants are not one of the {time.separation} blocks of clients"
             )
 
 
@@ -315,7 +315,7 @@ def has_own_rates(scheme: ReleaseScheme, query: str) -> bool:
 
 
 def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
-    """Refuses a query that correlated noise, or cyclic batches, do not cover.
+    """Raises for a query that correlated noise, or cyclic batches, do not cover.
 
     Raises:
         ConfigError: the query is not the only gradient or message of its round.
@@ -326,11 +326,11 @@ def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
     if index == 0:
         answer = query
     else:
-        answer = f"{query}, answer {index + 1} of a round"
-    fix = "noise that is correlated between rounds, and cyclic batches, cover one gradient or message a round"
+        answer = f"{query}, query {index + 1} of a round"
+    fix = "correlated noise and cyclic batches cover one gradient or message per round"
     if noise.factor == INDEPENDENT:
-        raise ConfigError("privacy.sampling", answer, f"{fix}: use a strategy that asks no more, or poisson batches")
-    raise ConfigError("privacy.noise", answer, f"{fix}: use a strategy that asks no more, or independent noise")
+        raise ConfigError("privacy.sampling", answer, f"{fix}: use a strategy with only that, or poisson batches")
+    raise ConfigError("privacy.noise", answer, f"{fix}: use a strategy with only that, or independent noise")
 
 
 def compact(values: Sequence[float]) -> PerClient:

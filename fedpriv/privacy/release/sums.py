@@ -9,8 +9,8 @@ clients):
 Every participant adds a share of the noise inside the sum, and the shares of h of them already add up to sigma. The
 sum of all m shares is drawn as one.
 
-Guarantee: Y, and all that is computed from it, is a Gaussian mechanism of each client's data with noise multiplier
-z / share, against any observer that sees no single row, and any m - h participants together. All rows of an answer are
+Guarantee: Y, and all that is computed from it, is a Gaussian mechanism of each client's data with noise multiplier z /
+share, against any observer that sees no single row, and any m - h participants together. All rows of a query result are
 Y / m.
 """
 
@@ -39,7 +39,7 @@ class SumRelease(ReleaseScheme):
     def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
         """See `ReleaseScheme`."""
         if answer.excluded:
-            raise PrivacyError("only where every two clients share a secret may pairs be left out")
+            raise PrivacyError("pairs can be left out only if every two clients share a secret")
         noise = self.relative_noise(answer)
         return PlannedRelease.of(answer, self.record(answer, noise), noise)
 
@@ -85,7 +85,7 @@ class SumRelease(ReleaseScheme):
     def _senders(self, clients: Sequence[int]) -> int:
         """Returns the number of clients that send a share of the noise.
 
-        These are all clients if the noise must cancel that of earlier rounds.
+        These are all clients if the noise must cancel noise of earlier rounds.
         """
         if self.privacy.over_time is None:
             return len(clients)

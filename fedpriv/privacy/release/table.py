@@ -1,4 +1,4 @@
-"""The releases of a plan as a table: each kind is priced once, and a run looks up the kind of each answer."""
+"""The releases of a plan as a table: costs are computed once per kind, and a run looks up the kind of each query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReleaseTable:
         return ReleaseTable(kinds, columns.with_kinds(tuple(kind.record.changed(round=0) for kind in kinds)))
 
     def find(self, round_index: int, query: str, index: int) -> PlannedRelease | None:
-        """Returns the release of an answer; None if the plan has no such answer."""
+        """Returns the release of a query; None if the plan has no such query."""
         for position in self.records.positions(round_index):
             kind = self.kinds[self.records.numbers[position]]
             if kind.record.index == index and kind.record.query == query:
@@ -42,7 +42,7 @@ class ReleaseTable:
         return ReleaseTable(self.kinds, self.records.since(round_index))
 
     def priced(self, scheme: ReleaseScheme) -> ReleaseTable:
-        """Returns the same releases with the prices and the noise of another scheme."""
+        """Returns the same releases with the costs and the noise of another scheme."""
         kinds = list[PlannedRelease]()
         for kind in self.kinds:
             priced = scheme.price(kind.answer, kind.factors)

@@ -1,1 +1,1 @@
-"""Questions and replies over Flower (flower.ai), the extra `fedpriv[flower]`."""
+"""Requests and replies over Flower (flower.ai), with the extra `fedpriv[flower]`."""

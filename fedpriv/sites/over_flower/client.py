@@ -21,11 +21,11 @@ def card(message: Message, context: Context) -> Message:
 
 @app.query("round")
 def answer(message: Message, context: Context) -> Message:
-    """Replies to a question with the site's answer; with no bytes where its worker does not run."""
+    """Replies to a request with the site's reply, or with no bytes if its worker is not running."""
 
     def ask_worker(folder: Path) -> bytes:
         question = message.content["fedpriv"]["bytes"]
-        # the server may send another type; anything but bytes is no question
+        # the server may send another type; only bytes are a request
         if isinstance(question, bytes):
             return ask(folder, question)
         return b""
@@ -37,6 +37,6 @@ def _reply(message: Message, context: Context, read_content: Callable[[Path], by
     """Replies with `read_content(folder)`, where `folder` is the site's; with no bytes if that fails."""
     try:
         content = read_content(Path(str(context.node_config["site"])))
-    except Exception:  # whatever it is, Flower would send its text to the server
+    except Exception:  # for any exception, Flower would send its text to the server
         content = b""
     return Message(RecordDict({"fedpriv": ConfigRecord({"bytes": content})}), reply_to=message)

@@ -1,4 +1,4 @@
-"""Flower's server app: a process that the SuperLink starts, in which a federation trains."""
+"""Flower's server app: a process that the SuperLink starts and in which a federation trains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = ServerApp()
 
 
 class OverFlower:
-    """Transport over Flower: carries questions to the SuperNodes of sites, which it identifies by their cards.
+    """Transport over Flower: carries requests to the SuperNodes of sites, which it identifies by their cards.
 
     Args:
         grid: Flower's grid of nodes.
@@ -34,7 +34,7 @@ class OverFlower:
         self._grid = grid
         self._cards = list(cards)
         self._wait = wait
-        self._site_by_node: dict[int, int | None] = {}  # None for a node with no card of a site
+        self._site_by_node: dict[int, int | None] = {}  # None for a node without a site's card
         deadline = time.monotonic() + wait
         while len(self._nodes()) < len(cards) and time.monotonic() < deadline:
             time.sleep(_POLL)
@@ -44,7 +44,7 @@ class OverFlower:
         nodes = self._nodes()
         messages = {nodes[site]: data for site, data in questions.items() if site in nodes}
         replies = self._exchange("query.round", messages)
-        # a reply without bytes is the one of a site whose worker does not run
+        # a reply without bytes comes from a site with no running worker
         return {site: replies[node] for site, node in nodes.items() if replies.get(node)}
 
     def _nodes(self) -> dict[int, int]:
@@ -65,7 +65,7 @@ class OverFlower:
         }
 
     def _site_number(self, data: bytes) -> int | None:
-        """Returns the number of the site with this card; None if it is no card of the federation."""
+        """Returns the number of the site with this card; None if the card is not part of the federation."""
         try:
             card = SiteDescriptor.model_validate_json(data)
         except ValidationError:
@@ -75,7 +75,7 @@ class OverFlower:
         return None
 
     def _exchange(self, kind: str, messages: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Sends a message to each node; returns the replies that come in time, by node."""
+        """Sends a message to each node; returns the replies that arrive in time, by node."""
         outgoing = [
             Message(RecordDict({"fedpriv": ConfigRecord({"bytes": data})}), node, kind, ttl=self._wait)
             for node, data in messages.items()

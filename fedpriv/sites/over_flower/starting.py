@@ -40,7 +40,7 @@ wait = 120.0
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment for Flower's programs, in which they send no telemetry and install nothing."""
+    """Returns the environment for Flower's programs, which disables telemetry and installations."""
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -51,10 +51,10 @@ def environment() -> dict[str, str]:
 
 
 def program(name: str) -> str:
-    """Returns the path of one of Flower's programs; its bare name if it is not beside this Python.
+    """Returns the path of one of Flower's programs; its bare name if it is not next to this Python.
 
     Raises:
-        FedprivError: Flower is not installed.
+        FedprivError: If Flower is not installed.
     """
     if importlib.util.find_spec("flwr") is None:
         raise FedprivError("Flower is not installed: pip install 'fedpriv[flower]'")
@@ -65,10 +65,10 @@ def program(name: str) -> str:
 
 
 def check_address(address: str, certificates: Path | None) -> None:
-    """Refuses to send anything over a network without TLS.
+    """Raises an error for connections over a network without TLS.
 
     Raises:
-        ConfigError: there are no certificates, and the address is of another machine.
+        ConfigError: If there are no certificates and the address belongs to another machine.
     """
     host = address.rpartition(":")[0].strip("[]")
     try:
@@ -76,7 +76,7 @@ def check_address(address: str, certificates: Path | None) -> None:
     except ValueError:
         is_local = False
     if certificates is None and not is_local:
-        fix = "is another machine: give --root-certificates, so that it is known to be the server and nobody listens"
+        fix = "is another machine: add --root-certificates, which authenticates the server and encrypts the connection"
         raise ConfigError("--superlink", address, fix)
 
 
@@ -91,8 +91,8 @@ def supernode(folder: Path, superlink: str, certificates: Path | None, log: Path
         port: Port on this machine, for its own programs.
 
     Raises:
-        ConfigError: the address is of another machine, and there are no certificates.
-        FedprivError: Flower is not installed.
+        ConfigError: If the address belongs to another machine and there are no certificates.
+        FedprivError: If Flower is not installed.
     """
     check_address(superlink, certificates)
     key = folder / NODE_KEY
@@ -107,16 +107,16 @@ def supernode(folder: Path, superlink: str, certificates: Path | None, log: Path
 
 
 def start_run(folder: Path, superlink: str, certificates: Path | None, wait: float) -> str:
-    """Has the SuperLink start a federation's server; returns the number of the run.
+    """Starts a federation's server at the SuperLink; returns the number of the run.
 
     Args:
         folder: The federation's folder.
         superlink: Address of the SuperLink, host:port.
         certificates: See `supernode`.
-        wait: Seconds for a round's replies.
+        wait: Seconds to wait for a round's replies.
 
     Raises:
-        FedprivError: the SuperLink does not start it.
+        FedprivError: If the SuperLink does not start it.
     """
     check_address(superlink, certificates)
     run_config = {"folder": str(folder.absolute()), "wait": wait}

@@ -1,1 +1,1 @@
-"""Questions and replies over Eclipse Zenoh (zenoh.io), the extra `fedpriv[zenoh]`."""
+"""Requests and replies over Eclipse Zenoh (zenoh.io), with the extra `fedpriv[zenoh]`."""

@@ -1,8 +1,8 @@
 """Keys, signing requests and certificates (X.509) for mutual TLS between organisations.
 
-A party makes a private key and a signing request. An authority signs it: the organisation's, or one that the owner of
-the federation makes. A plan names each certificate by its common name and its public key, so that it is the same
-whoever signs, and a renewed certificate of the same key needs no new plan.
+A party creates a private key and a signing request. An authority signs it: either the organisation's authority, or one
+that the owner of the federation creates. A plan names each certificate by its common name and its public key. It is
+therefore independent of the signing authority, and a renewed certificate with the same key needs no new plan.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from fedpriv.sites.over_zenoh.signatures import fingerprint, read_private_key
 from fedpriv.storage import files
 
 KEY, REQUEST, CERTIFICATE, AUTHORITY = "key.pem", "request.pem", "certificate.pem", "authority.pem"
-_AUTHORITY_KEY = "authority_key.pem"  # in the folder of the authority alone
-_CLOCKS = timedelta(hours=1)  # by which clocks may differ
+_AUTHORITY_KEY = "authority_key.pem"  # only in the folder of the authority
+_CLOCKS = timedelta(hours=1)  # largest difference between clocks
 
 
 def make_request(folder: Path, name: str, hosts: Sequence[str] = ()) -> CertificatePin:
-    """Makes a private key and a signing request in a folder that its owner alone can read.
+    """Creates a private key and a signing request in a folder that only its owner can read.
 
     Args:
-        folder: Where `key.pem` and `request.pem` are written; made if there is none.
+        folder: Folder for `key.pem` and `request.pem`; created if it does not exist.
         name: Common name of the certificate.
-        hosts: Names and IP addresses under which others connect to this party; none if it only connects to others.
+        hosts: Names and IP addresses under which others connect to this party; empty if it only connects to others.
 
     Returns:
-        What a plan says about the certificate.
+        The certificate's pin, for the plan.
 
     Raises:
-        FedprivError: the folder has a key already.
+        FedprivError: If the folder already has a key.
     """
     if (folder / KEY).exists():
-        raise FedprivError(f"{folder / KEY} exists; a plan may name it, so remove it yourself if you want another key")
+        raise FedprivError(f"{folder / KEY} exists, and a plan may name it: delete it yourself to create another key")
     key = ec.generate_private_key(ec.SECP256R1())
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
     if hosts:
@@ -61,16 +61,16 @@ def make_request(folder: Path, name: str, hosts: Sequence[str] = ()) -> Certific
 
 
 def make_authority(folder: Path, name: str, days: int) -> str:
-    """Makes an authority that signs certificates: `authority.pem` for everybody, `authority_key.pem` for its owner.
+    """Creates an authority that signs certificates: `authority.pem` is public, `authority_key.pem` is for its owner.
 
     Returns:
         The fingerprint of its public key.
 
     Raises:
-        FedprivError: the folder has an authority already.
+        FedprivError: If the folder already has an authority.
     """
     if (folder / _AUTHORITY_KEY).exists():
-        raise FedprivError(f"{folder / _AUTHORITY_KEY} exists; choose another folder for a new authority")
+        raise FedprivError(f"{folder / _AUTHORITY_KEY} exists; use another folder for a new authority")
     key = ec.generate_private_key(ec.SECP256R1())
     usage = x509.KeyUsage(
         digital_signature=False,
@@ -94,34 +94,34 @@ def make_authority(folder: Path, name: str, days: int) -> str:
 
 
 def sign_request(authority: Path, request: Path, days: int) -> tuple[x509.Certificate, Path]:
-    """Signs a request with an authority that `make_authority` has made.
+    """Signs a request with an authority from `make_authority`.
 
     Args:
         authority: The folder of the authority.
         request: The signing request, PEM.
-        days: For how many days the certificate is valid; not longer than the authority's.
+        days: Number of days for which the certificate is valid, at most until the authority's certificate expires.
 
     Returns:
         The certificate, and the file in `authority` to which it was written.
 
     Raises:
-        FedprivError: a file cannot be read, or the request is not signed by its own key.
+        FedprivError: If a file cannot be read, or the request is not signed by its own key.
     """
     issuer = read_certificate(authority / AUTHORITY)
     key = read_private_key(authority / _AUTHORITY_KEY)
     try:
         asked = x509.load_pem_x509_csr(request.read_bytes())
     except ValueError as error:
-        raise FedprivError(f"{request} is no signing request in PEM ({error})") from None
+        raise FedprivError(f"{request} is not a signing request in PEM ({error})") from None
     if not asked.is_signature_valid:
-        raise FedprivError(f"{request} is not signed by its own key: ask for another one")
+        raise FedprivError(f"{request} is not signed with its own key: request another one")
     name = _common_name(asked.subject, request)
     public_key = asked.public_key()
     builder = _builder(_name(name), issuer.subject, public_key, days, issuer.not_valid_after_utc)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     usage = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
-    # of what the request asks for, the names of hosts only: never to be an authority itself
+    # from the request, only the host names are used: the certificate can never be an authority itself
     hosts = hosts_of(asked.extensions)
     if hosts:
         builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
@@ -133,19 +133,19 @@ def sign_request(authority: Path, request: Path, days: int) -> tuple[x509.Certif
 
 
 def install(folder: Path, certificate: Path, authority: Path, key: Path | None = None) -> CertificatePin:
-    """Copies a certificate, the authority's, and maybe a key into a folder, as `credentials_in` reads them.
+    """Copies a certificate, its authority's, and possibly a key into a folder for `credentials_in`.
 
     Args:
-        folder: The folder, which has the private key that `make_request` made, if `key` is None.
-        certificate: The signed certificate, followed by those between it and the authority, PEM.
+        folder: The folder; it must contain the private key from `make_request` if `key` is None.
+        certificate: The signed certificate, followed by any between it and the authority, PEM.
         authority: The authority's certificate, PEM.
-        key: The private key, PEM; None for the one in the folder.
+        key: The private key, PEM; None uses the key in the folder.
 
     Returns:
-        What a plan says about the certificate.
+        The certificate's pin, for the plan.
 
     Raises:
-        FedprivError: a file cannot be read, or the certificate is of another key.
+        FedprivError: If a file cannot be read, or the certificate belongs to another key.
     """
     if key is None:
         private = read_private_key(folder / KEY)
@@ -153,7 +153,7 @@ def install(folder: Path, certificate: Path, authority: Path, key: Path | None =
         private = read_private_key(key)
     pin = pin_of(certificate)
     if fingerprint(private.public_key()) != pin.public_key:
-        raise FedprivError(f"{certificate} is the certificate of another private key: sign {folder / REQUEST} again")
+        raise FedprivError(f"{certificate} belongs to another private key: sign {folder / REQUEST} again")
     read_certificate(authority)
     if key is not None:
         _write_private(folder, KEY, key.read_bytes())
@@ -167,48 +167,49 @@ def credentials_in(folder: Path, pin: CertificatePin) -> Credentials:
 
     Args:
         folder: The folder that `install` has filled.
-        pin: What the plan says about the certificate.
+        pin: The certificate's pin in the plan.
 
     Raises:
-        FedprivError: a file is missing, the certificate is not the plan's, or is not valid today.
+        FedprivError: If a file is missing, or the certificate does not match the plan or is not valid today.
     """
     credentials = Credentials(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY)
     credentials.check()
     actual = pin_of(credentials.certificate)
     if actual != pin:
         raise FedprivError(
-            f"{credentials.certificate} is of {actual.common_name}, key {actual.public_key[:23]}...; the plan names "
-            f"{pin.common_name}, key {pin.public_key[:23]}...: use the key that the plan names, or make a new plan"
+            f"{credentials.certificate} is for {actual.common_name}, key {actual.public_key[:23]}...; the plan "
+            f"names {pin.common_name}, key {pin.public_key[:23]}...: use the key that the plan names, or make a "
+            "new plan"
         )
     certificate = read_certificate(credentials.certificate)
     if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
         valid = f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}"
         raise FedprivError(
-            f"{credentials.certificate} is valid from {valid}: have {REQUEST} signed again; the plan stays as it is"
+            f"{credentials.certificate} is valid from {valid}: have {REQUEST} signed again; the plan does not change"
         )
     return credentials
 
 
 def planned_pin(folder: Path) -> CertificatePin:
-    """Returns what a plan says about the certificate of this folder, from its signing request if there is none yet.
+    """Returns the pin of this folder's certificate, from its signing request if there is no certificate yet.
 
     Raises:
-        FedprivError: the folder has neither.
+        FedprivError: If the folder has neither.
     """
     if (folder / CERTIFICATE).exists():
         return pin_of(folder / CERTIFICATE)
     request = folder / REQUEST
     if not request.exists():
-        raise FedprivError(f"{folder} holds no certificate and no {REQUEST}: make one with `fedpriv federate keys`")
+        raise FedprivError(f"{folder} has no certificate and no {REQUEST}: create one with `fedpriv federate keys`")
     asked = x509.load_pem_x509_csr(request.read_bytes())
     return CertificatePin(common_name=_common_name(asked.subject, request), public_key=fingerprint(asked.public_key()))
 
 
 def pin_of(certificate: Path) -> CertificatePin:
-    """Returns what a plan says about a certificate: its common name and the fingerprint of its public key.
+    """Returns the pin of a certificate: its common name and the fingerprint of its public key.
 
     Raises:
-        FedprivError: it cannot be read, or has no common name.
+        FedprivError: If it cannot be read, or has no common name.
     """
     first = read_certificate(certificate)
     return CertificatePin(
@@ -220,12 +221,12 @@ def read_certificate(path: Path) -> x509.Certificate:
     """Reads the first certificate of a PEM file.
 
     Raises:
-        FedprivError: there is none.
+        FedprivError: If there is none.
     """
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())[0]
     except ValueError as error:
-        raise FedprivError(f"{path} holds no certificate in PEM ({error})") from None
+        raise FedprivError(f"{path} is not a certificate in PEM ({error})") from None
 
 
 def hosts_of(extensions: x509.Extensions) -> Sequence[str]:
@@ -241,7 +242,7 @@ def hosts_of(extensions: x509.Extensions) -> Sequence[str]:
 def _builder(
     subject: x509.Name, issuer: x509.Name, public_key: PublicKeyTypes, days: int, latest: datetime | None = None
 ) -> x509.CertificateBuilder:
-    """Returns a certificate of these names that is valid from now on for some days, and not after `latest`."""
+    """Returns a certificate builder with these names, valid from now for some days but not after `latest`."""
     now = datetime.now(UTC)
     end = now + timedelta(days=days)
     if latest is not None:
@@ -259,7 +260,7 @@ def _common_name(name: x509.Name, path: Path) -> str:
     values = [str(attribute.value) for attribute in name.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if len(values) != 1:
         raise FedprivError(
-            f"{path} has {len(values)} common names in its subject: access goes by that name, give it one"
+            f"{path} has {len(values)} common names in its subject: it must have one, by which access is granted"
         )
     return values[0]
 
@@ -272,15 +273,15 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise ConfigError("host", host, "give a host name in ASCII letters, or an IP address") from None
+        raise ConfigError("host", host, "must be a host name in ASCII letters, or an IP address") from None
 
 
 def _file_name(common_name: str) -> str:
-    """Returns a file name for a common name, which another organisation chose."""
+    """Returns a file name for a common name that another organisation chose."""
     return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in common_name)[:64]
 
 
 def _write_private(folder: Path, name: str, content: bytes) -> None:
-    """Writes a file that its owner alone can read, as `write_whole` makes all files."""
+    """Writes a file that only its owner can read, as `write_whole` creates all files."""
     folder.mkdir(0o700, parents=True, exist_ok=True)
     files.write_whole(folder / name, content)

@@ -1,6 +1,6 @@
-"""Watches who is connected: each change is logged once, and a party that stays away is a warning with a reason.
+"""Watches connections: each change is logged once, and a lasting disconnection is logged as a warning with a reason.
 
-Zenoh connects in the background, again and again, and reports neither success nor failure.
+Zenoh connects in the background, repeatedly, and reports neither success nor failure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import zenoh
 
 _LOG = logging.getLogger(__name__)
-_POLL = 0.5  # seconds between two looks at the connections
+_POLL = 0.5  # seconds between two checks of the connections
 _PATIENCE = 5.0  # seconds without a connection before the reason is searched for
 _LONGEST = 60.0  # seconds between two searches for the reason
-_LEAVING = 1.0  # seconds for the thread to end; one that waits for a silent host ends with the process
+_LEAVING = 1.0  # seconds for the thread to end; if it waits for a silent host, it ends with the process
 UNKNOWN = "the other end"
 """The name of a party that has no certificate, over plain TCP on one machine."""
 
@@ -35,7 +35,7 @@ class ConnectionWatch:
         connect: Addresses to which this process connects.
         listen: Addresses at which it waits for others to connect.
         credentials: Its files for TLS; None for plain TCP.
-        publish: Is called with all connections, by name, after each look at them; for `fedpriv site status`.
+        publish: Called with all connections, by name, after each check; for `fedpriv site status`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ConnectionWatch:
         self._thread.start()
 
     def expect(self, session: zenoh.Session, names: Collection[str]) -> None:
-        """Watches this session as well, in which these parties are expected, by the names in their certificates."""
+        """Also watches this session, in which these parties are expected, by the names in their certificates."""
         with self._lock:
             self._sessions.append(session)
             for name in names or [UNKNOWN]:
@@ -65,7 +65,7 @@ class ConnectionWatch:
         _on_links(session, self._arrived)
 
     def close(self) -> None:
-        """Ends the thread; call it before the sessions are closed."""
+        """Ends the thread; call it before closing the sessions."""
         self._is_closed.set()
         self._thread.join(_LEAVING)
 
@@ -80,11 +80,11 @@ class ConnectionWatch:
                     connections = dict(self._connections)
                 self._publish(connections)
                 self._is_closed.wait(_POLL)
-        except Exception:  # a watch that fails must not end the rounds
-            _LOG.exception("connections are not watched any more")
+        except Exception:  # a failing watch must not end the rounds
+            _LOG.exception("connections are no longer observed")
 
     def _look(self) -> Sequence[str]:
-        """Looks at the connections, and logs each change; returns the names of the parties that are not connected."""
+        """Checks the connections and logs each change; returns the names of the parties that are not connected."""
         linked = self._linked()
         with self._lock:
             names = [*self._connections]
@@ -93,14 +93,14 @@ class ConnectionWatch:
         return [name for name in names if name not in linked]
 
     def _arrived(self, name: str) -> None:
-        """Notes that a party is connected, however soon it leaves."""
+        """Records that a party is connected, however soon it disconnects."""
         if name in self._connections:
             self._set(name, is_connected=True)
         elif name != UNKNOWN:
-            _LOG.warning("connected: %s, which is in no plan here: it may send nothing", name)
+            _LOG.warning("connected: %s, which is in no plan here, so it can send nothing", name)
 
     def _set(self, name: str, *, is_connected: bool) -> None:
-        """Notes whether a party is connected, and logs a change."""
+        """Records the state of a party's connection and logs a change."""
         with self._lock:
             if self._connections[name].is_connected == is_connected:
                 return
@@ -117,7 +117,7 @@ class ConnectionWatch:
         return {link.auth_identifier or UNKNOWN for session in sessions for link in session.info.links()}
 
     def _search(self, searches: _Searches) -> None:
-        """Searches for the reason why parties are not connected, and logs it."""
+        """Searches for the reason why parties are not connected and logs it."""
         why = self._reason()
         if self._is_closed.is_set():
             return
@@ -141,17 +141,17 @@ class ConnectionWatch:
         strangers = sorted(self._linked() - {*self._connections, UNKNOWN})
         if strangers and not self._listen:
             named = ", ".join(strangers)
-            reasons.append(f"connected to {named} instead, which is in no plan here: correct the address")
+            reasons.append(f"connected to {named}, which is in no plan here: correct the address")
         elif works and not self._listen:
             named = ", ".join(works)
-            reasons.append(f"{named} accepts connections, but not those of fedpriv: compare the versions")
+            reasons.append(f"{named} accepts connections, but not fedpriv's: compare the versions")
         if self._listen:
-            reasons.append(f"no connection from there arrives at {', '.join(self._listen)}")
+            reasons.append(f"no connection from there reaches {', '.join(self._listen)}")
         return "; ".join(reasons)
 
 
 class _Searches:
-    """When to search for a reason, and when to log it: a server that is down for weeks fills no log."""
+    """Determines when to search for a reason and when to log it, with few lines if a server is down for weeks."""
 
     def __init__(self) -> None:
         self._missing: Sequence[str] = ()
@@ -161,7 +161,7 @@ class _Searches:
         self._count = 0
 
     def is_due(self, missing: Sequence[str]) -> bool:
-        """Returns True if the reason is to be searched for now."""
+        """Returns True if it is time to search for the reason."""
         now = time.monotonic()
         if list(missing) != list(self._missing):
             self._missing = list(missing)
@@ -175,7 +175,7 @@ class _Searches:
         return True
 
     def is_news(self, missing: Sequence[str], why: str) -> bool:
-        """Returns True for a new reason, and for the same one the second, fourth, eighth time and so on."""
+        """Returns True for a new reason, and for the same reason the second, fourth, eighth time and so on."""
         text = f"{', '.join(missing)}: {why}"
         if text != self._last:
             self._last = text
@@ -192,17 +192,17 @@ def _log(level: int, text: str, event: str, party: str, why: str = "") -> None:
 
 
 def log_strangers(session: zenoh.Session, known: Collection[str]) -> None:
-    """Logs a warning for each party that connects under a certificate name that no plan here has."""
+    """Logs a warning for each party that connects with a certificate name that is in no plan here."""
 
     def log(name: str) -> None:
         if name not in known and name != UNKNOWN:
-            _LOG.warning("connected: %s, which is in no plan here: it may send nothing", name)
+            _LOG.warning("connected: %s, which is in no plan here, so it can send nothing", name)
 
     _on_links(session, log)
 
 
 def _on_links(session: zenoh.Session, on_arrival: Callable[[str], None]) -> None:
-    """Calls a function with the name of each party that connects, from now on and before."""
+    """Calls a function with the name of each party that is connected or connects later."""
     import zenoh
 
     def handle(event: zenoh.LinkEvent) -> None:

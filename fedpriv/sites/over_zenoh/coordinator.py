@@ -1,4 +1,4 @@
-"""The server's end: asks all sites of a round at once, and brings back the replies that come in time."""
+"""The server's side: sends requests to all sites of a round at once and collects the replies that arrive in time."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _POLL = 0.005  # seconds
-_PATIENCE = 5.0  # seconds before sites that are not connected are named
+_PATIENCE = 5.0  # seconds before the names of unconnected sites are logged
 _MAX_THREADS = 128
 
 
 class OverZenoh:
-    """Transport over Zenoh: sites connect to this session, and are asked by name.
+    """Transport over Zenoh: sites connect to this session and receive requests by name.
 
     Args:
         proposal: The plan.
         listen: Addresses to listen on, such as `tls/0.0.0.0:7447`.
         keys: Folder with the server's certificate; None for plain TCP on this machine alone.
-        wait: Seconds for a reply, and for sites to return whose connections were lost all at once.
-        grace: Seconds to wait for a site whose connection is lost, once each time that it is lost.
+        wait: Seconds to wait for a reply, and for sites to return after all connections were lost at once.
+        grace: Seconds to wait for a site after each loss of its connection.
 
     Raises:
-        ConfigError: an address is of another machine and there is no certificate, or the plan has none.
-        FedprivError: a certificate is not the plan's, or an address is in use.
+        ConfigError: If an address belongs to another machine and there is no certificate, or the plan has none.
+        FedprivError: If a certificate does not match the plan, or an address is in use.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class OverZenoh:
         self._keys = [question_key(proposal.hash, name) for name in self._names]
         self._wait = wait
         self._grace = grace
-        self._away: set[int] = set()  # sites that were waited for, and did not return
+        self._away: set[int] = set()  # sites that did not return within the grace period
 
         credentials = None
         private_key = None
@@ -77,9 +77,9 @@ class OverZenoh:
         self._pool = ThreadPoolExecutor(min(len(self._keys), _MAX_THREADS), thread_name_prefix="ask")
 
     def wait_for_all(self, seconds: float) -> Sequence[str]:
-        """Waits until all sites are connected, at most so many seconds; returns the names of those that are not.
+        """Waits at most `seconds` until all sites are connected; returns the names of those that are not.
 
-        Logs each site that connects and, after some seconds, those that have not.
+        Logs each site that connects and, after some seconds, the sites that have not connected.
         """
         deadline = time.monotonic() + seconds
         missing = {*range(len(self._keys))}
@@ -97,11 +97,11 @@ class OverZenoh:
 
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """See `Transport`."""
-        # a site that is started again comes back; one that was waited for is asked again when it is back
+        # a restarted site reconnects; after a missed grace period it is used again when it is back
         expected = {*questions} - self._away
         missing = self._wait_for(expected, self._grace)
         if missing == expected:
-            # this machine slept, or its network was down: the sites connect again one by one
+            # this machine slept, or its network was down: the sites reconnect one by one
             missing = self._wait_for(expected, self._wait)
         for site in questions:
             if self._is_connected(site):
@@ -109,7 +109,7 @@ class OverZenoh:
                     self._log_connected(site)
                 self._away.discard(site)
             elif site in missing:
-                _LOG.warning("%s is not connected; rounds go on without it until it is", self._names[site])
+                _LOG.warning("%s is not connected; rounds continue without it until it is", self._names[site])
                 self._away.add(site)
         asked = [site for site in questions if site not in self._away]
         replies = self._pool.map(lambda site: self._ask(site, questions[site]), asked)
@@ -127,22 +127,22 @@ class OverZenoh:
         self.close()
 
     def _is_connected(self, site: int) -> bool:
-        status: Any = self._queriers[site].matching_status  # an object, though Zenoh's types say that it is a bool
+        status: Any = self._queriers[site].matching_status  # an object, although Zenoh declares it as bool
         return status.matching
 
     def _log_connected(self, site: int) -> None:
         _LOG.info("connected: %s", self._names[site], extra={"facts": {"event": "connected"}})
 
     def _absence(self, site: int) -> str:
-        """Returns the name of a site that does not answer, and what is known about the reason."""
+        """Returns the name of a site that does not reply, and the reason as far as it is known."""
         name = self._names[site]
         common_name = self._common_names[site]
         if common_name is not None and common_name in {link.auth_identifier for link in self._session.info.links()}:
-            return f"{name} (is connected, but does not answer this plan: its owner may not have accepted it)"
+            return f"{name} (is connected, but does not reply for this plan: its owner may not have accepted it)"
         return f"{name} (no connection; its own log has the reason: fedpriv site status SITE)"
 
     def _wait_for_one(self, sites: Collection[int], seconds: float) -> set[int]:
-        """Waits until one more of these sites is connected; returns those that are not after so many seconds."""
+        """Waits until one more of these sites is connected; returns those that are not after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             missing = {site for site in sites if not self._is_connected(site)}
@@ -151,7 +151,7 @@ class OverZenoh:
             time.sleep(_POLL)
 
     def _wait_for(self, sites: Collection[int], seconds: float) -> set[int]:
-        """Waits until these sites are connected; returns those that are not after so many seconds."""
+        """Waits until these sites are connected; returns those that are not after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             missing = {site for site in sites if not self._is_connected(site)}
@@ -160,7 +160,7 @@ class OverZenoh:
             time.sleep(_POLL)
 
     def _ask(self, site: int, question: bytes) -> bytes | None:
-        """Returns the reply of a site; None if none comes in time that it has signed."""
+        """Returns the reply of a site; None if no signed reply arrives in time."""
         import zenoh
 
         signer = self._signers[site]
@@ -169,7 +169,7 @@ class OverZenoh:
             payload=question,
             attachment=signer.sign_question(question),
             timeout=self._wait,
-            # whoever else answers under this name keeps nobody from hearing the site
+            # other parties that reply under this name must not block the site's reply
             target=zenoh.QueryTarget.ALL,
             consolidation=zenoh.ConsolidationMode.NONE,
         )
@@ -180,14 +180,14 @@ class OverZenoh:
             try:
                 signer.check_reply(signature, question, data)
             except BadSignature as error:
-                _LOG.warning("a reply under the name of %s was ignored: %s", self._names[site], error)
+                _LOG.warning("ignored a reply under the name of %s: %s", self._names[site], error)
                 continue
             return data
         return None
 
 
 def _read(reply: zenoh.Reply) -> tuple[bytes | None, bytes]:
-    """Returns the bytes of a reply and its signature; None for an error, such as the end of the time."""
+    """Returns the bytes of a reply and its signature; None for an error, such as a timeout."""
     sample = reply.ok
     if sample is None:
         return None, b""

@@ -1,6 +1,6 @@
-"""Finds out why a party cannot connect to an address. Zenoh tries again and again, and reports no reason.
+"""Finds the reason why a party cannot connect to an address. Zenoh retries and reports no reason.
 
-A short connection of our own takes the same steps: host name, TCP, TLS with the same certificates. It sends nothing.
+A short separate connection takes the same steps: host name, TCP, TLS with the same certificates. It sends nothing.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 from fedpriv.sites.over_zenoh.link import Credentials, host_and_port
 
 _STEP = 5.0  # seconds for each step
-_VERDICT = 1.0  # seconds in which the other end refuses our certificate, after we accepted its own
-_MAX_HOSTS = 5  # that a message lists
-# numbers of OpenSSL (X509_V_ERR_...)
+_VERDICT = 1.0  # seconds in which the other end may reject our certificate, after we accepted theirs
+_MAX_HOSTS = 5  # number of hosts that a message lists
+# error numbers of OpenSSL (X509_V_ERR_...)
 _NOT_VALID_NOW = {9, 10}
 _OTHER_HOST = {62, 64}
-_NO_SUCH_HOST = "no address is known for {}: correct the host name, or have it entered in the DNS"
-_CLOSED = "nothing listens at {}: the other end is not started, or has another port"
-_SILENT = "{} does not answer: the machine is down, or a firewall drops the connection"
+_NO_SUCH_HOST = "no address is known for {}: correct the host name, or add it to the DNS"
+_CLOSED = "nothing listens at {}: the other end is not running, or uses another port"
+_SILENT = "{} does not respond: the machine is down, or a firewall drops the connection"
 
 
 def why_not_connected(address: str, credentials: Credentials | None) -> str | None:
-    """Returns why no connection to an address is possible, and what to do; None if one is.
+    """Returns the reason why an address cannot be reached, and what to do; None if a connection is possible.
 
     Args:
         address: The address, such as `tls/server.example.org:7447`.
@@ -49,12 +49,12 @@ def why_not_connected(address: str, credentials: Credentials | None) -> str | No
 
 
 def _why_no_tls(connection: socket.socket, host: str, port: int, credentials: Credentials) -> str | None:
-    """Returns why there is no mutual TLS over a connection; None if there is."""
+    """Returns the reason why mutual TLS fails over a connection; None if it succeeds."""
     context = _context(credentials)
     try:
         with context.wrap_socket(connection, server_hostname=host) as tls:
             tls.settimeout(_VERDICT)
-            with suppress(TimeoutError):  # it has accepted our certificate, and waits
+            with suppress(TimeoutError):  # it has accepted our certificate and waits
                 tls.recv(1)
             return None
     except ssl.SSLCertVerificationError as error:
@@ -68,31 +68,31 @@ def _why_no_tls(connection: socket.socket, host: str, port: int, credentials: Cr
             return f"the certificate of the other end is not valid now ({error.verify_message}): compare the clocks"
         return (
             f"the certificate of the other end is not signed by the authority in {credentials.authority} "
-            f"({error.verify_message}): install the authority that signed it, or have it signed by this one"
+            f"({error.verify_message}): install its authority, or have it signed by yours"
         )
     except ssl.SSLError as error:
         reason = (error.reason or "").lower().replace("_", " ")
         if "alert" in reason:
             return (
-                f"the other end refuses the certificate {credentials.certificate} ({reason}): its authority must be "
-                "the one that the other end has installed, and its last day must be to come"
+                f"the other end rejects the certificate {credentials.certificate} ({reason}): it must be signed "
+                "by the authority installed there, and not be expired"
             )
-        return f"there is no TLS at {host}:{port} ({reason}): correct the port"
+        return f"{host}:{port} does not use TLS ({reason}): correct the port"
     except TimeoutError:
-        return f"something listens at {host}:{port}, but begins no TLS: correct the port"
+        return f"{host}:{port} accepts the connection but does not use TLS: correct the port"
     except OSError as error:
         return f"the other end closes the connection ({error.strerror or error})"
 
 
 def _context(credentials: Credentials) -> ssl.SSLContext:
-    """Returns the settings of mutual TLS with these files."""
+    """Returns a context for mutual TLS with these files."""
     context = ssl.create_default_context(cafile=credentials.authority)
     context.load_cert_chain(credentials.certificate, credentials.key)
     return context
 
 
 def _hosts_of(host: str, port: int, credentials: Credentials) -> str:
-    """Returns the hosts in the certificate of the other end, which the authority has signed, as text."""
+    """Returns the hosts in the certificate of the other end, signed by the authority, as text."""
     context = _context(credentials)
     context.check_hostname = False
     certificate: Mapping[str, Any] = {}
@@ -103,4 +103,4 @@ def _hosts_of(host: str, port: int, credentials: Credentials) -> str:
     ):
         certificate = tls.getpeercert() or {}
     hosts = [str(name) for _, name in certificate.get("subjectAltName", ())]
-    return ", ".join(hosts[:_MAX_HOSTS]) or "no host"
+    return ", ".join(hosts[:_MAX_HOSTS]) or "no such host"

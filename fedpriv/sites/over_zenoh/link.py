@@ -1,18 +1,19 @@
-"""Opens Zenoh sessions that hear only known parties: mutual TLS, access by certificate name, bounded messages.
+"""Opens Zenoh sessions for known parties only: mutual TLS, access by certificate name, bounded messages.
 
-A star and a graph use the same link. Whoever answers declares a queryable for a key expression, whoever asks calls
-`session.get` with it, and each names the other's certificate:
+A star and a graph use the same link. The replying party declares a queryable for a key expression, the requesting party
+calls `session.get` with it, and each names the other's certificate:
 
     site = open_link(Link(connect=["tls/server.example.org:7447"], credentials=mine, max_bytes=n,
                           askers={"coordinator": ["fedpriv/site/north"]}))
     server = open_link(Link(listen=["tls/0.0.0.0:7447"], credentials=mine, max_bytes=n,
                             answerers={"north": ["fedpriv/site/north"]}))
 
-All sessions are peers that neither search for others nor forward messages, so that two sites which are connected to the
-same server do not reach each other. Close a session explicitly (`with`): a process that only ends may stay.
+All sessions are peers that neither search for others nor forward messages, so two sites that are connected to the same
+server do not reach each other. Close a session explicitly (`with`): a process that only ends may hang.
 
-Zenoh checks the name in a certificate and who signed it. It does not compare public keys, and where it connects it also
-accepts the public authorities of the web. `signatures.py` binds each message to the public keys that a plan names.
+Zenoh checks the name in a certificate and its signature. It does not compare public keys, and for outgoing connections
+it also accepts the public authorities of the web. `signatures.py` binds each message to the public keys that a plan
+names.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"(?P<protocol>tls|tcp)/(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 _RETRY = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}  # of a connection that was lost
-_BATCH = 65535  # bytes; a message up to this length is not fragmented, so no smaller limit can be set
-_STALLED = 20_000_000  # microseconds for which a full link may not move before it is closed
+_BATCH = 65535  # bytes; a message of up to this length is not fragmented, so no smaller limit can be set
+_STALLED = 20_000_000  # microseconds without progress after which a full link is closed
 _LEAVING = 5.0  # seconds for a thread to leave a closed session
-_SESSIONS = 32  # connections beyond the known parties', for those whose certificates are still to be checked
+_SESSIONS = 32  # connections beyond the known parties', for parties with unchecked certificates
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """The PEM files with which a party proves who it is.
+    """The PEM files that prove a party's identity.
 
     Attributes:
         authority: Certificates of the authorities that sign the others' certificates.
@@ -54,29 +55,30 @@ class Credentials:
     key: Path
 
     def check(self) -> None:
-        """Checks that the files exist and that nobody else can read the private key.
+        """Checks that the files exist and that only their owner can read the private key.
 
         Raises:
-            FedprivError: a file is missing, or others can read the key.
+            FedprivError: If a file is missing, or others can read the key.
         """
         for path in (self.authority, self.certificate, self.key):
             if not path.is_file():
                 raise FedprivError(f"{path} is missing: mutual TLS needs authority, certificate and private key")
         if self.key.stat().st_mode & 0o077:
-            raise FedprivError(f"{self.key} can be read by others: chmod go= {self.key}, and make a new key")
+            raise FedprivError(f"{self.key} can be read by others: chmod go= {self.key}, and create a new key")
 
 
 @dataclass(frozen=True)
 class Link:
-    """The settings of a session: addresses, credentials, and who may send what.
+    """The settings of a session: addresses, credentials, and the messages that each party may send.
 
     Attributes:
-        credentials: Files for mutual TLS; None for plain TCP, which only addresses of this machine may use.
+        credentials: Files for mutual TLS; None for plain TCP, which is only allowed for addresses of this machine.
         max_bytes: The longest message that is received, in bytes; longer ones are dropped while they arrive.
-        connect: Addresses to connect to, such as `tls/server.example.org:7447`. Lost connections are made again.
+        connect: Addresses to connect to, such as `tls/server.example.org:7447`. Lost connections are re-established.
         listen: Addresses to listen on, such as `tls/0.0.0.0:7447`.
-        askers: For each certificate name (common name), the key expressions on which it may ask this party.
-        answerers: For each certificate name, the key expressions on which this party asks it.
+        askers: For each certificate name (common name), the key expressions on which it may send requests to this
+            party.
+        answerers: For each certificate name, the key expressions on which this party sends it requests.
     """
 
     credentials: Credentials | None
@@ -88,16 +90,16 @@ class Link:
 
     @property
     def names(self) -> Sequence[str]:
-        """The certificate names of all parties that may send something."""
+        """The certificate names of all parties that may send messages."""
         return sorted({*self.askers, *self.answerers})
 
 
 def open_link(link: Link) -> zenoh.Session:
-    """Opens a session with these settings. It returns at once: the order in which parties start does not matter.
+    """Opens a session with these settings and returns at once: parties may start in any order.
 
     Raises:
-        ConfigError: an address cannot be used, or is of another machine and there are no credentials.
-        FedprivError: Zenoh is not installed, a credential cannot be used, or an address is in use.
+        ConfigError: If an address cannot be used, or belongs to another machine and there are no credentials.
+        FedprivError: If Zenoh is not installed, a credential cannot be used, or an address is in use.
     """
     for address in (*link.connect, *link.listen):
         check_address(address, link.credentials)
@@ -118,22 +120,24 @@ def open_link(link: Link) -> zenoh.Session:
 
 
 def check_address(address: str, credentials: Credentials | None) -> None:
-    """Refuses addresses that Zenoh would read as settings, and plain TCP to anything but this machine.
+    """Raises an error for addresses that Zenoh would read as settings, and for plain TCP to other machines.
 
     Raises:
-        ConfigError: the address cannot be used.
+        ConfigError: If the address cannot be used.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > 65535:
-        raise ConfigError("address", address, "write it as tls/HOST:PORT, or tcp/127.0.0.1:PORT on this machine alone")
+        raise ConfigError(
+            "address", address, "must have the form tls/HOST:PORT, or tcp/127.0.0.1:PORT on this machine only"
+        )
     if match["protocol"] == "tls":
         if credentials is None:
-            raise ConfigError("address", address, "TLS needs a certificate: make one with `fedpriv site keys`")
+            raise ConfigError("address", address, "TLS needs a certificate: create one with `fedpriv site keys`")
         return
     if credentials is not None:
-        raise ConfigError("address", address, "with certificates use tls/, not tcp/, which does not encrypt")
+        raise ConfigError("address", address, "with certificates use tls/; tcp/ does not encrypt")
     if not _is_loopback(match["host"].strip("[]")):
-        raise ConfigError("address", address, "is not this machine alone: use tls/ with certificates on both sides")
+        raise ConfigError("address", address, "is another machine: use tls/ with certificates on both sides")
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -143,7 +147,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Returns True if only this machine can use the address."""
+    """Returns True if the address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -164,12 +168,12 @@ def session_settings(link: Link) -> dict[str, Any]:
         "connect/retry": _RETRY,
         "listen/timeout_ms": 0,
         "listen/exit_on_failure": True,
-        # nobody is searched for, and nobody is told where others are
+        # no search for peers, and no announcement of addresses
         "scouting/multicast/enabled": False,
         "scouting/gossip/enabled": False,
         "scouting/delay": 0,
         "adminspace/enabled": False,
-        # shared memory would pass messages by TLS
+        # shared memory would bypass TLS
         "transport/shared_memory/enabled": False,
         "transport/unicast/max_sessions": len(link.names) + _SESSIONS,
         "transport/link/rx/max_message_size": max(link.max_bytes, _BATCH),
@@ -196,12 +200,12 @@ def session_settings(link: Link) -> dict[str, Any]:
 
 
 def access_rules(link: Link) -> dict[str, Any]:
-    """Returns Zenoh's access control: everything is denied, but for each party's questions and replies."""
+    """Returns Zenoh's access control: everything is denied, except for each party's requests and replies."""
     rules: list[dict[str, Any]] = []
     subjects: list[dict[str, Any]] = []
     policies: list[dict[str, Any]] = []
     for number, name in enumerate(link.names):
-        # what arrives from this party, and what is sent to it
+        # messages that arrive from this party or are sent to it
         messages = [
             (["query"], "ingress", link.askers.get(name, ())),
             (["reply", "declare_queryable"], "egress", link.askers.get(name, ())),
@@ -233,7 +237,7 @@ def access_rules(link: Link) -> dict[str, Any]:
 
 
 def join_all(threads: Sequence[threading.Thread]) -> None:
-    """Waits until threads that used a session have left Zenoh, once the session is closed.
+    """Waits until threads that used a session have left Zenoh, after the session is closed.
 
     Python ends threads that are still inside foreign code in a way that may abort the whole process.
     """

@@ -1,4 +1,4 @@
-"""A node's end of its links over Zenoh: each neighbour has one key on which it may ask, and one on which it answers."""
+"""A node's side of its links over Zenoh: each neighbour has one key for its requests and one for its replies."""
 
 from __future__ import annotations
 
@@ -23,35 +23,36 @@ if TYPE_CHECKING:
     import zenoh
 
 _LOG = logging.getLogger(__name__)
-_WAITING = 4  # questions of a neighbour that may wait; a newer one takes the place of the oldest
+_WAITING = 4  # waiting requests of a neighbour; a newer one replaces the oldest
 _FRAMING = 1024  # bytes that Zenoh adds to a message: key expression, identifiers, lengths
 _MAX_THREADS = 64
 
 
 def peer_key(plan_hash: str, answers: str, asks: str) -> str:
-    """Returns the key expression on which a site answers the questions of one of its neighbours."""
+    """Returns the key expression on which a site replies to the requests of one of its neighbours."""
     return f"fedpriv/{plan_hash}/peer/{answers}/{asks}"
 
 
 class PeersOverZenoh:
-    """The transport of a node: asks its neighbours, and lets them ask, over one session.
+    """The transport of a node: sends and receives requests to and from neighbours, over one session.
 
-    What goes over it is signed and sealed by the nodes themselves (`fedpriv.sites.peers.messages`), by the keys that
-    the plan names. Certificates keep strangers from the session.
+    Messages are signed and sealed by the nodes themselves (`fedpriv.sites.peers.messages`), with the keys that the plan
+    names. Certificates keep strangers out of the session.
 
     Args:
         proposal: The plan, on a graph.
         terms: The same, resolved.
         number: The site's number in it.
         listen: Addresses to listen on, such as `tls/0.0.0.0:7447`.
-        connect: Addresses of neighbours, such as `tls/south.example.org:7447`. Of two neighbours one connects.
+        connect: Addresses of neighbours, such as `tls/south.example.org:7447`. One of two neighbours connects.
         keys: Folder with the site's certificate; None for plain TCP on this machine alone.
-        wait: Seconds for a reply.
-        publish: Is called with the connections to neighbours; see `ConnectionWatch`.
+        wait: Seconds to wait for a reply.
+        publish: Called with the connections to neighbours; see `ConnectionWatch`.
 
     Raises:
-        ConfigError: an address is of another machine and there is no certificate, or the plan is of the other kind.
-        FedprivError: the certificate is not the plan's, or an address is in use.
+        ConfigError: If an address belongs to another machine without certificate, or the transport does not fit the
+            plan.
+        FedprivError: If the certificate does not match the plan, or an address is in use.
     """
 
     def __init__(
@@ -94,11 +95,11 @@ class PeersOverZenoh:
         self._pool = ThreadPoolExecutor(min(max(len(neighbours), 1), _MAX_THREADS), thread_name_prefix="ask")
 
     def serve(self, answer: Callable[[bytes], bytes], is_signed: Callable[[bytes], bool]) -> None:
-        """Answers neighbours' questions from now on, in a thread for each of them.
+        """Replies to neighbours' requests from now on, in one thread for each neighbour.
 
         Args:
-            answer: Returns the reply to a question, nothing for one that is not answered; raises nothing.
-            is_signed: Returns whether a neighbour has signed these bytes for this site.
+            answer: Returns the reply to a request, or nothing if there is no reply; must not raise.
+            is_signed: Returns True if a neighbour has signed these bytes for this site.
         """
         self._is_signed = is_signed
         for other, key in self._answer_keys.items():
@@ -107,7 +108,7 @@ class PeersOverZenoh:
             thread.start()
 
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """See `Transport`: a neighbour that is not connected is absent at once, a silent one after the time to wait."""
+        """See `Transport`; an unconnected neighbour is absent at once, a silent one after the waiting time."""
         replies = self._pool.map(lambda other: self._ask(other, questions[other]), questions)
         return {other: reply for other, reply in zip(questions, replies, strict=True) if reply}
 
@@ -125,7 +126,7 @@ class PeersOverZenoh:
         self.close()
 
     def _ask(self, other: int, question: bytes) -> bytes:
-        """Returns the reply of a neighbour; nothing if none comes in time."""
+        """Returns the reply of a neighbour; nothing if none arrives in time."""
         import zenoh
 
         try:
@@ -137,9 +138,9 @@ class PeersOverZenoh:
                 consolidation=zenoh.ConsolidationMode.NONE,
             )
         except zenoh.ZError as error:
-            _LOG.warning("%s could not be asked: %s", self._names[other], error)
+            _LOG.warning("%s could not be queried: %s", self._names[other], error)
             return b""
-        # whoever else answers under this name keeps nobody from hearing the neighbour
+        # other parties that reply under this name must not block the neighbour's reply
         for reply in replies:
             if reply.ok is not None:
                 data = reply.ok.payload.to_bytes()
@@ -148,7 +149,7 @@ class PeersOverZenoh:
         return b""
 
     def _serve(self, other: int, key: str, answer: Callable[[bytes], bytes]) -> None:
-        """Answers the questions of one neighbour, one after another, until the session is closed."""
+        """Replies to the requests of one neighbour, one after another, until the session is closed."""
         import zenoh
 
         waiting: Any = zenoh.handlers.RingChannel(_WAITING)
@@ -171,22 +172,20 @@ class PeersOverZenoh:
             return
         try:
             query.reply(key, reply)
-        except zenoh.ZError as error:  # it is gone; it asks again, and gets the same bytes
+        except zenoh.ZError as error:  # it is gone; it repeats the request and gets the same bytes
             _LOG.info("a reply to %s could not be sent: %s", self._names[other], error)
 
 
 def _check_kind(proposal: FederationPlan, *, has_tls: bool) -> None:
-    """Refuses plain TCP for a plan that names certificates, and TLS for one that names none.
+    """Raises an error for plain TCP with a plan that names certificates, or TLS with one that names none.
 
     Raises:
-        ConfigError: the plan is of the other kind.
+        ConfigError: If the transport does not fit the plan.
     """
     if not proposal.is_graph:
-        raise ConfigError("plan", proposal.fingerprint, "has a server: fedpriv site run")
+        raise ConfigError("plan", proposal.fingerprint, "has a server: use fedpriv site run")
     if has_tls and not proposal.has_certificates:
-        fix = "names no certificates to check: every site makes keys (`fedpriv site keys`), then make a new plan"
+        fix = "names no certificates: create keys at every site (`fedpriv site keys`), then make a new plan"
         raise ConfigError("plan", proposal.fingerprint, fix)
     if not has_tls and proposal.has_certificates:
-        raise ConfigError(
-            "plan", proposal.fingerprint, "names certificates, so it runs over TLS alone: use tls/HOST:PORT"
-        )
+        raise ConfigError("plan", proposal.fingerprint, "names certificates, so it needs TLS: use tls/HOST:PORT")

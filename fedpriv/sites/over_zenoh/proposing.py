@@ -1,7 +1,7 @@
-"""Plans over Zenoh: a server offers a plan to its sites, and sites take it from the servers that their owners name.
+"""Plans over Zenoh: a server offers a plan to its sites; sites accept offers from servers that their owners name.
 
-Only a certificate name in `policy.proposers` may propose anything, and a proposal only waits for the owner. So messages
-are not signed: who may send is decided by mutual TLS, and what is accepted by the fingerprint.
+Only a certificate name in `policy.proposers` may propose a plan, and a proposal only waits for the owner. Messages are
+therefore not signed: mutual TLS determines the permitted senders, and the fingerprint determines the accepted plan.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _POLL = 0.05  # seconds
-_FRAMING = 4096  # bytes that a message has beside the plan
+_FRAMING = 4096  # bytes of a message in addition to the plan
 PROPOSAL_LIMIT = MAX_PROPOSAL_BYTES + _FRAMING
 """Bytes of the longest message with a proposal."""
 
 
 def proposal_key(site_name: str) -> str:
-    """Returns the key expression on which a site takes proposals."""
+    """Returns the key expression on which a site receives proposals."""
     return f"fedpriv/proposals/{site_name}"
 
 
@@ -44,7 +44,7 @@ class _OverLink:
         self._wait = wait
 
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Returns the words of the sites that answer in time."""
+        """Returns the responses of the sites that reply in time."""
         queriers = {site: self._session.declare_querier(proposal_key(self._names[site])) for site in questions}
         deadline = time.monotonic() + self._wait
         replies: dict[int, bytes] = {}
@@ -55,7 +55,7 @@ class _OverLink:
                 status = queriers[site].matching_status
             if not status.matching:
                 continue
-            # a site that is connected prices the plan before it answers
+            # a connected site computes the privacy cost of the plan before it replies
             limit = self._wait + LONGEST_REVIEW
             for reply in self._session.get(proposal_key(self._names[site]), payload=data, timeout=limit):
                 if reply.ok is not None:
@@ -64,21 +64,21 @@ class _OverLink:
 
 
 def offer_over_zenoh(plan: FederationPlan, listen: Sequence[str], keys: Path, wait: float) -> Mapping[str, str]:
-    """Offers a plan to all its sites; returns the word of each by name, `no_reply` for none.
+    """Offers a plan to all its sites; returns the response of each by name, `no_reply` for none.
 
     Args:
-        plan: The plan, which names everybody's certificate.
+        plan: The plan, which names the certificates of all parties.
         listen: Addresses to listen on, to which sites connect.
         keys: Folder with the server's certificate.
-        wait: Seconds to wait for sites to connect. Their words may take two minutes more, as they price the plan.
+        wait: Seconds to wait for sites to connect. Responses may take two minutes more to compute the plan's cost.
 
     Raises:
-        ConfigError: the plan names no certificates.
-        FedprivError: a certificate is not the plan's, or an address is in use.
+        ConfigError: If the plan names no certificates.
+        FedprivError: If a certificate does not match the plan, or an address is in use.
     """
     coordinator = plan.document.coordinator
     if coordinator is None:
-        raise ConfigError("plan", plan.fingerprint, "names no certificates: proposals go over TLS alone")
+        raise ConfigError("plan", plan.fingerprint, "names no certificates, but proposals need TLS")
     answerers = {
         card.certificate.common_name: [proposal_key(card.name)] for card in plan.cards if card.certificate is not None
     }
@@ -88,7 +88,7 @@ def offer_over_zenoh(plan: FederationPlan, listen: Sequence[str], keys: Path, wa
 
 
 def take_proposals(session: zenoh.Session, site: Site) -> None:
-    """Takes proposals, one after another, until the session is closed. Anything else on this key gets no reply."""
+    """Receives proposals, one after another, until the session is closed; other messages get no reply."""
     import zenoh
 
     key = proposal_key(site.card.name)
@@ -103,6 +103,6 @@ def take_proposals(session: zenoh.Session, site: Site) -> None:
         with query:
             data = b"" if query.payload is None else query.payload.to_bytes()
             if not is_proposal(data):
-                _LOG.warning("a message that is no proposal was ignored; it came from one of: %s", parties)
+                _LOG.warning("ignored a message that is not a proposal; it came from one of: %s", parties)
                 continue
             query.reply(key, site.answer(data, parties))

@@ -1,4 +1,4 @@
-"""Logs why a listening process refused connections. Zenoh alone knows, and writes it to standard output alone."""
+"""Logs why a listening process refused connections, which Zenoh writes to standard output only."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _STDOUT = 1
 _FILTER = "off,zenoh_link_tls=warn"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LINE = re.compile(r"zenoh_link_tls::unicast: (?P<why>.*?)(?:\. Hint: .*)?$")
-_OTHER_AUTHORITY = "its certificate is signed by another authority than the one that is installed here"
-_DISTRUST = "it does not trust the certificate of this end: another authority is installed there"
+_OTHER_AUTHORITY = "its certificate is signed by another authority than the one installed here"
+_DISTRUST = "it rejects the certificate of this end: another authority is installed there"
 _REASONS = {
     "invalid peer certificate: UnknownIssuer": _OTHER_AUTHORITY,
     "invalid peer certificate: BadSignature": _OTHER_AUTHORITY,
@@ -29,18 +29,18 @@ _REASONS = {
     "peer sent no certificates": "it has no certificate",
     "received fatal alert: UnknownCA": _DISTRUST,
     "received fatal alert: DecryptError": _DISTRUST,
-    "received fatal alert: BadCertificate": "it connects to a host that the certificate of this end does not list",
-    "received fatal alert: CertificateExpired": "for it, the certificate of this end is expired: compare the clocks",
+    "received fatal alert: BadCertificate": "it connects to a host name that the certificate of this end does not list",
+    "received fatal alert: CertificateExpired": "it regards the certificate of this end as expired: compare the clocks",
 }
-_OTHER = "it begins no mutual TLS"
+_OTHER = "it does not use mutual TLS"
 
 
 @contextmanager
 def logging_refusals() -> Generator[None]:
-    """Logs why connections to this process were refused, until the block ends; Zenoh does not record from where.
+    """Logs why connections to this process were refused, until the block ends; Zenoh does not record their origin.
 
-    It makes descriptor 1 a pipe, which it reads, and lets Python print to where that was. For commands alone: it
-    changes the whole process. If `RUST_LOG` is set, Zenoh's log stays where its reader wants it.
+    It replaces descriptor 1 with a pipe, which it reads, and redirects Python's output to the previous target. For
+    commands only, since it changes the whole process. If `RUST_LOG` is set, Zenoh's log is not redirected.
     """
     try:
         import zenoh
@@ -68,7 +68,7 @@ def logging_refusals() -> Generator[None]:
     finally:
         sys.stdout.flush()
         sys.stdout = before
-        os.dup2(terminal, _STDOUT)  # which ends the pipe
+        os.dup2(terminal, _STDOUT)  # closes the pipe
         os.close(terminal)
         reader.join()
 
@@ -79,18 +79,18 @@ def _read(descriptor: int) -> None:
 
 
 def _prints_to_descriptor(stream: TextIO) -> bool:
-    """Returns True if a stream is the one that the change of the descriptor concerns."""
+    """Returns True if a stream is affected by the change of the descriptor."""
     try:
         return stream.fileno() == _STDOUT
-    except (OSError, ValueError):  # that of a test has no descriptor
+    except (OSError, ValueError):  # a test's stream has no descriptor
         return False
 
 
 def reason_of(line: str) -> str | None:
-    """Returns why a connection was refused, by a line of Zenoh's log; None for a line about something else.
+    """Returns why a connection was refused, from a line of Zenoh's log; None for a line about something else.
 
     Args:
-        line: The line, maybe with the codes of colours.
+        line: The line, possibly with colour codes.
     """
     match = _LINE.search(_COLOUR.sub("", line).rstrip())
     if match is None:
@@ -102,7 +102,7 @@ def reason_of(line: str) -> str | None:
 
 
 def log_refusals(lines: Iterable[str]) -> None:
-    """Logs the reasons in these lines: each the first, the second, the fourth time and so on."""
+    """Logs the reasons in these lines, each the first, the second, the fourth time and so on."""
     counts: Counter[str] = Counter()
     for line in lines:
         reason = reason_of(line)

@@ -1,8 +1,8 @@
-"""Signs questions and replies with the private key of a certificate; checks them against the key that a plan names.
+"""Signs requests and replies with the private key of a certificate; checks them against the key that a plan names.
 
-TLS shows that somebody whom an authority vouches for is at the other end. This shows that it is the party of the plan,
-even if the authority signed two certificates of one name. A signature is a JSON object beside the message: the public
-key, whose fingerprint must be the plan's, and the signature of the message's digest.
+TLS shows that the other end is vouched for by an authority. The signature shows that it is the party of the plan, even
+if the authority signed two certificates with one name. A signature is a JSON object that accompanies the message. It
+contains the public key, with the fingerprint that the plan names, and the signature of the message's digest.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cryptography.hazmat.primitives.serialization import (
 from fedpriv.errors import FedprivError
 
 PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey | RSAPrivateKey
-MAX_SIGNATURE_BYTES = 4096  # of the JSON object; one of an RSA key of 4096 bits has 2200
-_PURPOSE = b"fedpriv message 1\n"  # no other use of the key signs something that begins so
+MAX_SIGNATURE_BYTES = 4096  # of the JSON object; with an RSA key of 4096 bits it has 2200
+_PURPOSE = b"fedpriv message 1\n"  # no other use of the key signs content with this prefix
 _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
 class BadSignature(FedprivError):
-    """Raised for a message that the party of the plan has not signed."""
+    """Raised for a message that is not signed by the party of the plan."""
 
 
 def sign(key: PrivateKey, *messages: bytes) -> bytes:
-    """Returns the signature of some messages together, such as a question and its reply, as bytes of JSON."""
+    """Returns the joint signature of some messages, such as a request and its reply, as bytes of JSON."""
     content = _signed_content(messages)
     if isinstance(key, ec.EllipticCurvePrivateKey):
         signature = key.sign(content, ec.ECDSA(SHA256()))
@@ -52,15 +52,15 @@ def check_signature(signature: bytes, pinned: str, *messages: bytes) -> None:
     """Checks that the owner of a key has signed these messages.
 
     Args:
-        signature: What `sign` returned.
-        pinned: The fingerprint of the key, as the plan has it.
+        signature: The result of `sign`.
+        pinned: The fingerprint of the key in the plan.
         messages: The messages, in the order in which they were signed.
 
     Raises:
-        BadSignature: it has not.
+        BadSignature: If the owner has not signed them.
     """
     if len(signature) > MAX_SIGNATURE_BYTES:
-        raise BadSignature("a signature is short")
+        raise BadSignature("the signature is too short")
     try:
         fields = json.loads(signature)
         key = load_der_public_key(bytes.fromhex(fields["key"]))
@@ -68,7 +68,7 @@ def check_signature(signature: bytes, pinned: str, *messages: bytes) -> None:
     except (ValueError, TypeError, KeyError, RecursionError, UnsupportedAlgorithm):
         raise BadSignature("no signature") from None
     if fingerprint(key) != pinned:
-        raise BadSignature("signed with another key than the plan's")
+        raise BadSignature("signed with a key other than the plan's")
     content = _signed_content(messages)
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
@@ -78,9 +78,9 @@ def check_signature(signature: bytes, pinned: str, *messages: bytes) -> None:
         elif isinstance(key, Ed25519PublicKey):
             key.verify(signed, content)
         else:
-            raise BadSignature("a key of this kind signs nothing here")
+            raise BadSignature("keys of this type cannot sign")
     except InvalidSignature:
-        raise BadSignature("not the signature of this message") from None
+        raise BadSignature("the signature does not match this message") from None
 
 
 def fingerprint(public_key: PublicKeyTypes) -> str:
@@ -92,14 +92,14 @@ def read_private_key(path: Path) -> PrivateKey:
     """Reads the private key of a certificate.
 
     Raises:
-        FedprivError: the file holds no private key without a password, or one of another kind.
+        FedprivError: If the file has no private key without a password, or a key of an unsupported type.
     """
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise FedprivError(f"{path} holds no private key in PEM without a password ({error})") from None
+        raise FedprivError(f"{path} is not a private key in PEM without a password ({error})") from None
     if not isinstance(key, PrivateKey):
-        raise FedprivError(f"{path} holds a key of another kind: use ECDSA, Ed25519 or RSA")
+        raise FedprivError(f"{path} is a key of another type: use ECDSA, Ed25519 or RSA")
     return key
 
 
@@ -108,5 +108,5 @@ def _encoded(public_key: PublicKeyTypes) -> bytes:
 
 
 def _signed_content(messages: tuple[bytes, ...]) -> bytes:
-    """Returns what is signed: a fixed prefix and the digest of each message, whose number it fixes."""
+    """Returns the signed content: a fixed prefix and the digest of each message; its length fixes their number."""
     return _PURPOSE + b"".join(hashlib.sha256(message).digest() for message in messages)

@@ -1,4 +1,4 @@
-"""A site's end: connects outwards to the servers of its plans, and answers the questions that they have signed."""
+"""A site's side: connects to the servers of its plans and replies to requests that they have signed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     import zenoh
 
 _LOG = logging.getLogger(__name__)
-_WATCH_INTERVAL = 1.0  # seconds between looks at what the owner has approved
-_WAITING = 2  # questions of a plan that may wait; a newer one takes the place of the oldest
+_WATCH_INTERVAL = 1.0  # seconds between checks for plans that the owner has approved
+_WAITING = 2  # waiting requests of a plan; a newer one replaces the oldest
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """An accepted plan whose questions are answered."""
+    """An accepted plan that is being served."""
 
     hash: str
     key: str
@@ -41,22 +41,22 @@ class _Plan:
 
 
 class SiteServer:
-    """Answers questions that arrive over Zenoh until `close`, in a thread for each accepted plan.
+    """Replies to requests that arrive over Zenoh until `close`, in one thread for each accepted plan.
 
-    A site that takes proposals answers a plan from when its owner approves it; its session stays open to the others.
+    A site that accepts proposals serves a plan once its owner approves it; its session stays open to the others.
 
     Args:
         site: The site.
         connect: Addresses of the servers, such as `tls/server.example.org:7447`.
         keys: Folder with the site's certificate; None for plain TCP on this machine alone.
-        publish: Is called with the connections to the servers; see `ConnectionWatch`.
+        publish: Called with the connections to the servers; see `ConnectionWatch`.
 
     Attributes:
-        served: Fingerprints of the plans whose questions are answered.
+        served: Fingerprints of the plans that are being served.
 
     Raises:
-        ConfigError: an address is of another machine and there is no certificate, or no plan fits.
-        FedprivError: the certificate is not the plans'.
+        ConfigError: If an address belongs to another machine and there is no certificate, or no plan fits.
+        FedprivError: If the certificate does not match the plans.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SiteServer:
         self._threads: list[threading.Thread] = []
         self.served: list[str] = []
         proposers: Sequence[str] = ()
-        if self._has_tls:  # without certificates nobody knows who proposes
+        if self._has_tls:  # without certificates, a proposer cannot be identified
             proposers = site.settings.policy.proposers
         proposals = _plans_for(site, has_tls=self._has_tls, takes_proposals=bool(proposers))
         if keys is not None:
@@ -112,9 +112,9 @@ class SiteServer:
         thread.start()
 
     def _serve_plans(self, proposals: Sequence[FederationPlan], proposers: Sequence[str]) -> None:
-        """Opens a session in which the servers of these plans may ask, and these parties may propose plans.
+        """Opens a session in which the servers of these plans may send requests, and these parties may propose plans.
 
-        Who may ask is fixed when a session is opened, so plans that come later have sessions of their own.
+        The permitted senders are fixed when a session is opened, so later plans have separate sessions.
         """
         site = self._site
         plans = [_plan(proposal, site.card.name, self._private_key) for proposal in proposals]
@@ -140,7 +140,7 @@ class SiteServer:
         self.served += [proposal.fingerprint for proposal in proposals]
 
     def _watch_approvals(self) -> None:
-        """Accepts plans that the owner approves while the site runs, and answers them."""
+        """Accepts plans that the owner approves while the site is running, and serves them."""
         try:
             while not self._is_closed.wait(_WATCH_INTERVAL):
                 self._site.accept_approved()
@@ -150,9 +150,9 @@ class SiteServer:
                     self._serve_plans(new, ())
                 for proposal in new:
                     facts = {"event": "served", "plan": proposal.fingerprint}
-                    _LOG.info("a plan that was approved is answered from now on", extra={"facts": facts})
-        except Exception:  # whatever it is: accepted plans are answered, as long as the site itself allows
-            _LOG.exception("plans that are approved are not answered before the site is started again")
+                    _LOG.info("an approved plan is answered from now on", extra={"facts": facts})
+        except Exception:  # for any exception: accepted plans are served as long as the site itself allows
+            _LOG.exception("approved plans are answered only after the site is started again")
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +161,7 @@ class SiteServer:
         self.close()
 
     def _serve(self, session: zenoh.Session, plan: _Plan) -> None:
-        """Answers the questions of a plan, one after another, until the session is closed."""
+        """Replies to the requests of a plan, one after another, until the session is closed."""
         import zenoh
 
         waiting: Any = zenoh.handlers.RingChannel(_WAITING)
@@ -175,7 +175,7 @@ class SiteServer:
                 self._answer(query, plan)
 
     def _answer(self, query: zenoh.Query, plan: _Plan) -> None:
-        """Answers a question; one that the server of the plan has not signed gets no reply."""
+        """Replies to a request; one that the server of the plan has not signed gets no reply."""
         import zenoh
 
         question = b"" if query.payload is None else query.payload.to_bytes()
@@ -183,35 +183,37 @@ class SiteServer:
         try:
             plan.signer.check_question(signature, question)
             if str(query.key_expr) != plan.key or plan_of(question) != plan.hash:
-                raise MalformedMessage("a question of another plan")
+                raise MalformedMessage("a question for another plan")
         except (BadSignature, MalformedMessage) as error:
             self._count_ignored(plan, str(error))
             return
         reply = self._site.answer(question, plan.party)
         try:
             query.reply(plan.key, reply, attachment=plan.signer.sign_reply(question, reply))
-        except zenoh.ZError as error:  # the server is gone; it asks again, and gets the same bytes
+        except zenoh.ZError as error:  # the server is gone; it repeats the request and gets the same bytes
             _LOG.warning("a reply of plan %s could not be sent: %s", plan.hash[:8], error)
 
     def _count_ignored(self, plan: _Plan, why: str) -> None:
-        """Logs an ignored question: the first, the second, the fourth and so on, so that a flood fills no log."""
+        """Logs an ignored request: the first, second, fourth and so on, so that a flood does not fill the log."""
         self._ignored[plan.hash] += 1
         count = self._ignored[plan.hash]
         if count & (count - 1) == 0:
-            _LOG.warning("question number %d of plan %s was ignored: %s", count, plan.hash[:8], why)
+            _LOG.warning("ignored question number %d of plan %s: %s", count, plan.hash[:8], why)
 
 
 def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[FederationPlan]:
-    """Returns the open plans that this transport may serve; maybe none for a site that takes proposals.
+    """Returns the open plans that this transport may serve; possibly none for a site that accepts proposals.
 
     Raises:
-        ConfigError: there is none; if there is exactly one, the error says what does not fit.
+        ConfigError: If there is none; if there is exactly one open plan, the error names the mismatch.
     """
     proposals = [proposal for proposal in site.open_plans.values() if not proposal.is_graph]
     if not proposals and takes_proposals:
         return []
     if not proposals:
-        fix = "has accepted no open plan with a server: fedpriv site join, or fedpriv site peer for a plan on a graph"
+        fix = (
+            "has accepted no open plan with a server: use fedpriv site join, or fedpriv site peer for a plan on a graph"
+        )
         raise ConfigError("site", site.card.name, fix)
     fitting = _fitting_plans(site, has_tls=has_tls)
     if not fitting and not takes_proposals:
@@ -220,7 +222,7 @@ def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[
 
 
 def _fitting_plans(site: Site, *, has_tls: bool) -> Sequence[FederationPlan]:
-    """Returns the open plans with a server that name certificates, or those that do not."""
+    """Returns the open plans with a server and, as `has_tls` requires, with or without certificates."""
     return [
         proposal
         for proposal in site.open_plans.values()

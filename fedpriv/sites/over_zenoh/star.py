@@ -1,4 +1,4 @@
-"""What a server and its sites agree on: key expressions, what is signed, and the longest message."""
+"""Shared conventions of a server and its sites: key expressions, signed contents, and the longest message."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FRAMING = 1024  # bytes that Zenoh adds to a message: key expression, identifie
 
 
 def question_key(plan_hash: str, site_name: str) -> str:
-    """Returns the key expression on which a site answers the questions of a plan."""
+    """Returns the key expression on which a site replies to the requests of a plan."""
     return f"fedpriv/{plan_hash}/{site_name}"
 
 
 def message_limit(terms: ResolvedPlan) -> int:
-    """Returns the length of the longest question or reply of a plan in bytes, with all that goes with it."""
+    """Returns the length in bytes of the longest request or reply of a plan, with all its metadata."""
     received, sent = terms.widths
     question = question_limit(received, len(terms.cards))
     reply = 4 * sent + OVERHEAD
@@ -25,27 +25,25 @@ def message_limit(terms: ResolvedPlan) -> int:
 
 
 def check_transport(proposal: FederationPlan, *, has_tls: bool) -> None:
-    """Refuses plain TCP for a plan that names certificates, and TLS for one that names none.
+    """Raises an error for plain TCP with a plan that names certificates, or TLS with one that names none.
 
     Raises:
-        ConfigError: the plan is of the other kind.
+        ConfigError: If the transport does not fit the plan.
     """
     if has_tls and proposal.document.coordinator is None:
-        fix = "names no certificates to check: make keys (`fedpriv site keys`, `fedpriv federate keys`) and a new plan"
+        fix = "names no certificates: create keys (`fedpriv site keys`, `fedpriv federate keys`) and a new plan"
         raise ConfigError("plan", proposal.fingerprint, fix)
     if not has_tls and proposal.document.coordinator is not None:
-        raise ConfigError(
-            "plan", proposal.fingerprint, "names certificates, so it runs over TLS alone: use tls/HOST:PORT"
-        )
+        raise ConfigError("plan", proposal.fingerprint, "names certificates, so it needs TLS: use tls/HOST:PORT")
 
 
 class Signer:
-    """Signs what this party sends and checks what the other party of a plan has signed.
+    """Signs this party's messages and checks the signatures of the other party of a plan.
 
     Args:
-        key: This party's private key; None where nothing is signed, on one machine without TLS.
-        pinned: Fingerprint of the other party's public key; None where nothing is signed.
-        name: The key expression of their questions, which is signed as well.
+        key: This party's private key; None if nothing is signed, on one machine without TLS.
+        pinned: Fingerprint of the other party's public key; None if nothing is signed.
+        name: The key expression of their requests, which is signed as well.
     """
 
     def __init__(self, key: PrivateKey | None, pinned: str | None, name: str) -> None:
@@ -54,31 +52,31 @@ class Signer:
         self._name = name.encode()
 
     def sign_question(self, question: bytes) -> bytes:
-        """Returns the signature of a question; empty where nothing is signed."""
+        """Returns the signature of a request; empty if nothing is signed."""
         if self._key is None:
             return b""
         return sign(self._key, self._name, b"question", question)
 
     def sign_reply(self, question: bytes, reply: bytes) -> bytes:
-        """Returns the signature of a reply to this question; empty where nothing is signed."""
+        """Returns the signature of a reply to this request; empty if nothing is signed."""
         if self._key is None:
             return b""
         return sign(self._key, self._name, b"reply", question, reply)
 
     def check_question(self, signature: bytes, question: bytes) -> None:
-        """Checks that the other party has signed this question.
+        """Checks that the other party has signed this request.
 
         Raises:
-            BadSignature: it has not.
+            BadSignature: If it has not.
         """
         if self._pinned is not None:
             check_signature(signature, self._pinned, self._name, b"question", question)
 
     def check_reply(self, signature: bytes, question: bytes, reply: bytes) -> None:
-        """Checks that the other party has signed this reply to this question.
+        """Checks that the other party has signed this reply to this request.
 
         Raises:
-            BadSignature: it has not.
+            BadSignature: If it has not.
         """
         if self._pinned is not None:
             check_signature(signature, self._pinned, self._name, b"reply", question, reply)

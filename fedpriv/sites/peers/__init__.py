@@ -1,3 +1,3 @@
-"""Training between organisations without a server: each site runs its own node and talks to its neighbours only."""
+"""Training between organisations without a server: each site runs a node that communicates with its neighbours only."""
 
 from __future__ import annotations

@@ -14,16 +14,16 @@ from fedpriv.sites.peers.node_folder import Doubt, NodeFolder, UpLink
 from fedpriv.sites.peers.round_links import Correction, RoundLinks
 
 _LOG = logging.getLogger(__name__)
-_HUGE = 1e6  # times the largest number that the node has: nobody's answer to it
+_HUGE = 1e6  # times the largest number of this node: not a valid row
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question to a neighbour.
+    """A request to a neighbour.
 
     Attributes:
         kind: `"hello"` or `"exchange"`.
-        round: The round that it is about.
+        round: The round of the request.
         row: This node's released row of that round, for an exchange.
     """
 
@@ -35,16 +35,16 @@ class Question:
 class LinkTable:
     """A node's links in the current round.
 
-    Of the two ends of a link, the one with the smaller number decides, and writes to its disk that the link is up
-    before it says so; the other one follows. A follower that does not learn the decision closes the round without the
-    link, and remembers the doubt; it asks nothing else of the decider before the doubt is settled.
+    The end of a link with the smaller number decides, and writes to disk that the link is up before it sends this
+    decision; the other end follows. A follower that does not receive the decision closes the round without the link and
+    records the doubt. It sends no other request to the decider before the doubt is settled.
 
     Args:
         neighbours: The node's neighbours, by number.
-        folder: Where decisions are written.
+        folder: Folder for the decisions.
         doubts: The unsettled round of a link, by the decider's number.
-        corrections: Settled doubts whose correction is not in the node's row yet.
-        patience: How long to wait for neighbours.
+        corrections: Settled doubts for which the correction is not yet in the node's row.
+        patience: Waiting times for neighbours.
 
     Attributes:
         links: The links of the current round, by the neighbour's number; empty until the node has released its row.
@@ -71,11 +71,11 @@ class LinkTable:
 
     @property
     def is_open(self) -> bool:
-        """Whether a link of the round is not decided yet."""
+        """True if a link of the round is not decided yet."""
         return any(link.status == "open" for link in self.links.values())
 
     def begin(self, index: int) -> None:
-        """Begins a round, in which the node has not released its row yet."""
+        """Begins a round, before the node has released its row."""
         self._round = index
         self._row = None
         self.links = {}
@@ -84,10 +84,10 @@ class LinkTable:
         """Opens the links of the round, once the node has released its row.
 
         Args:
-            planned: The links, as the plan has them.
+            planned: The links of the plan.
             row: The released row, `[m]`.
             now: The time.
-            is_repeated: Whether the row was released by an earlier process of the site, which may have sent it.
+            is_repeated: True if the row was released by an earlier process of the site, which may have sent it.
         """
         self._row = row
         self._began_at = now
@@ -106,7 +106,7 @@ class LinkTable:
             self.links[other] = link
 
     def questions(self, now: float) -> dict[int, Question]:
-        """Returns what each neighbour is to be asked now, by number."""
+        """Returns the requests that are due now, by neighbour."""
         questions: dict[int, Question] = {}
         for other, link in self.links.items():
             each = link.neighbour
@@ -123,31 +123,31 @@ class LinkTable:
         return questions
 
     def take_note(self, message: PeerMessage, now: float) -> None:
-        """Notes what a message says of its sender; opens a link again whose other end is back in time."""
+        """Records the sender's state in a message; reopens a link if its other end is back in time."""
         each = self.neighbours[message.sender]
         was_lost = each.is_lost
         if each.update(message, now, self._round):
             if was_lost:
-                _LOG.warning("%s is back, in round %d", each.name, each.at + 1)
+                _LOG.warning("%s has returned, in round %d", each.name, each.at + 1)
             link = self.links.get(each.number)
             if link is not None and each.at <= self._round:
                 link.open_again()
 
     def decide(self, question: PeerMessage, *, has_ended: bool) -> tuple[Kind, Tensor | None]:
-        """Decides about a link whose other end has sent its row; the decision that it is up is on the disk.
+        """Decides about a link after its other end has sent its row; a decision that it is up is on disk.
 
         Args:
             question: An exchange from a follower.
-            has_ended: Whether this node takes part in no round any more.
+            has_ended: True if this node takes part in no further round.
 
         Returns:
-            The kind of the reply, and the row that goes with it.
+            The kind of the reply, and its row.
         """
         follower = question.sender
         assert question.row is not None
         up_link = self._up_links[follower]
         if up_link is not None and up_link.round == question.round:
-            return "up", up_link.ours  # the same answer to the same question, for ever
+            return "up", up_link.ours  # the same reply to the same request, permanently
         if question.round < self._round or has_ended:
             return "down", None
         if question.round > self._round or self._row is None:
@@ -164,7 +164,7 @@ class LinkTable:
         return "up", self._row
 
     def take_decision(self, reply: PeerMessage) -> bool:
-        """Takes a decider's reply to an exchange; returns whether it has decided."""
+        """Processes a decider's reply to an exchange; returns True if it has decided."""
         if reply.kind not in ("up", "down"):
             return False
         doubt = self.doubts.get(reply.sender)
@@ -189,13 +189,13 @@ class LinkTable:
         return True
 
     def miss_reply(self, other: int, question: Question) -> None:
-        """Notes that a question has no reply: the decider may have received the row all the same."""
+        """Records that a request has no reply; the decider may still have received the row."""
         link = self.links.get(other)
         if question.kind == "exchange" and question.round == self._round and link is not None:
             link.is_unanswered = other not in self.doubts
 
     def give_up(self, now: float) -> bool:
-        """Closes the links of neighbours that are not waited for any longer; returns whether there were any."""
+        """Closes the links of neighbours that have exceeded their waiting time; returns True if there were any."""
         has_closed = False
         for other, link in self.links.items():
             each = link.neighbour
@@ -213,28 +213,28 @@ class LinkTable:
         return has_closed
 
     def _silence(self, other: int) -> str:
-        """Returns why the link to a neighbour that does not answer is down, in one word."""
+        """Returns why the link to a silent neighbour is down, in one word."""
         if other in self.doubts:
             return "unsettled"
         return "no_reply"
 
     def _is_stuck(self, each: Neighbour, now: float) -> bool:
-        """Whether a neighbour that says that it waits for others has done so for longer than they can take."""
+        """True if a neighbour that reports waiting for others has waited longer than they can take."""
         longest = self._patience.later * (2 + len(self.neighbours))
         if each.at == 0:
-            longest += self._patience.first  # it may wait for a site that has never been there
+            longest += self._patience.first  # it may wait for a site that was never connected
         return each.was_seen and now - max(self._began_at, each.moved_at) > longest
 
     def lose(self, each: Neighbour) -> None:
-        """Waits for a neighbour no longer, until it says something."""
+        """Stops waiting for a neighbour until its next message."""
         each.give_up()
         if any(other.is_present for other in self.neighbours.values()):
-            _LOG.warning("%s does not answer: rounds go on without it until it is back", each.name)
+            _LOG.warning("%s does not respond: rounds continue without it until it returns", each.name)
         else:
-            _LOG.warning("%s does not answer, nor does any neighbour: this node waits until one is back", each.name)
+            _LOG.warning("%s does not respond, nor does any neighbour: this node waits until one returns", each.name)
 
     def close(self) -> None:
-        """Closes the round: links in doubt are remembered, and corrections are used up."""
+        """Closes the round: links in doubt are recorded, and corrections are used up."""
         assert self._row is not None
         for other, link in self.links.items():
             if link.status == "doubt":
@@ -242,13 +242,13 @@ class LinkTable:
         self.corrections = []
 
     def _is_huge(self, row: Tensor) -> bool:
-        """Whether numbers are a million times those of this node: nobody's answer, and it would spoil the model."""
+        """True if numbers are a million times this node's: such a row is invalid and would spoil the model."""
         assert self._row is not None
         return float(row.abs().max()) > _HUGE * (1 + float(self._row.abs().max()))
 
 
 def _has_decision(link: Link, index: int) -> bool:
-    """Whether the other end of a link decides about it, and can say now whether it is up in this round."""
+    """True if the other end of a link decides about it and can now determine if it is up in this round."""
     each = link.neighbour
     if not each.is_decider:
         return False

@@ -1,19 +1,18 @@
-"""What two neighbours on a graph say to each other, as signed bytes: safetensors, which is read without running code.
+"""Messages between two neighbours on a graph, as signed bytes: safetensors, which is read without running code.
 
-A row is sealed for the one neighbour that gets it, with a secret that the two have agreed, so that nobody reads it on
-the way, whatever the transport is (AES-SIV, RFC 5297: the same row is the same bytes).
+A row is sealed for the one neighbour that receives it, with a secret that the two have agreed on, so that nobody can
+read it in transit, for any transport (AES-SIV, RFC 5297: equal rows have equal bytes).
 
-| kind | from | says |
+| kind | sender | content |
 |---|---|---|
-| `hello` | either end | where the sender is; asks the same of the receiver |
+| `hello` | either end | the sender's round; requests the same from the receiver |
 | `here` | either end | the reply to a hello |
-| `exchange` | follower | its released row of a round; asks for the decider's |
-| `up` | decider | the link counts in that round, and the decider's released row of it |
-| `down` | decider | the link does not count in that round, for ever |
-| `later` | decider | not decided yet: ask again |
+| `exchange` | follower | its released row of a round; requests the decider's row |
+| `up` | decider | the link counts in that round, with the decider's released row |
+| `down` | decider | the link never counts in that round |
+| `later` | decider | not decided yet; the follower repeats its request |
 
-Of the two ends of a link, the site with the smaller number decides and the other one follows
-(docs/design/0009-peers.md).
+The site with the smaller number decides about a link, and the other end follows (docs/design/0009-peers.md).
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from fedpriv.sites.reply_counter import ReplyCounter
 
 Kind = Literal["hello", "here", "exchange", "up", "down", "later"]
 Away = Literal["", "over_budget", "finished", "nonfinite", "alone"]
-"""Why a site takes part in no round any more; empty while it does."""
+"""Reason why a site takes part in no further round; empty while it takes part."""
 _WITH_ROW = {"exchange", "up"}
-_OVERHEAD = 4096  # bytes of names, numbers and signature beside a row
+_OVERHEAD = 4096  # bytes of names, numbers and signature that accompany a row
 _DOMAIN = b"fedpriv/peer message/1/"
 _FACTS = {"plan", "kind", "round", "at", "is_ready", "is_waiting", "away", "sender", "receiver", "counter", "shown"}
 _COUNTERS = ("counter", "shown")
@@ -48,20 +47,20 @@ _COUNTERS = ("counter", "shown")
 
 @dataclass(frozen=True)
 class PeerMessage:
-    """A question of one neighbour to another, or the reply to it.
+    """A request of one neighbour to another, or the reply to it.
 
     Attributes:
-        kind: What it says; see the module.
+        kind: Kind of message; see the module.
         plan: Hash of the plan.
         sender: Number of the site that signed it.
-        receiver: Number of the site that it is for.
-        round: The round that it is about, from 0.
-        at: The round in which the sender is.
-        is_ready: Whether the sender has released its row of round `at`, so that it waits for others only.
-        is_waiting: Whether the sender releases nothing yet, since it waits for the word of a neighbour after a start.
-        away: Why the sender takes part in no round any more; empty while it does.
-        counter: What the sender has on record, signed.
-        shown: The largest count that the sender has of the receiver, so that an old copy of its folder is noticed.
+        receiver: Number of the site that receives it.
+        round: The round of the message's content, from 0.
+        at: The current round of the sender.
+        is_ready: True if the sender has released its row of round `at`, so that it only waits for others.
+        is_waiting: True if the sender does not release yet, since after a start it waits for a message of a neighbour.
+        away: Reason why the sender takes part in no further round; empty while it takes part.
+        counter: The sender's signed reply counter.
+        shown: The receiver's largest counter at the sender, so that an old copy of the receiver's folder is detected.
         row: The sender's released row of `round`, `[m]` float32, in an `exchange` and an `up`; None in others.
     """
 
@@ -125,8 +124,8 @@ class MessageCodec:
         """Reads a message of a neighbour to this site.
 
         Raises:
-            MalformedMessage: the bytes are no message, no neighbour has signed them for this site and plan, or they
-                hold a row of another width or numbers that are not finite.
+            MalformedMessage: If the bytes are not a message, are not signed by a neighbour for this site and plan, or
+            contain a row with another width or with numbers that are not finite.
         """
         if len(data) > longest_message(self._width):
             raise MalformedMessage("too long")
@@ -142,9 +141,9 @@ class MessageCodec:
         plain = {name: value for name, value in facts.items() if name not in _COUNTERS}
         message = PeerMessage(**plain, counter=counters["counter"], shown=counters["shown"])
         if (message.plan, message.receiver) != (self._plan, self._number):
-            raise MalformedMessage("of another plan, or for another site")
+            raise MalformedMessage("for another plan or another site")
         if message.sender not in self._verifying_keys:
-            raise MalformedMessage("from no neighbour")
+            raise MalformedMessage("not from a neighbour")
         sealed = _sealed_bytes(tensors, facts["kind"])
         try:
             public = Ed25519PublicKey.from_public_bytes(self._verifying_keys[message.sender])
@@ -160,9 +159,9 @@ class MessageCodec:
         try:
             content = self._seals[message.sender].decrypt(sealed, [_about(message)])
         except InvalidTag:
-            raise MalformedMessage("a row that is sealed for another site, or changed") from None
+            raise MalformedMessage("row sealed for another site, or changed") from None
         if len(content) != 4 * self._width:
-            raise MalformedMessage("a row of another width")
+            raise MalformedMessage("row of another width")
         row = torch.frombuffer(bytearray(content), dtype=torch.float32)
         if not bool(torch.isfinite(row).all()):
             raise MalformedMessage("numbers that are not finite")
@@ -181,7 +180,7 @@ def _seal_key(secrets: AgreedSecrets, other: int) -> bytes:
 
 
 def _about(message: PeerMessage) -> bytes:
-    """Returns what a sealed row is bound to."""
+    """Returns the message fields to which a sealed row is bound."""
     return f"{message.plan}/{message.sender}/{message.receiver}/{message.round}".encode()
 
 
@@ -197,32 +196,32 @@ def _sealed_bytes(tensors: Mapping[str, Tensor], kind: str) -> bytes:
     if kind in _WITH_ROW:
         expected = {"sealed"}
     if {*tensors} != expected:
-        raise MalformedMessage("only an exchange and an up have a row, and nothing else")
+        raise MalformedMessage("only an exchange and an up have a row, and both need one")
     if not tensors:
         return b""
     sealed = tensors["sealed"]
     if sealed.dtype != torch.uint8 or sealed.dim() != 1 or not len(sealed):
-        raise MalformedMessage("a row of another type")
+        raise MalformedMessage("row of another type")
     return sealed.numpy().tobytes()
 
 
 def _read_counter(fields: object) -> ReplyCounter | None:
-    """Returns a count whose own signature is still to be checked."""
+    """Returns a counter before its own signature is checked."""
     if fields is None:
         return None
     try:
         return ReplyCounter.model_validate(fields)
     except ValueError as error:
-        raise MalformedMessage("a count of another kind") from error
+        raise MalformedMessage("counter of another type") from error
 
 
 def _check_facts(facts: Mapping[str, Any]) -> None:
     if {*facts} != _FACTS:
-        raise MalformedMessage("other facts")
+        raise MalformedMessage("other fields")
     # `type(...) is int`, since a bool is an `int` as well
     if any(type(facts[name]) is not int or facts[name] < 0 for name in ("round", "at", "sender", "receiver")):
-        raise MalformedMessage("numbers of another kind")
+        raise MalformedMessage("numbers of another type")
     if not isinstance(facts["plan"], str) or any(type(facts[name]) is not bool for name in ("is_ready", "is_waiting")):
-        raise MalformedMessage("facts of another kind")
+        raise MalformedMessage("fields of another type")
     if facts["kind"] not in get_args(Kind) or facts["away"] not in get_args(Away):
-        raise MalformedMessage("an unknown word")
+        raise MalformedMessage("unknown word")

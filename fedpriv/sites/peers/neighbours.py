@@ -1,4 +1,4 @@
-"""What a node knows of a neighbour, and how long it waits for it."""
+"""The state of a neighbour as a node observes it, and the waiting times for it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a node waits, in seconds.
+    """Waiting times of a node, in seconds.
 
     Attributes:
-        first: For a neighbour that has not been there yet since the plan began.
-        later: For a neighbour that was there: without a word, or without moving on though nobody keeps it waiting.
+        first: For a neighbour that has not connected since the plan began.
+        later: For a neighbour that was connected: without a message, or without progress although it waits for no one.
         ping: Between two hellos to a neighbour that is awaited.
     """
 
@@ -37,17 +37,17 @@ class Neighbour:
     Attributes:
         number: Its number in the plan.
         name: Its name.
-        is_decider: Whether it decides about the link, since its number is smaller.
-        was_seen: Whether it has been there at any time since the plan began.
-        at: The round in which it is; -1 before its first message.
-        is_ready: Whether it has released its row of round `at`, so that it waits for others only.
-        away: Why it takes part in no round any more; empty while it does.
-        is_present: Whether it has said something since this process began, and was not given up afterwards.
-        is_lost: Whether it was given up.
-        heard_at: When it last said anything.
-        moved_at: When it last moved on.
-        excused_at: When it was last seen waiting for others.
-        pinged_at: When it was last asked.
+        is_decider: True if it decides about the link, since its number is smaller.
+        was_seen: True if it was connected at any time since the plan began.
+        at: Its current round; -1 before its first message.
+        is_ready: True if it has released its row of round `at`, so that it only waits for others.
+        away: Reason why it takes part in no further round; empty while it takes part.
+        is_present: True if it has sent a message since this process began and was not given up afterwards.
+        is_lost: True if it was given up.
+        heard_at: Time of its last message.
+        moved_at: Time of its last progress.
+        excused_at: Time at which it was last observed to wait for others.
+        pinged_at: Time of the last request to it.
     """
 
     number: int
@@ -65,7 +65,7 @@ class Neighbour:
     pinged_at: float = _NEVER
 
     def update(self, message: PeerMessage, now: float, current_round: int) -> bool:
-        """Takes note of a message; returns whether the neighbour is back after it was given up, or there at last."""
+        """Processes a message; returns True if the neighbour is back after it was given up, or is new."""
         has_returned = not self.is_present
         has_moved = (message.at, message.is_ready) > (self.at, self.is_ready)
         if message.at >= self.at:
@@ -85,17 +85,17 @@ class Neighbour:
         return has_returned
 
     def give_up(self) -> None:
-        """Waits for the neighbour no longer, until it says something."""
+        """Stops waiting for the neighbour until its next message."""
         self.is_present = False
         self.is_lost = True
 
     def is_overdue(self, since: float, now: float, patience: Patience) -> bool:
-        """Whether the neighbour was waited for long enough.
+        """True if the waiting time for the neighbour is over.
 
         Args:
             since: When the wait began.
             now: The time.
-            patience: How long to wait.
+            patience: The waiting times.
         """
         if self.was_seen:
             limit = patience.later
@@ -104,11 +104,11 @@ class Neighbour:
         return now - max(since, self.moved_at, self.excused_at) > limit
 
     def is_silent(self, since: float, now: float, patience: Patience) -> bool:
-        """Whether the neighbour has said nothing for long enough; arguments as for `is_overdue`."""
+        """True if the neighbour has been silent for the waiting time; see `is_overdue` for the arguments."""
         return now - max(since, self.heard_at) > patience.later
 
     def may_use(self, index: int) -> bool:
-        """Whether the neighbour may still use a row of this round, as far as is known."""
+        """True if the neighbour may still use a row of this round, as far as is known."""
         return self.is_present and not self.away and self.at <= index
 
 
@@ -123,10 +123,10 @@ class Link:
         neighbour: The other end.
         weight: Its weight in the plan.
         status: `"open"`: not decided yet; `"up"`: both ends count it; `"down"`: neither does; `"doubt"`: this end does
-            not count it, and does not know whether the decider did.
+            not count it, and the decision of the decider is unknown.
         row: The neighbour's released row of the round, `[m]`; None unless the link is up.
-        is_unanswered: Whether the decider may have received this end's row without its reply having come back.
-        why: Why the link is down, in one word.
+        is_unanswered: True if the decider may have received this end's row but its reply has not arrived.
+        why: Reason why the link is down, in one word.
     """
 
     neighbour: Neighbour
@@ -146,13 +146,13 @@ class Link:
 
     @property
     def reason(self) -> str:
-        """Why the link does not count, in one word; of a link in doubt that it is unsettled."""
+        """Reason why the link does not count, in one word; for a link in doubt, that it is unsettled."""
         if self.status == "doubt":
             return "unsettled"
         return self.why
 
     def open_again(self) -> None:
-        """Opens the link again, since the neighbour is back before the round is over."""
+        """Reopens the link, since the neighbour is back before the round is over."""
         if self.status in ("down", "doubt"):
             self.status = "open"
             self.why = ""

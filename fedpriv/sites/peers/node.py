@@ -1,8 +1,8 @@
-"""A node on a graph of sites: it releases a row once a round, and mixes it with the rows of its neighbours.
+"""A node on a graph of sites: it releases one row a round and mixes it with the rows of its neighbours.
 
-No party is in the middle. The protocol, and the argument why both ends of a link count it in the same rounds, are in
-docs/design/0009-peers.md. Privacy does not depend on it: a row is released once, on record before it exists, and
-repeated byte for byte.
+There is no central party. The protocol, and the argument why both ends of a link count it in the same rounds, are in
+docs/design/0009-peers.md. Privacy does not depend on the protocol: a row is released once, is recorded before it
+exists, and is repeated byte for byte.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ _LOG = logging.getLogger(__name__)
 class Node:
     """The node of a site in one plan on a graph.
 
-    One thread calls `advance`, another one (or the same) `greet`, and any thread `answer`. No lock is held while
-    neighbours are asked, so that two nodes may ask each other at the same time.
+    One thread calls `advance`, another one (or the same) `greet`, and any thread `answer`. No lock is held during
+    requests to neighbours, so two nodes may send requests to each other at the same time.
 
     Args:
         site: The site, which has accepted the plan.
         plan: Hash of the plan.
-        transport: Carries questions to neighbours, by their number, and brings their replies back.
-        patience: How long to wait for neighbours.
+        transport: Carries requests to neighbours, by number, and returns their replies.
+        patience: Waiting times for neighbours.
         test: Public test data; None for no metrics.
         clock: Returns the time in seconds.
-        on_round: Is called with the report of each finished round.
+        on_round: Called with the report of each finished round.
 
     Attributes:
-        ended: Why there are no more rounds; empty while there are.
-        on_round: Is called with the report of each finished round.
+        ended: Reason why there are no more rounds; empty while there are.
+        on_round: Called with the report of each finished round.
 
     Raises:
-        ConfigError: the site has no such plan, or the plan has a server.
-        FedprivError: the node's files cannot be read.
+        ConfigError: If the site has no such plan, or the plan has a server.
+        FedprivError: If the node's files cannot be read.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Node:
         else:
             self._evaluate = Evaluator(terms.model, terms.loss, test)
 
-        # what the disk has
+        # the state on disk
         self._folder = NodeFolder(session.folder, terms.hash, session.check)
         state = self._folder.read(initial_state(terms.strategy, terms.start[None]))
         self._progress = state.progress
@@ -135,7 +135,7 @@ class Node:
 
     @property
     def neighbours(self) -> Mapping[str, NeighbourReport]:
-        """What became of each neighbour, by name."""
+        """The report about each neighbour, by name."""
         with self._lock:
             return {
                 each.name: NeighbourReport(
@@ -149,12 +149,12 @@ class Node:
 
     @property
     def is_over(self) -> bool:
-        """Whether the node has no more rounds, and no neighbour needs it any more, as far as is known."""
+        """True if the node has no more rounds and, as far as is known, no neighbour needs it any more."""
         with self._lock:
             return bool(self.ended) and all(each.is_lost or each.away for each in self._neighbours.values())
 
     def answer(self, question: bytes) -> bytes:
-        """Returns the reply to a neighbour's question; nothing to anybody else. It raises nothing."""
+        """Returns the reply to a neighbour's request, and nothing to other senders. Raises nothing."""
         try:
             message = self._codec.unpack(question)
             with self._lock:
@@ -165,21 +165,21 @@ class Node:
             return reply
         except MalformedMessage as error:
             self._count_refusal(str(error))
-        except Exception as error:  # whatever it is: its text may hold data, so it stays here
+        except Exception as error:  # the text of any exception may contain data, so it is kept here
             _LOG.exception("a neighbour's question was not answered")
             self.stop(error)
         return b""
 
     def _count_refusal(self, why: str) -> None:
-        """Logs a refused question: the first, the second, the fourth and so on, so that a flood fills no log."""
+        """Logs a refused request: the first, second, fourth and so on, so that a flood does not fill the log."""
         with self._lock:
             self._n_refused += 1
             count = self._n_refused
         if count & (count - 1) == 0:
-            _LOG.warning("question number %d was refused: %s", count, why)
+            _LOG.warning("question number %d was rejected: %s", count, why)
 
     def is_signed(self, data: bytes) -> bool:
-        """Returns whether a neighbour has signed these bytes for this node."""
+        """Returns True if a neighbour has signed these bytes for this node."""
         try:
             self._codec.unpack(data)
         except MalformedMessage:
@@ -187,7 +187,7 @@ class Node:
         return True
 
     def greet(self) -> None:
-        """Asks absent neighbours whether they are back; at the end, all neighbours that may still need this node."""
+        """Asks absent neighbours if they are back and, at the end, all neighbours that may still need this node."""
         with self._lock:
             questions: dict[int, Question] = {}
             now = self._clock()
@@ -199,20 +199,21 @@ class Node:
         self._ask(questions)
 
     def stop(self, error: Exception) -> None:
-        """Lets the next `advance` raise FedprivError because of this error of another thread."""
+        """Makes the next `advance` raise FedprivError because of this error of another thread."""
         self._failure = error
         self._wake.set()
 
     def wait(self, seconds: float) -> None:
-        """Waits until a neighbour says something, at most this long."""
+        """Waits until a neighbour sends a message, at most this long."""
         self._wake.wait(seconds)
         self._wake.clear()
 
     def advance(self) -> bool:
-        """Does what can be done now; returns whether anything came of it.
+        """Takes all steps that are possible now; returns True if any step had a result.
 
         Raises:
-            FedprivError: the site could not answer its own node, or a file could not be written; a restart goes on.
+            FedprivError: If the site could not reply to its own node, or a file could not be written; restart to
+                resume.
         """
         if self._failure is not None:
             raise FedprivError(f"the node stops: {self._failure}") from self._failure
@@ -271,7 +272,7 @@ class Node:
         if not linked and any(each.is_present for each in everyone):
             return "release"  # the plan has it work alone in this round
 
-        # nobody could use a row now, so it is not released, and costs nothing
+        # no neighbour could use a row now, so it is not released, at no privacy cost
         now = self._clock()
         for each in linked:
             if not each.is_present and not each.is_lost and each.is_overdue(self._began_at, now, self._patience):
@@ -282,10 +283,11 @@ class Node:
         return "wait"
 
     def _check_word(self) -> None:
-        """Waits no longer for the neighbours' word once each has spoken since the start, or was waited for in vain.
+        """Stops waiting for neighbours' messages once each has sent one since the start, or its waiting time is over.
 
-        Each shows this site what it has signed, so that a folder which was set back releases nothing. One neighbour's
-        word is not enough: it may have been away while the site released rows to others.
+        Each neighbour sends back the largest counter that this site has signed, so a folder that was set back releases
+        nothing. The message of one neighbour is not enough: it may have been away while the site released rows to
+        others.
         """
         if not self._is_waiting:
             return
@@ -316,11 +318,11 @@ class Node:
                 self._is_repeated = is_repeated
                 return False
             else:
-                raise FedprivError(f"round {self.round + 1}: the site refuses its own node ({reply.code}); see its log")
+                raise FedprivError(f"round {self.round + 1}: the site rejects its own node ({reply.code}); see its log")
         return True
 
     def _close(self, status: RoundStatus) -> None:
-        """Mixes the rows whose links are up, writes the new state to the disk, and goes on to the next round."""
+        """Mixes the rows of links that are up, writes the new state to disk, and starts the next round."""
         up = {other: link.row for other, link in self._table.links.items() if link.row is not None}
         before = self._progress
         corrected: list[str] = []
@@ -389,14 +391,14 @@ class Node:
         return self._codec.pack(message)
 
     def _take_note(self, message: PeerMessage) -> None:
-        """Notes what a message says of its sender, and what it shows of this site.
+        """Records the sender's state in a message, and the counter of this site that it contains.
 
         Raises:
-            MalformedMessage: a count is not signed by its site, or a row comes without one.
-            RolledBack: the site's folder is an older copy.
+            MalformedMessage: If a counter is not signed by its site, or a row comes without a counter.
+            RolledBack: If the site's folder is an older copy.
         """
         if message.row is not None and message.counter is None:
-            raise MalformedMessage("a row without a count")
+            raise MalformedMessage("a row without a counter")
         try:
             self._check_counter(message.shown)
             if message.counter is not None:
@@ -406,17 +408,17 @@ class Node:
         self._table.take_note(message, self._clock())
 
     def _reply(self, question: PeerMessage) -> bytes:
-        """Returns the reply to a neighbour's question."""
+        """Returns the reply to a neighbour's request."""
         other = question.sender
         if question.kind == "hello":
             return self._message("here", other, question.round)
         if question.kind == "exchange" and not self._neighbours[other].is_decider:
             kind, row = self._table.decide(question, has_ended=bool(self.ended))
             return self._message(kind, other, question.round, row)
-        raise MalformedMessage(f"{self._neighbours[other].name} asks what is not its part to ask")
+        raise MalformedMessage(f"{self._neighbours[other].name} sent a question that only the other end may send")
 
     def _ask(self, questions: Mapping[int, Question]) -> bool:
-        """Asks neighbours and takes their replies; returns whether a link was decided."""
+        """Sends requests to neighbours and processes their replies; returns True if a link was decided."""
         if not questions:
             return False
         with self._lock:
@@ -431,7 +433,7 @@ class Node:
                 try:
                     reply = self._codec.unpack(replies.get(other, b""))
                     if (reply.sender, reply.round) != (other, question.round):
-                        raise MalformedMessage("a reply of another site, or about another round")
+                        raise MalformedMessage("a reply of another site, or for another round")
                     self._take_note(reply)
                 except MalformedMessage:
                     self._table.miss_reply(other, question)
@@ -443,7 +445,7 @@ class Node:
         return any(has_decided)
 
     def _take_decision(self, reply: PeerMessage) -> bool:
-        """Takes a decider's reply; returns whether it has decided. A settled doubt is on the disk afterwards."""
+        """Processes a decider's reply; returns True if it has decided. A settled doubt is then on disk."""
         n_doubts = len(self._table.doubts)
         has_decided = self._table.take_decision(reply)
         if len(self._table.doubts) < n_doubts:

@@ -1,6 +1,6 @@
-"""What a node keeps on its disk between rounds: its state, and the last round in which each follower's link was up.
+"""The files of a node between rounds: its state, and the last round in which each follower's link was up.
 
-All values are the site's own releases, what neighbours sent, and public facts.
+All values are the site's own releases, values received from neighbours, and public facts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNREADABLE = (RuntimeError, KeyError, TypeError, ValueError, EOFError, Unpickli
 
 @dataclass(frozen=True)
 class Doubt:
-    """A round that a follower closed without knowing whether its decider had counted the link as up.
+    """A round that a follower closed without receiving its decider's decision about the link.
 
     Attributes:
         round: The round, from 0.
@@ -61,7 +61,7 @@ class NodeState:
     Attributes:
         progress: The run's state, with one row: this node's.
         doubts: The unsettled round of a link, by the decider's number.
-        corrections: Settled doubts whose correction is not in the node's row yet.
+        corrections: Settled doubts for which the correction is not yet in the node's row.
         last_up: The last round in which each neighbour's link was up, by the neighbour's number.
     """
 
@@ -75,9 +75,9 @@ class NodeFolder:
     """Files of one node, inside the folder of its plan.
 
     Args:
-        path: The folder of the plan, which the site holds.
+        path: The folder of the plan, inside the site's folder.
         plan: Hash of the plan.
-        check: Raises FedprivError once another process has taken the site's folder over.
+        check: Raises FedprivError once another process has taken over the site's folder.
     """
 
     def __init__(self, path: Path, plan: str, check: Callable[[], None]) -> None:
@@ -86,13 +86,13 @@ class NodeFolder:
         self._check = check
 
     def read(self, initial: TrainState) -> NodeState:
-        """Returns the state on the disk; without a file it is the state before round 0.
+        """Returns the state on disk; without a file, this is the state before round 0.
 
         Args:
             initial: The run's state before round 0, with one row.
 
         Raises:
-            FedprivError: the file cannot be read, or is of another plan.
+            FedprivError: If the file cannot be read, or belongs to another plan.
         """
         path = self.path / NODE_STATE
         if not path.exists():
@@ -100,7 +100,7 @@ class NodeFolder:
         try:
             stored = torch.load(io.BytesIO(files.read(path)), weights_only=True)
             if stored["plan"] != self._plan:
-                raise FedprivError(f"{path} is of another plan: this node cannot go on")
+                raise FedprivError(f"{path} belongs to another plan: this node cannot continue")
             return NodeState(
                 progress=initial.restored({**initial.stored(), **stored["progress"]}),
                 doubts={number: Doubt(**doubt) for number, doubt in stored["doubts"].items()},
@@ -108,13 +108,13 @@ class NodeFolder:
                 last_up=stored["last_up"],
             )
         except _UNREADABLE as error:
-            raise FedprivError(f"{path} cannot be read: this node cannot go on in that plan") from error
+            raise FedprivError(f"{path} cannot be read: this node cannot continue in that plan") from error
 
     def write(self, state: NodeState) -> None:
-        """Writes the state to the disk; the local step's state is the site's, and is not in it.
+        """Writes the state to disk; the state of the client update is stored by the site and is not included.
 
         Raises:
-            FedprivError: it cannot be written.
+            FedprivError: If it cannot be written.
         """
         stored = {
             "plan": self._plan,
@@ -129,7 +129,7 @@ class NodeFolder:
         """Returns the last round in which the link to a follower was counted as up; None if there is none.
 
         Raises:
-            FedprivError: the file cannot be read.
+            FedprivError: If the file cannot be read.
         """
         path = self.path / _up_name(follower)
         if not path.exists():
@@ -137,21 +137,21 @@ class NodeFolder:
         try:
             return UpLink(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
         except _UNREADABLE as error:
-            raise FedprivError(f"{path} cannot be read: this node cannot go on in that plan") from error
+            raise FedprivError(f"{path} cannot be read: this node cannot continue in that plan") from error
 
     def write_up_link(self, follower: int, link: UpLink) -> None:
-        """Writes to the disk that a link is up; called before the follower is told.
+        """Writes to disk that a link is up; called before the decision is sent to the follower.
 
         Raises:
-            FedprivError: it cannot be written.
+            FedprivError: If it cannot be written.
         """
         self._save(_up_name(follower), vars(link))
 
     def write_file(self, name: str, content: bytes) -> None:
-        """Writes a file of the node to the disk, whole.
+        """Writes a file of the node to disk atomically.
 
         Raises:
-            FedprivError: it cannot be written, or another process has taken the site's folder over.
+            FedprivError: If it cannot be written, or another process has taken over the site's folder.
         """
         self._check()
         try:

@@ -1,4 +1,4 @@
-"""What a node reports: of each round, and at the end."""
+"""Reports of a node: for each round, and at the end."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ RoundStatus = Literal["released", "inactive", "passed", "interrupted"]
 
 @dataclass(frozen=True)
 class NodeRound:
-    """Reports one round of a node. Released values and public facts only.
+    """Reports one round of a node. Contains released values and public facts only.
 
     Attributes:
         round: Number of finished rounds.
         rounds: Number of planned rounds.
-        status: `"released"`: the node released its row; `"inactive"`: the plan does not have it in this round;
+        status: `"released"`: the node released its row; `"inactive"`: it does not take part in this round of the plan;
             `"passed"`: its neighbours had closed the round before it came back; `"interrupted"`: its release is on
             record without a reply, since the process ended in between.
-        up: Names of the neighbours whose rows were mixed in.
+        up: Names of the neighbours with rows that were mixed in.
         down: Why the link to each other neighbour of the round was down, by name: `absent` (it had passed the round),
-            `no_reply`, `unsettled` (no reply to a row that it may have counted), `malformed`, or why it takes part no
-            more.
-        corrected: Names of the neighbours whose unsettled round was made good in this one.
+            `no_reply`, `unsettled` (no reply to a row that it may have counted), `malformed`, or the reason why it no
+            longer takes part.
+        corrected: Names of the neighbours for which an unsettled round was corrected in this one.
         metrics: Metrics of the node's model on public test data.
     """
 
@@ -38,13 +38,13 @@ class NodeRound:
 
 @dataclass(frozen=True)
 class NeighbourReport:
-    """What became of a neighbour, at the end.
+    """Reports the state of a neighbour at the end.
 
     Attributes:
         last_up: Number of the last round in which its row was mixed in, from 1; 0 for none.
-        is_missing: Whether it was given up and has not come back.
-        away: Why it takes part in no round any more, in one word; empty while it does.
-        is_unsettled: Whether a round is unsettled in which it may have counted a link that this node did not.
+        is_missing: True if it was given up and has not come back.
+        away: Reason why it takes part in no further round, in one word; empty while it takes part.
+        is_unsettled: True if there is an unsettled round in which it may have counted a link that this node did not.
     """
 
     last_up: int

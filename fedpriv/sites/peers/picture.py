@@ -13,7 +13,7 @@ from fedpriv.storage import BLUE, GREY, new_figure, write_png
 
 
 def neighbour_names(terms: ResolvedPlan, number: int) -> Sequence[str]:
-    """Returns the names of a site's neighbours; none of a plan with a server."""
+    """Returns the names of a site's neighbours; empty for a plan with a server."""
     if not isinstance(terms.network, Graph):
         return []
     return [terms.cards[other].name for other in sorted(terms.network.graph.neighbors(number))]

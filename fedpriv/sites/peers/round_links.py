@@ -15,10 +15,10 @@ from fedpriv.sites.resolved_plan import ResolvedPlan
 
 @dataclass(frozen=True)
 class RoundLinks:
-    """One node's links in a round, as the plan has them.
+    """One node's links in a round of the plan.
 
     Attributes:
-        is_active: Whether the node takes part in the round.
+        is_active: True if the node takes part in the round.
         self_weight: The weight `W[i, i]` of the node's own row.
         weights: The weight `W[i, j]` of each neighbour's row, by the neighbour's number.
     """
@@ -58,7 +58,7 @@ class PlannedLinks:
 
 @dataclass(frozen=True)
 class Correction:
-    """What a node adds to its mixed row, since a link turned out to have been up in a round that it has closed.
+    """A correction of a node's mixed row for a link that was up in a round that the node closed without it.
 
     Attributes:
         neighbour: Number of the neighbour.
@@ -74,15 +74,15 @@ class Correction:
 
     @property
     def row(self) -> Tensor:
-        """What the mixed row of that round lacks, `[m]`."""
+        """The missing part of the mixed row of that round, `[m]`."""
         return self.weight * (self.theirs - self.ours)
 
 
 class NodeNetwork:
-    """The network as one node sees it: all rows are its own row, and `mix` averages it with its neighbours' rows.
+    """The network of one node: all rows are its own row, and `mix` averages it with its neighbours' rows.
 
-    A link that is down leaves its weight with the node's own row. The neighbour does the same, so that over all nodes
-    the weights of the round are symmetric, and rows and columns sum to 1 (doubly stochastic).
+    The weight of a link that is down is added to the node's own row. The neighbour does the same, so over all nodes the
+    weights of the round are symmetric, and rows and columns sum to 1 (doubly stochastic).
 
     Args:
         n_clients: Number of all nodes.
@@ -99,8 +99,8 @@ class NodeNetwork:
 
         Args:
             links: The node's links.
-            rows: The released row `[m]` of each neighbour whose link is up.
-            corrections: What earlier rounds lack.
+            rows: The released row `[m]` of each neighbour with a link that is up.
+            corrections: Corrections of earlier rounds.
         """
         self._links = links
         self._rows = rows
@@ -130,7 +130,7 @@ class NodeNetwork:
         """Not available without a server, like `gather`, `total` and `largest`.
 
         Raises:
-            ConfigError: always.
+            ConfigError: Always.
         """
         raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
 

@@ -1,4 +1,4 @@
-"""Runs a node until its neighbours need it no more, and writes its rounds, its model and its result."""
+"""Runs a node until its neighbours no longer need it, and writes its rounds, its model and its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpriv.sites.peers.node_report import NodeRound
 from fedpriv.sites.recording import MODEL, RESULT, ROUNDS
 from fedpriv.storage import files, strict_json
 
-_GREETING = 1.0  # seconds between two calls to neighbours that are not there
+_GREETING = 1.0  # seconds between two messages to unconnected neighbours
 _SHORTEST, _LONGEST = 0.001, 0.05  # seconds to wait when there is nothing to do
 
 
@@ -26,7 +26,7 @@ class RoundLog:
 
     Args:
         folder: The folder of the plan, inside the site's.
-        n_finished: Number of finished rounds; later lines are of a round that was stopped before its end.
+        n_finished: Number of finished rounds; later lines belong to a round that was stopped before its end.
     """
 
     def __init__(self, folder: Path, n_finished: int) -> None:
@@ -52,14 +52,14 @@ def run_node(
     """Runs a node to its end, and then for as long as a neighbour may still need it.
 
     Args:
-        node: The node, whose neighbours can reach it.
-        spent: Returns what the site has spent in all its plans, for the result.
-        interval: Seconds from one round to the next, at least.
-        on_round: Is called with the report of each round, once it is written.
-        on_end: Is called once the result is written.
+        node: The node; its neighbours must be able to reach it.
+        spent: Returns the site's spending in all its plans, for the result.
+        interval: Minimum time from one round to the next, in seconds.
+        on_round: Called with the report of each round, once it is written.
+        on_end: Called once the result is written.
 
     Raises:
-        FedprivError: the site could not answer its own node, or a file could not be written; a restart goes on.
+        FedprivError: If the site could not reply to its own node, or a file could not be written; restart to resume.
     """
     log = RoundLog(node.folder, node.round)
 
@@ -97,7 +97,7 @@ def write_result(node: Node, spent: object) -> None:
 
     Args:
         node: A node that has ended.
-        spent: What the site has spent in all its plans.
+        spent: The site's spending in all its plans.
     """
     model = copy_trainable(node.terms.model)
     content = io.BytesIO()
@@ -119,5 +119,5 @@ def _greet(node: Node, is_stopped: threading.Event) -> None:
         while not is_stopped.is_set():
             node.greet()
             is_stopped.wait(_GREETING)
-    except Exception as error:  # without greetings nobody who returns would be noticed
+    except Exception as error:  # without greetings, returning neighbours would not be noticed
         node.stop(error)
