@@ -31,7 +31,7 @@ def noise_of(published: Published, record: Record = RECORD) -> tuple[torch.Tenso
     scales = published.scales(record, FACTORS, norms)
     if scales is None:
         return torch.zeros_like(rows), asked, record
-    made = add_noise(rows, scales, published.mechanism, record, Randomness(0, 5), [0, 1])
+    made = add_noise(rows, scales, published.noise_mechanism, record, Randomness(0, 5), [0, 1])
     return made._value - rows, asked, made.record
 
 
