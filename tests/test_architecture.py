@@ -28,9 +28,9 @@ SOURCES = sources(PACKAGE)
 STRATEGIES = strategies(PACKAGE)
 
 # who may do what, as paths inside the package
-OPENS_RELEASES = {"oracle/data_answerer.py"}
+OPENS_RELEASES = {"oracle/data_query_engine.py"}
 MAKES_RELEASES = {
-    "oracle/data_answerer.py",  # exact answers of runs without privacy
+    "oracle/data_query_engine.py",  # exact answers of runs without privacy
     "privacy/as_published.py",
     "privacy/mechanisms.py",
     "privacy/release/local.py",

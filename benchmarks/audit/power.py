@@ -73,14 +73,17 @@ def row(part: float, given: argparse.Namespace) -> list[str]:
     for canaries in given.canaries:
         each = canaries // CLIENTS
         known = reach(toy, each, ROUNDS)
-        cells += proved(play(toy, each, ROUNDS, known) for _ in range(given.repeats))
+        cells += proved(play(toy, each, ROUNDS, known) for _ in range(given.count_duplicates))
     known = reach(toy, 1, ROUNDS)
     single = [play(toy, 1, ROUNDS, known) for _ in range(given.pool)]
     for runs in given.runs:
         cells += proved(merge_games(single[k : k + runs]) for k in range(0, given.pool - runs + 1, runs))
     for rounds in given.rounds:
         run = subject(part, rounds)
-        found = [check_trace_noise(trace_run(run, run.data(), rounds)).verdict == "found" for _ in range(given.repeats)]
+        found = [
+            check_trace_noise(trace_run(run, run.data(), rounds)).verdict == "found"
+            for _ in range(given.count_duplicates)
+        ]
         cells.append(f"{share(found):.0%}")
     return cells
 

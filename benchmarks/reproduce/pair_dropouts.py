@@ -41,7 +41,7 @@ from fedpriv.network.local import Star
 from fedpriv.network.rounds import ClientInput, client_update, initial_state, server_update
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger

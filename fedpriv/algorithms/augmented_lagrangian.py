@@ -27,7 +27,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.settings import Count, Positive, Ratio, RegistryEntry, check_finite, checked
+from fedpriv.settings import Count, Positive, Ratio, RegistryEntry, check_finite, validate_arguments
 from fedpriv.strategies import (
     LBFGS,
     STALLED,
@@ -40,11 +40,11 @@ from fedpriv.strategies import (
     Solver,
     Strategy,
     Zero,
+    flatten_parameters,
     gradient,
     largest,
     penalty,
-    raised,
-    spread,
+    update_multipliers,
     violations,
 )
 
@@ -160,7 +160,7 @@ class AdmmBlock:
             objective, values = oracle.exact(w)
         old = state.multipliers
         equality = oracle.equality
-        raised_multipliers = raised(old, values, self.outer.beta, equality)
+        raised_multipliers = update_multipliers(old, values, self.outer.beta, equality)
         slack = (raised_multipliers * values).where(~equality, 0.0)
         worst = [largest(v) for v in (violations(values, equality), slack, raised_multipliers - old)]
         return raised_multipliers, torch.stack([objective, *worst], 1)
@@ -287,7 +287,7 @@ class ConstrainedAdmmServer:
         return replace(state, converged=converged, stalled=stalled, least_violation=least, done=done)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def proximal_al(
     outer: Outer = Outer(),
     rho: Positive = 1.0,
@@ -345,7 +345,7 @@ def _broadcast_row(w: Tensor, phase: float, tolerance: float) -> Tensor:
 
 NAMES = {
     "proximal_al": RegistryEntry(
-        spread(proximal_al, outer=Outer),
+        flatten_parameters(proximal_al, outer=Outer),
         "proximal augmented Lagrangian for constraints (He, Peng and Sun), exact: needs at: none",
     )
 }

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedpriv.settings import RegistryEntry, checked
+from fedpriv.settings import RegistryEntry, validate_arguments
 from fedpriv.strategies import (
     Average,
     ClientOptimizerState,
@@ -26,7 +26,7 @@ from fedpriv.strategies import (
     Sgd,
     StepSize,
     Strategy,
-    in_round,
+    evaluate_rate,
     last_or_average,
 )
 
@@ -63,12 +63,12 @@ class Descend:
             variance = oracle.noise_variance
         else:
             variance = None
-        size = in_round(self.step_size, t)
+        size = evaluate_rate(self.step_size, t)
         x, optimizer_state = self.optimizer.step(received, gradient, size, state.optimizer, variance)
         return x, ClientOptimizerState(t, optimizer_state)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def decentralized_sgd(
     step_size: Rate = StepSize(0.1), *, optimizer: Optimizer[Any] = Sgd(), average: Average | None = None
 ) -> Strategy:

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import plan_of
 from fedpriv.errors import FedprivError, counted
 from fedpriv.privacy import LedgerFile, RunCost, compose
 from fedpriv.privacy.accounting import round_up
-from fedpriv.reports.spendings import spending_of
+from fedpriv.reports.spending import spending_of
 from fedpriv.runs import RunFiles, config_in
 
 NAME = "other runs"

@@ -23,7 +23,7 @@ from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.probing import QUERIES
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients import Client, Pair
-from fedpriv.models import each
+from fedpriv.models import map_tree
 from fedpriv.oracle import DataAnswerer, Oracle
 from fedpriv.reports.sinks import TensorBoard
 from fedpriv.strategies import flatten_with_names
@@ -163,7 +163,7 @@ def _changed_rows(rows: Any, shift: int, *, keep: bool) -> Any:  # noqa: ANN401 
             return rolled
         return 0.25 - 1.5 * rolled
 
-    return each(change, rows)
+    return map_tree(change, rows)
 
 
 @contextmanager

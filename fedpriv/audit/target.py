@@ -17,14 +17,14 @@ from fedpriv.network import RoundNetwork
 from fedpriv.planning import Compute, Plan, check_problem, make_plan, network_for, with_neighbours
 from fedpriv.privacy import Privacy
 from fedpriv.runs import Training
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.strategies import Strategy
 
 Data = list[Pair]
 """Inputs and targets of each client, `[m, ...]` each."""
 
 
-@checked("audit")
+@validate_arguments("audit")
 @dataclass(frozen=True)
 class AuditTarget:
     """A run to audit.

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from fedpriv import __version__
 from fedpriv.cli import certifying, federating, federation_runs, operating, peering
-from fedpriv.cli.commands import naming, promises, reading, training
+from fedpriv.cli.commands import naming, privacy, reading, training
 
 _OBJECTS_BETWEEN_COLLECTIONS = 10_000
 
@@ -87,7 +87,7 @@ def _print_version(is_given: bool) -> None:
         raise typer.Exit
 
 
-for module in (training, reading, promises, naming):
+for module in (training, reading, privacy, naming):
     app.add_typer(module.commands)
 for module in (federation_runs, certifying, operating):
     federating.site.add_typer(module.site)

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.markup import escape
 
 from fedpriv.cli.printing import busy_with, out, print_json, print_rows
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import plan_of
 from fedpriv.reports.accounts import account_of, price_rows, unfinished
-from fedpriv.reports.spendings import is_unfinished
+from fedpriv.reports.spending import is_unfinished
 from fedpriv.runs import RunFiles
 
 

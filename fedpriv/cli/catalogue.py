@@ -26,13 +26,13 @@ from fedpriv.config.schema import (
     ModelSection,
     StrategySection,
 )
-from fedpriv.config.spelling import SPELLINGS, choice_of
+from fedpriv.config.yaml_formats import SPELLINGS, choice_of
 from fedpriv.data.partition import PARTITIONS
 from fedpriv.errors import ConfigError
 from fedpriv.network import MESHES
 from fedpriv.oracle import BACKENDS
 from fedpriv.privacy import MECHANISMS
-from fedpriv.settings import Bound, either, nearest
+from fedpriv.settings import Bound, join_alternatives, nearest
 from fedpriv.strategies import Optimizer, Proximal
 
 SECTIONS: dict[str, type[Plugin]] = {
@@ -219,7 +219,7 @@ def _word(kind: Any) -> str:  # noqa: ANN401 - any annotation
     if origin is Annotated:
         return next(item.words for item in arguments[1:] if isinstance(item, Bound)).removeprefix("must be ")
     if origin is Literal:
-        return either(arguments)
+        return join_alternatives(arguments)
     if origin is not None and issubclass(origin, Mapping):
         return f"{{{_describe(arguments[0])}: {_describe(arguments[1])}, ...}}"
     if origin is not None and issubclass(origin, Sequence):

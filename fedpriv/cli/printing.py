@@ -78,9 +78,9 @@ def print_run(run: Run, picture: Path, *, as_json: bool) -> None:
 
 def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
     """Prints several runs, one line each, with notes on comparing them."""
-    from fedpriv.config.of_run import plan_of
+    from fedpriv.config.recovered_plan import plan_of
     from fedpriv.reports import comparison
-    from fedpriv.reports.spendings import PlannedSpending, may_stay_unfinished
+    from fedpriv.reports.spending import PlannedSpending, may_stay_unfinished
 
     plans = [plan_of(run.files) if may_stay_unfinished(run.files) else PlannedSpending() for run in runs]
     notes = comparison.notes(runs, plans)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedpriv.cli.drawing import figure_of
 from fedpriv.cli.printing import busy_with, print_json, print_rows
 from fedpriv.config.files import load_config
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import plan_of
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.network import Graph
 from fedpriv.reports.accounts import account_of

@@ -93,7 +93,7 @@ def follow(config: Config, *, resumed: bool = False) -> None:
         _duplicate_notes(training)  # all processes take part in the comparison
         with signals.patiently():
             for _ in training:
-                if training.anywhere(signals.pending > 0):
+                if training.any_process(signals.pending > 0):
                     training.save()
                     raise typer.Exit(signals.exit_code)
         training.result()
@@ -103,7 +103,7 @@ def _duplicate_notes(training: Training) -> list[str]:
     """Returns notes on examples with equal content; they are not private, and are printed but never written."""
     if not training.plan.privacy.private:
         return []
-    duplicates = training.repeats()
+    duplicates = training.count_duplicates()
     cases = (
         (
             duplicates.examples,
@@ -170,7 +170,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
                 for report in reports:
                     for sink in writers:
                         sink.write(report)
-                if training.anywhere(signals.pending > 0):
+                if training.any_process(signals.pending > 0):
                     for sink in writers:
                         sink.close()
                     training.save()

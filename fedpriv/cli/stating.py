@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from fedpriv.cli.printing import busy_with, print_json, print_rows
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import plan_of
 from fedpriv.errors import ConfigError
 from fedpriv.reports.accounts import account_of
 from fedpriv.reports.pages import WRITERS, markdown

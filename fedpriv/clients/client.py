@@ -12,17 +12,17 @@ from fedpriv.clients.arguments import check_datasets, check_loader, check_loss, 
 from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.layout import copy_model, copy_trainable
 from fedpriv.clients.reading import Pair, length_of, read_all
-from fedpriv.clients.released import check_fresh
+from fedpriv.clients.released_models import check_untrained
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.models.nested import Nested, arguments
+from fedpriv.models.nested import Nested, call_arguments
 from fedpriv.models.problem import Problem
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 Loss = Callable[[Any, Any], Tensor]
 """Maps a model's outputs and the targets of a batch to a scalar."""
 
 
-@checked("client")
+@validate_arguments("client")
 class Client(nn.Module):
     """One data owner: a model, a loss and a data loader.
 
@@ -99,7 +99,7 @@ class Client(nn.Module):
 
     def forward(self, inputs: Nested, targets: Nested) -> Tensor:
         """Returns the loss of a batch: `[b, ...], [b, ...] -> []`."""
-        args, named = arguments(inputs)
+        args, named = call_arguments(inputs)
         return self.loss(self.model(*args, **named), targets)
 
     def examples(self) -> Pair:
@@ -111,7 +111,7 @@ class Client(nn.Module):
         return read_all(self.loader, len(self)).pair
 
 
-@checked("make_clients")
+@validate_arguments("make_clients")
 def make_clients(
     model: nn.Module,
     loss: Loss,
@@ -147,7 +147,7 @@ def make_clients(
     """
     check_loss("make_clients.loss", loss)
     check_datasets("make_clients.datasets", datasets)
-    check_fresh("make_clients.model", model)
+    check_untrained("make_clients.model", model)
     template = copy_model(model)  # the user's model does not change
     clients = list[Client]()
     for index, source in enumerate(datasets):

@@ -15,7 +15,7 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.examples import Examples, InMemory
 from fedpriv.clients.layout import Layout, constants, share
 from fedpriv.clients.lazy import Examine, LazyClients
-from fedpriv.clients.released import note_result, price_of
+from fedpriv.clients.released_models import find_privacy_cost, record_result
 from fedpriv.errors import ConfigError
 from fedpriv.models.problem import Problem
 from fedpriv.privacy.settings import FixedSize, Privacy
@@ -155,14 +155,14 @@ class EagerClientSet:
 
     def released_prices(self) -> Iterator[str | None]:
         """See `ClientSet`."""
-        return (client.released_price or price_of(client.model) for client in self.clients)
+        return (client.released_price or find_privacy_cost(client.model) for client in self.clients)
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
         """See `ClientSet`."""
         rows.copy_(models.expand_as(rows))
         for client in self.clients:
             client.released_price = price
-            note_result(client.model, price)
+            record_result(client.model, price)
 
 
 def as_client_set(clients: Sequence[Client], numbers: Sequence[int] | None = None) -> ClientSet:

@@ -12,12 +12,12 @@ from torch.utils.data import Dataset
 
 from fedpriv.clients.reading import length_of
 from fedpriv.errors import DataError, in_short
-from fedpriv.settings.checks import Count, checked
+from fedpriv.settings.checks import Count, validate_arguments
 
 _CLIENTS_PER_TASK = 64  # clients that a worker counts in a row
 
 
-@checked("count_examples")
+@validate_arguments("count_examples")
 def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, workers: Count = 2) -> list[int]:
     """Counts the examples of each client, for `lazy_clients`; keep the list, since a count opens every data set.
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import Pair, Unbatched, read_all
 from fedpriv.errors import DataError
-from fedpriv.models.nested import leaves
-from fedpriv.randomness.borrowed import global_generators
+from fedpriv.models.nested import list_leaves
+from fedpriv.randomness.global_rng import global_generators
 
 _DIGEST_BYTES = 16
 READ_SEED = 0  # for examples that differ each time they are read: any seed does, if it is always the same
@@ -122,7 +122,7 @@ def examples_of(population: Population, row: int) -> Pair:
 def digest_of(examples: Pair, key: bytes) -> bytes:
     """Returns a keyed digest of examples: their numbers, shapes, types and order."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, key=key)
-    for tensor in leaves(examples):
+    for tensor in list_leaves(examples):
         values = tensor.detach().cpu().contiguous()
         digest.update(f"{values.dtype}{tuple(values.shape)}".encode())
         digest.update(values.reshape(-1).view(torch.uint8).numpy().data)

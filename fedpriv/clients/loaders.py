@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Weigh
 from fedpriv.clients import overlaps
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
-from fedpriv.models.nested import leaves, plain
+from fedpriv.models.nested import list_leaves, to_plain_tree
 from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.borrowed import GeneratorStates, global_generators
+from fedpriv.randomness.global_rng import GeneratorStates, global_generators
 
 _FROZEN = (
     "a random transform was applied once to every example, when the data were read, because constraints need "
@@ -108,7 +108,9 @@ def _mixes(loader: DataLoader[Any], last: int) -> bool:
         begin(0)
         before = GeneratorStates.current()
         ends = [loader.dataset[0], loader.dataset[last]]
-        together, *alone = [leaves(plain(loader.collate_fn(some)) or ()) for some in (ends, ends[:1], ends[1:])]
+        together, *alone = [
+            list_leaves(to_plain_tree(loader.collate_fn(some)) or ()) for some in (ends, ends[:1], ends[1:])
+        ]
         if before.has_changed:
             return False
     apart = [torch.cat(pair) for pair in zip(*alone, strict=True)]

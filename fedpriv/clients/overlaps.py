@@ -22,7 +22,7 @@ from fedpriv.clients.components import components
 from fedpriv.clients.datasets import size
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.borrowed import global_generators
+from fedpriv.randomness.global_rng import global_generators
 
 Addresses = NDArray[np.int64]
 

@@ -23,12 +23,12 @@ from fedpriv.clients.examples import Examples, NoExamples, kind_of
 from fedpriv.clients.index_batches import IndexBatches
 from fedpriv.clients.layout import Layout, copy_trainable
 from fedpriv.clients.reading import Pair
-from fedpriv.clients.released import EARLIER_RESULT, GO_ON
+from fedpriv.clients.released_models import EARLIER_RESULT, GO_ON
 from fedpriv.clients.shard import ClientShard
 from fedpriv.clients.views import Numbers, Views
 from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError
-from fedpriv.models.nested import each
+from fedpriv.models.nested import map_tree
 from fedpriv.models.problem import Problem
 
 
@@ -192,14 +192,14 @@ class Population:
     def examples_of(self, client: int) -> Pair:
         """Returns all inputs and targets of a client, `[m, ...]` each."""
         pair = self.examples.take(torch.tensor([client]), torch.arange(int(self.counts[client])).unsqueeze(0))
-        return each(lambda rows: rows[0], pair)
+        return map_tree(lambda rows: rows[0], pair)
 
     def first_examples(self, count: int) -> Pair:
         """Returns inputs and targets of the population's first `count` examples, `[count, ...]`, repeated if fewer."""
         positions = torch.arange(count) % int(self.counts.sum())
         owners = torch.searchsorted(self.starts, positions, right=True) - 1
         pair = self.examples.take(owners, (positions - self.starts[owners]).unsqueeze(1))
-        return each(lambda rows: rows.squeeze(1), pair)
+        return map_tree(lambda rows: rows.squeeze(1), pair)
 
     @property
     def kind(self) -> str | None:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from fedpriv.errors import DataError, in_short
-from fedpriv.models.nested import Nested, first, joined, leaves, plain, structure
-from fedpriv.randomness.borrowed import GeneratorStates
+from fedpriv.models.nested import Nested, concatenate_trees, first_leaf, format_structure, list_leaves, to_plain_tree
+from fedpriv.randomness.global_rng import GeneratorStates
 
 _MAX_EXAMPLES = 2**31  # examples; more fit into no memory
 _PIECE = 256  # examples that are read in a row
@@ -94,12 +94,12 @@ def read_all(source: Source, length: int) -> Read:
     except Exception as error:  # a user's data set or collate_fn can raise anything
         fix = "each index below its length must return a pair (input, target) that collates to tensors"
         raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
-    counts = len(first(inputs)), len(first(targets))
+    counts = len(first_leaf(inputs)), len(first_leaf(targets))
     if counts != (length, length):
         problem = f"its data set has length {length}, but returns {counts[0]} inputs and {counts[1]} targets"
         raise DataError(f"{problem}: its length must be the number of examples, since sums are divided by it")
     for name, tree in (("inputs", inputs), ("targets", targets)):
-        for tensor in leaves(tree):
+        for tensor in list_leaves(tree):
             if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
                 kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
                 raise DataError(f"a client's {name} are {kind}: use dense real tensors with data")
@@ -125,8 +125,8 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
     except Exception as error:  # a user's data set or collate_fn can raise anything
         fix = "random transforms must work at every call"
         raise DataError(f"an example cannot be read again ({in_short(error)}): {fix}") from error
-    shapes = [[tuple(tensor.shape[1:]) for tensor in leaves(some_pair)] for some_pair in (pair, like)]
-    if structure(pair) != structure(like) or shapes[0] != shapes[1]:
+    shapes = [[tuple(tensor.shape[1:]) for tensor in list_leaves(some_pair)] for some_pair in (pair, like)]
+    if format_structure(pair) != format_structure(like) or shapes[0] != shapes[1]:
         problem = f"an example has shapes {shapes[0]} when it is read again, instead of {shapes[1]}"
         raise DataError(f"{problem}: random transforms must return one public shape")
     return pair
@@ -139,7 +139,7 @@ def check_finite(inputs: Nested, targets: Nested) -> None:
         DataError: names the example.
     """
     for name, tree in (("input", inputs), ("target", targets)):
-        broken = [row for row in map(first_broken, leaves(tree)) if row is not None]
+        broken = [row for row in map(first_broken, list_leaves(tree)) if row is not None]
         if broken:
             raise DataError(f"{name} {broken[0]} is not finite (NaN or infinity): clean or drop that example")
 
@@ -169,7 +169,7 @@ def _read(loader: Source) -> Read:
     pairs = [pair for piece, _ in pieces_read for pair in piece]
     _check_one_shape("inputs", [inputs for inputs, _ in pairs])
     _check_one_shape("targets", [targets for _, targets in pairs])
-    read = Read(joined(pairs), random=any(random for _, random in pieces_read))
+    read = Read(concatenate_trees(pairs), random=any(random for _, random in pieces_read))
     if not read.random:
         _check_repeats(loader, read.pair)
     return read
@@ -177,11 +177,11 @@ def _read(loader: Source) -> Read:
 
 def _check_repeats(source: Source, pair: Pair) -> None:
     """Raises if the examples of a data set depend on earlier reads: one example would change the others."""
-    length = len(first(pair))
+    length = len(first_leaf(pair))
     for position in dict.fromkeys((length - 1, 0)):
         again = read_one(source, position, pair)
-        expected = [leaf[position] for leaf in leaves(pair)]
-        if not all(torch.equal(new[0], old) for new, old in zip(leaves(again), expected, strict=True)):
+        expected = [leaf[position] for leaf in list_leaves(pair)]
+        if not all(torch.equal(new[0], old) for new, old in zip(list_leaves(again), expected, strict=True)):
             raise DataError(
                 f"example {position} changes when it is read again, although nothing was drawn from the global "
                 "generators of torch, NumPy or Python: the data set must not keep state of earlier examples "
@@ -191,9 +191,9 @@ def _check_repeats(source: Source, pair: Pair) -> None:
 
 
 def _check_one_shape(name: str, column: Sequence[Nested]) -> None:
-    if len({structure(value) for value in column}) > 1:
+    if len({format_structure(value) for value in column}) > 1:
         raise DataError(f"{name} of a client are not nested alike: use the same names and positions in each example")
-    for tensors in zip(*map(leaves, column), strict=True):
+    for tensors in zip(*map(list_leaves, column), strict=True):
         shapes = {tuple(value.shape[1:]) for value in tensors}
         if len(shapes) > 1:
             raise DataError(
@@ -256,7 +256,7 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
     Raises:
         DataError: it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
     """
-    pair = plain(batch)
+    pair = to_plain_tree(batch)
     if isinstance(pair, tuple) and len(pair) > 2:
         pair = pair[:-1], pair[-1]
     if isinstance(pair, Tensor) or (isinstance(pair, tuple) and len(pair) == 1):
@@ -274,7 +274,7 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
             "or of dicts and tuples of tensors: use a collate_fn that returns such a pair, e.g. (batch, "
             "batch['labels'])"
         )
-    shapes = [tuple(tensor.shape) for tensor in leaves(pair)]
+    shapes = [tuple(tensor.shape) for tensor in list_leaves(pair)]
     if count is None and shapes[0]:
         count = shapes[0][0]
     if any(shape[:1] != (count,) for shape in shapes):

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import example, nearest, plugins, similar, suggestion
+from fedpriv.settings import example, nearest, plugins, suggest_similar, suggestion
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -413,7 +413,7 @@ def _required(name: str) -> str:
 def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
     if error["type"] == "literal_error":
         names = re.findall("'([^']*)'", context["expected"])
-        return f"choose {context['expected']}{similar(error['input'], names)}"
+        return f"choose {context['expected']}{suggest_similar(error['input'], names)}"
     if error["type"] == "union_tag_invalid":
         return _unknown(str(context["tag"]), [tag.strip(" '") for tag in context["expected_tags"].split(",")])
     if error["type"] == "missing":

@@ -13,12 +13,12 @@ from torch.utils.data import Dataset, Subset
 from fedpriv import data, models
 from fedpriv.clients import Client, PublicDataInfo, check_datasets, make_clients
 from fedpriv.config.files import fingerprint, load_config, to_yaml
-from fedpriv.config.measured import check_measured, check_owners, metrics_of, named_in_log
+from fedpriv.config.metrics import check_measured, check_owners, metrics_of, named_in_log
 from fedpriv.config.schema import REPORTING, Config, DataSection
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
-from fedpriv.data.extractor import through
+from fedpriv.data.extractor import extract_split
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.data.transforms import reshaping
 from fedpriv.errors import ConfigError, FedprivError
@@ -29,12 +29,12 @@ from fedpriv.forecast.warnings import warnings_at_start
 from fedpriv.papers.recipe import Recipe
 from fedpriv.planning import GAP, FirstPart, Plan, RunSketch, not_covered, warnings_of_no_network
 from fedpriv.runs import Training, difference, settings_in_words
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.storage import RunFolder, strict_json
 from fedpriv.strategies import Strategy
 
 
-@checked("build")
+@validate_arguments("build")
 def build(
     config: Config,
     folder: Path | RunFolder | None = None,
@@ -128,7 +128,7 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
     }
 
 
-@checked("forecast")
+@validate_arguments("forecast")
 def forecast(config: Config, *, timed: bool = False) -> Forecast:
     """Computes a run's epsilon, noise and traffic without training; data are read only if their size is unknown.
 
@@ -242,7 +242,7 @@ def load_section(section: DataSection) -> Split:
     split = data.load(section.name, **section.options)
     if section.extractor is None:
         return split
-    return through(section.extractor, split, models.resolve)
+    return extract_split(section.extractor, split, models.resolve)
 
 
 def make_population(config: Config, split: Split) -> list[Client]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import model_validator
 
 from fedpriv.config.base import Choice, Spelled, named_fields, options_section
-from fedpriv.config.spelling import by_fields, by_key, choice_of
+from fedpriv.config.yaml_formats import by_fields, by_key, choice_of
 from fedpriv.errors import ConfigError
 from fedpriv.papers.recipe import Recipe
 from fedpriv.privacy import (

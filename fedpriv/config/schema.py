@@ -16,8 +16,8 @@ from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_
 from fedpriv.config.network import NetworkSection
 from fedpriv.config.privacy import PrivacySection
 from fedpriv.config.problem import ProblemSection
-from fedpriv.config.spelling import SPELLINGS
 from fedpriv.config.strategies import CONTEXT, STRATEGIES
+from fedpriv.config.yaml_formats import SPELLINGS
 from fedpriv.data import DATASETS, Extractor
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError

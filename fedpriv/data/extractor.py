@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, TensorDataset
 from fedpriv.data.base import Split, labels_of
 from fedpriv.errors import ConfigError, DataError, in_short
 from fedpriv.models import load_weights
-from fedpriv.settings import Count, checked, nearest
+from fedpriv.settings import Count, nearest, validate_arguments
 
 _FIELD = "data.extractor"
 _DIFFERENCE = 1e-3  # of features of an example alone and among others, relative to their size: rounding is far below
@@ -27,7 +27,7 @@ Network = Callable[[Tensor], Tensor]
 """Maps a batch of inputs `[b, ...]` to features `[b, ...]`."""
 
 
-@checked("data.extractor")
+@validate_arguments("data.extractor")
 @dataclass(frozen=True)
 class Extractor:
     """A network in a file; its outputs are the inputs of the trained model.
@@ -88,7 +88,7 @@ class Extractor:
         return digest
 
 
-@checked("extract_features")
+@validate_arguments("extract_features")
 def extract_features(
     network: nn.Module | Network, dataset: Dataset[Any], *, layer: str = "", unit: bool = True, batch_size: Count = 256
 ) -> TensorDataset:
@@ -221,7 +221,7 @@ def load_onnx(file: str | Path) -> Network:
     return lambda inputs: torch.from_numpy(session.run(None, {names[0]: inputs.numpy()})[0])
 
 
-def through(extractor: Extractor, split: Split, build: Callable[..., nn.Module]) -> Split:
+def extract_split(extractor: Extractor, split: Split, build: Callable[..., nn.Module]) -> Split:
     """Returns a data set with features as inputs.
 
     Args:

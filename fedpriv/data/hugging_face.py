@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split, as_inputs
-from fedpriv.data.owners import numbered
+from fedpriv.data.owners import encode_names
 from fedpriv.data.row_dataset import RowDataset
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 if TYPE_CHECKING:  # an extra
     from datasets import Dataset
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # an extra
 _READERS = {".parquet": "from_parquet", ".csv": "from_csv", ".json": "from_json", ".jsonl": "from_json"}
 
 
-@checked("data")
+@validate_arguments("data")
 def hugging_face(
     *,
     path: str,
@@ -106,7 +106,7 @@ def hugging_face(
     test_owners = _owners(rows[test], client)
     if client is not None and train_owners is None:
         check_columns(f"{path}, {train}", [client], rows[train].column_names)
-    (writers, test_writers), names = numbered(train_owners or [], test_owners or [])
+    (writers, test_writers), names = encode_names(train_owners or [], test_owners or [])
     return Split(
         train=train_set,
         test=test_set,

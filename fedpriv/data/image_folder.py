@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split, as_inputs
-from fedpriv.data.owners import numbered
+from fedpriv.data.owners import encode_names
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import ConfigError, DataError, cut, in_short
-from fedpriv.settings import Count, checked
+from fedpriv.settings import Count, validate_arguments
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
-@checked("data")
+@validate_arguments("data")
 def image_folder(
     *,
     root: str,
@@ -67,7 +67,7 @@ def image_folder(
             images = _files(folder / train / name, classes)
             files += images
             owners += [name] * len(images)
-        (writers,), writer_names = numbered(owners)
+        (writers,), writer_names = encode_names(owners)
     else:
         files = _files(folder / train, classes)
         writers = None

@@ -8,10 +8,10 @@ from fedpriv.data.base import Split
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
 from fedpriv.data.table_split import read_split
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 
-@checked("data")
+@validate_arguments("data")
 def parquet(
     *,
     train: str,

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from fedpriv.errors import ConfigError, DataError, in_short
 from fedpriv.models import Nested
-from fedpriv.settings import checked, nearest
+from fedpriv.settings import nearest, validate_arguments
 
 
 class NamedRows(Protocol):
@@ -28,7 +28,7 @@ class NamedRows(Protocol):
         ...
 
 
-@checked("data")
+@validate_arguments("data")
 @dataclass(frozen=True)
 class RowDataset(Dataset[tuple[Nested, Tensor]]):
     """Pairs (input, target) of rows with named columns, each read when it is used.

@@ -7,10 +7,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
-from fedpriv.settings import Count, Whole, checked
+from fedpriv.settings import Count, Whole, validate_arguments
 
 
-@checked("data")
+@validate_arguments("data")
 def sensors(*, n: Count = 100, readings: Count = 3, dim: Count = 2, n_test: Count = 1000, seed: Whole = 0) -> Split:
     """Simulates readings `v = <M, x> + N(0, 1)` of one x ~ N(0, I), rows M uniform on [0, 10].
 

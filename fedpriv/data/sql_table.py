@@ -11,7 +11,7 @@ from fedpriv.data.base import Split
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
 from fedpriv.data.table_split import read_split
 from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 if TYPE_CHECKING:  # an extra
     from sqlalchemy import Engine
@@ -21,7 +21,7 @@ _NO_PASSWORD = (
 )
 
 
-@checked("data")
+@validate_arguments("data")
 def sql(
     *,
     url: str,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv.errors import ConfigError, DataError, cut, shown
-from fedpriv.settings import checked, nearest
+from fedpriv.settings import nearest, validate_arguments
 
 if TYPE_CHECKING:  # frames come from users with pandas; it is not a dependency
     from pandas import DataFrame
@@ -40,7 +40,7 @@ class Table:
         return f"{self.name}, row {self.first + index}"
 
 
-@checked("data")
+@validate_arguments("data")
 @dataclass(frozen=True)
 class TableEncoder:
     """Encodes the rows of a table as examples.

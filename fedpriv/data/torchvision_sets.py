@@ -14,7 +14,7 @@ from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.torchvision_layouts import CifarLayout, IdxLayout, ImageLayout, SubsetName, SvhnLayout
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 SetName = Literal["cifar10", "cifar100", "svhn", "fashion_mnist", "kmnist", "emnist"]
 EmnistSplit = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
@@ -45,7 +45,7 @@ _EMNIST_TRAIN = {
 _EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 
 
-@checked("data")
+@validate_arguments("data")
 def torchvision(
     *,
     dataset: SetName,

@@ -34,7 +34,7 @@ from fedpriv.planning import Compute
 from fedpriv.privacy import Clip, Privacy
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.runs import Result, total, train
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.strategies import L2, Zero, gradient_descent
 
 Rows = ArrayLike | spmatrix | sparray
@@ -47,7 +47,7 @@ _ALL_LONG = 0.99  # mean squared norm of scaled rows, at most 1, above which mos
 _GUESSABLE = 2**64
 
 
-@checked("", values=False)
+@validate_arguments("", values=False)
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     """Logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError, cut, in_short
 from fedpriv.evaluation import metrics
-from fedpriv.models.nested import each, joined
+from fedpriv.models.nested import concatenate_trees, map_tree
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class MetricSet:
         Raises:
             ConfigError: a metric fails, or its value is not one number.
         """
-        on_cpu = [each(lambda t: t.cpu() if isinstance(t, Tensor) else t, pair) for pair in batches]
+        on_cpu = [map_tree(lambda t: t.cpu() if isinstance(t, Tensor) else t, pair) for pair in batches]
         return {
             f"test_{name}": self._compute_one(name, metric, on_cpu) for name, metric in self.metrics_by_name.items()
         }
@@ -93,7 +93,7 @@ class MetricSet:
 
 def _call_metric(metric: Any, batches: Sequence[tuple[Tensor, Tensor]]) -> object:  # noqa: ANN401 - a user's metric
     if not isinstance(metric, StatefulMetric):
-        return metric(*joined(batches))
+        return metric(*concatenate_trees(batches))
     metric.reset()
     for outputs, targets in batches:
         metric.update(outputs, targets)

@@ -14,12 +14,12 @@ from typing import Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
-from fedpriv.settings.checks import Count, NonNegative, Whole, checked
+from fedpriv.settings.checks import Count, NonNegative, Whole, validate_arguments
 
 Better = Literal["higher", "lower"]
 
 
-@checked("stop")
+@validate_arguments("stop")
 @dataclass(frozen=True)
 class Stop:
     """Ends a run when a metric has not improved for `patience` evaluations. It saves time, not epsilon.

@@ -19,7 +19,7 @@ from torch.nn import functional
 from fedpriv.clients.client import Loss
 from fedpriv.evaluation.tasks import Task
 from fedpriv.models import predict
-from fedpriv.models.nested import Nested, first
+from fedpriv.models.nested import Nested, first_leaf
 from fedpriv.network.rounds import TrainState
 
 __all__ = [
@@ -100,7 +100,7 @@ class Metric(Generic[F]):
 
 def mean_loss(outputs: object, targets: Nested, loss: Loss, task: Task) -> Tensor | None:
     """Computes the mean loss of an example."""
-    count = len(first(targets))
+    count = len(first_leaf(targets))
     return _pair(loss(outputs, targets).detach().double() * count, count)
 
 

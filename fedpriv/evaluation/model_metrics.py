@@ -16,10 +16,10 @@ from fedpriv.evaluation.client_tests import ClientTests
 from fedpriv.evaluation.evaluator import Evaluator, spread
 from fedpriv.models.nested import Rows
 from fedpriv.network.rounds import TrainState
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.lagrangian import Measured, Priced
+from fedpriv.strategies.lagrangian import HasMultipliers, Measured
 
 AT_THE_END = 1000  # test examples for each node's model
 _AS_IT_GOES = 20_000  # the same for all nodes together, during a run
@@ -118,7 +118,7 @@ class ModelMetrics:
         local = progress.local
         if (
             local is None
-            or not isinstance(local, Priced)
+            or not isinstance(local, HasMultipliers)
             or (oracle.privacy.private and not isinstance(local, Measured))
         ):
             return {}
@@ -132,7 +132,7 @@ class ModelMetrics:
         All processes call it together. Rank 0 passes the models of all clients, and gets the result.
         """
         local = progress.local
-        if not isinstance(local, Priced) or progress.round == 0:
+        if not isinstance(local, HasMultipliers) or progress.round == 0:
             return {}
         if oracle.privacy.private:
             if isinstance(local, Measured):

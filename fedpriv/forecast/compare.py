@@ -16,7 +16,7 @@ from fedpriv.evaluation import metrics
 from fedpriv.planning import aligned
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.runs import Result, TrainOptions, curves, total, train
-from fedpriv.settings import Count, checked, nearest
+from fedpriv.settings import Count, nearest, validate_arguments
 from fedpriv.storage import COLORS, strict_json
 from fedpriv.strategies import Strategy
 
@@ -126,7 +126,7 @@ def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str |
     return None
 
 
-@checked("compare", _explain)
+@validate_arguments("compare", _explain)
 def compare(
     settings: Mapping[str, Mapping[str, Any] | Strategy],
     clients: Callable[[], Sequence[Client]],

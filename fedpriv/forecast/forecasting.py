@@ -44,7 +44,7 @@ from fedpriv.privacy import (
 )
 from fedpriv.privacy.accounting import PrivacySpent, account
 from fedpriv.randomness import Randomness
-from fedpriv.settings import Count, checked
+from fedpriv.settings import Count, validate_arguments
 from fedpriv.strategies import Strategy
 
 Formula = Callable[[float, int, int, float], NoiseClaim]
@@ -176,7 +176,7 @@ class Forecast:
             if views:
                 rows["its noise costs"] = f"epsilon at delta={self.spent.delta:g}, {views}"
         if self.pairs is not None:
-            rows |= _if_collude(self.pairs)
+            rows |= _format_collusion_cost(self.pairs)
         return rows
 
     def tables(self) -> list[list[str]]:
@@ -243,7 +243,7 @@ def forecast(
         bytes_per_round=floats * torch.finfo(getattr(torch, compute.dtype)).bits // 8,
         network=network.facts(),
         batches=_batches_in_words(plan.privacy.sampling, min(sizes)),
-        if_activity_hidden=_if_hidden(plan, network.active_fraction),
+        if_activity_hidden=_epsilon_with_hidden_activity(plan, network.active_fraction),
         seconds_per_round=seconds,
         backend=backend,
         claim=claim,
@@ -255,7 +255,7 @@ def forecast(
     )
 
 
-@checked("", explain)
+@validate_arguments("", explain)
 def plan(
     clients: Sequence[Client] | Sequence[int],
     strategy: Strategy,
@@ -377,7 +377,7 @@ def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
     return f"{kind}; each {plan.privacy.unit} takes part in {participation}"
 
 
-def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
+def _epsilon_with_hidden_activity(plan: Plan, active_fraction: float) -> float | None:
     """Returns epsilon if inactive nodes also sent noise, so that the active ones were secret.
 
     None if that changes nothing, or if no bound is known. Every node takes part in every round, and each record is
@@ -435,7 +435,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a JSON value
     return value
 
 
-def _if_collude(forecast: PairsForecast) -> dict[str, str]:
+def _format_collusion_cost(forecast: PairsForecast) -> dict[str, str]:
     rows = dict[str, str]()
     for case in forecast.if_others:
         name = f"if {case.colluders or 'none'} collude"

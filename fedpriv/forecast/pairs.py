@@ -48,7 +48,7 @@ class NoiseLeft:
 
 
 @dataclass(frozen=True)
-class IfCollude:
+class CollusionCost:
     """The cost of a whole run if more or fewer clients collude than declared.
 
     Attributes:
@@ -80,7 +80,7 @@ class PairsForecast:
     left: tuple[NoiseLeft, ...]
     left_out: tuple[int, ...]
     suggested: float | None
-    if_others: tuple[IfCollude, ...]
+    if_others: tuple[CollusionCost, ...]
 
     def lines(self) -> list[str]:
         """Formats `left` as a table: a heading, and a line for each number of colluders and each ratio."""
@@ -173,7 +173,7 @@ def forecast_of_pairs(plan: Plan, network: RoundNetwork, randomness: Randomness)
     noises_left = tuple(line for of_number in lines.values() for line in of_number if line is not None)
     missing = tuple(q for q, of_number in lines.items() if None in of_number)
     others = sorted({0, declared + 1, declared + 2} & {*range(plan.n_clients)} - {declared})
-    if_others = tuple(_if_collude(plan, trust, number) for number in others)
+    if_others = tuple(_compute_collusion_cost(plan, trust, number) for number in others)
     suggested = _suggested_ratio([line for line in noises_left if line.colluders == declared])
     return PairsForecast(count, noises_left, missing, suggested, if_others)
 
@@ -248,7 +248,7 @@ def _suggested_ratio(lines: Sequence[NoiseLeft]) -> float | None:
     return min(line.ratio for line in lines if line.in_mean <= _ENOUGH * least)
 
 
-def _if_collude(plan: Plan, trust: Pairwise, colluders: int) -> IfCollude:
+def _compute_collusion_cost(plan: Plan, trust: Pairwise, colluders: int) -> CollusionCost:
     trusted = replace(plan.privacy, trust=replace(trust, colluders=colluders)).trusted
 
     def with_colluders(record: Record) -> Record:
@@ -258,6 +258,6 @@ def _if_collude(plan: Plan, trust: Pairwise, colluders: int) -> IfCollude:
 
     try:
         records = [with_colluders(record) for record in plan.records]
-        return IfCollude(colluders, account(records, plan.n_clients, plan.privacy.delta))
+        return CollusionCost(colluders, account(records, plan.n_clients, plan.privacy.delta))
     except ConfigError:  # too many sets of colluders to test, and no bound without the test
-        return IfCollude(colluders, None)
+        return CollusionCost(colluders, None)

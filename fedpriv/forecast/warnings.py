@@ -13,7 +13,7 @@ from fedpriv.forecast.claim import Claim
 from fedpriv.models import shipped
 from fedpriv.planning import Plan, RunSketch, graph_of, reach_warnings
 from fedpriv.privacy import Clip, Gaussian, Laplace, variance_inflation
-from fedpriv.strategies import ConstraintNoise, Outlook
+from fedpriv.strategies import ConstraintNoise, RunInfo
 
 if TYPE_CHECKING:
     from fedpriv.runs import Training
@@ -46,7 +46,7 @@ def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) 
         warnings += _laplace_warnings(draft, plan)
         start_norm = float(Layout.of(draft.model).row_of(draft.model).norm())
         warnings += reach_warnings(draft.strategy, plan.privacy, draft.network, draft.rounds, start_norm)
-    warnings += draft.strategy.advice(Outlook(draft.rounds, graph_of(draft.network), noise))
+    warnings += draft.strategy.advice(RunInfo(draft.rounds, graph_of(draft.network), noise))
     if privacy.private:
         warnings += shipped(draft.model)
     return warnings
@@ -58,7 +58,7 @@ def warnings_at_start(training: Training) -> list[str]:
     noise = None
     if plan.privacy.private and "statistic:constraints" in plan.queries:
         noise = ConstraintNoise(float(training.oracle.answerer.statistic_deviation(0).max()))
-    outlook = Outlook(training.rounds, graph_of(training.network), noise)
+    outlook = RunInfo(training.rounds, graph_of(training.network), noise)
     return [*training.warnings, *training.strategy.advice(outlook)]
 
 

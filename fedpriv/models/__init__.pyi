@@ -1,7 +1,7 @@
 from .constraints import CONSTRAINTS, OBJECTIVES
 from .lora import Lora, add_lora
 from .losses import IGNORED, Loss, PerExampleLoss, cross_entropy, hinge, logistic, predict, squared_error
-from .nested import Nested, Rows, each, first, leaves
+from .nested import Nested, Rows, first_leaf, list_leaves, map_tree
 from .networks import FemnistCNN, LinearRegression, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
 from .problem import Problem
 from .registry import LOSSES, MODELS, make, resolve, resolve_loss
@@ -35,14 +35,14 @@ __all__ = [
     "Weights",
     "add_lora",
     "cross_entropy",
-    "each",
-    "first",
+    "first_leaf",
     "fix_model",
     "hinge",
-    "leaves",
+    "list_leaves",
     "load_weights",
     "logistic",
     "make",
+    "map_tree",
     "predict",
     "resolve",
     "resolve_loss",

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError
 from fedpriv.models.tuning import matching, train_only
-from fedpriv.settings.checks import Count, Positive, checked
+from fedpriv.settings.checks import Count, Positive, validate_arguments
 
 _FIELD = "model.lora.layers"
 
 
-@checked("model.lora")
+@validate_arguments("model.lora")
 @dataclass(frozen=True)
 class Lora:
     """Settings of low-rank adapters: the layers that get one, and their size.
@@ -61,7 +61,7 @@ class LoraLinear(nn.Module):
         return self.base(x) + self.scale * self.lora_B(self.lora_A(x))
 
 
-@checked("model.lora")
+@validate_arguments("model.lora")
 def add_lora(
     model: nn.Module,
     layers: Sequence[str],

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 from fedpriv.settings.translations import nearest
 
 
-@checked("train_only")
+@validate_arguments("train_only")
 def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
     """Makes the parameters of these names trainable and freezes all others, in place.
 

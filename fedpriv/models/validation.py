@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from fedpriv.errors import ConfigError
 from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_torch_script
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 # the private bases, since they cover the synchronised and lazy variants too
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001
@@ -23,7 +23,7 @@ _INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm  # noqa: SLF001
 _GROUPS = 32  # largest number of groups, as in the paper on group normalisation (Wu and He, 2018)
 
 
-@checked("validate_model")
+@validate_arguments("validate_model")
 def validate_model(model: nn.Module) -> None:
     """Raises for models that no private run can use, as far as is known without data; a run then tries the model.
 
@@ -51,7 +51,7 @@ def validate_model(model: nn.Module) -> None:
             raise ConfigError(f"model.{name}", str(parameter.dtype), f"{fix} in forward")
 
 
-@checked("shipped")
+@validate_arguments("shipped")
 def shipped(model: nn.Module) -> list[str]:
     """Returns a warning about the model's buffers, which are released without noise; empty if it has none."""
     names = [name for name, _ in model.named_buffers()]
@@ -63,7 +63,7 @@ def shipped(model: nn.Module) -> list[str]:
     ]
 
 
-@checked("fix_model")
+@validate_arguments("fix_model")
 def fix_model(model: nn.Module) -> nn.Module:
     """Returns a copy of `model` that `validate_model` accepts.
 
@@ -154,7 +154,7 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
     warnings.warn(
         f"model.{path} was replaced by a new GroupNorm (it was {type(layer).__name__}): the model's outputs "
         "differ, and pretrained weights may not fit it",
-        stacklevel=4,  # past `checked`
+        stacklevel=4,  # past `validate_arguments`
     )
     like = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
     return norm.to(like.device, like.dtype).train(layer.training)

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.models.tuning import matching
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 _FIELD = "model.weights"
 _MAX_NAMES = 3  # names of each kind in an error
 
 
-@checked("model.weights")
+@validate_arguments("model.weights")
 @dataclass(frozen=True)
 class Weights:
     """Initial weights of a model.
@@ -47,7 +47,7 @@ class Weights:
             raise ConfigError(_FIELD, self.file, f"cannot be read ({error.strerror}): correct the path") from error
 
 
-@checked("load_weights")
+@validate_arguments("load_weights")
 def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] = ()) -> nn.Module:
     """Copies parameters and buffers from a file into the model, in place.
 

@@ -56,7 +56,7 @@ class GraphFacts:
     active_fraction: float
 
 
-@checks.checked("network")
+@checks.validate_arguments("network")
 class Graph:
     """Nodes on a communication graph that average with their neighbours (gossip), simulated in one process.
 
@@ -226,7 +226,7 @@ class Graph:
         """Returns the number of numbers that all active nodes send when rows of this width are mixed."""
         return self._round_links * self.mixing_steps * rows.shape[1]
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         """Returns `others` with the active nodes' rows replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows
@@ -246,7 +246,7 @@ class Graph:
         """Not available without a server; see `mean`."""
         return self.mean(row)
 
-    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the positions of the nodes, on the device of `like`: this process has the rows of all nodes."""
         if len(cohort) in (0, self.n_clients):
             return cohort

@@ -78,7 +78,7 @@ class RoundNetwork(Network, Protocol):
         """True if all clients take part in every round."""
         ...
 
-    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the positions of a cohort's clients among the rows in this process, `[k]`.
 
         If the cohort is only a part of the clients, the positions are on the device of `like`. Whatever else the round
@@ -99,7 +99,7 @@ class SumOnlyView:
         self.mean = network.mean
         self.total = network.total
         # these two use no messages
-        self.fill = network.fill
+        self.replace_rows = network.replace_rows
         self.scatter = network.scatter
 
     @property
@@ -343,7 +343,7 @@ def _next(
 ) -> TrainState:
     """Returns the state after one round. The two halves exchange only an input, messages and a reply."""
     # the rows of the cohort; None means all rows, which are then not copied
-    positions = network.here(cohort, before.received)
+    positions = network.local_positions(cohort, before.received)
     if positions.shape[0] == before.received.shape[0]:
         selected = None
         local = before.local

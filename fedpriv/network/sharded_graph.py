@@ -87,7 +87,7 @@ class ShardedGraph:
         self.numbers_sent = 0
         return self._cohort
 
-    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the positions of the cohort's nodes among the rows in this process."""
         (self._rows,) = moved(like.device, self._shard.rows(cohort))
         return self._rows
@@ -119,7 +119,7 @@ class ShardedGraph:
             self._border = self._make_border(self._whole.current, rows)
         return self._border
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         """Returns `others` with the rows of this process's active nodes replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows

@@ -36,7 +36,7 @@ class ShardedStar(Star):
         self._rows = self._shard.rows(cohort)
         return cohort
 
-    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the positions of the cohort's clients among the rows in this process."""
         (self._rows,) = moved(like.device, self._shard.rows(cohort))
         return self._rows
@@ -61,7 +61,7 @@ class ShardedStar(Star):
         self._count(rows)
         return (self.total(rows) / len(self._drawn)).expand_as(rows)
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         """Returns `others` with the participants' rows replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows

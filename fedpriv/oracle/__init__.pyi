@@ -2,7 +2,7 @@ from .backend_selection import select_backend
 from .backends import BACKENDS
 from .backends.base import Backend
 from .clipped_sums import ClippedSums
-from .data_answerer import DataAnswerer, data_oracle
+from .data_query_engine import DataAnswerer, data_oracle
 from .dry_run import recording_oracle
 from .low_precision import needs_full_precision
 from .oracle import Oracle

@@ -23,7 +23,7 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.errors import in_short
 from fedpriv.models.copies import copy_module
-from fedpriv.models.nested import each, first
+from fedpriv.models.nested import first_leaf, map_tree
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.loop import LoopBackend
@@ -66,7 +66,7 @@ class Trial:
     def batch(self) -> Batch:
         """Returns two examples of each of two clients or, for examples with views, two views of one example of each."""
         shape = (2, 2) if self.views == 1 else (2, 1, 2)
-        x, y = (each(lambda values: values[:4].unflatten(0, shape), tree) for tree in self.point[1:])
+        x, y = (map_tree(lambda values: values[:4].unflatten(0, shape), tree) for tree in self.point[1:])
         mask = torch.ones(shape[:2], dtype=torch.bool, device=self.rows[0].device)
         return Batch(torch.arange(2), x, y, mask, views=min(self.views, 2))
 
@@ -108,13 +108,13 @@ class Trial:
         """Returns a warning that one example at a time is slow, with the measured factor and the reason."""
         functional = Functional(copy_module(self.model), self.loss)
         row, x, y = self.point
-        indices = [i % len(first(x)) for i in range(_BATCH_SIZE)]
+        indices = [i % len(first_leaf(x)) for i in range(_BATCH_SIZE)]
         batch = select_examples(x, indices), select_examples(y, indices)
 
         def seconds(rows: slice) -> float:
             start = time.perf_counter()
             leaf = row.detach().clone().requires_grad_()
-            x, y = (each(lambda values: values[rows], tree) for tree in batch)
+            x, y = (map_tree(lambda values: values[rows], tree) for tree in batch)
             loss = functional.loss(functional.outputs(functional.unflatten(leaf), x), y)
             torch.autograd.grad(loss.sum(), leaf)
             return time.perf_counter() - start
@@ -169,7 +169,7 @@ def make_trial(population: Population, model: nn.Module) -> Trial | None:
 def trial_in_bfloat16(population: Population, trial: Trial) -> Trial:
     """Returns a trial that only runs the model in bfloat16 on the same examples; rounding hides differences."""
     row = trial.point[0].to(population.params)
-    x, y = (each(lambda values: _as_type(values, row.dtype), tree) for tree in trial.point[1:])
+    x, y = (map_tree(lambda values: _as_type(values, row.dtype), tree) for tree in trial.point[1:])
     rows = trial.rows[0].to(row), trial.rows[1].to(row)
     return replace(trial, model=Bfloat16(population.model), point=(row, x, y), rows=rows, expected=())
 
@@ -184,7 +184,7 @@ def _precisions(population: Population, model: nn.Module, point: Point) -> list[
     rows = row.expand(2, -1), torch.stack([row, second])
     trials: list[Trial] = []
     with suppress(Exception):  # a module that cannot be copied or converted
-        double_x, double_y = (each(lambda values: _as_type(values, torch.float64), tree) for tree in (x, y))
+        double_x, double_y = (map_tree(lambda values: _as_type(values, torch.float64), tree) for tree in (x, y))
         in_double = row.double(), double_x, double_y
         double_rows = in_double[0].expand(2, -1), rows[1].double()
         model_in_double = copy_module(model).double()
@@ -196,7 +196,7 @@ def _precisions(population: Population, model: nn.Module, point: Point) -> list[
 def _single_example(batch: Batch, client: int, example: int) -> Batch:
     """Returns a batch that contains one example of the given batch."""
     cell = slice(client, client + 1), slice(example, example + 1)
-    x, y = (each(lambda values: values[cell], tree) for tree in (batch.inputs, batch.targets))
+    x, y = (map_tree(lambda values: values[cell], tree) for tree in (batch.inputs, batch.targets))
     return Batch(torch.zeros(1, dtype=torch.long), x, y, batch.mask[cell], views=batch.views)
 
 

@@ -12,7 +12,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
 from fedpriv.errors import DataError
 from fedpriv.models.batching import vmap
-from fedpriv.models.nested import each
+from fedpriv.models.nested import map_tree
 from fedpriv.models.problem import LossTable
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.clipped_sums import select_rows
@@ -148,7 +148,7 @@ def example_losses(functional: Functional, params: Tensor, batch: Batch) -> Tens
         outputs = client_outputs(functional.unflatten(params), batch.inputs, batch.targets)
         scores, losses = cast("tuple[object, Tensor]", outputs)
         if isinstance(scores, Tensor):
-            losses = functional.losses(scores.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
+            losses = functional.losses(scores.flatten(0, 1), map_tree(lambda y: y.flatten(0, 1), batch.targets))
     return losses.reshape(batch.mask.shape)
 
 

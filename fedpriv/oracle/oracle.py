@@ -1,6 +1,6 @@
 """The oracle of a strategy: it builds queries, and a query engine computes their results.
 
-Query engines are interchangeable: `DataAnswerer` (data_answerer.py) computes results from data, with noise and a
+Query engines are interchangeable: `DataAnswerer` (data_query_engine.py) computes results from data, with noise and a
 ledger; zeros, random numbers and unit impulses (synthetic.py) replace data; `RecordingAnswerer` (dry_run.py) records
 the queries.
 """

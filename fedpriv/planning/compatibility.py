@@ -19,7 +19,7 @@ from fedpriv.oracle.backends import choose
 from fedpriv.oracle.backends.precision import check_bfloat16
 from fedpriv.oracle.synthetic import random_oracle
 from fedpriv.planning.compute import Compute
-from fedpriv.planning.rounds_together import blocks_of
+from fedpriv.planning.correlated_rounds import blocks_of
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record

@@ -11,7 +11,7 @@ from fedpriv.distributed.cores import usable_cores
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.network.engines import EngineName, StateName
 from fedpriv.oracle.backends import BackendName
-from fedpriv.settings.checks import Bound, Count, Positive, checked
+from fedpriv.settings.checks import Bound, Count, Positive, validate_arguments
 
 _EXAMPLES = 16384  # more at once are not faster on any device, and a sum of fewer chunks is rounded worse
 _COPIES = 4  # of an example's gradient: the gradient, two of a part while it is widened, and the size of activations
@@ -20,7 +20,7 @@ PrecisionName = Literal["full", "bfloat16"]
 Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024, "[]")]
 
 
-@checked("compute")
+@validate_arguments("compute")
 @dataclass(frozen=True)
 class Compute:
     """Settings of the computation: they affect speed, not privacy.

@@ -23,8 +23,8 @@ from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds, serv
 from fedpriv.oracle.dry_run import RecordingAnswerer, recording_oracle
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.planning import compatibility
+from fedpriv.planning.correlated_rounds import check_questions, with_matrix
 from fedpriv.planning.impulses import responses
-from fedpriv.planning.rounds_together import check_questions, with_matrix
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate, calibrate_rest, delta_warning
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up

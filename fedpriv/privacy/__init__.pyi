@@ -3,7 +3,7 @@ from .as_published import Published
 from .budget import AT_WORK, Budget, Entry
 from .budget_shares import VOIDED
 from .clipping import ROUNDING, Clip
-from .composition import RunCost, basic, compose
+from .composition import RunCost, basic_composition, compose
 from .correlated import INDEPENDENT, CorrelatedNoise, inverse
 from .exact_rounding import add_and_round
 from .ledger import VOID, Ledger, PrivacyFilter, Release
@@ -97,7 +97,7 @@ __all__ = [
     "Trust",
     "Uniform",
     "add_and_round",
-    "basic",
+    "basic_composition",
     "compose",
     "facts_of_pairs",
     "from_opacus",

@@ -14,10 +14,10 @@ from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, Mechanism, add_noise
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
-from fedpriv.settings.checks import NonNegative, Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.settings.checks import NonNegative, Positive, PositiveOrInfinite, Ratio, validate_arguments
 
 
-@checked("privacy.published")
+@validate_arguments("privacy.published")
 @dataclass(frozen=True)
 class Published:
     """Noise as a paper publishes it, for reproduction; by default the noise of Ryu and Kim (2022).

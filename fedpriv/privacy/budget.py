@@ -41,7 +41,7 @@ from fedpriv.privacy.budget_shares import (
 )
 from fedpriv.privacy.composition import RunCost, check_accountant
 from fedpriv.privacy.record import Relation, Unit
-from fedpriv.settings.checks import Fraction, Positive, checked
+from fedpriv.settings.checks import Fraction, Positive, validate_arguments
 from fedpriv.storage import strict_json
 
 AT_WORK = "at work, stopped or left"
@@ -104,7 +104,7 @@ class Balance:
         }
 
 
-@checked("budget")
+@validate_arguments("budget")
 class Budget:
     """A budget file for all runs on one data set. Several processes may use it at the same time.
 
@@ -133,7 +133,7 @@ class Budget:
         self.terms = BudgetLines.read(self.path).terms
 
     @staticmethod
-    @checked("budget")
+    @validate_arguments("budget")
     def create(
         path: str | Path,
         *,

@@ -12,7 +12,7 @@ from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.events import EXACT, Event, History, PrivacyCost
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from_plain
-from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
+from fedpriv.privacy.composition import Guarantee, RunCost, merge_histories, privacy_costs
 
 _NOT_NOTED = ("noise with rounding that version 0.2 did not record",)
 _OF_ANY_DATA = re.compile("[0-9a-f]{32}")
@@ -87,7 +87,7 @@ def share_of(run: RunCost, terms: BudgetTerms) -> Share:
         )
     promise = Guarantee(terms.unit, terms.relation, terms.shared, aligned=False)
     trust = "+".join(dict.fromkeys(record.trust for record in run.records)) or "local"
-    charges = charges_of(run, run.records, promise)
+    charges = privacy_costs(run, run.records, promise)
     return Share(run.name, charges, run.n_clients, run.data, trust, run.float64_noise)
 
 
@@ -163,7 +163,9 @@ def _histories(shares: Sequence[Share]) -> list[History]:
     # client i is the same client in all runs only if they are known to hold the same examples
     data_are_known = len(shares) == 1 or shares[0].data is not None
     aligned = data_are_known and len({(share.data, share.n_clients) for share in shares}) == 1
-    groups = together([share.charges for share in shares], [share.n_clients for share in shares], aligned=aligned)
+    groups = merge_histories(
+        [share.charges for share in shares], [share.n_clients for share in shares], aligned=aligned
+    )
     return [history for _, history in groups]
 
 

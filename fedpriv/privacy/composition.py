@@ -71,7 +71,7 @@ class Guarantee:
     aligned: bool
 
 
-def promise_of(runs: Sequence[RunCost]) -> Guarantee:
+def common_guarantee(runs: Sequence[RunCost]) -> Guarantee:
     """Returns the guarantee that runs have in common.
 
     Raises:
@@ -117,14 +117,14 @@ def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
     priced = list[RunCost]()
     for run in runs:
         if run.run_name is not None and run.run_name in seen:
-            run = replace(run, records=[always_drawn(record) for record in run.records])
+            run = replace(run, records=[with_every_round_drawn(record) for record in run.records])
         if run.run_name is not None:
             seen.add(run.run_name)
         priced.append(run)
     return priced
 
 
-def always_drawn(record: Record) -> Record:
+def with_every_round_drawn(record: Record) -> Record:
     """Returns the record as if its unit were drawn in each round, instead of once per epoch of random allocation."""
     if record.batches is None:
         return record
@@ -150,10 +150,10 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
     check_target(1, delta, 1.0)
     check_accountant(accountant)
     runs = without_shared_draws(runs)
-    promise = promise_of(runs)
-    charges = [charges_of(run, run.records, promise) for run in runs]
+    promise = common_guarantee(runs)
+    charges = [privacy_costs(run, run.records, promise) for run in runs]
     n_clients = max(run.n_clients for run in runs)
-    groups = together(charges, [run.n_clients for run in runs], aligned=promise.aligned)
+    groups = merge_histories(charges, [run.n_clients for run in runs], aligned=promise.aligned)
     epsilon, name = bounds.worst([history for _, history in groups], delta, only=accountant)
     per_client = [epsilon] * n_clients
     if len(groups) > 1:
@@ -192,7 +192,7 @@ def check_accountant(name: str | None) -> None:
         raise ConfigError("accountant", name, f"must be {', '.join(bounds.BOUNDS)}, or be left out for the smallest")
 
 
-def charges_of(
+def privacy_costs(
     run: RunCost, records: Iterable[Record], promise: Guarantee, group: int | Sequence[int] = 1
 ) -> Counter[PrivacyCost]:
     """Returns the cost of a run's records for a unit of a guarantee, or a group of units.
@@ -207,8 +207,8 @@ def charges_of(
     promised = list[Record]()
     for record in records:
         if group != 1:
-            record = in_any_slot(record)
-        promised.append(as_promised(record, promise))
+            record = without_amplification(record)
+        promised.append(convert_relation(record, promise))
     counted.update(costs_of(promised, run.n_clients))
     if group == 1:
         return counted
@@ -222,7 +222,7 @@ def charges_of(
     return grouped
 
 
-def as_promised(record: Record, promise: Guarantee) -> Record:
+def convert_relation(record: Record, promise: Guarantee) -> Record:
     """Returns a record converted to the relation of a guarantee.
 
     A run under add_remove has half the noise over sensitivity under replace_one, where the sensitivity is doubled.
@@ -232,7 +232,7 @@ def as_promised(record: Record, promise: Guarantee) -> Record:
     return replace(record, relation=promise.relation, noise_multiplier=_halved(record.noise_multiplier))
 
 
-def in_any_slot(record: Record) -> Record:
+def without_amplification(record: Record) -> Record:
     """Returns a record converted to groups.
 
     With noise that is correlated between rounds, members of a group may be in several slots, and their releases
@@ -266,7 +266,7 @@ def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int)
     return PrivacyCost(charge.clients, tuple(of_group(e, group[c]) for c, e in zip(clients, events, strict=True)))
 
 
-def together(
+def merge_histories(
     charges: Sequence[Counter[PrivacyCost]], n_clients: Sequence[int], *, aligned: bool
 ) -> list[tuple[list[int], History]]:
     """Returns the distinct histories of units over all runs, each with its clients.
@@ -288,7 +288,7 @@ def together(
     return [*histories(worst, max(n_clients))]
 
 
-def basic(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
+def basic_composition(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
     """Returns epsilon and delta of several runs by basic composition.
 
     Both add up, also where later runs depend on the releases of earlier ones.

@@ -15,10 +15,10 @@ from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, AdversaryView, a
 from fedpriv.privacy.composition import (
     Guarantee,
     RunCost,
-    charges_of,
-    in_any_slot,
-    promise_of,
-    together,
+    common_guarantee,
+    merge_histories,
+    privacy_costs,
+    without_amplification,
     without_shared_draws,
 )
 
@@ -103,7 +103,7 @@ def matrix(
     check_count("colluders", colluders, "must be the number of clients that share all their information, e.g. 3")
     check_count("group", group, "must be the number of privacy units that change together, e.g. 10")
     runs = without_shared_draws(runs)
-    columns = _columns(runs, promise_of(runs), group)
+    columns = _columns(runs, common_guarantee(runs), group)
 
     def smallest(histories: Sequence[History]) -> tuple[float, str]:
         return _worst(frozenset(frozenset(history.items()) for history in histories), delta, accountant)
@@ -160,7 +160,7 @@ def _cell(
     charges = list[Counter[PrivacyCost]]()
     for run, group, adversary_view in zip(runs, column.groups, views, strict=True):
         if group is not None and adversary_view.records is not None:
-            charges.append(charges_of(run, adversary_view.records, promise, group))
+            charges.append(privacy_costs(run, adversary_view.records, promise, group))
     if len(charges) == len(runs):
         epsilon, accountant = price(_histories(charges, runs, column))
     else:
@@ -173,7 +173,7 @@ def _cell(
     is_single_unit = all(group == 1 for group in column.groups)
     amplifications = list[str]()
     for run in runs:
-        records = run.records if is_single_unit else [in_any_slot(record) for record in run.records]
+        records = run.records if is_single_unit else [without_amplification(record) for record in run.records]
         amplifications.append(amplification(records, run.n_clients))
     return Cell(
         adversary=adversary,
@@ -198,7 +198,7 @@ def _histories(charges: Sequence[Counter[PrivacyCost]], runs: Sequence[RunCost],
     # squares of shifts are convex, and at one that costs at least as much as each client for all others
     exact = all(event.composes_exactly for each in charges for charge in each for event in charge.events)
     aligned = column.promise.aligned and (exact or not column.several)
-    groups = together(charges, [run.n_clients for run in runs], aligned=aligned)
+    groups = merge_histories(charges, [run.n_clients for run in runs], aligned=aligned)
     return [history for _, history in groups]
 
 

@@ -24,7 +24,7 @@ from fedpriv.privacy.real_noise import GaussianRows, LaplaceRows, LaplaceSumRows
 from fedpriv.privacy.record import NoiseDistributionName, Record
 from fedpriv.randomness.rows import laplace_rows, laplace_sum_rows, may_draw, normal_rows
 from fedpriv.randomness.streams import Randomness
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 
 class Mechanism(Protocol):
@@ -60,7 +60,7 @@ _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the C
 _OVER_TIME = 2**16  # the same on the CPU for correlated noise, where each block takes more steps
 
 
-@checked("privacy.mechanism")
+@validate_arguments("privacy.mechanism")
 @dataclass(frozen=True)
 class Gaussian:
     """Gaussian noise, the default; its scale is the standard deviation. Use it with an l2 clip.
@@ -86,7 +86,7 @@ class Gaussian:
         return normal_rows(keys, dim).mul_(math.sqrt(amount))
 
 
-@checked("privacy.mechanism")
+@validate_arguments("privacy.mechanism")
 @dataclass(frozen=True)
 class Laplace:
     """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use it with an l1 clip; delta may then be 0.

@@ -18,7 +18,7 @@ from fedpriv.privacy.accounting.epochs import costs_of
 from fedpriv.privacy.accounting.events import histories
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 Steps = tuple[float, float, int]
 """Noise multiplier, sample rate and number of steps."""
@@ -26,7 +26,7 @@ AccountantName = Literal["prv", "rdp", "gdp"]
 _MOST_STEPS = 1_000_000
 
 
-@checked("from_opacus")
+@validate_arguments("from_opacus")
 def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> RunCost:
     """Returns the privacy cost of training with Opacus, for `fedpriv.total` and lifetime budgets.
 
@@ -81,7 +81,7 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
     return RunCost(name, records, n_clients=1, float64_noise=("noise of Opacus",), run_name=f"opacus:{name_of_history}")
 
 
-@checked("to_opacus")
+@validate_arguments("to_opacus")
 def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, client: int = 0) -> dict[str, Any]:
     """Returns a client's releases as the `state_dict` of an accountant of Opacus.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Bound, Count, Whole, checked
+from fedpriv.settings.checks import Bound, Count, Whole, validate_arguments
 
 Edges = tuple[tuple[int, int], ...]
 """Pairs of clients, the smaller number first, in order."""
@@ -40,7 +40,7 @@ class Complete:
         return "complete"
 
 
-@checked(_FIELD)
+@validate_arguments(_FIELD)
 @dataclass(frozen=True)
 class RandomRegular:
     """Every client shares a secret with `degree` others, drawn at random from a public seed.
@@ -122,7 +122,7 @@ class Links:
 Secrets = Complete | RandomRegular | Topology | Links
 
 
-@checked("privacy.trust.pairwise")
+@validate_arguments("privacy.trust.pairwise")
 @dataclass(frozen=True)
 class Pairwise:
     """No other party is trusted: an observer sees every message, but clients that share a secret add noise that

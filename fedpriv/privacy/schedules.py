@@ -13,7 +13,7 @@ from numbers import Real
 from typing import Protocol
 
 from fedpriv.errors import ConfigError, cut, in_short
-from fedpriv.settings.checks import Positive, checked
+from fedpriv.settings.checks import Positive, validate_arguments
 
 LEAST_SHARE = 1e-100  # only ratios matter, and the square of a smaller one is 0
 
@@ -26,7 +26,7 @@ class Schedule(Protocol):
         ...
 
 
-@checked("privacy.schedule")
+@validate_arguments("privacy.schedule")
 @dataclass(frozen=True)
 class Uniform:
     """The same share of the privacy budget for every round (the default).
@@ -42,7 +42,7 @@ class Uniform:
         return 1.0
 
 
-@checked("privacy.schedule")
+@validate_arguments("privacy.schedule")
 @dataclass(frozen=True)
 class Geometric:
     """Shares `ratio**k` of the privacy budget for round k = 0, 1, ...
@@ -84,7 +84,7 @@ class Geometric:
         return shares / epsilon
 
 
-@checked("privacy.schedule")
+@validate_arguments("privacy.schedule")
 @dataclass(frozen=True)
 class Custom:
     """Shares of the privacy budget from a function of the round. The function must not depend on data.

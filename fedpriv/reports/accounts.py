@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.planning import aligned
-from fedpriv.privacy import Cell, RunCost, basic, compose, matrix
+from fedpriv.privacy import Cell, RunCost, basic_composition, compose, matrix
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
-from fedpriv.reports.spendings import PlannedSpending, spending_of
+from fedpriv.reports.spending import PlannedSpending, spending_of
 from fedpriv.runs import RunFiles
 from fedpriv.storage import strict_json
 
@@ -106,7 +106,7 @@ def account_of(
         costs=tuple(costs),
         spent=together,
         runs=tuple((cost.name, price) for cost, price in zip(costs, prices, strict=True)),
-        basic=basic(prices),
+        basic=basic_composition(prices),
         cells=matrix(costs, delta, accountant, colluders=colluders, group=group),
         notes=tuple(_notes(costs)),
     )

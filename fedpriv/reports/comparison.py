@@ -12,7 +12,7 @@ from fedpriv.privacy import compose
 from fedpriv.privacy.accounting import round_up
 from fedpriv.reports.accounts import unfinished
 from fedpriv.reports.report import Run
-from fedpriv.reports.spendings import PlannedSpending, is_unfinished, spending_of
+from fedpriv.reports.spending import PlannedSpending, is_unfinished, spending_of
 
 _PROMISE = ("unit", "relation", "trust", "delta")
 

@@ -19,7 +19,7 @@ from fedpriv.privacy.accounting import round_up
 from fedpriv.reports import comparison, wording
 from fedpriv.reports.pages import render
 from fedpriv.reports.report import Run
-from fedpriv.reports.spendings import PlannedSpending
+from fedpriv.reports.spending import PlannedSpending
 from fedpriv.reports.statement import Statement
 from fedpriv.runs import curves
 from fedpriv.storage import COLORS, new_figure

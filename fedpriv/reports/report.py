@@ -22,7 +22,7 @@ from fedpriv.runs import (
     not_a_run,
     why_no_more,
 )
-from fedpriv.storage import CONFIG, checked, strict_json
+from fedpriv.storage import CONFIG, strict_json, validate_fields
 
 _OF_A_RUN = (CONFIG_FILE, SETTINGS_FILE, "ledger.jsonl", "checkpoint.pt", "metrics.jsonl", "result.json")
 
@@ -58,7 +58,7 @@ class Run:
                 missing = CONFIG_FILE
             raise not_a_run(folder, missing)
         files = RunFiles.read(folder)
-        return Run(files, checked(CONFIG, files.settings, files.settings_path, RESTORE))
+        return Run(files, validate_fields(CONFIG, files.settings, files.settings_path, RESTORE))
 
     @property
     def folder(self) -> Path:

@@ -14,7 +14,7 @@ from fedpriv.evaluation import metrics
 from fedpriv.reports.tags import scalars
 from fedpriv.reports.trackers import MLflow, WandB
 from fedpriv.runs import METRICS, MetricsFile, ProgressDisplay, RoundLines
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.storage import files, strict_json
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Csv", "Jsonl", "MLflow", "ProgressDisplay", "TensorBoard", "WandB"]
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class Jsonl:
     """A file like `metrics.jsonl`: one JSON object a round, without times. A number that is not finite is null.
 
@@ -68,7 +68,7 @@ class Jsonl:
             self._file.sync()
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class Csv:
     """`metrics.csv`: the rounds as a table; values that were not measured or are not finite are empty.
 
@@ -111,7 +111,7 @@ class Csv:
         self._lines.sync()
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class TensorBoard:
     """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text if training fails.
 

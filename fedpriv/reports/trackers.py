@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.reports.tags import scalars
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 if TYPE_CHECKING:
     from fedpriv.runs import RoundReport
@@ -57,7 +57,7 @@ class _Tracker(ABC):
     def _finish(self) -> None: ...
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class WandB(_Tracker):
     """A run of Weights & Biases (extra `fedpriv[wandb]`); `WANDB_MODE=offline` writes it to a folder instead.
 
@@ -116,7 +116,7 @@ class WandB(_Tracker):
         self._run.finish()
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class MLflow(_Tracker):
     """A run of MLflow (extra `fedpriv[mlflow]`), at the server or database in `MLFLOW_TRACKING_URI`.
 

@@ -21,7 +21,7 @@ from .run_files import (
     settings_in,
     settings_path,
 )
-from .settings_in_words import difference, settings_in_words
+from .settings_text import difference, settings_in_words
 from .total import total
 from .train import train
 from .training import Training

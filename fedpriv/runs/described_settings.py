@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
-from fedpriv.runs.settings_in_words import setting_as_text
+from fedpriv.runs.settings_text import setting_as_text
 
 if TYPE_CHECKING:
     from fedpriv.network.rounds import RoundNetwork

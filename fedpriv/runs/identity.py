@@ -19,7 +19,7 @@ from fedpriv.network.rounds import TrainState
 from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.settings_in_words import difference
+from fedpriv.runs.settings_text import difference
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (

@@ -18,7 +18,7 @@ from fedpriv.planning.plan import Plan
 from fedpriv.privacy.chain import is_linked
 from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.runs.run_files import RunFiles
-from fedpriv.runs.settings_in_words import difference, settings_in_words
+from fedpriv.runs.settings_text import difference, settings_in_words
 from fedpriv.storage.identity import of_config
 
 _KIND = ("unit", "relation")

@@ -128,7 +128,7 @@ def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[Options
     """Decorator that gives a function the arguments of an options class instead of one object of it.
 
     The function's signature, annotations and the `Args` of its docstring are taken from the class, so that `help`,
-    editors and `fedpriv.settings.checks.checked` show and check the same arguments.
+    editors and `fedpriv.settings.checks.validate_arguments` show and check the same arguments.
 
     Args:
         options: The dataclass with the arguments as fields.

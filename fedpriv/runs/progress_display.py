@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from fedpriv.evaluation import metrics
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport
@@ -27,7 +27,7 @@ def moves(console: Console) -> bool:
     return console.is_terminal or console.is_jupyter
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class ProgressDisplay:
     """A progress bar on a terminal and in a notebook; about twenty plain lines elsewhere.
 

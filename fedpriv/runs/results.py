@@ -29,7 +29,7 @@ from fedpriv.runs.history import History
 from fedpriv.settings import checks
 from fedpriv.settings.translations import attribute_error
 from fedpriv.storage import files, strict_json
-from fedpriv.storage.saved import ROUND, checked
+from fedpriv.storage.file_schemas import ROUND, validate_fields
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +71,7 @@ def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | N
     return f" of {planned}: {status or _ENDINGS[ended]}{whole}"
 
 
-@checks.checked("report")
+@checks.validate_arguments("report")
 @dataclass(frozen=True)
 class RoundReport:
     """The state after a round, computed from public data and from released, noised values only.
@@ -108,7 +108,7 @@ class RoundReport:
     warning: str | None = None
 
 
-@checks.checked("result")
+@checks.validate_arguments("result")
 @dataclass(frozen=True, repr=False)
 class Result:
     """The result of a run. `to_json` returns the content of `result.json`; a notebook displays the result as a card.
@@ -394,13 +394,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        # if the row is not a mapping, `checked` below raises an error
+        # if the row is not a mapping, `validate_fields` below raises an error
         if isinstance(row, dict):
             names_in_row: Iterable[str] = row
         else:
             names_in_row = ()
         names = [*metrics.numbers(), *(metric.name for metric in metrics.custom_rows(names_in_row))]
-        rows.append(checked(ROUND, row, f"{path}, line {number}", fix, names))
+        rows.append(validate_fields(ROUND, row, f"{path}, line {number}", fix, names))
     return rows
 
 

@@ -24,7 +24,7 @@ from fedpriv.runs.line_files import METRICS, MetricsFile
 from fedpriv.runs.planned_releases import PlannedReleases
 from fedpriv.runs.results import Result, as_reported, count_releases, read_metrics
 from fedpriv.runs.run_files import SETTINGS_FILE, config_in, settings_in, settings_path
-from fedpriv.runs.settings_in_words import settings_in_words
+from fedpriv.runs.settings_text import settings_in_words
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 from fedpriv.storage.identity import of_config

@@ -20,8 +20,8 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.results import read_metrics
 from fedpriv.storage import strict_yaml
+from fedpriv.storage.file_schemas import RESULT, validate_fields
 from fedpriv.storage.files import read
-from fedpriv.storage.saved import RESULT, checked
 
 CONFIG_FILE = "config.yaml"
 SETTINGS_FILE = "settings.json"
@@ -89,7 +89,7 @@ class RunFiles:
         path = folder / "result.json"
         result = None
         if path.exists():
-            result = checked(RESULT, _parsed(path, json.loads), path, _REMAKE, metrics.facts())
+            result = validate_fields(RESULT, _parsed(path, json.loads), path, _REMAKE, metrics.facts())
         checkpoint, unread = _checkpoint_in(folder)
         return RunFiles(
             folder=folder,

@@ -47,9 +47,9 @@ from fedpriv.network import sharding
 from fedpriv.network.rounds import RoundNetwork, TrainState, initial_state
 from fedpriv.network.state_store import StateStore
 from fedpriv.oracle.backend_selection import make_backend, select_backend
-from fedpriv.oracle.backends.in_threads import in_threads
+from fedpriv.oracle.backends.threaded import in_threads
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
+from fedpriv.oracle.data_query_engine import DataAnswerer, data_oracle
 from fedpriv.oracle.lost_rounds import LostAnswerer
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.state_check import StateCheck, unused_copy
@@ -73,7 +73,7 @@ from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
 from fedpriv.runs.run_accountant import RunAccountant
 from fedpriv.runs.run_directory import RunDirectory
-from fedpriv.runs.settings_in_words import settings_in_words
+from fedpriv.runs.settings_text import settings_in_words
 from fedpriv.strategies.base import Strategy
 
 # --- stage 1: the experiment ------------------------------------------------------------------------------------------

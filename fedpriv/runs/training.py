@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedpriv.clients import ownership
 from fedpriv.clients.layout import changed_constants, frozen
 from fedpriv.clients.population import Population
-from fedpriv.clients.released import note_result
+from fedpriv.clients.released_models import record_result
 from fedpriv.distributed.modes import Modes
 from fedpriv.errors import FedprivError, PrivacyError
 from fedpriv.evaluation import model_metrics
@@ -26,7 +26,7 @@ from fedpriv.models.copies import copy_module
 from fedpriv.network import sharding
 from fedpriv.network.engines import MESHES, STATE_STORES, StateName
 from fedpriv.network.rounds import RoundResult, TrainState, run_rounds, server_view, write_back_models
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataAnswerer
 from fedpriv.oracle.low_precision import needs_full_precision
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.state_check import KEPT, draw_check_rounds
@@ -41,13 +41,13 @@ from fedpriv.runs.options import TrainingOptions, initialised_by
 from fedpriv.runs.report_groups import ReportGroup, longest_wait
 from fedpriv.runs.results import Result, RoundReport, software
 from fedpriv.runs.run_directory import RunDirectory
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 from fedpriv.settings.pace import wait_for_pace
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 
 
-@checked("", explain)
+@validate_arguments("", explain)
 class Training:
     """A run as an iterable object: each iteration trains one round and yields a `RoundReport`. It can be iterated once.
 
@@ -309,7 +309,7 @@ class Training:
         monitor = self._monitor
         mesh = self._mesh
         state = self.progress
-        if monitor.is_evaluated(state) or self.anywhere(not is_finite(state.models)):
+        if monitor.is_evaluated(state) or self.any_process(not is_finite(state.models)):
             models = sharding.gather_rows(state.models, self._data.shard, mesh)
             if models is not state.models:
                 state = replace(state, models=models)
@@ -360,7 +360,7 @@ class Training:
         if self.plan.privacy.private:
             names = changed_constants(self.population.model, self._data.constants)
         fix = "a forward pass on private data changed it, so it would be released without noise; change a copy instead"
-        if self.anywhere(bool(names)):
+        if self.any_process(bool(names)):
             self._void("a forward pass on private data changed a frozen parameter or a buffer")
         with self._mesh.world.raise_together():
             if names:
@@ -371,7 +371,7 @@ class Training:
         check = self._release_path.state_check
         if check is None or self._monitor.is_void:
             return
-        if self.anywhere(check.has_changed()):
+        if self.any_process(check.has_changed()):
             self._void(KEPT)
 
     def _void(self, reason: str) -> None:
@@ -424,7 +424,7 @@ class Training:
         """Number of non-finite gradients of each client, `[n_clients]`. Exact, so not private."""
         return torch.cat([*self._mesh.clients.all_gather_object(self._release_path.sums.broken_examples)])
 
-    def repeats(self) -> ownership.DuplicateCounts:
+    def count_duplicates(self) -> ownership.DuplicateCounts:
         """Counts the training examples that equal others, or test examples. Exact, so not private."""
         fingerprints = stages.all_example_fingerprints(self.population, self._mesh)
         test = self._evaluation.public.test
@@ -434,7 +434,7 @@ class Training:
         """Returns a tight upper bound on the spending so far."""
         return self._mesh.world.broadcast(self._release_path.accountant.spent)
 
-    def anywhere(self, is_so: bool) -> bool:
+    def any_process(self, is_so: bool) -> bool:
         """True if a condition holds in any process of the run; all processes call it together."""
         return self._mesh.max_clients(float(is_so)) > 0
 
@@ -472,7 +472,7 @@ class Training:
     def _with_model(self, result: Result) -> Result:
         """Returns a result with a module of its parameters."""
         model = self._model_with(result.params)
-        note_result(model, str(result.spent))
+        record_result(model, str(result.spent))
         return replace(result, model=model)
 
     def _result(self, state: TrainState, constraint_measures: dict[str, Any]) -> Result:

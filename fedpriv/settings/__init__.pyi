@@ -10,9 +10,9 @@ from .checks import (
     Ratio,
     Whole,
     check_finite,
-    checked,
-    either,
-    similar,
+    join_alternatives,
+    suggest_similar,
+    validate_arguments,
 )
 from .pace import wait_for_pace
 from .plugins import Registry, RegistryEntry, refuse_plugins
@@ -31,14 +31,14 @@ __all__ = [
     "RegistryEntry",
     "Whole",
     "check_finite",
-    "checked",
-    "either",
     "example",
+    "join_alternatives",
     "nearest",
     "plugins",
     "refuse_plugins",
     "setting_for_option",
-    "similar",
+    "suggest_similar",
     "suggestion",
+    "validate_arguments",
     "wait_for_pace",
 ]

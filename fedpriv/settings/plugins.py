@@ -31,7 +31,7 @@ OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
 _allowed: ContextVar[bool | None] = ContextVar("allowed", default=None)
 
 
-@checks.checked("")
+@checks.validate_arguments("")
 @contextmanager
 def allow_plugins() -> Generator[None]:
     """Returns a context in which configurations may name `package.module:Name`, which imports and runs that code.
@@ -221,7 +221,7 @@ def function_of_round(reference: str, gives: type, field: str) -> Callable[[int]
     """Returns the function of the round number that `package.module:name` names, annotated to return the type `gives`.
 
     Raises:
-        ConfigError: See `resolve_object` and `checked`; also if it cannot be called with one number.
+        ConfigError: See `resolve_object` and `validate_arguments`; also if it cannot be called with one number.
     """
     function = checked(resolve_object(reference, field=field), (gives,), reference, field)
     try:

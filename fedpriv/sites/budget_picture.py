@@ -8,9 +8,9 @@ from pathlib import Path
 from fedpriv.privacy import RunCost, compose
 from fedpriv.reports.picture import draw_budget
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.on_record import plan_files
 from fedpriv.sites.site_federations import read_federation
 from fedpriv.sites.site_folder import CARD, SETTINGS
+from fedpriv.sites.site_records import plan_files
 from fedpriv.sites.site_settings import SiteSettings
 from fedpriv.storage import files
 

@@ -18,7 +18,7 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.evaluation import Evaluator
 from fedpriv.network import Star, TrainState, server_update, sum_of
 from fedpriv.privacy.accounting import PrivacySpent, account
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.counter_store import CounterStore
 from fedpriv.sites.federation_plan import FederationPlan
@@ -79,7 +79,7 @@ class SiteRound:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-@checked("federation")
+@validate_arguments("federation")
 class Federation:
     """The server's side of a plan.
 

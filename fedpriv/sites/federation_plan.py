@@ -20,7 +20,7 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.planning import make_plan, with_neighbours
 from fedpriv.privacy import Privacy
 from fedpriv.randomness import Randomness
-from fedpriv.settings import Count, checked
+from fedpriv.settings import Count, validate_arguments
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.unsupported import check_settings, with_listed_links
 from fedpriv.storage import strict_yaml
@@ -182,7 +182,7 @@ class FederationPlan:
         return config
 
 
-@checked("propose")
+@validate_arguments("propose")
 def propose(
     config: Config,
     cards: Sequence[SiteDescriptor],

@@ -11,10 +11,10 @@ from fedpriv.privacy.accounting import UnplannedRelease
 from fedpriv.sites.absence_notice import InvalidNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.messages import Code, MalformedMessage, TrainRequest, TrainResponse, pack, unpack_request
-from fedpriv.sites.on_record import RolledBack, check_rollback
 from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.site_folder import SiteFolder
 from fedpriv.sites.site_plans import SitePlans
+from fedpriv.sites.site_records import RolledBack, check_rollback
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from fedpriv.errors import FedprivError, counted
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.on_record import erase_state, plan_files
 from fedpriv.sites.site_folder import CLOSED, SECRETS, SiteFolder
 from fedpriv.sites.site_keys import (
     AGREEMENT_KEY,
@@ -16,6 +15,7 @@ from fedpriv.sites.site_keys import (
     keep_earlier,
     new_private_key,
 )
+from fedpriv.sites.site_records import erase_state, plan_files
 from fedpriv.storage import RunFolder, files, secret_store
 
 

@@ -31,13 +31,13 @@ from fedpriv.sites.absence_notice import MAX_OPEN_NOTICES, AbsenceNotice, Invali
 from fedpriv.sites.agreement import AgreedSecrets
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack
-from fedpriv.sites.on_record import RolledBack, SessionState, check_rollback
 from fedpriv.sites.plan_filter import SitePlanFilter
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_data import make_population
 from fedpriv.sites.site_folder import SiteFolder
+from fedpriv.sites.site_records import RolledBack, SessionState, check_rollback
 from fedpriv.strategies import flatten_with_names, unflatten_like
 
 _LOG = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from fedpriv.clients import size
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.accounting import PrivacySpent
-from fedpriv.settings import checked, wait_for_pace
+from fedpriv.settings import validate_arguments, wait_for_pace
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
@@ -39,7 +39,7 @@ _registry_lock = threading.Lock()  # guards `_locks`
 _locks: dict[Path, threading.RLock] = {}
 
 
-@checked("site")
+@validate_arguments("site")
 class Site:
     """One organisation, with a folder that only its owner can read.
 

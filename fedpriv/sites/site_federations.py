@@ -12,10 +12,10 @@ from fedpriv.privacy.accounting import Accountant, n_within
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import NOTICES, ledger_beside, read_notices
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_keys import known_public_keys
+from fedpriv.sites.site_records import NOTICES, ledger_beside, read_notices
 from fedpriv.sites.site_settings import SiteBudget
 from fedpriv.storage import files
 

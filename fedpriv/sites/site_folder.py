@@ -22,7 +22,9 @@ from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.agreement import new_key, public_key
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import (
+from fedpriv.sites.reply_counter import ReplyCounter
+from fedpriv.sites.site_keys import AGREEMENT_KEY, SIGNING_KEY, SiteKeys, erase_unused, public_half
+from fedpriv.sites.site_records import (
     LEDGER,
     NOTICES,
     PLAN,
@@ -36,8 +38,6 @@ from fedpriv.sites.on_record import (
     plan_files,
     read_notices,
 )
-from fedpriv.sites.reply_counter import ReplyCounter
-from fedpriv.sites.site_keys import AGREEMENT_KEY, SIGNING_KEY, SiteKeys, erase_unused, public_half
 from fedpriv.sites.site_settings import SETTINGS, SiteSettings, require_site
 from fedpriv.storage import RunFolder, files, secret_store
 

@@ -13,13 +13,13 @@ from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.connection_file import connection_rows
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan, fingerprint_of_hash
-from fedpriv.sites.on_record import NOTICES, STATE, SessionState, ledger_beside, plan_files, read_notices
 from fedpriv.sites.operator_log import read_log
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.proposals import ProposalBox
 from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_federations import charged, read_federation
 from fedpriv.sites.site_folder import CARD
+from fedpriv.sites.site_records import NOTICES, STATE, SessionState, ledger_beside, plan_files, read_notices
 from fedpriv.sites.site_settings import SETTINGS, SiteSettings, require_site
 from fedpriv.storage import files
 

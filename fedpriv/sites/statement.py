@@ -13,9 +13,9 @@ from fedpriv.reports import wording
 from fedpriv.reports.accounts import Price
 from fedpriv.reports.statement import Rows, Statement, Table, count_without_fedpriv, unbounded
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.on_record import plan_files
 from fedpriv.sites.site_federations import SiteFederation, charged, read_federation
 from fedpriv.sites.site_folder import CARD, SECRETS
+from fedpriv.sites.site_records import plan_files
 from fedpriv.sites.site_settings import SETTINGS, SiteBudget, SiteSettings
 from fedpriv.storage import files, is_destroyed, is_encrypted
 

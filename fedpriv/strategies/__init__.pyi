@@ -1,8 +1,9 @@
-from .advice import ConstraintNoise, Outlook, Peers
+from .advice import ConstraintNoise, Peers, RunInfo
 from .base import Aggregator, Memory, Network, Oracle, Output, Strategy, Weighting
 from .erm import gradient_descent
+from .factory_parameters import flatten_parameters, read_keyword_parameters, with_signature
 from .gossip import GossipAverage, MixedRows
-from .lagrangian import STALLED, Outer, largest, penalty, raised, violations
+from .lagrangian import STALLED, Outer, largest, penalty, update_multipliers, violations
 from .optimizers import Adam, AdamW, ClientOptimizerState, Momentum, Optimizer, Sgd, WeightDecay
 from .outputs import Average, Consensus, Ema, Last, last_or_average
 from .proximal import L1, L2, Ball, Box, ElasticNet, Proximal, Simplex, Zero
@@ -16,13 +17,12 @@ from .schedules import (
     Steps,
     StepSize,
     Warmup,
-    clock,
-    in_round,
-    in_round_or_infinite,
-    ticked,
+    advance_round,
+    evaluate_rate,
+    evaluate_rate_or_infinite,
+    init_round_counter,
 )
 from .solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver, gradient
-from .spreading import keywords, signed, spread
 from .state import Leaf, Rounds, flatten_with_names, shared_leaves, unflatten_like
 
 __all__ = [
@@ -55,7 +55,6 @@ __all__ = [
     "Optimizer",
     "Oracle",
     "Outer",
-    "Outlook",
     "Output",
     "Peers",
     "Penalty",
@@ -65,6 +64,7 @@ __all__ = [
     "Rate",
     "RateOrInfinite",
     "Rounds",
+    "RunInfo",
     "Sgd",
     "Simplex",
     "Solver",
@@ -75,21 +75,21 @@ __all__ = [
     "WeightDecay",
     "Weighting",
     "Zero",
-    "clock",
+    "advance_round",
+    "evaluate_rate",
+    "evaluate_rate_or_infinite",
+    "flatten_parameters",
     "flatten_with_names",
     "gradient",
     "gradient_descent",
-    "in_round",
-    "in_round_or_infinite",
-    "keywords",
+    "init_round_counter",
     "largest",
     "last_or_average",
     "penalty",
-    "raised",
+    "read_keyword_parameters",
     "shared_leaves",
-    "signed",
-    "spread",
-    "ticked",
     "unflatten_like",
+    "update_multipliers",
     "violations",
+    "with_signature",
 ]

@@ -278,7 +278,7 @@ class _Network:
 
     mix = mean
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         return rows
 
     def gather(self, rows: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.settings.checks import Count, Positive, checked
+from fedpriv.settings.checks import Count, Positive, validate_arguments
 
 Values = Callable[[Tensor], Tensor]
 """`[k, dim] -> [k]`, differentiable row by row."""
@@ -52,7 +52,7 @@ def _nothing(_: Solver, values: Values, start: Tensor) -> Tensor:
     return start.new_zeros(len(start), 0)
 
 
-@checked("strategy.solver")
+@validate_arguments("strategy.solver")
 @dataclass(frozen=True)
 class LBFGS:
     """Limited-memory BFGS with backtracking.
@@ -96,7 +96,7 @@ class LBFGS:
         return _descend(values, start, tolerance, self.iterations, direction)
 
 
-@checked("strategy.solver")
+@validate_arguments("strategy.solver")
 @dataclass(frozen=True)
 class AcceleratedGradient:
     """Nesterov's method with adaptive restart and backtracking.
@@ -138,7 +138,7 @@ class AcceleratedGradient:
         return x
 
 
-@checked("strategy.solver")
+@validate_arguments("strategy.solver")
 @dataclass(frozen=True)
 class Newton:
     """Newton's method with backtracking: few iterations, each with a Hessian; for models of up to about 100 parameters.

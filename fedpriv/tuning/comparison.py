@@ -11,7 +11,7 @@ from fedpriv.forecast.compare import Comparison
 from fedpriv.privacy import RunCost, compose
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.runs import Result, RoundReport, total
-from fedpriv.tuning.price import plan_trial
+from fedpriv.tuning.search_cost import plan_trial
 from fedpriv.tuning.trials import run_in_folder
 
 Watch = Callable[[str, RoundReport], None]

@@ -19,10 +19,10 @@ from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.planning import Plan
 from fedpriv.privacy import Budget
 from fedpriv.runs import RoundReport, data_digest, software
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.storage import RunFolder, files, strict_json, strict_yaml
 from fedpriv.tuning import sampling, scores
-from fedpriv.tuning.price import SearchPrice, check_same_cost, plan_trial, price_search, reservation
+from fedpriv.tuning.search_cost import SearchPrice, check_same_cost, plan_trial, price_search, reservation
 from fedpriv.tuning.settings import SearchSettings
 from fedpriv.tuning.space import Space, Value, as_overrides
 from fedpriv.tuning.trials import Watch, run_trial
@@ -84,7 +84,7 @@ class Outcome:
     trials: tuple[Trial, ...]
 
 
-@checked("search")
+@validate_arguments("search")
 @dataclass(frozen=True)
 class Search:
     """A search for good settings of a run.

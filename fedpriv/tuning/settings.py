@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting import NegativeBinomial, NumberOfTrials, PoissonTrials
-from fedpriv.settings import Bound, Positive, PositiveOrInfinite, Whole, checked
+from fedpriv.settings import Bound, Positive, PositiveOrInfinite, Whole, validate_arguments
 
 METRIC = "test_accuracy"
 """The only score that may be private."""
@@ -18,7 +18,7 @@ Better = Literal["higher", "lower"]
 Trials = Annotated[int, Bound("must be a whole number from 1 to 10000", 1, 10_000, "[]")]
 
 
-@checked("search")
+@validate_arguments("search")
 @dataclass(frozen=True)
 class SearchSettings:
     """The settings of a search.

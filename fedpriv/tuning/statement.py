@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.config.building import outline
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import plan_of
 from fedpriv.errors import FedprivError, counted
 from fedpriv.planning import Plan
-from fedpriv.privacy import COLLUDERS, MODEL, SERVER, Cell, RunCost, basic, compose, matrix
+from fedpriv.privacy import COLLUDERS, MODEL, SERVER, Cell, RunCost, basic_composition, compose, matrix
 from fedpriv.privacy.accounting import History, PrivacySpent, hidden
 from fedpriv.reports import wording
 from fedpriv.reports.report import Run
 from fedpriv.reports.run_statement import SECRET, lifetime, simulated_trust
-from fedpriv.reports.spendings import spending_of
+from fedpriv.reports.spending import spending_of
 from fedpriv.reports.statement import Rows, Statement, count_without_fedpriv, unbounded
 from fedpriv.storage import files
 from fedpriv.tuning.search import BEST, FOUND, PLAN, SEEN, STATE, Search, Trial
@@ -159,8 +159,8 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
         prices=[
             ("one trial alone", search.price.one_trial),
             ("the whole search", spent),
-            ("with one more trial, as a run", basic([spent, search.price.one_trial])),
-            ("with the whole search again", basic([spent, spent])),
+            ("with one more trial, as a run", basic_composition([spent, search.price.one_trial])),
+            ("with the whole search again", basic_composition([spent, spent])),
         ],
         checks=[*_published_checks(folder), ("trials made by", wording.made_with([published]))],
     )

@@ -22,10 +22,10 @@ from fedpriv.audit.ledger_check import check_ledger
 from fedpriv.audit.noise import check_noise
 from fedpriv.audit.shapes import check_interaction
 from fedpriv.models import Loss
-from fedpriv.oracle import data_answerer
+from fedpriv.oracle import data_query_engine
 from fedpriv.oracle.backends import summation
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataAnswerer
 from fedpriv.privacy import pair_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
@@ -96,11 +96,11 @@ def batch_clipped(planting: Planting) -> None:
 def wrong_divisor(planting: Planting) -> None:
     """Rows are divided by another number than the noise."""
     planting.setattr(
-        data_answerer, "scale_rows", lambda rows, factors: scale_rows(rows, [1.25 * factor for factor in factors])
+        data_query_engine, "scale_rows", lambda rows, factors: scale_rows(rows, [1.25 * factor for factor in factors])
     )
 
 
-scale_rows = data_answerer.scale_rows
+scale_rows = data_query_engine.scale_rows
 
 
 def weighted_after_clipping(planting: Planting) -> None:

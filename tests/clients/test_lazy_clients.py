@@ -19,7 +19,7 @@ from fedpriv.clients.population import Population
 from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record

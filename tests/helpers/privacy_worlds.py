@@ -18,7 +18,7 @@ from fedpriv.clients.population import Population
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
+from fedpriv.oracle.data_query_engine import DataAnswerer, data_oracle
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger

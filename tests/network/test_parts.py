@@ -17,7 +17,7 @@ from fedpriv.models import SoftmaxRegression
 from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds, server_view
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record

@@ -13,7 +13,7 @@ from privacy_worlds import DIM, Data, Wiretap, clients_of, digits_of, with_recor
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
 
 SIZES = (12, 9, 15)

@@ -19,9 +19,9 @@ from fedpriv.clients.layout import Layout
 from fedpriv.distributed import threads
 from fedpriv.oracle.backends import BackendName, choose
 from fedpriv.oracle.backends.base import Backend
-from fedpriv.oracle.backends.in_threads import InThreads, OneForLittle, in_threads
 from fedpriv.oracle.backends.linear import LinearBackend
 from fedpriv.oracle.backends.per_example import PerExample
+from fedpriv.oracle.backends.threaded import InThreads, OneForLittle, in_threads
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.record import Record

@@ -14,10 +14,10 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.network.rounds import initial_state, run_rounds, server_view
-from fedpriv.oracle import data_answerer
+from fedpriv.oracle import data_query_engine
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Oracle, Strategy
@@ -72,7 +72,7 @@ def test_nothing_is_as_large_as_rows_of_all_clients(
     """Nor half of it: what is added up at once does not grow with their number."""
     n, pieces = 400, 8
     run = Run(n, STRATEGIES[strategy], PRIVACIES[privacy], width=40)
-    monkeypatch.setattr(data_answerer, "_MAX_ENTRIES", n * run.dim // pieces)
+    monkeypatch.setattr(data_query_engine, "_MAX_ENTRIES", n * run.dim // pieces)
     with Largest() as largest:
         run.models(2)
     assert largest.numbers < n * run.dim / 2
@@ -92,7 +92,7 @@ def test_pieces_change_rounding_alone(privacy: str, strategy: str, monkeypatch: 
     whole = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
     wanted = whole.models()
     pieces = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
-    monkeypatch.setattr(data_answerer, "_MAX_ENTRIES", 2 * pieces.dim)  # two clients at a time
+    monkeypatch.setattr(data_query_engine, "_MAX_ENTRIES", 2 * pieces.dim)  # two clients at a time
     for one, other in zip(wanted, pieces.models(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
     assert len(whole.ledger.records) == len(pieces.ledger.records) == 3

@@ -14,7 +14,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.oracle.backends.in_threads import in_threads
+from fedpriv.oracle.backends.threaded import in_threads
 from fedpriv.privacy.clipping import Clip
 
 PAIRS = [

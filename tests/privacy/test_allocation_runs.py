@@ -27,7 +27,7 @@ from fedpriv.privacy.budget_file import BudgetTerms
 from fedpriv.privacy.budget_shares import share_of, spent_by
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.keystream import uniform_below
-from fedpriv.tuning.price import reservation
+from fedpriv.tuning.search_cost import reservation
 from fedpriv.tuning.settings import SearchSettings
 
 SIZES, BATCHES, ROUNDS = (400, 37), 10, 20

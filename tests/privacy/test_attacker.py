@@ -25,7 +25,7 @@ from fedpriv.models import Loss, logistic
 from fedpriv.network.rounds import initial_state, run_rounds, server_view
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import fedpriv as fp
 from fedpriv.config import load_config
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.randomness.streams import Randomness
 

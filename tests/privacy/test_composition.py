@@ -18,7 +18,7 @@ from fedpriv.privacy.accounting.events import Event
 from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.mixtures import log_forward, log_replaced
 from fedpriv.privacy.accounting.profiles import log_profile
-from fedpriv.privacy.composition import RunCost, basic, compose
+from fedpriv.privacy.composition import RunCost, basic_composition, compose
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
@@ -67,8 +67,8 @@ def test_sampled_runs_against_a_distribution_of_their_own():
 def test_without_composition_epsilons_and_deltas_add_up():
     """The only bound left where a run's noise followed from the answers of earlier ones."""
     one, other = compose([run(1.1, 5, "one")], DELTA), compose([run(0.9, 3, "other")], 2 * DELTA)
-    assert basic([one, other]) == (pytest.approx(one.epsilon + other.epsilon), pytest.approx(3 * DELTA))
-    assert basic([one, other])[0] > compose([run(1.1, 5, "one"), run(0.9, 3, "other")], 3 * DELTA).epsilon
+    assert basic_composition([one, other]) == (pytest.approx(one.epsilon + other.epsilon), pytest.approx(3 * DELTA))
+    assert basic_composition([one, other])[0] > compose([run(1.1, 5, "one"), run(0.9, 3, "other")], 3 * DELTA).epsilon
 
 
 def test_laplace_runs_have_a_pure_epsilon():

@@ -19,7 +19,7 @@ from fedpriv.algorithms.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.papers import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING
-from fedpriv.strategies.adaptive_clipping import ClipToHeard, adaptive_clipping
+from fedpriv.strategies.adaptive_clipping import ClipToReceivedBound, adaptive_clipping
 from fedpriv.strategies.fedavg import fedavg
 
 SIZES = (4, 7, 5)
@@ -170,7 +170,7 @@ def test_messages_of_adaptive_clipping_have_norm_at_most_one():
         def __call__(self, received, state, oracle):
             return torch.tensor([[3.0, 4.0], [0.03, 0.04], [0.0, 0.0], [1e30, 0.0]]), state
 
-    step = ClipToHeard(Anything(), 0.3)
+    step = ClipToReceivedBound(Anything(), 0.3)
     received = torch.cat([torch.zeros(4, 2), torch.full((4, 1), 0.5)], 1)
     message, _ = step(received, {}, None)
     assert (message.norm(dim=1) <= 1 + 1e-6).all()

@@ -23,7 +23,7 @@ import fedpriv as fp
 from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.oracle import oracle as answering
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataAnswerer
 from fedpriv.privacy.record import Record
 from fedpriv.strategies.base import Oracle, Strategy
 from fedpriv.strategies.state import flatten_with_names

@@ -14,7 +14,7 @@ from commands import trained
 from privacy_worlds import blank, clients_of
 
 import fedpriv as fp
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import plan_of
 from fedpriv.errors import LedgerError
 from fedpriv.privacy import mechanisms
 from fedpriv.privacy.accounting.accountant import Accountant
@@ -27,7 +27,7 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.pairwise import RandomRegular
-from fedpriv.reports.spendings import spending_of
+from fedpriv.reports.spending import spending_of
 from fedpriv.runs.run_directory import check_rounding
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.runs.total import total

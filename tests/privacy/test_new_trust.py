@@ -11,7 +11,7 @@ import fedpriv as fp
 from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.network.local import CyclicCohort, Star
 from fedpriv.planning.compatibility import check
-from fedpriv.planning.rounds_together import with_matrix
+from fedpriv.planning.correlated_rounds import with_matrix
 from fedpriv.privacy.adversaries import ADVERSARIES, view
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record

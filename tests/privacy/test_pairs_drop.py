@@ -17,7 +17,7 @@ from fedpriv.forecast.pairs import forecast_of_pairs
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import Accountant

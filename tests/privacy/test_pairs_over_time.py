@@ -17,7 +17,7 @@ from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Complete, Links, Pairwise, Topology

@@ -23,7 +23,7 @@ from fedpriv.clients.population import Population
 from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.planning.plan import Plan, make_plan
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import plan_of
 from fedpriv.errors import FedprivError
 from fedpriv.reports import comparison
 from fedpriv.reports.picture import draw

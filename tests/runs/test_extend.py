@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import plan_of
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate_rest
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
-from fedpriv.reports.spendings import spending_of
+from fedpriv.reports.spending import spending_of
 from fedpriv.runs.integrity import findings
 from fedpriv.runs.run_files import RunFiles
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.runs.settings_in_words import difference, settings_in_words
+from fedpriv.runs.settings_text import difference, settings_in_words
 
 PRIVACY = fp.Privacy(epsilon=2.0, clip=fp.Clip(1.0))
 

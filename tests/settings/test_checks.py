@@ -20,7 +20,7 @@ from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.settings import checks
-from fedpriv.settings.checks import Count, Finite, Positive, PositiveOrInfinite, Probability, Whole, checked
+from fedpriv.settings.checks import Count, Finite, Positive, PositiveOrInfinite, Probability, Whole, validate_arguments
 from fedpriv.strategies.proximal import L1, L2, ElasticNet, Simplex
 from fedpriv.strategies.solvers import LBFGS
 
@@ -201,7 +201,7 @@ def test_what_a_paper_publishes_has_bounds_too(name: str):
     assert refused(lambda: published(epsilon_bar=-1.0, **given)).field == "strategy.epsilon_bar"
 
 
-@checked("thing")
+@validate_arguments("thing")
 @dataclass(frozen=True)
 class Thing:
     rate: Positive
@@ -215,7 +215,7 @@ class Speaks(Protocol):
     def say(self) -> str: ...
 
 
-@checked("call")
+@validate_arguments("call")
 def call(x: Finite, *, whole: Whole = 0, flag: bool = False, name: str = "", speaker: Speaks | None = None) -> float:
     return x
 
@@ -250,7 +250,7 @@ def test_what_is_in_range_passes():
     assert Thing(np.float32(0.5), np.int64(3), "c", L2(1.0), 4).label == 4
     assert Thing(1).rate == 1
     assert call(0, whole=0, flag=True, speaker=None) == 0
-    assert checks.complaint(PositiveOrInfinite, INF) is None and checks.complaint(Probability, 1) is None
+    assert checks.describe_error(PositiveOrInfinite, INF) is None and checks.describe_error(Probability, 1) is None
 
 
 def of_two(first: int, second: int = 2) -> object:
@@ -274,9 +274,9 @@ def test_checked_call_takes_what_python_takes(
     try:
         expected = function(*arguments, **options)
     except TypeError:
-        refused(lambda: checked("")(function)(*arguments, **options))
+        refused(lambda: validate_arguments("")(function)(*arguments, **options))
     else:
-        assert checked("")(function)(*arguments, **options) == expected
+        assert validate_arguments("")(function)(*arguments, **options) == expected
 
 
 def test_values_that_are_not_finite_are_refused_by_client():
@@ -298,7 +298,7 @@ def test_the_least_count_that_the_words_name_is_taken() -> None:
     named = [(bound, found) for bound in bounds if (found := re.search(r"at least (\d+)", bound.words))]
     assert named
     for bound, found in named:
-        assert bound.complaint(float, int(found[1])) is None, bound.words
+        assert bound.describe_error(float, int(found[1])) is None, bound.words
 
 
 def test_published_noise_of_scale_0_is_no_noise() -> None:

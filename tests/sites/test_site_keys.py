@@ -18,10 +18,10 @@ from fedpriv.sites import Site, propose
 from fedpriv.sites.budget_picture import draw_site
 from fedpriv.sites.descriptor import CertificatePin
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
-from fedpriv.sites.on_record import RolledBack
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.sealing import move_secrets, renew_keys, seal_site
 from fedpriv.sites.site_keys import earlier_files
+from fedpriv.sites.site_records import RolledBack
 from fedpriv.sites.statement import site_statement
 from fedpriv.storage import files
 

@@ -11,7 +11,7 @@ from fedpriv.algorithms.private_augmented_lagrangian import private_al
 from fedpriv.algorithms.svrg import svrg
 from fedpriv.algorithms.tracking import gradient_tracking, proven_ratio
 from fedpriv.network import mixing
-from fedpriv.strategies.advice import ConstraintNoise, Outlook
+from fedpriv.strategies.advice import ConstraintNoise, RunInfo
 
 
 def test_the_ratio_that_tracking_is_proved_for_has_a_closed_form_where_one_exchange_is_the_mean() -> None:
@@ -27,8 +27,8 @@ def test_the_ratio_that_tracking_is_proved_for_has_a_closed_form_where_one_excha
 @pytest.mark.parametrize(("ratio", "said"), [(1.0, 0), (1 / 25, 0), (1 / 23, 1)])
 def test_tracking_speaks_of_steps_that_its_proof_does_not_cover(ratio: float, said: int) -> None:
     strategy = gradient_tracking(fp.StepSize(0.1, ratio=ratio))
-    assert len(strategy.advice(Outlook(9, fp.Graph(nx.complete_graph(5))))) == said
-    assert strategy.advice(Outlook(9)) == []
+    assert len(strategy.advice(RunInfo(9, fp.Graph(nx.complete_graph(5))))) == said
+    assert strategy.advice(RunInfo(9)) == []
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_tracking_speaks_of_steps_that_its_proof_does_not_cover(ratio: float, sa
     [(4, "the first epoch ends after 5"), (10, None), (12, "after 10 and after 15, so the last 2 rounds")],
 )
 def test_variance_reduction_speaks_of_rounds_that_end_no_epoch(rounds: int, words: str | None) -> None:
-    said = svrg(0.1, 5).advice(Outlook(rounds))
+    said = svrg(0.1, 5).advice(RunInfo(rounds))
     assert [words in note for note in said if words] == ([] if words is None else [True])
 
 
 def test_multipliers_that_drown_are_told_with_the_beta_that_would_not() -> None:
     noise = ConstraintNoise(deviation=2.0)
-    assert private_al(9, beta=0.25, largest=5.0).advice(Outlook(9, constraints=noise)) == []
-    (said,) = private_al(9, beta=0.26, largest=5.0).advice(Outlook(9, constraints=noise))
+    assert private_al(9, beta=0.25, largest=5.0).advice(RunInfo(9, constraints=noise)) == []
+    (said,) = private_al(9, beta=0.26, largest=5.0).advice(RunInfo(9, constraints=noise))
     assert "beta = 0.26 drowns" in said and "a beta of at most 0.25" in said
 
 
 def test_a_step_that_has_nothing_to_say_says_nothing() -> None:
-    assert fp.fedavg(1.0).advice(Outlook(9)) == []
+    assert fp.fedavg(1.0).advice(RunInfo(9)) == []

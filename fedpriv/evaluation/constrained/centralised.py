@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.oracle.exact import ProblemValues
-from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised
+from fedpriv.strategies.lagrangian import Outer, largest, penalty, update_multipliers
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, gradient
 
@@ -72,7 +72,7 @@ def centralised_al(problem: ProblemValues, start: Tensor, regularizer: Proximal 
         new = solver.solve(merit, w, outer.tau(k), solver.prepare(merit, w))
         is_solved = float(gradient(merit, new)[1].abs().max()) <= outer.tau(k)
         with torch.no_grad():
-            raised_mu = raised(mu, problem(new.expand(n, -1))[1], outer.beta, problem.equality)
+            raised_mu = update_multipliers(mu, problem(new.expand(n, -1))[1], outer.beta, problem.equality)
         step = float((new - w).abs().max())
         change = float(largest(raised_mu - mu).max())
         w, mu = new, raised_mu

@@ -13,11 +13,11 @@ from fedpriv.distributed.mesh import Mesh
 from fedpriv.evaluation.verdict import Verdict, of_exact_values
 from fedpriv.network.rounds import TrainState
 from fedpriv.network.sharding import gather_rows
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataAnswerer
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
-from fedpriv.strategies.lagrangian import Loops, Measured, Priced, Remeasures, violations
+from fedpriv.strategies.lagrangian import HasMultipliers, Loops, Measured, Remeasures, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 
 _NEAREST = 1e-2  # slope of the violation at a point that counts as the nearest to feasible
@@ -161,7 +161,9 @@ def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Ver
     return "hold"
 
 
-def round_metrics(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, shard: ClientShard) -> dict[str, float]:
+def round_metrics(
+    oracle: Oracle[DataAnswerer], local: HasMultipliers, mesh: Mesh, shard: ClientShard
+) -> dict[str, float]:
     """Returns the largest multiplier after a round and, of noisy constraint values, the largest violation.
 
     All processes call it together. In a private run both are computed from releases.

@@ -17,7 +17,7 @@ from fedpriv.clients.reading import Pair
 from fedpriv.models.batching import vmap
 from fedpriv.models.example_losses import example_form
 from fedpriv.models.known_code import is_known
-from fedpriv.models.nested import Nested, arguments, each
+from fedpriv.models.nested import Nested, call_arguments, map_tree
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
 """Outputs or loss of one example; the other of the two is empty.
@@ -75,7 +75,7 @@ class Functional:
         if buffers is None:
             buffers = self.buffers()
         values = {**params, **buffers}
-        positional, named = arguments(inputs)
+        positional, named = call_arguments(inputs)
         if self._tied:
             return functional_call(self.model, values, positional, named, tie_weights=self._tied)
         replaced: list[tuple[dict[str, Any], str, Tensor | None]] = []
@@ -180,7 +180,7 @@ class Functional:
             results = vmap(scores_or_losses, randomness="different")(self.unflatten(leaf), x, y)
             scores, losses = cast("tuple[object, Tensor]", results)
             if isinstance(scores, Tensor):  # outside of vmap the loss uses torch's own kernels
-                targets = each(lambda values: values.flatten(0, 1), y)
+                targets = map_tree(lambda values: values.flatten(0, 1), y)
                 losses = self.losses(scores.flatten(0, 1), targets).view(mask.shape)
             return torch.autograd.grad((losses * mask).sum(), leaf)[0]
 
@@ -233,7 +233,7 @@ def _table(module: nn.Module | None, path: Sequence[str], key: str) -> dict[str,
 
 def alone(example: Nested) -> Nested:
     """Returns one example as a batch of one: `[...] -> [1, ...]`."""
-    return each(lambda values: values.unsqueeze(0), example)
+    return map_tree(lambda values: values.unsqueeze(0), example)
 
 
 def is_one_row(params: Tensor) -> bool:
@@ -288,4 +288,4 @@ def unpad(batch: Batch) -> Pair:
     first = batch.mask.int().argmax(1, keepdim=True)
     cell = torch.arange(batch.mask.shape[1], device=first.device).where(batch.mask, first)
     client = torch.arange(len(cell), device=cell.device).unsqueeze(1)
-    return each(lambda values: values[client, cell], (batch.inputs, batch.targets))
+    return map_tree(lambda values: values[client, cell], (batch.inputs, batch.targets))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedpriv.clients.client import Loss
 from fedpriv.models.batching import vmap
-from fedpriv.models.nested import Nested, each, first
+from fedpriv.models.nested import Nested, first_leaf, map_tree
 from fedpriv.oracle.backends.calls import Call, Cells
 from fedpriv.oracle.backends.chains import Chain, WithBias, chain_of
 from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts
@@ -79,7 +79,7 @@ class GhostBackend(PerExample):
     def _chained_gradients(self, chain: Chain, row: Tensor, x: Tensor, y: Nested) -> list[Gradients]:
         """Returns the gradients of a model that is a chain of linear layers and activations, from a few products."""
         cells = _cells(x)
-        targets = each(lambda values: values.flatten(0, 1), y)
+        targets = map_tree(lambda values: values.flatten(0, 1), y)
         gradient_of = partial(self._functional.output_gradients, targets=targets)
         gradients: dict[str, Gradients] = {}
         params = self._functional.unflatten(row.detach())
@@ -102,7 +102,7 @@ class GhostBackend(PerExample):
         """
         cells = _cells(x)
         calls: list[Call] = []
-        x, y = each(lambda values: values.flatten(0, 1), (x, y))
+        x, y = map_tree(lambda values: values.flatten(0, 1), (x, y))
         with torch.enable_grad():
             # each is a leaf: slicing a row that has a gradient would be recorded
             params = {name: leaf.requires_grad_() for name, leaf in self._functional.unflatten(row.detach()).items()}
@@ -125,7 +125,7 @@ class GhostBackend(PerExample):
         unflatten = self._functional.unflatten
         calls: list[Call] = []
         one_row = is_one_row(params)
-        flat_x, flat_y = each(lambda values: values.flatten(0, 1), (x, y))
+        flat_x, flat_y = map_tree(lambda values: values.flatten(0, 1), (x, y))
         # one copy of the parameters for each example; with one row the clients' examples are one long batch
         if one_row:
             shared = params[0]
@@ -162,7 +162,7 @@ class GhostBackend(PerExample):
                 if views == 1:
                     targets = flat_y
                 else:
-                    targets = each(lambda values: values.flatten(0, 1), flat_y)
+                    targets = map_tree(lambda values: values.flatten(0, 1), flat_y)
                 losses = self._functional.losses(scores.flatten(0, levels - 1), targets)
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
@@ -200,7 +200,7 @@ class GhostBackend(PerExample):
 
 
 def _cells(x: Nested) -> Cells:
-    clients, examples, *_ = first(x).shape
+    clients, examples, *_ = first_leaf(x).shape
     return clients, examples
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn import functional
 
-from fedpriv.models.nested import Nested, first, leaves
+from fedpriv.models.nested import Nested, first_leaf, list_leaves
 from fedpriv.oracle.backends import row_operations
 from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError, Operation
 from fedpriv.oracle.backends.calls import Call
@@ -194,7 +194,7 @@ def outputs_of_rows(
     """
     buffers = model.buffers()
     constants = [*buffers.values(), *model.frozen]
-    mode = BatchedForward(params, constants, leaves(x), len(first(x)), calls, keep, OPERATIONS)
+    mode = BatchedForward(params, constants, list_leaves(x), len(first_leaf(x)), calls, keep, OPERATIONS)
     with disable_saved_tensors_hooks("a hook on saved tensors would receive all examples"), mode:
         outputs = model.outputs(params, x, buffers)
     if not mode.is_rows(outputs):

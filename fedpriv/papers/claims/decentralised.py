@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedpriv.errors import ConfigError
 from fedpriv.forecast.claim import Claim, NoiseClaim, check_positive
 from fedpriv.privacy.accounting import Event, bounds, gaussian
-from fedpriv.settings import Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.settings import Positive, PositiveOrInfinite, Ratio, validate_arguments
 
 _ROUGH = 50.0  # above this epsilon, coarse bounds are close enough, and finer ones slow
 
@@ -163,7 +163,7 @@ def gradient_tracking_total(epsilon: float, q1: float, q2: float, rounds: float 
     return epsilon * (q2 - q1) / q2**2 * (1 - ratio**rounds) / (1 - ratio)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class TrackingNoise:
     """Step and Laplace noise of gradient tracking, eq 5 of Xie, Liu and Chai (2025), for rounds k = 1, 2, ...

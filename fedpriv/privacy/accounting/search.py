@@ -33,7 +33,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian, rdp
 from fedpriv.privacy.accounting.events import History
 from fedpriv.privacy.accounting.orders import ORDERS
-from fedpriv.settings.checks import Positive, checked
+from fedpriv.settings.checks import Positive, validate_arguments
 
 __all__ = ["hidden"]
 
@@ -58,7 +58,7 @@ class NumberOfTrials(Protocol):
         ...
 
 
-@checked("trials")
+@validate_arguments("trials")
 @dataclass(frozen=True)
 class NegativeBinomial:
     """Truncated negative binomial: at least one trial.
@@ -122,7 +122,7 @@ class NegativeBinomial:
         return trial_curve + second + math.log(self.mean) / (ORDERS - 1)
 
 
-@checked("trials")
+@validate_arguments("trials")
 @dataclass(frozen=True)
 class PoissonTrials:
     """Poisson: there may be no trial, and then nothing is published.

@@ -128,7 +128,13 @@ _NUMBERS = TypeAdapter(dict[str, Number | None])
 _SPREADS = TypeAdapter(dict[str, _Spread])
 
 
-def checked(kind: TypeAdapter[Any], content: Any, path: Path | str, fix: str, metrics: Collection[str] = ()) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
+def validate_fields(  # JSON and YAML hold anything
+    kind: TypeAdapter[Any],
+    content: Any,  # noqa: ANN401
+    path: Path | str,
+    fix: str,
+    metrics: Collection[str] = (),
+) -> Any:  # noqa: ANN401
     """Returns the content of a file if it has the required fields; it may have more.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpriv.clients.batch import Batch
 from fedpriv.distributed import threads
 from fedpriv.models.copies import copy_with_modules
-from fedpriv.models.nested import leaves
+from fedpriv.models.nested import list_leaves
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import is_on_cpu
 from fedpriv.oracle.backends.linear import LinearBackend
@@ -138,7 +138,7 @@ class InThreads:
 
 def _size(params: Tensor, batch: Batch) -> int:
     """Returns the number of examples times the number of parameters or, if larger, times an example's inputs."""
-    inputs = sum(values[:1, :1].numel() for values in leaves(batch.inputs))
+    inputs = sum(values[:1, :1].numel() for values in list_leaves(batch.inputs))
     return batch.mask.numel() * max(params.shape[1], inputs)
 
 

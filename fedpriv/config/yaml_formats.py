@@ -47,8 +47,8 @@ from fedpriv.strategies import (
     StepSize,
     Strategy,
     Zero,
-    keywords,
-    signed,
+    read_keyword_parameters,
+    with_signature,
 )
 
 
@@ -156,8 +156,8 @@ SPELLINGS: Mapping[Any, Any] = {
     Union[Rate, None]: Union[rates.spelled(Positive, StepSize), None],  # noqa: UP007 - made at run time
     RateOrInfinite: rates.spelled(PositiveOrInfinite, Decay),
     PenaltyRate: rates.spelled(Positive, Penalty),
-    admm.Everywhere | admm.BoxSet | admm.BallSet: by_kind(
-        everywhere=admm.Everywhere, box=admm.BoxSet, ball=admm.BallSet
+    admm.Unconstrained | admm.BoxSet | admm.BallSet: by_kind(
+        everywhere=admm.Unconstrained, box=admm.BoxSet, ball=admm.BallSet
     ),
 }
 
@@ -179,4 +179,4 @@ def wrapped(factory: Callable[..., Strategy], **around: Callable[..., Strategy])
         )
         for name, function in around.items()
     ]
-    return signed(build, factory, [*keywords(factory), *more])
+    return with_signature(build, factory, [*read_keyword_parameters(factory), *more])

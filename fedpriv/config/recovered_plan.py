@@ -10,7 +10,7 @@ from fedpriv.config.schema import Config
 from fedpriv.errors import FedprivError
 from fedpriv.planning import FirstPart
 from fedpriv.privacy import Record
-from fedpriv.reports.spendings import PlannedSpending, may_stay_unfinished
+from fedpriv.reports.spending import PlannedSpending, may_stay_unfinished
 from fedpriv.runs import PlannedReleases, RunFiles, fixed_data, settings_in_words
 
 _LONGEST = 60  # characters of sizes in a checkpoint's text; longer texts are cut
