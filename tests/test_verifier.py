@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedpriv.config import load_config
-from fedpriv.config.building import planned
+from fedpriv.config.building import load_plan
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor
 from fedpriv.privacy.ledger import Ledger
@@ -186,7 +186,7 @@ SLOW = {
 )
 @pytest.mark.data
 def test_every_configuration(name: str, data_root: Path, tmp_path: Path):
-    plan = planned(load_config(ROOT / "configs" / f"{name}.yaml"), 0)
+    plan = load_plan(load_config(ROOT / "configs" / f"{name}.yaml"), 0)
     compare(ledger_of(tmp_path, list(plan.records), plan.n_clients, plan.privacy.delta))
 
 

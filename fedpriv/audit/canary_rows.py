@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients import check_ownership, constants, count_duplicates, example_fingerprints
-from fedpriv.errors import PrivacyError, counted
+from fedpriv.clients import check_ownership, collect_constants, count_duplicates, example_fingerprints
+from fedpriv.errors import PrivacyError, format_count
 from fedpriv.models import first_leaf, list_leaves
 
 NAME = "data"
@@ -42,7 +42,7 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
             )
     broken += _fitted_statistics(subject, data)
 
-    examples = f"{counted(total, 'example')} of {counted(len(data), 'client')}"
+    examples = f"{format_count(total, 'example')} of {format_count(len(data), 'client')}"
     evidence = f"{examples} are all different, and none is a test example; no statistic of them was found"
     power = "examples are compared by content: a slightly changed copy is not found"
     return summarize(
@@ -71,7 +71,7 @@ def _fitted_statistics(subject: AuditTarget, data: Data) -> Iterator[str]:
             "private data"
         )
     statistics = {"mean": mean, "deviation": deviation, "variance": deviation**2, "largest value": rows.amax(0)}
-    for name, value in constants(subject.model).items():
+    for name, value in collect_constants(subject.model).items():
         for title, statistic in statistics.items():
             if _equal(value.detach().cpu().double(), statistic):
                 yield f"model.{name} is the {title} of the private inputs, and is released without noise"

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.config.recovered_plan import plan_of
-from fedpriv.errors import FedprivError, counted
+from fedpriv.config.recovered_plan import recover_plan
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.privacy import LedgerFile, RunCost, compose
 from fedpriv.privacy.accounting import round_up
 from fedpriv.reports.spending import spending_of
@@ -58,9 +58,9 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
 
     broken = [*_combined_cost(subject, audited, same)]
     if unreadable and not broken:
-        count = counted(len(unreadable), "run")
+        count = format_count(len(unreadable), "run")
         return CheckResult(NAME, "not checked", f"{count} cannot be read: {unreadable[0]}")
-    count = counted(len(runs), "run")
+    count = format_count(len(runs), "run")
     evidence = f"none of {count} under {subject.runs} uses the same data"
     power = (
         "two runs use the same data if their config.yaml name the same data and files; copies of the data "
@@ -133,7 +133,7 @@ def _combined_cost(subject: AuditTarget, audited: _Run | None, same: Sequence[_R
 
 def _read_cost(run: _Run) -> RunCost:
     files = RunFiles.read(run.folder)
-    return spending_of(files, plan_of(files))
+    return spending_of(files, recover_plan(files))
 
 
 def _read_delta(run: _Run) -> float:

@@ -11,7 +11,7 @@ from fedpriv.audit.other_runs import named_data
 from fedpriv.audit.target import AuditTarget
 from fedpriv.config import Config, load_config
 from fedpriv.config.base import check
-from fedpriv.config.building import load_data, make_population, measured
+from fedpriv.config.building import load_data, make_population, measurement_arguments
 from fedpriv.config.files import override
 from fedpriv.runs import config_file
 from fedpriv.settings import plugins
@@ -39,7 +39,7 @@ def target_from_config(config: Config, name: str, folder: Path | None = None) ->
     split = load_data(config)
     clients = make_population(config, split)
     n_clients = len(clients)
-    options = measured(config, split, n_clients)
+    options = measurement_arguments(config, split, n_clients)
     compute = options.pop("compute")
     test = options.pop("test")
     return AuditTarget.of(

@@ -23,7 +23,7 @@ class _Commands(TyperGroup):
     """Prints errors that fedpriv raises on purpose as one line, with exit code 2; other errors show a traceback."""
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 - typer brings its own click
-        from fedpriv.cli.processes import reports
+        from fedpriv.cli.processes import should_report_errors
         from fedpriv.errors import FedprivError
 
         # freeze the objects of imported modules: a scan after every 700 new ones would take 10 % of a short command
@@ -35,7 +35,7 @@ class _Commands(TyperGroup):
         except BrokenPipeError:  # as in `fedpriv list | head`
             raise
         except FedprivError as error:
-            if reports(error):
+            if should_report_errors(error):
                 text = str(error)
             else:
                 text = ""  # another process prints it

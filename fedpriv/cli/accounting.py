@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from fedpriv.cli.printing import busy_with, out, print_json, print_rows
-from fedpriv.config.recovered_plan import plan_of
+from fedpriv.cli.printing import out, print_json, print_rows, spinner_with_text
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.reports.accounts import account_of, price_rows, unfinished
 from fedpriv.reports.spending import is_unfinished
 from fedpriv.runs import RunFiles
@@ -29,8 +29,8 @@ def print_costs(
         FedprivError: If a folder holds no run, its files are altered or incomplete, or the runs share no privacy unit.
     """
     runs = [RunFiles.read(folder) for folder in folders]
-    with busy_with("counting"):
-        plans = [plan_of(run) for run in runs]
+    with spinner_with_text("counting"):
+        plans = [recover_plan(run) for run in runs]
         account = account_of(runs, plans, delta=delta, accountant=accountant, colluders=colluders, group=group)
     notes = list(account.notes)
     for run, plan in zip(runs, plans, strict=True):

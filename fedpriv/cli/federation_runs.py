@@ -16,7 +16,7 @@ import typer
 
 from fedpriv.cli.federating import TLS, SiteFolder
 from fedpriv.cli.options import AllowPlugins
-from fedpriv.errors import ConfigError, counted
+from fedpriv.errors import ConfigError, format_count
 
 if TYPE_CHECKING:
     from fedpriv.sites.site import Site
@@ -69,7 +69,7 @@ def site_run(
             _serve_over_flower(running, folder, superlink, certificates, port)
         addresses = connect or [_LOCAL_ADDRESS]
         keys = _keys_for(addresses, folder / TLS)
-        print_rows(rows | {"server": _shown(addresses)})
+        print_rows(rows | {"server": _format_addresses(addresses)})
         with ConnectionFile(folder) as connections, SiteServer(running, addresses, keys, connections.publish):
             threading.Event().wait()
 
@@ -77,7 +77,7 @@ def site_run(
 def _site_rows(running: Site) -> dict[str, str]:
     """Returns the output of `site run`: budget, spending, and each plan with the site's absences."""
     budget = running.budget
-    rows = {"site": f"{running.card.name}, {counted(len(running.open_plans), 'open plan')}"}
+    rows = {"site": f"{running.card.name}, {format_count(len(running.open_plans), 'open plan')}"}
     rows["budget"] = f"epsilon={budget.epsilon:g} (delta={budget.delta:g}), over all plans"
     rows["spent so far"] = f"{running.spent()}, over all plans"
     for number, (plan, proposal) in enumerate(running.plans.items(), start=1):
@@ -116,7 +116,7 @@ def _keys_for(addresses: Sequence[str], folder: Path | None) -> Path | None:
     return None
 
 
-def _shown(addresses: Sequence[str]) -> str:
+def _format_addresses(addresses: Sequence[str]) -> str:
     """Returns the addresses as text, with a note about plain TCP."""
     text = ", ".join(addresses)
     if any(address.startswith("tcp/") for address in addresses):
@@ -198,7 +198,7 @@ def _run_over_zenoh(
     ):
         federation = Federation(proposal, transport, folder, test)
         if not as_json:
-            print_rows({"server": _shown(addresses), "plan": proposal.fingerprint})
+            print_rows({"server": _format_addresses(addresses), "plan": proposal.fingerprint})
         missing = transport.wait_for_all(wait)
         if missing and not as_json:
             print_warning(f"not connected after {wait:g} s: {', '.join(missing)}; rounds continue without them")

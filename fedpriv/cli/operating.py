@@ -66,7 +66,7 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
     Proposals cannot contain a plan that names user code: join such a plan with `fedpriv site join --allow-plugins`.
     """
     from fedpriv.cli.printing import print_rows
-    from fedpriv.errors import counted
+    from fedpriv.errors import format_count
     from fedpriv.sites.federation_plan import FederationPlan
     from fedpriv.sites.proposals import ProposalBox
     from fedpriv.sites.resolved_plan import ResolvedPlan
@@ -82,7 +82,7 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
     print_rows(
         {
             "approved": plan.fingerprint,
-            "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}",
+            "asks": f"{terms.strategy.name}, {format_count(terms.rounds, 'round')}",
             "costs": str(terms.plan.spent()),
             "sites": ", ".join(card.name for card in plan.cards),
             "next": f"start fedpriv site run {folder} if it is not running; then: fedpriv site status {folder}",

@@ -116,7 +116,7 @@ def _run(
     def print_end() -> None:
         rows = {"ended": f"{node.ended}, after {node.round} rounds"}
         for name, neighbour in node.neighbours.items():
-            rows[name] = _fate(neighbour)
+            rows[name] = _format_state(neighbour)
         rows |= {
             "spent": f"{running.spent()}, over all plans",
             "model": str(node.folder / MODEL),
@@ -159,7 +159,7 @@ def _print_round(report: NodeRound) -> None:
     out.print("; ".join(words), markup=False, highlight=False)
 
 
-def _fate(neighbour: NeighbourReport) -> str:
+def _format_state(neighbour: NeighbourReport) -> str:
     """Returns the state of a neighbour as text."""
     words = [f"last mixed in round {neighbour.last_up}"]
     if not neighbour.last_up:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.cli.drawing import figure_of
-from fedpriv.cli.printing import busy_with, print_json, print_rows
+from fedpriv.cli.drawing import draw_figure
+from fedpriv.cli.printing import print_json, print_rows, spinner_with_text
 from fedpriv.config.files import load_config
-from fedpriv.config.recovered_plan import plan_of
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.network import Graph
 from fedpriv.reports.accounts import account_of
@@ -39,9 +39,9 @@ def write_report(folders: Sequence[Path], path: Path, *, open_it: bool, as_json:
     """
     if path.suffix != ".html":
         raise ConfigError("--out", str(path), "a report is an HTML file: use a name that ends in .html")
-    with busy_with("counting and drawing"):
+    with spinner_with_text("counting and drawing"):
         runs = [Run.read(folder) for folder in folders]
-        plans = [plan_of(run.files) for run in runs]
+        plans = [recover_plan(run.files) for run in runs]
         statement = statement_of(runs, account_of([run.files for run in runs], plans))
         page = html_report(runs, statement, plans, _graph_of)
     write_whole(path, page)
@@ -66,5 +66,5 @@ def _graph_of(run: Run) -> Figure | None:
     except FedprivError:
         return None
     if isinstance(network, Graph):
-        return figure_of(network)
+        return draw_figure(network)
     return None

@@ -13,7 +13,7 @@ from fedpriv.reports.tags import scalars
 from fedpriv.runs import read_metrics
 
 
-def send(folder: Path, project: str | None, experiment: str | None) -> None:
+def send_run(folder: Path, project: str | None, experiment: str | None) -> None:
     """Sends a run, finished or not, to a project of Weights & Biases or to an experiment of MLflow.
 
     Raises:

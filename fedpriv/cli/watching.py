@@ -124,7 +124,7 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
 
 def _headline(row: dict[str, Any]) -> str:
     """Returns the first test metric of a round as text; empty if the round was not tested."""
-    for metric in metrics.headlines():
+    for metric in metrics.list_headline_metrics():
         if row.get(metric.name) is not None:
             return f"{metric.title} {metric.text(row[metric.name])} in round {row['round']}"
     return ""

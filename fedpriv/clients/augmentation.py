@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.models.nested import Nested, first_leaf, format_structure, list_leaves, map_tree
 from fedpriv.randomness.global_rng import global_generators
 from fedpriv.settings.checks import Count, Fraction, NonNegative, Probability, validate_arguments
@@ -172,7 +172,9 @@ class Each(Transform):
         try:
             view = self.function(example)
         except Exception as error:  # a user's function can raise anything
-            raise DataError(f"augmentation raises on an example ({in_short(error)}): correct the function") from error
+            raise DataError(
+                f"augmentation raises on an example ({summarize_error(error)}): correct the function"
+            ) from error
         if _shape_in_words(view) != _shape_in_words(example):
             difference = f"augmentation returns {_shape_in_words(view)} for {_shape_in_words(example)}"
             raise DataError(

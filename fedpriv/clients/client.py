@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from fedpriv.clients.arguments import check_datasets, check_loader, check_loss, check_sampler
 from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.layout import copy_model, copy_trainable
-from fedpriv.clients.reading import Pair, length_of, read_all
+from fedpriv.clients.reading import Pair, count_examples_of, read_all
 from fedpriv.clients.released_models import check_untrained
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.models.nested import Nested, call_arguments
@@ -70,7 +70,7 @@ class Client(nn.Module):
         if isinstance(loader, Dataset):
             loader = DataLoader(loader)
         check_loader("client.loader", loader)
-        check_sampler(loader, length_of(loader.dataset))
+        check_sampler(loader, count_examples_of(loader.dataset))
         self.model = model
         self.loss = loss
         self.loader = loader
@@ -95,7 +95,7 @@ class Client(nn.Module):
 
     def __len__(self) -> int:
         """The true number of examples; only `public_size` is public."""
-        return length_of(self.loader.dataset)
+        return count_examples_of(self.loader.dataset)
 
     def forward(self, inputs: Nested, targets: Nested) -> Tensor:
         """Returns the loss of a batch: `[b, ...], [b, ...] -> []`."""

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.client import Client
 from fedpriv.clients.examples import Examples, InMemory
-from fedpriv.clients.layout import Layout, constants, share
+from fedpriv.clients.layout import Layout, collect_constants, share_constants
 from fedpriv.clients.lazy import Examine, LazyClients
 from fedpriv.clients.released_models import find_privacy_cost, record_result
 from fedpriv.errors import ConfigError
@@ -142,14 +142,14 @@ class EagerClientSet:
             ConfigError: models differ.
         """
         rows = torch.empty(len(self.clients), layout.dim, device=device, dtype=dtype)
-        shared = constants(self.clients[0].model.to(device, dtype))
+        shared = collect_constants(self.clients[0].model.to(device, dtype))
         for index, number, client in zip(range(len(self.clients)), self.numbers, self.clients, strict=True):
             if Layout.of(client.model) != layout:
                 fix = "all models must be alike: the same parameters, and the same ones frozen"
                 raise ConfigError(f"clients[{number}].model", type(client.model).__name__, fix)
             client.model.to(device, dtype)
-            _check_same(number, constants(client.model), shared)
-            share(client.model, shared)
+            _check_same(number, collect_constants(client.model), shared)
+            share_constants(client.model, shared)
             layout.bind(rows[index], client.model)
         return rows
 

@@ -198,7 +198,7 @@ def _read(index: int, client: Client) -> Read:
         raise DataError(f"client {index}: {error}") from error
 
 
-def kind_of(pair: Pair) -> str:
+def describe_kind(pair: Pair) -> str:
     """Returns a text with the nesting of inputs and targets and the shapes of an example."""
     return repr([(str(format_structure(tree)), [_fact(tensor) for tensor in list_leaves(tree)]) for tree in pair])
 
@@ -211,7 +211,7 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
     """Raises if the examples of several processes' clients have different nesting or shapes.
 
     Args:
-        kinds: The `kind_of` each process's first client; None for a process without clients.
+        kinds: The `describe_kind` each process's first client; None for a process without clients.
 
     Raises:
         DataError: the kinds differ.

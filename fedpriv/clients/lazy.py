@@ -17,10 +17,10 @@ from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, OnRead, accept_all, check_same_kind, gather_examples, with_types
 from fedpriv.clients.layout import Layout, copy_model
-from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
+from fedpriv.clients.reading import Pair, Read, Source, Unbatched, count_examples_of, read_all
 from fedpriv.clients.released_models import check_untrained, record_result
-from fedpriv.distributed.devices import moved
-from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.distributed.devices import move_to_device
+from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.models.nested import concatenate_trees, first_leaf, list_leaves, map_tree
 from fedpriv.models.problem import Problem
 from fedpriv.randomness.global_rng import global_generators
@@ -105,9 +105,9 @@ class LazyClients(Sequence[Client]):
         try:
             dataset = self._load(client)
         except Exception as error:  # a user's function can raise anything
-            raise DataError(f"client {client}: load({client}) raises {in_short(error)}") from error
+            raise DataError(f"client {client}: load({client}) raises {summarize_error(error)}") from error
         try:
-            length = length_of(dataset)
+            length = count_examples_of(dataset)
         except DataError as error:
             raise DataError(f"client {client}: {error}") from error
         if length != self.sizes[client]:
@@ -235,7 +235,7 @@ class ReadWhenDrawn:
         starts = torch.cat([torch.zeros(1, dtype=torch.long), ends[:-1]])
         pair = gather_examples(*concatenate_trees(pairs), positions + starts.unsqueeze(1))
         # all tensors are moved together, then put back into the same nesting
-        device_leaves = iter(moved(self._device, *list_leaves(pair)))
+        device_leaves = iter(move_to_device(self._device, *list_leaves(pair)))
         return map_tree(lambda _: next(device_leaves), pair)
 
     def _pair_of(self, client: int) -> Pair:

@@ -74,7 +74,7 @@ GENERATED = "was changed after fedpriv wrote it: restore the original file"
 """Suggested fix for text that was not typed by the user."""
 
 
-def matching(pattern: str, fix: str) -> AfterValidator:
+def pattern_validator(pattern: str, fix: str) -> AfterValidator:
     """Returns a validator for text that must match a regular expression; its error shows words, not the expression.
 
     Args:
@@ -91,8 +91,8 @@ def matching(pattern: str, fix: str) -> AfterValidator:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spelled:
-    """Metadata of `Annotated[kind, Spelled(form)]`: YAML writes an object of this kind with the fields of the form."""
+class YamlFormat:
+    """Metadata of `Annotated[kind, YamlFormat(form)]`: YAML writes an object of this kind with the fields of the form."""
 
     form: Any
 
@@ -141,8 +141,8 @@ class Plugin(Section):
     registry: ClassVar[plugins.Registry[Any]]
     # parameters of builders that the caller fills in, which are not options
     context: ClassVar[tuple[str, ...]] = ()
-    # spelling in YAML for values of these annotations
-    spellings: ClassVar[Mapping[Any, Any]] = {}
+    # YAML format for values of these annotations
+    yaml_formats: ClassVar[Mapping[Any, Any]] = {}
 
     name: str
 
@@ -199,13 +199,13 @@ class Plugin(Section):
 @lru_cache(maxsize=256)
 def _options_of_builder(section: type[Plugin], builder: Callable[..., Any]) -> type[BaseModel]:
     """Returns a model of a builder's options. It is cached, since a configuration uses each several times."""
-    return options_model(builder, {*section.context, *section.model_fields}, section.spellings)
+    return options_model(builder, {*section.context, *section.model_fields}, section.yaml_formats)
 
 
 def options_model(
     builder: Callable[..., Any],
     skip: Collection[str] = (),
-    spellings: Mapping[Any, Any] | None = None,
+    yaml_formats: Mapping[Any, Any] | None = None,
     words: Mapping[str, str] | None = None,
 ) -> type[BaseModel]:
     """Creates a section with the parameters of `builder`, which validates its options.
@@ -213,7 +213,7 @@ def options_model(
     Args:
         builder: A class or function.
         skip: Parameters that are not options.
-        spellings: Spelling in YAML for values of some annotations.
+        yaml_formats: YAML format for values of some annotations.
         words: Parameters with another name in YAML.
     """
     parameters = inspect.signature(builder).parameters.values()
@@ -221,15 +221,15 @@ def options_model(
         p for p in parameters if p.name not in skip and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    hints = hints_of(builder)
-    known_spellings = spellings or {}
+    hints = read_hints(builder)
+    known_formats = yaml_formats or {}
     fields: dict[str, Any] = {}
     for p in option_parameters:
         hint = hints.get(p.name, Any)
-        if isinstance(hint, Hashable) and hint in known_spellings:
-            kind = known_spellings[hint]
+        if isinstance(hint, Hashable) and hint in known_formats:
+            kind = known_formats[hint]
         else:
-            kind = named_fields(hint)
+            kind = with_field_errors(hint)
         fields[(words or {}).get(p.name, p.name)] = (kind, _default(builder, p))
     if takes_any:
         base: type[Section] = _OpenSection
@@ -238,7 +238,7 @@ def options_model(
     return create_model(getattr(builder, "__name__", "options"), __base__=base, **fields)
 
 
-def options_section(options: type, names: Collection[str], spellings: Mapping[Any, Any] | None = None) -> Any:  # noqa: ANN401 - a base class
+def options_section(options: type, names: Collection[str], yaml_formats: Mapping[Any, Any] | None = None) -> Any:  # noqa: ANN401 - a base class
     """Creates the base of a section from fields of the dataclass that declares the options of Python.
 
     An option therefore has one name, type, bound and default in Python, YAML and the JSON schema.
@@ -246,9 +246,9 @@ def options_section(options: type, names: Collection[str], spellings: Mapping[An
     Args:
         options: The dataclass, e.g. `TrainingOptions`.
         names: The names of the fields that the section has.
-        spellings: Spelling in YAML for values of some annotations.
+        yaml_formats: YAML format for values of some annotations.
     """
-    model = options_model(options, {field.name for field in dataclasses.fields(options)} - {*names}, spellings)
+    model = options_model(options, {field.name for field in dataclasses.fields(options)} - {*names}, yaml_formats)
     unknown = {*names} - {*model.model_fields}
     if unknown:
         raise TypeError(f"{options.__name__} has no {', '.join(sorted(unknown))}")
@@ -287,7 +287,7 @@ class _OpenSection(Section):
     model_config = ConfigDict(extra="allow")
 
 
-def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
+def read_hints(builder: Callable[..., Any]) -> dict[str, Any]:
     """Returns the annotations of a builder's parameters, with their bounds.
 
     Raises:
@@ -304,7 +304,7 @@ def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
         raise ConfigError("plugin", f"{call.__module__}:{call.__qualname__}", fix) from error
 
 
-def named_fields(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
+def with_field_errors(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
     """Returns an annotation of a dataclass with errors for unknown names that list the known ones."""
     dataclass_types = [
         candidate for candidate in (annotation, *get_args(annotation)) if dataclasses.is_dataclass(candidate)

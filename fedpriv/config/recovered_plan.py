@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.config.building import outline, planned
+from fedpriv.config.building import load_plan, read_outline
 from fedpriv.config.files import load_config
 from fedpriv.config.schema import Config
 from fedpriv.errors import FedprivError
@@ -16,7 +16,7 @@ from fedpriv.runs import PlannedReleases, RunFiles, fixed_data, settings_in_word
 _LONGEST = 60  # characters of sizes in a checkpoint's text; longer texts are cut
 
 
-def plan_of(files: RunFiles) -> PlannedSpending:
+def recover_plan(files: RunFiles) -> PlannedSpending:
     """Returns public sizes and unreleased records of a run's plan; None for each that is unknown.
 
     The sizes are computed from the configuration and the data in their present state. User files may have changed since
@@ -27,7 +27,7 @@ def plan_of(files: RunFiles) -> PlannedSpending:
     if files.config is not None:
         try:
             config = load_config(files.folder / "config.yaml")
-            sizes = outline(config).sizes
+            sizes = read_outline(config).sizes
             if not _are_sizes_of_run(sizes, files):
                 sizes = None
         except FedprivError:
@@ -50,7 +50,7 @@ def _remaining(files: RunFiles, config: Config | None, sizes: Sequence[int] | No
         else:
             # a checkpoint of an earlier version: the plan is recomputed from the configuration, if the data are the
             # same
-            plan = PlannedReleases.of(planned(config, int(checkpoint.seed, 16), FirstPart.of(files.ledger)))
+            plan = PlannedReleases.of(load_plan(config, int(checkpoint.seed, 16), FirstPart.of(files.ledger)))
         if not plan.is_of(files.ledger):
             return None
         return tuple(plan.remaining(files.ledger.records, checkpoint.attempt, checkpoint.round))

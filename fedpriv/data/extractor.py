@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from fedpriv.data.base import Split, labels_of
-from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.data.base import Split, extract_labels
+from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.models import load_weights
 from fedpriv.settings import Count, nearest, validate_arguments
 
@@ -123,7 +123,7 @@ def extract_features(
     if unit:
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
         features = features / norms.clamp_min(torch.finfo(features.dtype).tiny)
-    return TensorDataset(features, labels_of(dataset))
+    return TensorDataset(features, extract_labels(dataset))
 
 
 def _batches(dataset: Dataset[Any], batch_size: int) -> list[Tensor]:
@@ -142,7 +142,9 @@ def _features(compute: Network, inputs: Tensor) -> Tensor:
     except Exception as error:  # whatever a user's network raises
         fix = "use inputs of the shape that it was made for (data.transforms, size)"
         shape = tuple(inputs.shape[1:])
-        raise DataError(f"the extractor cannot process inputs of shape {shape} ({in_short(error)}): {fix}") from error
+        raise DataError(
+            f"the extractor cannot process inputs of shape {shape} ({summarize_error(error)}): {fix}"
+        ) from error
     if not torch.isfinite(features).all():
         raise DataError(
             "the extractor computes features that are not finite: check its file, and the range of the inputs"
@@ -214,7 +216,9 @@ def load_onnx(file: str | Path) -> Network:
     try:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's own kinds
-        raise ConfigError(f"{_FIELD}.file", str(file), f"cannot be read as an ONNX file ({in_short(error)})") from error
+        raise ConfigError(
+            f"{_FIELD}.file", str(file), f"cannot be read as an ONNX file ({summarize_error(error)})"
+        ) from error
     names = [node.name for node in session.get_inputs()]
     if len(names) != 1:
         raise ConfigError(f"{_FIELD}.file", str(file), f"has the inputs {names}: use a network with one input")

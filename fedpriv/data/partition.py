@@ -71,7 +71,7 @@ def known_sizes(kind: Kind, n_examples: int, n_clients: int | None) -> tuple[int
     return tuple(smallest + (i < n_larger) for i in range(n_clients))
 
 
-def notes(kind: Kind) -> list[str]:
+def collect_warnings(kind: Kind) -> list[str]:
     """Returns warnings about dividing private data in this way."""
     if kind not in LABEL_DEPENDENT:
         return []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.models import Nested
 from fedpriv.settings import nearest, validate_arguments
 
@@ -102,4 +102,4 @@ def _tensor(value: object, name: str) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         fix = "use numbers, lists of numbers of one length, arrays, tensors or images"
-        raise DataError(f"{name} cannot become a tensor ({in_short(error)}): {fix}") from error
+        raise DataError(f"{name} cannot become a tensor ({summarize_error(error)}): {fix}") from error

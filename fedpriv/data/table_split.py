@@ -35,8 +35,8 @@ def read_split(
         ConfigError: If a column is missing, or `client` is given although there is a file for each client.
         DataError: If a table cannot be read or encoded, or an example has no client.
     """
-    files = files_of_clients(train, suffix)
-    test_files = files_of_clients(test, suffix)
+    files = list_client_files(train, suffix)
+    test_files = list_client_files(test, suffix)
     if client is not None and files:
         raise ConfigError("data.client", client, f"{train} has a file for each client: leave this out")
     train_set, train_owners = _encoded(encoder, read, files or [train], client)
@@ -75,7 +75,7 @@ def read_split(
     )
 
 
-def files_of_clients(train: str, suffix: str | None) -> list[str]:
+def list_client_files(train: str, suffix: str | None) -> list[str]:
     """Returns the sorted files in a folder or for a pattern; none if it is neither.
 
     Raises:

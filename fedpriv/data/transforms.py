@@ -218,7 +218,7 @@ def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
     return torch.cat([reduce(lambda x, step: step(x), steps, block) for block in images.split(_AT_ONCE)])
 
 
-def reshaping(names: Sequence[TransformName]) -> list[TransformName]:
+def list_reshaping_transforms(names: Sequence[TransformName]) -> list[TransformName]:
     """Returns the transforms that can change a shape: all but `whiten`, with statistics that take minutes."""
     return [name for name in names if name != "whiten"]
 

@@ -18,7 +18,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils import Tags, get_tags
 
-from fedpriv.data.table_encoder import TableEncoder, check_columns, table_of
+from fedpriv.data.table_encoder import TableEncoder, check_columns, read_data_frame
 from fedpriv.errors import DataError, PrivacyError
 from fedpriv.settings import validate_arguments
 
@@ -94,7 +94,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         """
         encoder = self._encoder()
         check_columns("X", encoder.feature_columns, _names(X))
-        features = encoder.inputs(table_of(X, encoder.feature_columns, "X")).double().numpy()
+        features = encoder.inputs(read_data_frame(X, encoder.feature_columns, "X")).double().numpy()
         return features[:, self._kept(encoder)]
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:

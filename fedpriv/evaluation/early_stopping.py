@@ -63,7 +63,7 @@ class Stop:
         min_rounds = self.min_rounds
         if min_rounds is None:
             min_rounds = rounds // 2 if private else 0
-        return EarlyStopping(name, self.patience, self.least, sign_of(name, self.better), min_rounds=min_rounds)
+        return EarlyStopping(name, self.patience, self.least, sign_of_metric(name, self.better), min_rounds=min_rounds)
 
     def name_in(self, names: Collection[str]) -> str:
         """Returns the name of the metric in an evaluation.
@@ -82,7 +82,7 @@ class Stop:
         raise ConfigError("stop.metric", self.metric, f"is not a metric on public test data; {choice}")
 
 
-def sign_of(name: str, better: Better | None) -> float:
+def sign_of_metric(name: str, better: Better | None) -> float:
     """Returns 1 if higher values of a metric are better, and -1 if lower ones are.
 
     Args:
@@ -92,7 +92,7 @@ def sign_of(name: str, better: Better | None) -> float:
     Raises:
         ConfigError: the direction is not known.
     """
-    better = better or metrics.direction(name)
+    better = better or metrics.get_direction(name)
     if better is None:
         fix = f"set whether {name.removeprefix('test_')} should be higher or lower"
         raise ConfigError("stop.better", None, fix)

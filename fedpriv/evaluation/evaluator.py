@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.layout import Layout, copy_trainable
-from fedpriv.clients.reading import Pair, check_finite, pair_of
-from fedpriv.distributed.devices import fetched
-from fedpriv.errors import DataError, cut, in_short
+from fedpriv.clients.reading import Pair, check_finite, split_pair
+from fedpriv.distributed.devices import fetch_to_cpu
+from fedpriv.errors import DataError, summarize_error, truncate
 from fedpriv.evaluation import metrics
 from fedpriv.evaluation.custom_metrics import MetricSet
-from fedpriv.evaluation.tasks import Task, task_of
+from fedpriv.evaluation.tasks import Task, infer_task
 from fedpriv.models.batching import vmap
 from fedpriv.models.example_losses import example_losses
 from fedpriv.models.nested import Nested, concatenate_trees, first_leaf, map_tree
@@ -88,7 +88,7 @@ class Evaluator:
         inputs, targets = concatenate_trees(self._batches)
         few = map_tree(lambda t: t[:2], inputs)
         outputs = self._forward(self._functional.unflatten(self._start), few)
-        return task_of(self._given_loss, outputs, targets)
+        return infer_task(self._given_loss, outputs, targets)
 
     @property
     def warnings(self) -> list[str]:
@@ -115,9 +115,9 @@ class Evaluator:
                     self._totals([([self._forward(named, x)], y)])
                 except Exception as error:  # a user's model or loss can raise anything
                     description = (
-                        f"shape {tuple(first_leaf(x).shape[1:])} and target {cut(str(first_leaf(y)[0].tolist()))}"
+                        f"shape {tuple(first_leaf(x).shape[1:])} and target {truncate(str(first_leaf(y)[0].tolist()))}"
                     )
-                    fix = f"test data must have the same form as the clients' ({in_short(error)})"
+                    fix = f"test data must have the same form as the clients' ({summarize_error(error)})"
                     raise DataError(f"model and loss cannot process a test example of {description}: {fix}") from error
         if self._custom.metrics_by_name:
             self(params)
@@ -261,11 +261,11 @@ class Evaluator:
     def _read(self, totals: Sequence[dict[str, Tensor]]) -> list[dict[str, float]]:
         """Returns each model's metrics; all are copied from the device at once."""
         names = list(totals[0])
-        terms_by_name = fetched([torch.cat([total[name] for total in totals]) for name in names])
+        terms_by_name = fetch_to_cpu([torch.cat([total[name] for total in totals]) for name in names])
         row_of = {row.name: row for row in self._metrics}
         columns = [
             [
-                metrics.value_of(of_model, root=row_of[name].root, exponential=row_of[name].exponential)
+                metrics.compute_value(of_model, root=row_of[name].root, exponential=row_of[name].exponential)
                 for of_model in terms
             ]
             for name, terms in zip(names, terms_by_name, strict=True)
@@ -297,15 +297,15 @@ class Evaluator:
 def _read(test: Dataset[Any], batch_size: int) -> Iterator[Pair]:
     try:
         for batch in DataLoader(test, batch_size=batch_size):
-            pair = pair_of(batch)
+            pair = split_pair(batch)
             check_finite(*pair)
             yield pair
     except Exception as error:  # a user's data set can raise anything
         fix = "use pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
-        raise DataError(f"the test data cannot be read ({in_short(error)}): {fix}") from error
+        raise DataError(f"the test data cannot be read ({summarize_error(error)}): {fix}") from error
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def summarize_range(values: Sequence[float]) -> dict[str, float]:
     """Returns `{"min": ..., "mean": ..., "max": ...}` of some values."""
     return {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fedpriv.clients import Client
-from fedpriv.errors import ConfigError, PrivacyError, counted
+from fedpriv.errors import ConfigError, PrivacyError, format_count
 from fedpriv.evaluation import metrics
 from fedpriv.planning import aligned
 from fedpriv.privacy.accounting import PrivacySpent, round_up
@@ -42,7 +42,9 @@ class Comparison:
 
     def table(self) -> list[list[str]]:
         """Returns headings and a row for each setting: test metrics over seeds, and epsilon of one run."""
-        measured = [row for row in metrics.headlines() if any(_values(results, row.name) for results in self._all)]
+        measured = [
+            row for row in metrics.list_headline_metrics() if any(_values(results, row.name) for results in self._all)
+        ]
         rows = [["setting", *(f"{row.title}, mean +- sd" for row in measured), "epsilon of one run", "rounds"]]
         for name, results in self.results.items():
             texts = [_in_words(_values(results, row.name), row) for row in measured]
@@ -58,7 +60,7 @@ class Comparison:
         """Returns the metrics, rounds and epsilon of each run, and the cost of all, as values for JSON."""
         runs: dict[str, Any] = {}
         for name, results in self.results.items():
-            measured = [row.name for row in metrics.headlines() if _values(results, row.name)]
+            measured = [row.name for row in metrics.list_headline_metrics() if _values(results, row.name)]
             runs[name] = {
                 **{metric: _values(results, metric) for metric in measured},
                 "epsilon": [strict_json.epsilon(result.spent.epsilon) for result in results],
@@ -86,7 +88,9 @@ class Comparison:
 
         figure = pyplot.figure(figsize=(9.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        shown = next((row for row in metrics.headlines() if any(_values(r, row.name) for r in self._all)), None)
+        shown = next(
+            (row for row in metrics.list_headline_metrics() if any(_values(r, row.name) for r in self._all)), None
+        )
         if shown is None:
             raise ConfigError("common.test", None, "there are no test metrics to draw: pass test data")
         factor = 100 if shown.percent else 1
@@ -112,7 +116,7 @@ class Comparison:
         return list(self.results.values())
 
     def __str__(self) -> str:
-        count = counted(sum(map(len, self._all)), "run")
+        count = format_count(sum(map(len, self._all)), "run")
         price = "these runs have no guarantee in common, so no joint privacy cost"
         if self.spent is not None:
             price = f"all {count} together, and so the choice of the best: {self.spent}"

@@ -10,12 +10,20 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from fedpriv.clients import Client, Layout, PublicDataInfo, as_client_set, check_clients, frozen, public_sizes
-from fedpriv.errors import ConfigError, counted
+from fedpriv.clients import (
+    Client,
+    Layout,
+    PublicDataInfo,
+    as_client_set,
+    check_clients,
+    count_frozen_parameters,
+    public_sizes,
+)
+from fedpriv.errors import ConfigError, format_count
 from fedpriv.forecast.claim import Claim, NoiseClaim
-from fedpriv.forecast.noises import NoisesForecast, forecast_of_noises
-from fedpriv.forecast.pairs import PairsForecast, forecast_of_pairs
-from fedpriv.forecast.warnings import warnings_of_draft
+from fedpriv.forecast.noises import NoisesForecast, forecast_noises
+from fedpriv.forecast.pairs import PairsForecast, forecast_pairs
+from fedpriv.forecast.warnings import collect_draft_warnings
 from fedpriv.models import Problem
 from fedpriv.network import Graph, GraphFacts, Star, graph_line
 from fedpriv.planning import (
@@ -130,7 +138,7 @@ class Forecast:
         smallest, largest = self.examples
         examples = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
         rows = {
-            "strategy": f"{self.strategy}, {counted(self.rounds, 'round')}",
+            "strategy": f"{self.strategy}, {format_count(self.rounds, 'round')}",
             "clients": f"{self.n_clients}, with {examples} examples each",
             "privacy": str(self.spent),
             "one round": str(self.first_round),
@@ -139,8 +147,8 @@ class Forecast:
             "releases": str(self.releases),
         }
         if self.parameters:
-            a_round = size_in_words(self.bytes_per_round)
-            whole = size_in_words(self.bytes_per_round * self.rounds)
+            a_round = format_bytes(self.bytes_per_round)
+            whole = format_bytes(self.bytes_per_round * self.rounds)
             rows["messages"] = (
                 f"{self.parameters:,} numbers each; {self.floats_per_round:,} numbers per round ({a_round}), "
                 f"{whole} in the whole run"
@@ -238,20 +246,20 @@ def forecast(
         spent=plan.spent(),
         first_round=account([r for r in plan.records if r.round == 0], plan.n_clients, plan.privacy.delta),
         parameters=parameters,
-        frozen=frozen(draft.model),
+        frozen=count_frozen_parameters(draft.model),
         floats_per_round=floats,
         bytes_per_round=floats * torch.finfo(getattr(torch, compute.dtype)).bits // 8,
         network=network.facts(),
-        batches=_batches_in_words(plan.privacy.sampling, min(sizes)),
+        batches=_format_batches(plan.privacy.sampling, min(sizes)),
         if_activity_hidden=_epsilon_with_hidden_activity(plan, network.active_fraction),
         seconds_per_round=seconds,
         backend=backend,
         claim=claim,
         formula=None if formula is None else _formula_claim(formula, draft, plan),
-        over_time=_correlated_noise_in_words(plan, parameters),
-        pairs=forecast_of_pairs(plan, network, Randomness(draft.seed)),
-        noises=forecast_of_noises(draft, plan),
-        warnings=tuple(warnings_of_draft(draft, plan, claim)),
+        over_time=_format_correlated_noise(plan, parameters),
+        pairs=forecast_pairs(plan, network, Randomness(draft.seed)),
+        noises=forecast_noises(draft, plan),
+        warnings=tuple(collect_draft_warnings(draft, plan, claim)),
     )
 
 
@@ -331,7 +339,7 @@ def plan(
     return replace(result, warnings=(*result.warnings, *by_network))
 
 
-def _batches_in_words(sampling: Sampling, fewest: int) -> str:
+def _format_batches(sampling: Sampling, fewest: int) -> str:
     if isinstance(sampling, Poisson):
         return f"each example with probability {sampling.rate:g} (Poisson)"
     if isinstance(sampling, Cyclic):
@@ -353,7 +361,7 @@ def _batches_in_words(sampling: Sampling, fewest: int) -> str:
     return "all examples"
 
 
-def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
+def _format_correlated_noise(plan: Plan, parameters: int) -> str | None:
     """Returns the correlation of the noise and the memory of its history, in words; None if it is independent.
 
     The history has rows of float64, for each client or for the sum.
@@ -443,7 +451,7 @@ def _format_collusion_cost(forecast: PairsForecast) -> dict[str, str]:
     return rows
 
 
-def size_in_words(n_bytes: float) -> str:
+def format_bytes(n_bytes: float) -> str:
     """Formats a number of bytes with a unit, e.g. `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:

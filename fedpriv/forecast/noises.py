@@ -73,7 +73,7 @@ class NoisesForecast:
         return lines
 
 
-def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
+def forecast_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
     """Compares the noise of a planned run with the noise of other batches or cohorts and other matrices.
 
     Only the strategy's linear response to the noise is compared: a plan cannot determine how often clipping occurs, or
@@ -100,7 +100,7 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
     final_response = impulse_responses[-1]  # the factor of each round's noise in the final model
     planned = _final_deviation(final_response, plan)
     choices = [NoiseOption("as planned", 1.0)]
-    for words, needs, other in _others(draft, blocks):
+    for words, needs, other in _list_alternatives(draft, blocks):
         noise = other.privacy.noise
         if isinstance(noise, Banded):  # the strategy's response was already computed
             noise = CorrelatedNoise(noise.factor(draft.rounds, blocks, lambda: impulse_responses), blocks)
@@ -164,7 +164,7 @@ def _batch_fraction(draft: RunSketch) -> float:
             return 1.0
 
 
-def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, RunSketch]]:
+def _list_alternatives(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, RunSketch]]:
     """Yields other settings: as text, their conditions (None if there are none), and the draft with them."""
     band = min(blocks, draft.rounds)
     matrices: Sequence[tuple[str, Noise]] = (

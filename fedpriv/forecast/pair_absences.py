@@ -18,7 +18,7 @@ RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 """The ratios that are compared."""
 
 
-def noise_with_absences(n_sites: int, ratio: float, colluders: int, absent: float) -> float:
+def compute_noise_with_absences(n_sites: int, ratio: float, colluders: int, absent: float) -> float:
     """Returns the deviation of the noise in a round's mean, relative to local noise at the same privacy cost.
 
     All pairs share noise. Each site is absent with the same probability, independently and unannounced; a round without
@@ -40,6 +40,9 @@ def noise_with_absences(n_sites: int, ratio: float, colluders: int, absent: floa
     return math.sqrt(expected * n_sites)
 
 
-def best_ratio(n_sites: int, colluders: int, absent: float) -> float:
-    """Returns the ratio in `RATIOS` with the least noise in the mean; see `noise_with_absences` for the arguments."""
-    return min(RATIOS, key=lambda ratio: noise_with_absences(n_sites, ratio, colluders, absent))
+def find_best_ratio(n_sites: int, colluders: int, absent: float) -> float:
+    """Returns the ratio in `RATIOS` with the least noise in the mean.
+
+    See `compute_noise_with_absences` for the arguments.
+    """
+    return min(RATIOS, key=lambda ratio: compute_noise_with_absences(n_sites, ratio, colluders, absent))

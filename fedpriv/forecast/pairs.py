@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.errors import ConfigError, counted
+from fedpriv.errors import ConfigError, format_count
 from fedpriv.network import Graph, RoundNetwork
 from fedpriv.planning import Plan, aligned
 from fedpriv.privacy import Pairs, Pairwise, Record
@@ -95,7 +95,7 @@ class PairsForecast:
         lines = [f"noise of a round of {self.participants}, {unit}", *(f"  {text}" for text in aligned(cells))]
         if self.left_out:
             *smaller, largest = self.left_out
-            numbers = " or ".join([*map(str, smaller), counted(largest, "colluder")])
+            numbers = " or ".join([*map(str, smaller), format_count(largest, "colluder")])
             why = "too many sets of colluders to test, and shared secrets too sparse for a bound"
             lines.append(f"  not computed for {numbers}: {why}")
         if self.suggested is not None:
@@ -153,7 +153,7 @@ class _UsualRound:
         return NoiseLeft(colluders, ratio, in_mean, in_message, node, dropped)
 
 
-def forecast_of_pairs(plan: Plan, network: RoundNetwork, randomness: Randomness) -> PairsForecast | None:
+def forecast_pairs(plan: Plan, network: RoundNetwork, randomness: Randomness) -> PairsForecast | None:
     """Returns the forecast of pairwise noise for a planned run; None if the run has no such noise.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 
 from fedpriv.clients import Layout
 from fedpriv.forecast.claim import Claim
-from fedpriv.models import shipped
+from fedpriv.models import check_released_buffers
 from fedpriv.planning import Plan, RunSketch, graph_of, reach_warnings
 from fedpriv.privacy import Clip, Gaussian, Laplace, variance_inflation
 from fedpriv.strategies import ConstraintNoise, RunInfo
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedpriv.runs import Training
 
 
-def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
+def collect_draft_warnings(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
     """Returns the warnings for a planned run: conditions that weaken its privacy, and effects of its settings.
 
     Args:
@@ -48,11 +48,11 @@ def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) 
         warnings += reach_warnings(draft.strategy, plan.privacy, draft.network, draft.rounds, start_norm)
     warnings += draft.strategy.advice(RunInfo(draft.rounds, graph_of(draft.network), noise))
     if privacy.private:
-        warnings += shipped(draft.model)
+        warnings += check_released_buffers(draft.model)
     return warnings
 
 
-def warnings_at_start(training: Training) -> list[str]:
+def collect_start_warnings(training: Training) -> list[str]:
     """Returns the warnings for a run that begins, without those that only matter while it is being planned."""
     plan = training.plan
     noise = None

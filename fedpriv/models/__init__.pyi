@@ -8,7 +8,7 @@ from .registry import LOSSES, MODELS, make, resolve, resolve_loss
 from .resnet import ResNet18
 from .transformer import CharTransformer, VisionTransformer
 from .tuning import train_only
-from .validation import fix_model, shipped, validate_model
+from .validation import check_released_buffers, fix_model, validate_model
 from .weights import Weights, load_weights
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "VisionTransformer",
     "Weights",
     "add_lora",
+    "check_released_buffers",
     "cross_entropy",
     "first_leaf",
     "fix_model",
@@ -46,7 +47,6 @@ __all__ = [
     "predict",
     "resolve",
     "resolve_loss",
-    "shipped",
     "squared_error",
     "train_only",
     "validate_model",

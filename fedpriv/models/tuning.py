@@ -31,13 +31,13 @@ def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
         ConfigError: a pattern fits no parameter; names the nearest ones.
     """
     all_names = [name for name, _ in model.named_parameters()]
-    trained = {name for pattern in names for name in matching(pattern, all_names, "model.train")}
+    trained = {name for pattern in names for name in match_names(pattern, all_names, "model.train")}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
     return model
 
 
-def matching(pattern: str, names: Collection[str], field: str) -> list[str]:
+def match_names(pattern: str, names: Collection[str], field: str) -> list[str]:
     """Returns the names that match a pattern.
 
     Args:

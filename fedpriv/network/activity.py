@@ -287,7 +287,7 @@ class Outage:
         return self.start <= round_index and (self.stop is None or round_index < self.stop)
 
 
-def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> Undirected:
+def remove_absent_nodes(links: Undirected, outages: Sequence[Outage], round_index: int) -> Undirected:
     """Returns a round's graph without the nodes that are away."""
     gone = {outage.node for outage in outages if outage.covers(round_index)}
     if gone & set(links):

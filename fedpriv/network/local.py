@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv.distributed.devices import moved
+from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings.checks import Count, Probability, validate_arguments
@@ -212,7 +212,7 @@ class Star:
 
     def total(self, rows: Tensor) -> Tensor:
         """Returns the sum of the rows: `[k, dim] -> [1, dim]`."""
-        return sum_of(rows)
+        return sum_replicated_rows(rows)
 
     def largest(self, rows: Tensor) -> Tensor:
         """Returns the largest entry of each column: `[k, dim] -> [1, dim]`."""
@@ -226,11 +226,11 @@ class Star:
         """Returns the cohort, on the device of `like`: this process has the rows of all clients."""
         if cohort.shape[0] == self.n_clients:
             return cohort
-        (self._drawn,) = moved(like.device, cohort)
+        (self._drawn,) = move_to_device(like.device, cohort)
         return self._drawn
 
 
-def sum_of(rows: Tensor) -> Tensor:
+def sum_replicated_rows(rows: Tensor) -> Tensor:
     """Returns the sum of the rows, `[k, dim] -> [1, dim]`; one row that is expanded to all is multiplied instead."""
     if len(rows) and rows.stride(0) == 0:
         return rows[:1] * len(rows)

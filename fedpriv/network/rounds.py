@@ -283,15 +283,15 @@ def run_rounds(
             return
         cohort = network.participants(index, randomness)
         try:
-            with seeded_torch_draws(randomness.torch_seed("local", index, stream), progress.received.device):
-                progress = _next(strategy, oracle, network, seen or network, progress, cohort)
+            with seed_torch_draws(randomness.torch_seed("local", index, stream), progress.received.device):
+                progress = _run_round(strategy, oracle, network, seen or network, progress, cohort)
         except BudgetExhausted:
             return
         yield RoundResult(index, cohort, progress)
 
 
 @contextmanager
-def seeded_torch_draws(seed: int, device: torch.device) -> Generator[None]:
+def seed_torch_draws(seed: int, device: torch.device) -> Generator[None]:
     """Seeds torch's global generators, so that models that use them (dropout) draw the same numbers after a resume.
 
     The generators' states are restored when the context ends.
@@ -338,7 +338,7 @@ def server_update(strategy: Strategy, network: Network, message: Tensor, before:
     return ServerUpdate(received, server, output, models)
 
 
-def _next(
+def _run_round(
     strategy: Strategy, oracle: RoundOracle, network: RoundNetwork, seen: Network, before: TrainState, cohort: Tensor
 ) -> TrainState:
     """Returns the state after one round. The two halves exchange only an input, messages and a reply."""

@@ -27,7 +27,7 @@ def _check_size(n_clients: int, degree: float) -> None:
         raise ConfigError("network.topology", f"{n_clients * degree / 2:.4g} links", fix)
 
 
-def checked(graph: Undirected, n_clients: int) -> Undirected:
+def check_graph(graph: Undirected, n_clients: int) -> Undirected:
     """Returns the graph with nodes 0 .. n-1 and without self-loops.
 
     Other labels are numbered in sorted order (as text where they are not comparable).

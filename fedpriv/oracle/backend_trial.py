@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
-from fedpriv.errors import in_short
+from fedpriv.errors import summarize_error
 from fedpriv.models.copies import copy_module
 from fedpriv.models.nested import first_leaf, map_tree
 from fedpriv.oracle.backends import BACKENDS
@@ -204,7 +204,7 @@ def why_not_batched(error: Exception) -> str:
     """Returns a short reason for an error; torch.func's message about a missing rule is meant for its developers."""
     missing = re.search(r"Batching rule not implemented for ([\w:.]+?)\.?(?:\s|$)", str(error))
     if missing is None:
-        return in_short(error)
+        return summarize_error(error)
     operation = missing[1].removeprefix("aten::").split(".")[0]
     return f"torch.func.vmap has no rule for torch's {operation}"
 

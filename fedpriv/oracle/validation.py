@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedpriv.clients.extremes import extreme_examples
 from fedpriv.clients.population import Population
-from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
+from fedpriv.errors import ConfigError, DataError, FedprivError, summarize_error
 from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
 from fedpriv.models.nested import Nested, call_arguments, first_leaf, list_leaves, map_tree
@@ -105,7 +105,9 @@ def _find_usable_point(population: Population) -> Point:
                 " (of more than two tensors, all but the last are arguments of the model: leave others out in "
                 "a collate_fn that returns (inputs, target))"
             )
-        problem = f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({in_short(error)})"
+        problem = (
+            f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({summarize_error(error)})"
+        )
         fix = f"{problem}; change them, or the data{hint}"
         raise ConfigError("model", type(population.model).__name__, fix) from error
     return last
@@ -260,7 +262,7 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
         except Exception as error:  # whatever a user's model or loss raises
             fix = "number the classes from 0, or change the model's number of outputs"
             problem = f"client {numbers[client]} has label {label}, which model and loss do not accept"
-            raise DataError(f"{problem} ({in_short(error)}): {fix}") from error
+            raise DataError(f"{problem} ({summarize_error(error)}): {fix}") from error
         if label < 0 and ((label == _IGNORE_INDEX and not loss.any()) or not torch.isfinite(loss).all()):
             problem = f"client {numbers[client]} has label {label}, which the loss ignores"
             raise DataError(f"{problem}: number the classes from 0, and drop examples without a class")

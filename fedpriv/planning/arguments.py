@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedpriv.clients.arguments import check_dataset, dataset_of
+from fedpriv.clients.arguments import check_dataset, unwrap_loader
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.errors import ConfigError
@@ -96,9 +96,9 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
     Raises:
         ConfigError: an argument is of another type; the message contains the line to write.
     """
-    check_dataset("test", dataset_of("test", test))
+    check_dataset("test", unwrap_loader("test", test))
     for index, dataset in enumerate(client_tests or ()):
-        check_dataset(f"client_tests[{index}]", dataset_of(f"client_tests[{index}]", dataset))
+        check_dataset(f"client_tests[{index}]", unwrap_loader(f"client_tests[{index}]", dataset))
     if metrics is not None and not isinstance(metrics, Mapping):
         name = getattr(metrics, "__name__", "f1")
         fix = f'give functions of (outputs, targets) by name, e.g. metrics={{"{name}": {name}}}'

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.lazy import LazyClients
-from fedpriv.errors import ConfigError, counted
+from fedpriv.errors import ConfigError, format_count
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
@@ -53,7 +53,7 @@ def check_size(network: RoundNetwork, n_clients: int) -> None:
         ConfigError: the numbers differ.
     """
     if network.n_clients != n_clients:
-        fix = f"the run has {counted(n_clients, 'client')}: create the {type(network).__name__} for {n_clients}"
+        fix = f"the run has {format_count(n_clients, 'client')}: create the {type(network).__name__} for {n_clients}"
         raise ConfigError("network.n_clients", network.n_clients, fix)
 
 

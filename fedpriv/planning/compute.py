@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import torch
 
 from fedpriv.distributed.cores import usable_cores
-from fedpriv.errors import ConfigError, in_short
+from fedpriv.errors import ConfigError, summarize_error
 from fedpriv.network.engines import EngineName, StateName
 from fedpriv.oracle.backends import BackendName
 from fedpriv.settings.checks import Bound, Count, Positive, validate_arguments
@@ -165,6 +165,6 @@ class Compute:
             probe = torch.ones(1, device=self.device)
             probe.item()  # a device may take tensors and never give a number
         except Exception as error:  # each device raises its own
-            fix = f"cannot be used here ({in_short(error).split('. ')[0]}); use auto or cpu"
+            fix = f"cannot be used here ({summarize_error(error).split('. ')[0]}); use auto or cpu"
             raise ConfigError("compute.device", self.device, fix) from error
         return probe.device

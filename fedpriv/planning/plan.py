@@ -15,7 +15,7 @@ from torch import nn
 
 from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.public_info import PublicDataInfo
-from fedpriv.errors import ConfigError, LedgerError, counted, in_short
+from fedpriv.errors import ConfigError, LedgerError, format_count, summarize_error
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
@@ -265,7 +265,7 @@ def _noise_of_further(
     longer = [*first.records, *_with_noise(further, privacy, sizes, first_multiplier).records]
     whole = round_up(account(longer, n_clients, delta).epsilon)
     fix = (
-        f"the first {counted(first.rounds, 'round')} spent {spent}, which leaves too little for more rounds. "
+        f"the first {format_count(first.rounds, 'round')} spent {spent}, which leaves too little for more rounds. "
         f"With the same noise, all rounds together cost {whole}: set privacy.epsilon={whole}, or a "
         "noise_multiplier for the further rounds"
     )
@@ -318,7 +318,7 @@ def _dry_run(
         for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=view):
             pass
     except ArithmeticError as error:
-        fix = f"its options exceed the range of floating-point numbers ({in_short(error)}): use others"
+        fix = f"its options exceed the range of floating-point numbers ({summarize_error(error)}): use others"
         raise ConfigError("strategy", strategy.name, fix) from error
     if first < rounds and isinstance(network, Graph):
         oracle.answerer.repeat(first, rounds, lambda index: network.active(index, randomness))

@@ -60,7 +60,9 @@ def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, r
             undecided += [(row, start + column) for row, column in uncertain.tolist()]
         return undecided
 
-    undecided = [place for places in threads.each(round_columns, range(0, sums.shape[1], _PIECE)) for place in places]
+    undecided = [
+        place for places in threads.map_in_threads(round_columns, range(0, sums.shape[1], _PIECE)) for place in places
+    ]
     for row, column in undecided:
         value, grid = float(bounded[row, column]), float(grids[row, 0])
         # a sum that is no number stays none

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.distributed import threads
-from fedpriv.distributed.devices import moved
+from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.exact_over_time import CorrelatedRows, PairNoise, UnitNoise
@@ -263,9 +263,9 @@ def _rounded_in_float64(
     scales_and_grids = torch.tensor([scales, grids], dtype=torch.float64).T
     draws_on_device = amount == 1 and may_draw(bounded.device)
     if draws_on_device:
-        keys, scales_and_grids = moved(bounded.device, keys, scales_and_grids)
+        keys, scales_and_grids = move_to_device(bounded.device, keys, scales_and_grids)
     else:
-        (scales_and_grids,) = moved(bounded.device, scales_and_grids)
+        (scales_and_grids,) = move_to_device(bounded.device, scales_and_grids)
     noised = torch.empty_like(bounded, dtype=torch.float64)
     blocks = _blocks(count, dim, _IN_CACHE if bounded.device.type == "cpu" else _ON_DEVICE)
 
@@ -275,7 +275,7 @@ def _rounded_in_float64(
             raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: it needs one row per key")
         if unit.device == bounded.device:
             return unit
-        return moved(bounded.device, unit)[0]
+        return move_to_device(bounded.device, unit)[0]
 
     def shared_in(round_index: int) -> Tensor | None:
         noise = None if pair_noise is None else pair_noise(round_index, clients)
@@ -301,7 +301,7 @@ def _rounded_in_float64(
         past.begin(record.round, count, dim, bounded.device)
     current_shared_noise = shared_in(record.round)
     if bounded.device.type == "cpu":
-        threads.each(lambda _, rows: add(rows), blocks)
+        threads.map_in_threads(lambda _, rows: add(rows), blocks)
     else:
         for rows in blocks:
             add(rows)
@@ -353,5 +353,5 @@ def _rounded_exactly(
     def add(_: int, rows: slice) -> None:
         add_and_round(sums[rows].double().numpy(), noise, rows, column_of_grids[rows], result[rows])
 
-    threads.each(add, _blocks(count, dim, numbers_at_once))
+    threads.map_in_threads(add, _blocks(count, dim, numbers_at_once))
     return noised

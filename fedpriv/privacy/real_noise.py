@@ -197,7 +197,7 @@ def _normal_row(key: bytes, size: int, scale: float, limits: RadiusLimits) -> Bo
         draws[start : start + _PIECE] = piece.draws
         return piece.error, piece.largest
 
-    bounds = threads.each(draw, range(0, size, _PIECE))
+    bounds = threads.map_in_threads(draw, range(0, size, _PIECE))
     return BoundedDraws(draws, max(error for error, _ in bounds), max(largest for _, largest in bounds))
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fedpriv.errors import PrivacyError
-from fedpriv.evaluation import first_rounds_in_words, headlines
+from fedpriv.evaluation import format_first_rounds, list_headline_metrics
 from fedpriv.planning import aligned
 from fedpriv.privacy import compose
 from fedpriv.privacy.accounting import round_up
@@ -25,7 +25,7 @@ def table(runs: Sequence[Run]) -> list[str]:
 def cells(runs: Sequence[Run]) -> list[list[str]]:
     """Returns headings and one row for each run; epsilons are computed from the ledgers and rounded up."""
     rows = [_columns(run) for run in runs]
-    for metric in headlines():
+    for metric in list_headline_metrics():
         if all(row[metric.title] == "-" for row in rows):
             rows = [{name: text for name, text in row.items() if name != metric.title} for row in rows]
     return [list(rows[0]), *(list(row.values()) for row in rows)]
@@ -51,7 +51,7 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
         texts.append("these accuracies are not comparable: the runs differ in their data or in data preparation")
     texts += [f"{run.folder} is {run.integrity}: {finding.text}" for run in runs for finding in run.findings]
     for run in runs:
-        rounds_in_words = first_rounds_in_words((run.result or {}).get("first_nonfinite", {}))
+        rounds_in_words = format_first_rounds((run.result or {}).get("first_nonfinite", {}))
         if rounds_in_words:
             texts.append(f"training failed in {run.folder}; first not finite: {rounds_in_words}")
     same_promise = not {"unit", "relation", "trust"} & {*differing}
@@ -96,7 +96,9 @@ def _columns(run: Run) -> dict[str, str]:
         "run": str(run.folder),
         "what": run.title,
         "rounds": f"{run.rounds}{_planned_in_words(run)}",
-        **{m.title: "-" if facts.get(m.name) is None else m.text(float(facts[m.name])) for m in headlines()},
+        **{
+            m.title: "-" if facts.get(m.name) is None else m.text(float(facts[m.name])) for m in list_headline_metrics()
+        },
         "epsilon": epsilon,
         **{name: str(getattr(spent, name, "-")) for name in _PROMISE},
         "bytes sent": f"{facts.get('bytes_sent') or 0:,.0f}",

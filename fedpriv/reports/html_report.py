@@ -141,7 +141,7 @@ def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
     facts = run.to_json()
     cards = [
         (metric.title, metric.text(float(facts[metric.name])), "on public test data")
-        for metric in metrics.headlines()
+        for metric in metrics.list_headline_metrics()
         if facts.get(metric.name) is not None
     ][:2]
     spent = run.spent
@@ -160,7 +160,7 @@ def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
 
 def _rounds(run: Run) -> tuple[tuple[str, ...], ...]:
     """Returns metrics and spending after at most 25 rounds, evenly spaced, including the last one."""
-    measured = [metric for metric in metrics.headlines() if run.column(metric.name)[1]]
+    measured = [metric for metric in metrics.list_headline_metrics() if run.column(metric.name)[1]]
     rows = [row for row in run.metrics if not measured or any(row.get(metric.name) is not None for metric in measured)]
     if not rows:
         return ()
@@ -204,7 +204,7 @@ def _overlay(runs: Sequence[Run]) -> Picture:
     """Draws the test metric and epsilon of several runs into one picture, each with a different colour and dash."""
     figure = new_figure(8.0, 6.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    shown = next((m for m in metrics.headlines() if any(run.column(m.name)[1] for run in runs)), None)
+    shown = next((m for m in metrics.list_headline_metrics() if any(run.column(m.name)[1] for run in runs)), None)
     styles = zip(itertools.cycle(COLORS), itertools.cycle(("-", "--", "-.", ":")), strict=False)
     for run, (color, dash) in zip(runs, styles, strict=False):
         if shown is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.errors import FedprivError, LedgerError, counted
+from fedpriv.errors import FedprivError, LedgerError, format_count
 from fedpriv.privacy import COLLUDERS, MESSAGES, NEIGHBOUR, SERVER, Budget, Cell, RunCost, compose
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
@@ -82,7 +82,9 @@ def statement_of(runs: Sequence[Run], account: Account) -> Statement:
         spent=spent,
         data=wording.listed(wording.data_name(run.config) for run in runs),
         held_by=wording.listed(_held_by(run, cost) for run, cost in pairs),
-        used_for=wording.listed(f"{wording.purpose_of(run.config)}, {counted(run.rounds, 'round')}" for run in runs),
+        used_for=wording.listed(
+            f"{wording.purpose_of(run.config)}, {format_count(run.rounds, 'round')}" for run in runs
+        ),
         cells=cells,
         sees=sees,
         release_text=(_RELEASES,),

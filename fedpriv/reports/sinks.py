@@ -141,7 +141,7 @@ class TensorBoard:
         """Adds one round."""
         for tag, value in scalars(report.metrics, report.epsilon, report.target).items():
             self._writer.add_scalar(tag, value, report.round, self._opened)
-        headline = next((row.name for row in metrics.headlines() if row.name in report.metrics), None)
+        headline = next((row.name for row in metrics.list_headline_metrics() if row.name in report.metrics), None)
         if headline is not None:  # TensorBoard sorts groups by name, and opens the first ones only
             tag = f"at_a_glance/{headline}"
             self._writer.add_scalar(tag, report.metrics[headline], report.round, self._opened)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import counted
+from fedpriv.errors import format_count
 from fedpriv.privacy import Record, RunCost
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 
@@ -132,14 +132,14 @@ def purpose_of(config: Mapping[str, Any]) -> str:
 
 def holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ()) -> str:
     """Returns as text the number of data holders and of their records."""
-    text = counted(cost.n_clients, "data holder")
+    text = format_count(cost.n_clients, "data holder")
     if names:
         text += f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
     sizes = cost.sizes
     if sizes and len(sizes) == 1:
-        text += f" with {counted(sizes[0], 'record')}"
+        text += f" with {format_count(sizes[0], 'record')}"
     elif sizes and min(sizes) == max(sizes):
-        text += f" with {counted(sizes[0], 'record')} each, {sum(sizes)} in all"
+        text += f" with {format_count(sizes[0], 'record')} each, {sum(sizes)} in all"
     elif sizes:
         text += f" with {min(sizes)} to {max(sizes)} records each, {sum(sizes)} in all"
     kind = config["data"].get("partition", {}).get("kind", "")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedpriv.errors import ConfigError, FedprivError, cut
+from fedpriv.errors import ConfigError, FedprivError, truncate
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.metrics import Metric, panel
+from fedpriv.evaluation.metrics import Metric, select_panel
 from fedpriv.storage.pictures import BLUE, GREEN, GREY, PINK, VERMILION
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def draw(run: Curves, figure: Figure) -> None:
         figure: An empty figure of `SIZE`, with the layout `"constrained"`.
     """
     # panels: the test metric, the user's own metrics if there are any, and epsilon (or violations of constraints)
-    custom = metrics.custom_rows(dict.fromkeys(name for row in run.metrics for name in row))
+    custom = metrics.make_custom_metrics(dict.fromkeys(name for row in run.metrics for name in row))
     if custom:
         heights = (3, 2, 2)
     else:
@@ -109,7 +109,7 @@ def draw(run: Curves, figure: Figure) -> None:
 
 def _draw_metric(axes: Axes, run: Curves) -> int:
     """Draws the test metric, and returns the number of lines of its legend."""
-    first, *others = panel(lambda name: run.column(name)[1])
+    first, *others = select_panel(lambda name: run.column(name)[1])
     rounds, values = _column(run, first, first.name)
     axes.plot(rounds, values, color=BLUE, linewidth=2, label=first.title if others else None)
     for metric, dashes in zip(others, itertools.cycle(("--", ":", "-."))):
@@ -126,10 +126,10 @@ def _draw_metric(axes: Axes, run: Curves) -> int:
             worst = _column(run, first, f"client_{first.name}_min")
         else:
             worst = _column(run, first, f"client_{first.name}_max")
-        name = metrics.worst_client(run.result or {}, first) or ""
+        name = metrics.find_worst_client(run.result or {}, first) or ""
         name = name.replace("$", r"\$")  # matplotlib would read $ as the start of a formula
         if name:
-            client_name = f", at the end {cut(name, 30)}"
+            client_name = f", at the end {truncate(name, 30)}"
         else:
             client_name = ""
         axes.plot(*worst, ":", color=VERMILION, linewidth=1.2, label=f"the worst client{client_name}")

@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from fedpriv.clients.arguments import check_loader, check_sampler
 from fedpriv.clients.client import Client, Loss
-from fedpriv.clients.reading import length_of
+from fedpriv.clients.reading import count_examples_of
 from fedpriv.clients.released_models import find_privacy_cost
 from fedpriv.errors import ConfigError
 from fedpriv.planning.compute import Compute
@@ -132,7 +132,7 @@ def fit(options: FitOptions) -> Result:
         raise ConfigError("model", price, fix)
     _check_parameters(options.model, options.optimizer)
     steps = _steps_per_epoch(options.loader)
-    n_examples = length_of(options.loader.dataset)
+    n_examples = count_examples_of(options.loader.dataset)
     check_sampler(options.loader, n_examples)
     privacy = Privacy(
         epsilon=options.epsilon,

@@ -91,7 +91,7 @@ class ProgressDisplay:
 
     def _metrics(self) -> list[str]:
         texts = [f"{word} {row.text(self._last[name])}" for name, word, row in _live_metrics() if name in self._last]
-        hidden = {name for name, _, _ in _live_metrics()} | set(metrics.numbers())
+        hidden = {name for name, _, _ in _live_metrics()} | set(metrics.list_report_names())
         return texts + [f"{name} {value:.3g}" for name, value in self._last.items() if name not in hidden]
 
     def _speed(self, report: RoundReport) -> str:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from fedpriv import __version__, runs
 from fedpriv.clients.layout import Layout
-from fedpriv.errors import FedprivError, counted
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.best_model import choice_in_words
-from fedpriv.evaluation.finite_check import first_rounds_in_words
-from fedpriv.evaluation.verdict import constraint_verdict
+from fedpriv.evaluation.best_model import describe_choice
+from fedpriv.evaluation.finite_check import format_first_rounds
+from fedpriv.evaluation.verdict import format_constraint_verdict
 from fedpriv.models.copies import copy_module
 from fedpriv.planning import notebook_display
 from fedpriv.privacy.accounting.spent import PrivacySpent
@@ -290,8 +290,8 @@ class Result:
     def _repr_html_(self) -> str:
         rows = {
             **self._tested(),
-            "model": choice_in_words(self.measures),
-            "constraints": constraint_verdict(self.measures),
+            "model": describe_choice(self.measures),
+            "constraints": format_constraint_verdict(self.measures),
             "rounds": f"{self.rounds}{self._why_fewer()}",
             "privacy": str(self.spent),
             "noise multiplier": "" if self.noise_multiplier is None else f"{self.noise_multiplier:.4g}",
@@ -303,7 +303,7 @@ class Result:
     def _tested(self) -> dict[str, str]:
         """Returns the test metrics in words, in their usual order."""
         facts: dict[str, Any] = {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss, **self.measures}
-        rows = [*metrics.headlines(), *metrics.custom_rows(facts)]
+        rows = [*metrics.list_headline_metrics(), *metrics.make_custom_metrics(facts)]
         return {row.title: row.text(facts[row.name]) for row in rows if facts.get(row.name) is not None}
 
     if not TYPE_CHECKING:  # otherwise the type checker would accept any name
@@ -322,15 +322,15 @@ class Result:
         tested = "".join(f"{name} {value}, " for name, value in measured.items())
         why = self._why_fewer()
         if self.first_nonfinite:
-            broken = f", first not finite: {first_rounds_in_words(self.first_nonfinite)}"
+            broken = f", first not finite: {format_first_rounds(self.first_nonfinite)}"
         else:
             broken = ""
-        rounds = counted(self.rounds, "round")
+        rounds = format_count(self.rounds, "round")
         if why:
             rounds += f" ({why.lstrip()})"
-        verdict = constraint_verdict(self.measures)
+        verdict = format_constraint_verdict(self.measures)
         constraints = f", {verdict}" if verdict else ""
-        choice = choice_in_words(self.measures)
+        choice = describe_choice(self.measures)
         kept = f", model {choice}" if choice else ""
         return f"{self.strategy}: {tested}{rounds}{broken}{constraints}{kept}, {self.spent}"
 
@@ -399,7 +399,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             names_in_row: Iterable[str] = row
         else:
             names_in_row = ()
-        names = [*metrics.numbers(), *(metric.name for metric in metrics.custom_rows(names_in_row))]
+        names = [*metrics.list_report_names(), *(metric.name for metric in metrics.make_custom_metrics(names_in_row))]
         rows.append(validate_fields(ROUND, row, f"{path}, line {number}", fix, names))
     return rows
 

@@ -89,7 +89,7 @@ class RunFiles:
         path = folder / "result.json"
         result = None
         if path.exists():
-            result = validate_fields(RESULT, _parsed(path, json.loads), path, _REMAKE, metrics.facts())
+            result = validate_fields(RESULT, _parsed(path, json.loads), path, _REMAKE, metrics.list_result_names())
         checkpoint, unread = _checkpoint_in(folder)
         return RunFiles(
             folder=folder,

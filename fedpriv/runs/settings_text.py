@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 
 from torch import Tensor, nn
 
-from fedpriv.errors import cut
+from fedpriv.errors import truncate
 from fedpriv.storage.identity import is_graph
 
 _LONGEST = 60  # characters of a value
@@ -47,11 +47,11 @@ def setting_as_text(value: object) -> str:
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__name__))
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 10:
-        return f"{len(value)} values, {cut(repr(value), _LONGEST)}"
+        return f"{len(value)} values, {truncate(repr(value), _LONGEST)}"
     text = repr(value)
     if " at 0x" in text:
         return type(value).__name__
-    return cut(text, _LONGEST)
+    return truncate(text, _LONGEST)
 
 
 def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:

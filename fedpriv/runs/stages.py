@@ -33,7 +33,7 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set, public_sizes
 from fedpriv.clients.data_fingerprints import DataFingerprints
 from fedpriv.clients.examples import check_kinds
-from fedpriv.clients.layout import Layout, constant_totals
+from fedpriv.clients.layout import Layout, checksum_constants
 from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Mesh
@@ -483,7 +483,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     identity = run.identity.with_model(population.model, origin, run.origin_folder)
     check_models(mesh.world.all_gather_object(identity.model))
     loader_warnings = mesh.clients.all_gather_object(
-        loaders.ignored(local_clients, experiment.privacy, is_random=population.examples.random)
+        loaders.list_ignored_settings(local_clients, experiment.privacy, is_random=population.examples.random)
     )
     return LocalData(
         shard=shard,
@@ -492,7 +492,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
         start=start,
         backend=backend,
         why_not_faster=why_not_faster,
-        constants=constant_totals(population.model),
+        constants=checksum_constants(population.model),
         identity=identity,
         warnings=[
             *_distinct(model_warnings),

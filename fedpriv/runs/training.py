@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients import ownership
-from fedpriv.clients.layout import changed_constants, frozen
+from fedpriv.clients.layout import count_frozen_parameters, find_changed_constants
 from fedpriv.clients.population import Population
 from fedpriv.clients.released_models import record_result
 from fedpriv.distributed.modes import Modes
@@ -358,7 +358,7 @@ class Training:
         """
         names = list[str]()
         if self.plan.privacy.private:
-            names = changed_constants(self.population.model, self._data.constants)
+            names = find_changed_constants(self.population.model, self._data.constants)
         fix = "a forward pass on private data changed it, so it would be released without noise; change a copy instead"
         if self.any_process(bool(names)):
             self._void("a forward pass on private data changed a frozen parameter or a buffer")
@@ -480,7 +480,7 @@ class Training:
         privacy = self.plan.privacy
         monitor = self._monitor
         kept = monitor.best.of(state)
-        params = model_metrics.reported(kept)
+        params = model_metrics.average_reported_models(kept)
         ended = monitor.why_ended(self.progress)
         metrics, node_metrics = monitor.log.final_metrics(kept)
         test_accuracy = metrics.pop("test_accuracy", None)
@@ -494,7 +494,7 @@ class Training:
             **self.measures.by_name(kept),
             **monitor.best.in_words(),
         }
-        n_frozen = frozen(self.population.model)
+        n_frozen = count_frozen_parameters(self.population.model)
         if n_frozen:
             measures["parameters"] = {"trained": self.population.dim, "frozen": n_frozen}
         measures["backend"] = {"name": self._data.backend}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedpriv.errors import ConfigError, FedprivError, in_short
+from fedpriv.errors import ConfigError, FedprivError, summarize_error
 from fedpriv.settings import checks
 from fedpriv.settings.translations import nearest, suggestion
 
@@ -150,7 +150,7 @@ class Registry(Mapping[str, R]):
         try:
             loaded = point.load()
         except Exception as error:  # whatever the package raises
-            fix = f"of {package}: {in_short(error)}; repair or uninstall that package"
+            fix = f"of {package}: {summarize_error(error)}; repair or uninstall that package"
             raise ConfigError(f"entry point {self._group}", point.name, fix) from error
         builder = checked(loaded, self.makes, point.value, f"entry point {self._group}")
         first_line = (inspect.getdoc(builder) or "").split("\n")[0]
@@ -269,7 +269,7 @@ def call(
     except FedprivError:
         raise
     except Exception as error:  # whatever a user's builder raises, or torch if an option is absurd
-        fix = f"cannot be created with these options ({in_short(error)})"
+        fix = f"cannot be created with these options ({summarize_error(error)})"
         raise ConfigError(field, reference, fix) from error
 
 
@@ -304,7 +304,7 @@ def _import(module_name: str, reference: str, field: str) -> object:
         fix = f"no module {missing!r}{nearest(missing, _siblings(missing))} (is its folder on PYTHONPATH?)"
         raise ConfigError(field, reference, fix) from error
     except Exception as error:
-        fix = f"importing {module_name!r} failed with {in_short(error)}"
+        fix = f"importing {module_name!r} failed with {summarize_error(error)}"
         raise ConfigError(field, reference, fix) from error
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedpriv.clients import PublicDataInfo
 from fedpriv.config import Config
-from fedpriv.config.base import GENERATED, Section, check, matching
+from fedpriv.config.base import GENERATED, Section, check, pattern_validator
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.planning import make_plan, with_neighbours
 from fedpriv.privacy import Privacy
@@ -56,7 +56,7 @@ class Document(Section):
     """
 
     fedpriv_plan: Literal[1]
-    run: Annotated[str, matching(r"run-[0-9a-f]{32}", GENERATED)]
+    run: Annotated[str, pattern_validator(r"run-[0-9a-f]{32}", GENERATED)]
     settings: dict[str, Any]
     example: Example
     sites: Annotated[list[SiteDescriptor], Field(min_length=1, max_length=10_000)]

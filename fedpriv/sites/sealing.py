@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpriv.errors import FedprivError, counted
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.site_folder import CLOSED, SECRETS, SiteFolder
 from fedpriv.sites.site_keys import (
@@ -123,7 +123,7 @@ def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
         n_answered = folder.session_state(proposal).round + 1
         if n_answered < n_rounds and not unfinished:
             raise FedprivError(
-                f"the site has answered {counted(n_answered, 'round')} of {n_rounds} of plan "
+                f"the site has answered {format_count(n_answered, 'round')} of {n_rounds} of plan "
                 f"{proposal.fingerprint}, which it could never resume: finish the plan, or abandon it "
                 "(--unfinished) to seal the site"
             )

@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedpriv.clients import changed_constants, constant_totals, digest_of, examples_of
+from fedpriv.clients import checksum_constants, digest_examples, find_changed_constants, read_fixed_examples
 from fedpriv.distributed import Modes
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
-from fedpriv.network import ClientInput, client_update, seeded_torch_draws
+from fedpriv.network import ClientInput, client_update, seed_torch_draws
 from fedpriv.oracle import (
     KEPT,
     ClippedSums,
@@ -78,14 +78,14 @@ class SiteSession:
         with self._modes.fixed():
             self._population = make_population(folder.settings, terms, self.number, proposal.outline)
         backend = select_backend("auto", self._population).backend
-        self._constants = constant_totals(self._population.model)
+        self._constants = checksum_constants(self._population.model)
         self._state_check = StateCheck(self._population, backend, unused_copy(backend))
         self._check_rounds = draw_check_rounds(terms.rounds) | {terms.rounds - 1}
         self._randomness = Randomness(terms.seed, new_secret(), secrets.randbits(62), terms.hash)
 
         # reject examples that differ from the ones of earlier replies, before the ledger is opened
         released = folder.released(proposal)
-        digest = digest_of(examples_of(self._population, 0), self._data_key())
+        digest = digest_examples(read_fixed_examples(self._population, 0), self._data_key())
         folder.check_data(proposal, digest, has_released=bool(released))
 
         self._accountant = accountant
@@ -238,10 +238,10 @@ class SiteSession:
         self._filter.leave_out(self._covered_rounds())
         client_input = ClientInput(index, terms.cohort(index), question.received[None], terms.common[index])
         self._oracle.answerer.excluded = absent
-        draws = seeded_torch_draws(self._randomness.torch_seed("local", index, self.number), torch.device("cpu"))
+        draws = seed_torch_draws(self._randomness.torch_seed("local", index, self.number), torch.device("cpu"))
         with self._modes.fixed(), draws:
             message, local = client_update(terms.strategy, self._oracle, client_input, self._local)
-        if changed_constants(self._population.model, self._constants):
+        if find_changed_constants(self._population.model, self._constants):
             self._ledger.void("a forward pass changed a frozen parameter or a buffer")
             raise PrivacyError("a forward pass changed a frozen parameter or a buffer")
         if index in self._check_rounds and self._has_state():

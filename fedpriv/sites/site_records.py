@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedpriv.errors import FedprivError, LedgerError, counted
+from fedpriv.errors import FedprivError, LedgerError, format_count
 from fedpriv.privacy import LedgerFile
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.reply_counter import ReplyCounter
@@ -137,7 +137,7 @@ def ledger_beside(plan_file: Path) -> LedgerFile:
     count = len(ledger.records)
     if count < n_replied:
         raise LedgerError(
-            f"{path} has {counted(count, 'record')}, but the site has replied with {n_replied}: part of the "
+            f"{path} has {format_count(count, 'record')}, but the site has replied with {n_replied}: part of the "
             "ledger is lost, so this site's privacy cost is unknown. Restore the file; until then the site "
             "answers no plan"
         )
@@ -167,8 +167,8 @@ def check_rollback(folder: Path) -> None:
     n_notices = len(read_notices(run / NOTICES))
     if counter.exceeds(n_records, n_notices):
         raise RolledBack(
-            f"{folder} is an older copy: its site has signed {counted(counter.records, 'record')} and "
-            f"{counted(counter.notices, 'notice')} of plan {counter.plan[:32]}, but this folder has {n_records} "
+            f"{folder} is an older copy: its site has signed {format_count(counter.records, 'record')} and "
+            f"{format_count(counter.notices, 'notice')} of plan {counter.plan[:32]}, but this folder has {n_records} "
             f"and {n_notices}. Its privacy cost is unknown, so the site does not answer: restore the newest "
             "folder. If that is lost, this site cannot be used again; the budget of a new site must exclude "
             "everything that this one may have spent"

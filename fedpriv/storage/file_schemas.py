@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict  # pydantic reads the standard library's from Python 3.12 on
 
-from fedpriv.errors import FedprivError, shown
+from fedpriv.errors import FedprivError, format_value
 
 
 def _infinite(value: object) -> object:
@@ -163,4 +163,4 @@ def _describe_error(first: ErrorDetails) -> str:
     path = ".".join(str(key) for key in first["loc"][:4])
     if first["type"] == "missing":
         return f" or was written by an earlier fedpriv (it has no {path})"
-    return f" ({path + ' = ' if path else ''}{shown(first['input'])}: {first['msg']})"
+    return f" ({path + ' = ' if path else ''}{format_value(first['input'])}: {first['msg']})"

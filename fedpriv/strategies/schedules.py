@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated
 
-from fedpriv.errors import ConfigError, cut, in_short
+from fedpriv.errors import ConfigError, summarize_error, truncate
 from fedpriv.settings.checks import (
     Bound,
     Count,
@@ -68,9 +68,9 @@ def evaluate_rate_or_infinite(rate: Number, t: int) -> float:
     except (ArithmeticError, ConfigError):
         raise  # from fedpriv's schedules: the error is in their parameters, not in a user's function
     except Exception as error:  # a user's function can raise anything
-        raise _wrong(rate, f"raises in round {t} ({in_short(error)})") from error
+        raise _wrong(rate, f"raises in round {t} ({summarize_error(error)})") from error
     if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
-        raise _wrong(rate, f"returns {cut(repr(value))} in round {t}: it must be a number of at least 0")
+        raise _wrong(rate, f"returns {truncate(repr(value))} in round {t}: it must be a number of at least 0")
     return float(value)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpriv.config import Config, to_yaml
 from fedpriv.config.base import check
-from fedpriv.config.building import outline
+from fedpriv.config.building import read_outline
 from fedpriv.config.files import override
 from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.planning import Plan
@@ -161,7 +161,7 @@ class Search:
 
     @property
     def _sizes(self) -> list[int]:
-        return list(outline(self.base).sizes)
+        return list(read_outline(self.base).sizes)
 
     @cached_property
     def plans(self) -> Sequence[Plan]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedpriv.config import Config
-from fedpriv.config.building import planned
+from fedpriv.config.building import load_plan
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.planning import Plan
 from fedpriv.privacy import RunCost, compose
@@ -36,7 +36,7 @@ def plan_trial(config: Config) -> Plan:
     Raises:
         ConfigError: If a setting of the trial cannot be used.
     """
-    return planned(config, config.seed or 0)
+    return load_plan(config, config.seed or 0)
 
 
 def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | None = None) -> SearchPrice:

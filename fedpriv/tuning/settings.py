@@ -59,7 +59,7 @@ class SearchSettings:
         if self.score_noise is not None and self.metric != METRIC:
             fix = f"must change little with one example: on private test data use {METRIC}"
             raise ConfigError("search.metric", self.metric, fix)
-        if self.better is None and metrics.direction(self.metric) is None:
+        if self.better is None and metrics.get_direction(self.metric) is None:
             raise ConfigError("search.better", None, f"set better to higher or lower for {self.metric}")
         if self.hidden is not None and self.sampler != "random":
             fix = (
@@ -80,7 +80,7 @@ class SearchSettings:
     @property
     def maximizes(self) -> bool:
         """True if larger scores are better."""
-        return (self.better or metrics.direction(self.metric)) == "higher"
+        return (self.better or metrics.get_direction(self.metric)) == "higher"
 
     @property
     def number(self) -> NumberOfTrials:

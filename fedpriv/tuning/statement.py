@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.config.building import outline
-from fedpriv.config.recovered_plan import plan_of
-from fedpriv.errors import FedprivError, counted
+from fedpriv.config.building import read_outline
+from fedpriv.config.recovered_plan import recover_plan
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.planning import Plan
 from fedpriv.privacy import COLLUDERS, MODEL, SERVER, Cell, RunCost, basic_composition, compose, matrix
 from fedpriv.privacy.accounting import History, PrivacySpent, hidden
@@ -196,7 +196,7 @@ def _common(search: Search, folder: Path, costs: Sequence[RunCost], spent: Priva
 
 def _read_cost(search: Search, run: Run, trial: Trial) -> RunCost:
     """Returns the cost of a finished trial: its ledger, and its noised score if it has one."""
-    cost = spending_of(run.files, plan_of(run.files))
+    cost = spending_of(run.files, recover_plan(run.files))
     if search.settings.score_noise is None:
         return cost
     return replace(cost, records=(*cost.records, search.plan(trial.chosen).records[-1]))
@@ -244,7 +244,7 @@ def _planned_cost(search: Search, plan: Plan, name: str) -> RunCost:
         plan.records,
         plan.n_clients,
         search.data,
-        outline(search.base).sizes,
+        read_outline(search.base).sizes,
         plan.not_covered,
         float64_noise=plan.float64_noise,
     )
@@ -302,7 +302,7 @@ def _ledger_checks(folder: Path, runs: Sequence[Run]) -> Rows:
     for path in paths:
         digest.update(path.read_bytes())
     n_records = sum(len(run.files.ledger.records) for run in runs)
-    ledgers = f"{counted(n_records, 'record')} in {counted(len(runs), 'chain')}"
+    ledgers = f"{format_count(n_records, 'record')} in {format_count(len(runs), 'chain')}"
     if len(paths) != len(runs):
         ledgers += f", and {len(paths) - len(runs)} unfinished"
     how_to_count = [count_without_fedpriv(run.files.ledger, "one trial's own releases") for run in runs[:1]]

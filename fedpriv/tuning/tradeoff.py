@@ -244,7 +244,7 @@ def _scores(path: Path, settings: Sequence[str], seeds: int) -> tuple[str, tuple
             "test_loss": result.test_loss,
             **result.measures,
         }
-        name = next((row.name for row in metrics.headlines() if facts.get(row.name) is not None), "")
+        name = next((row.name for row in metrics.list_headline_metrics() if facts.get(row.name) is not None), "")
         if not name:
             raise ConfigError("log.test", False, "the stand-in data have no test metric: leave log.test out")
         scores.append(float(facts[name]))
@@ -252,7 +252,7 @@ def _scores(path: Path, settings: Sequence[str], seeds: int) -> tuple[str, tuple
 
 
 def _metric(name: str) -> metrics.Metric[metrics.OfTest]:
-    return next(row for row in metrics.headlines() if row.name == name)
+    return next(row for row in metrics.list_headline_metrics() if row.name == name)
 
 
 def _sizes(examples: tuple[int, int]) -> str:

@@ -14,8 +14,8 @@ from test_audit_finds import Less
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget
-from fedpriv.audit.bounds import bounds_from_scores, clopper_pearson, largest_mu, one_run
-from fedpriv.audit.canaries import CONFIDENCE, Game, check_canaries, play, reach
+from fedpriv.audit.bounds import bounds_from_scores, clopper_pearson, compute_one_run_bound, largest_mu
+from fedpriv.audit.canaries import CONFIDENCE, Game, check_canaries, compute_reach, run_game
 from fedpriv.privacy.accounting.gaussian import epsilon_of
 
 DELTA = 1e-5
@@ -26,15 +26,15 @@ def test_ceilings_are_those_of_the_literature() -> None:
     for n, wanted in ((100, 3.3), (500, 4.9), (1000, 5.6), (10_000, 7.9)):
         assert clopper_pearson(n, n, 0, n, DELTA, 0.95) == pytest.approx(wanted, abs=0.06)
     for guesses, wanted in ((50, 2.78), (250, 4.40), (500, 5.09), (2500, 6.59)):
-        assert one_run(guesses, guesses, 2 * guesses, DELTA, 0.95) == pytest.approx(wanted, abs=0.01)
+        assert compute_one_run_bound(guesses, guesses, 2 * guesses, DELTA, 0.95) == pytest.approx(wanted, abs=0.01)
     # without delta the chance of n right guesses is (e^eps / (1 + e^eps))^n
     p = 0.05 ** (1 / 80)
-    assert one_run(80, 80, 80, 0.0, 0.95) == pytest.approx(math.log(p / (1 - p)), rel=1e-6)
+    assert compute_one_run_bound(80, 80, 80, 0.0, 0.95) == pytest.approx(math.log(p / (1 - p)), rel=1e-6)
 
 
 def test_guesses_by_chance_prove_nothing() -> None:
-    assert one_run(50, 100, 100, DELTA, 0.95) == 0
-    assert one_run(0, 0, 100, DELTA, 0.95) == 0
+    assert compute_one_run_bound(50, 100, 100, DELTA, 0.95) == 0
+    assert compute_one_run_bound(0, 0, 100, DELTA, 0.95) == 0
     assert clopper_pearson(50, 100, 50, 100, DELTA, 0.95) == 0
     assert clopper_pearson(0, 100, 0, 100, DELTA, 0.95) == 0
 
@@ -95,8 +95,8 @@ def test_the_statistic_is_as_good_as_theory_lets_it_be(promise: str) -> None:
     """Canaries of a right run: normal scores of the ledger's own mu, where noise is Gaussian and nothing is drawn."""
     made = noisy(subject(fp.fedavg(0.5), rounds=6, **PROMISES[promise]))
     each = 1 if promise.startswith("messages") else 200
-    reached = reach(made, each, 6)
-    games = [play(made, each, 6, reached) for _ in range(60 if each == 1 else 1)]
+    reached = compute_reach(made, each, 6)
+    games = [run_game(made, each, 6, reached) for _ in range(60 if each == 1 else 1)]
     scores, took_part = (np.concatenate([getattr(game, name) for game in games]) for name in ("scores", "took_part"))
     assert max(bounds_from_scores(scores, took_part, DELTA, 0.9999, normal=games[0].normal)) <= games[0].promised
     assert games[0].normal == (promise not in ("laplace", "poisson"))
@@ -113,7 +113,7 @@ def test_the_statistic_is_as_good_as_theory_lets_it_be(promise: str) -> None:
 def test_a_canary_that_is_not_there_looks_like_no_other() -> None:
     """Its score is the same function of what was released: without a signal it is as often positive as negative."""
     made = noisy(subject(fp.fedavg(0.5), rounds=3, relation="add_remove", epsilon=1e-3))
-    games = [play(made, 1, 3) for _ in range(40)]
+    games = [run_game(made, 1, 3) for _ in range(40)]
     absent = np.concatenate([game.scores[~game.took_part] for game in games])
     assert (absent != 0).all() and stats.binomtest(int((absent > 0).sum()), len(absent)).pvalue > 1e-5
 
@@ -142,7 +142,7 @@ def test_half_the_noise_is_found_by_guessing() -> None:
 def test_bounds_hold_over_three_hundred_right_runs(promise: str) -> None:
     made, wrong = noisy(subject(fp.fedavg(0.5), rounds=3, **PROMISES[promise])), np.zeros(3)
     for _ in range(300):
-        game = play(made, 40, 3)
+        game = run_game(made, 40, 3)
         found = game.bounds()
         wrong += np.array([found.clopper_pearson, found.one_run, found.of_mu]) > game.promised
     for count in wrong:

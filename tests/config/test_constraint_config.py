@@ -10,7 +10,7 @@ import pytest
 
 from fedpriv.algorithms.private_augmented_lagrangian import suggested_share
 from fedpriv.config import Config, build, forecast, load_config, to_yaml
-from fedpriv.config.building import at_start
+from fedpriv.config.building import list_start_warnings
 from fedpriv.errors import ConfigError
 from fedpriv.reports.report import Run
 from fedpriv.strategies.advice import ConstraintNoise
@@ -46,10 +46,10 @@ def test_a_beta_that_drowns_the_multipliers_is_told_by_plan_and_train(tmp_path: 
         found = config(tmp_path, f"strategy.beta={factor * 5 / 10 / deviation}")
         planned = [note for note in forecast(found).warnings if "drowns" in note]
         assert len(planned) == expected
-        assert [note for note in at_start(found, build(found)) if "drowns" in note] == planned
+        assert [note for note in list_start_warnings(found, build(found)) if "drowns" in note] == planned
     counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
     found = config(tmp_path, counted, "privacy.statistics.public_counts=true", "strategy.beta=50")
-    assert "beta = 50 drowns" in " ".join(at_start(found, build(found)))
+    assert "beta = 50 drowns" in " ".join(list_start_warnings(found, build(found)))
 
 
 def test_a_plan_refuses_what_the_run_refuses(tmp_path: Path):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.evaluation.verdict import constraint_verdict
+from fedpriv.evaluation.verdict import format_constraint_verdict
 from fedpriv.storage import strict_json
 
 SURE = fp.Privacy(epsilon=8, delta=1e-3)
@@ -66,7 +66,7 @@ def test_numbers_that_are_not_finite_are_told_as_such(name: str) -> None:
     facts |= {"constraint_confidence": {"level": 0.95, "half_width": [[0.25, math.inf]]}}
     stored = strict_json.plain(facts)
     assert stored["multipliers"] == [[0.5, None]]
-    told = constraint_verdict(stored)
+    told = format_constraint_verdict(stored)
     assert "violation nan" in told
     assert told.endswith("largest multiplier nan")
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.evaluation.verdict import constraint_verdict
+from fedpriv.evaluation.verdict import format_constraint_verdict
 
 
 def clients(at_most: float) -> list[fp.Client]:
@@ -81,4 +81,4 @@ def test_the_command_line_and_tensorboard_say_it(tmp_path: Path) -> None:
 
 
 def test_a_run_without_constraints_says_nothing_of_them() -> None:
-    assert constraint_verdict({"test_accuracy": 0.9}) == ""
+    assert format_constraint_verdict({"test_accuracy": 0.9}) == ""

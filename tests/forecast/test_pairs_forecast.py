@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.config import forecast, load_config
-from fedpriv.forecast.pairs import NoiseLeft, PairsForecast, forecast_of_pairs
+from fedpriv.forecast.pairs import NoiseLeft, PairsForecast, forecast_pairs
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.pairwise import Complete, Edges, Links, Pairs, Pairwise, RandomRegular, in_order, name_of
@@ -44,7 +44,7 @@ def forecast_of(
     privacy = replace(PRIVACY, trust=trust, **changes)  # pyright: ignore[reportArgumentType]
     chosen = strategy or fp.decentralized_sgd(fp.StepSize(0.1))
     plan = make_plan(chosen, privacy, sizes, network, rounds=rounds, randomness=Randomness(0))
-    found = forecast_of_pairs(plan, network, Randomness(0))
+    found = forecast_pairs(plan, network, Randomness(0))
     assert found is not None
     return found
 
@@ -136,7 +136,7 @@ def test_only_those_who_take_part_count() -> None:
     assert {line.colluders for line in found.left} == {0, 1}
     for line in found.left:
         same(line, brute(3, in_order(nx.complete_graph(3).edges), line.colluders, line.ratio))
-    alone = forecast_of_pairs(
+    alone = forecast_pairs(
         make_plan(
             fp.fedavg(0.5), replace(PRIVACY, trust=Pairwise(1, 2.0)), SIZES, fp.Star(4, fp.FixedCohort(1)), rounds=2
         ),
@@ -236,7 +236,7 @@ def test_a_thousand_nodes_are_little_work(secrets: Complete | RandomRegular) -> 
     strategy = fp.decentralized_sgd(fp.StepSize(0.1))
     plan = make_plan(strategy, privacy, (5,) * 1000, network, rounds=1, randomness=Randomness(0))
     found: list[PairsForecast | None] = []
-    n_calls = calls(lambda: found.append(forecast_of_pairs(plan, network, Randomness(0))))
+    n_calls = calls(lambda: found.append(forecast_pairs(plan, network, Randomness(0))))
     assert n_calls < 100 * 1000  # and not one for each of half a million pairs
     assert found[0] is not None and {line.colluders for line in found[0].left} >= {0, 1}
 

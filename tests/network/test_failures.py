@@ -94,7 +94,7 @@ def _two_rounds(privacy: fp.Privacy) -> float:
 @given(st.integers(2, 9), st.integers(0, 99), st.sampled_from(sorted(mixing.MIXINGS.keys() - {"file"})), st.data())
 @settings(max_examples=30)
 def test_what_is_left_of_any_graph_is_doubly_stochastic(n: int, seed: int, rule: str, data: st.DataObject) -> None:
-    graph = topology.checked(nx.compose(topology.path(n), topology.erdos_renyi(n, 0.4, seed)), n)
+    graph = topology.check_graph(nx.compose(topology.path(n), topology.erdos_renyi(n, 0.4, seed)), n)
     drawn: Activity = data.draw(
         st.sampled_from([Always(), fp.RandomLinks(0.5), fp.RandomNodes(0.7), fp.OnePeerExponential()])
     )

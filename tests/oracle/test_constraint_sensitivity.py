@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.evaluation.constrained.optimality import half_width
+from fedpriv.evaluation.constrained.optimality import compute_half_width
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.constraints import example_losses
@@ -327,7 +327,7 @@ def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sam
     for t in range(runs):
         oracle.begin_round(t, torch.arange(1))
         value = oracle.statistic(w, "constraints")[0, 0]
-        width = half_width(oracle, t, 1)[0, 0]
+        width = compute_half_width(oracle, t, 1)[0, 0]
         inside += int((value - truth).abs() <= width)
     assert inside >= 0.93 * runs  # less than 0.95 by two standard deviations
 

@@ -184,8 +184,8 @@ def test_threads_compute_as_the_one_that_waits_for_them() -> None:
         )
 
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert set(threads.each(work, range(4))) == {(False, True, torch.bfloat16, 1, False)}
-    assert set(threads.each(work, range(4))) == {(True, False, torch.float32, 1, False)}
+        assert set(threads.map_in_threads(work, range(4))) == {(False, True, torch.bfloat16, 1, False)}
+    assert set(threads.map_in_threads(work, range(4))) == {(True, False, torch.float32, 1, False)}
 
 
 def test_after_an_error_nothing_more_is_begun() -> None:
@@ -199,7 +199,7 @@ def test_after_an_error_nothing_more_is_begun() -> None:
         time.sleep(0.02)
 
     with pytest.raises(ValueError, match="first"):
-        threads.each(work, range(1000))
+        threads.map_in_threads(work, range(1000))
     assert len(begun) < 100
 
 
@@ -212,10 +212,10 @@ def test_an_error_in_a_thread_is_told_and_leaves_the_number_of_threads() -> None
         return item
 
     with pytest.raises(ValueError, match="three"):
-        threads.each(work, range(6))
+        threads.map_in_threads(work, range(6))
     assert torch.get_num_threads() == 2
-    assert threads.each(work, [1, 2, 4]) == [1, 2, 4]
-    assert threads.each(work, []) == []
+    assert threads.map_in_threads(work, [1, 2, 4]) == [1, 2, 4]
+    assert threads.map_in_threads(work, []) == []
 
 
 def test_noise_does_not_depend_on_threads() -> None:

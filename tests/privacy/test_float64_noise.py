@@ -14,7 +14,7 @@ from commands import trained
 from privacy_worlds import blank, clients_of
 
 import fedpriv as fp
-from fedpriv.config.recovered_plan import plan_of
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import LedgerError
 from fedpriv.privacy import mechanisms
 from fedpriv.privacy.accounting.accountant import Accountant
@@ -143,7 +143,7 @@ def test_an_own_mechanism_is_in_the_ledger(tmp_path: Path) -> None:
     (tmp_path / "result.json").unlink()
     files = RunFiles.read(tmp_path)
     assert str(files.counted).endswith(", rounding=float64)")
-    together = compose([spending_of(files, plan_of(files))], 1e-5)
+    together = compose([spending_of(files, recover_plan(files))], 1e-5)
     assert together.float64_noise == ("noise of an own mechanism",)
 
 

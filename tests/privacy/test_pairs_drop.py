@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.forecast.pairs import forecast_of_pairs
+from fedpriv.forecast.pairs import forecast_pairs
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
@@ -64,7 +64,7 @@ def test_a_client_that_fails_late_leaves_exactly_the_noise_of_its_pairs_in_the_m
         left += drawn if other < gone else -drawn  # the smaller number adds, the other one subtracts
     torch.testing.assert_close(mean - without, left / (N - 1), rtol=0, atol=1e-5 * own)
     # and in a plan: what is left of own noise and of these pairs, over four clients' noise under local trust
-    found = forecast_of_pairs(
+    found = forecast_pairs(
         make_plan(
             fp.fedavg(0.5),
             replace(PRIVACY, epsilon=None, noise_multiplier=MULTIPLIER, trust=TRUST, sampling=fp.FullBatch()),

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
-from fedpriv.config.recovered_plan import plan_of
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import FedprivError
 from fedpriv.reports import comparison
 from fedpriv.reports.picture import draw
@@ -181,7 +181,7 @@ def test_runs_side_by_side_tell_their_total(tmp_path: Path):
         assert "4 so far" in line
         # every column starts where its heading does
         assert line[heading.index("unit") :].startswith("sample ")
-    plans = [plan_of(run.files) for run in runs]
+    plans = [recover_plan(run.files) for run in runs]
     differing, total, *unfinished = comparison.notes(runs, plans)
     assert [note.partition(" ")[0] for note in unfinished] == [str(run.folder) for run in runs]
     assert differing == "these epsilons do not compare: the runs differ in delta"
@@ -206,7 +206,7 @@ def test_runs_side_by_side_tell_their_total(tmp_path: Path):
 )
 def test_runs_that_do_not_compare(overrides: list[str], notes: list[str], tmp_path: Path):
     runs = [half_a_run(tmp_path / "one", rounds=1), half_a_run(tmp_path / "other", *overrides, rounds=1)]
-    plans = [plan_of(run.files) for run in runs]
+    plans = [recover_plan(run.files) for run in runs]
     found = [note for note in comparison.notes(runs, plans) if "is not finished" not in note]
     assert len(found) == len(notes)
     assert all(words in note for words, note in zip(notes, found, strict=True))

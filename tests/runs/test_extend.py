@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.config.recovered_plan import plan_of
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate_rest
@@ -250,7 +250,7 @@ def test_what_the_first_rounds_revealed_is_not_forgotten(tmp_path: Path) -> None
     assert first.spent.not_covered == gap
     gc.collect()
     files = RunFiles.read(tmp_path / "a")
-    assert spending_of(files, plan_of(files)).not_covered == gap
+    assert spending_of(files, recover_plan(files)).not_covered == gap
     assert RunFiles.read(tmp_path / "a").counted.not_covered == gap
     assert run(tmp_path / "b", 6, epsilon=3.0, extend=tmp_path / "a").spent.not_covered == gap
     gc.collect()

@@ -14,7 +14,7 @@ from test_tune import central, quiet, search
 from torch.utils.data import TensorDataset
 
 from fedpriv.cli import app
-from fedpriv.config.building import load_data, make_model, outline
+from fedpriv.config.building import load_data, make_model, read_outline
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.randomness.real_draws import real_normal
@@ -53,7 +53,7 @@ def test_the_noise_is_that_of_the_record(relation: str, change: float):
 def right_answers(searched: Search, folder: Path) -> tuple[int, int]:
     config = searched.config(json.loads((folder.parent / "trials.json").read_text())["trials"][0]["chosen"])
     split = load_data(config)
-    model, _ = make_model(config, outline(config))
+    model, _ = make_model(config, read_outline(config))
     model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
     x, y = (torch.stack([torch.as_tensor(one[k]) for one in split.test]) for k in (0, 1))
     return int((model.eval()(x).argmax(1) == y).sum()), len(y)

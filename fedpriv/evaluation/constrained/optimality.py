@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Mesh
-from fedpriv.evaluation.verdict import Verdict, of_exact_values
+from fedpriv.evaluation.verdict import Verdict, judge_exact_values
 from fedpriv.network.rounds import TrainState
 from fedpriv.network.sharding import gather_rows
 from fedpriv.oracle.data_query_engine import DataAnswerer
@@ -111,7 +111,7 @@ def exact_report(
     return {
         "objective": conditions.objective,
         "constraint_values": gather_rows(conditions.constraint_values, shard, mesh).tolist(),
-        "constraints": of_exact_values(conditions.feasibility),
+        "constraints": judge_exact_values(conditions.feasibility),
         "max_violation": conditions.feasibility,
         "multipliers": gather_rows(conditions.multipliers, shard, mesh).tolist(),
         "kkt": {name: getattr(conditions, name) for name in ("stationarity", "feasibility", "complementarity")},
@@ -138,7 +138,7 @@ def private_report(
     repeats = 0
     if isinstance(progress.server, Remeasures):
         repeats = int(progress.server.measurements)
-    width = half_width(oracle, progress.round - 1, max(repeats, 1))
+    width = compute_half_width(oracle, progress.round - 1, max(repeats, 1))
     return {
         "constraint_estimates": estimate.tolist(),
         "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
@@ -175,7 +175,7 @@ def round_metrics(
     return values
 
 
-def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:
+def compute_half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:
     """Returns the half-width `[n, m]` of a 95 % interval for the mean of `repeats` constraint values (public)."""
     return (
         NOISE_DISTRIBUTIONS[oracle.privacy.mechanism.name].within_95

@@ -127,7 +127,7 @@ class InThreads:
                 return compute(self._backend, slice(0, clients))
         copies = [copy_backend(self._backend) for _ in range(count)]
         before = torch.default_generator.get_state()
-        results = threads.each(lambda number, rows: compute(copies[number], rows), blocks)
+        results = threads.map_in_threads(lambda number, rows: compute(copies[number], rows), blocks)
         if not torch.equal(before, torch.default_generator.get_state()):
             # the model draws random numbers, so their order would depend on the threads
             self._single_thread = True
