@@ -100,7 +100,7 @@ def test_only_a_ledger_looks_into_a_release():
     assert not found, f"only privacy/ledger.py may read Release._value: {found}"
 
 
-def test_only_the_answerer_of_data_opens_releases():
+def test_only_data_query_engine_opens_releases():
     found = [
         where(path, call)
         for path in SOURCES
@@ -108,7 +108,7 @@ def test_only_the_answerer_of_data_opens_releases():
         for call, name, receiver in calls(path)
         if name == "open" and "ledger" in receiver.lower().split(".")[-1]
     ]
-    assert not found, f"Ledger.open is for the answerer of data: {found}"
+    assert not found, f"Ledger.open is for the data query engine: {found}"
 
 
 @pytest.mark.parametrize("maker", ["Release", "add_noise"])

@@ -27,7 +27,7 @@ from fedpriv.clients.population import Population
 from fedpriv.models import VisionTransformer, add_lora
 from fedpriv.models.nested import Nested, Rows, map_tree
 from fedpriv.oracle.backend_selection import select_backend
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.backends.precision import Bfloat16
 from fedpriv.privacy.clipping import Clip
 
@@ -145,7 +145,7 @@ def steps_of(name: str, effort: Effort, *, tried: bool = True) -> tuple[dict[str
         selection = select_backend("auto", population, precision=subject.precision)
         backend, used, peers = selection.backend, selection.name, subject.peers
     else:
-        backend, used, peers = choose("ghost", model, LOSS), "ghost", ()
+        backend, used, peers = build_backend("ghost", model, LOSS), "ghost", ()
     params = Layout.of(model).row_of(model).unsqueeze(0)
     mask = torch.ones(1, len(y), dtype=torch.bool)
     batch = Batch(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from fedpriv.privacy.accounting import epsilon_of
+from fedpriv.privacy.accounting import compute_epsilon
 
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -55,7 +55,7 @@ def bounds_from_scores(scores: Array, took_part: Marks, delta: float, confidence
     else:
         mu = 0.0
     if mu > 0:
-        of_mu = epsilon_of(mu, delta)
+        of_mu = compute_epsilon(mu, delta)
     else:
         of_mu = 0.0
     return Bounds(

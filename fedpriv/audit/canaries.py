@@ -28,7 +28,7 @@ from fedpriv.audit.residuals import compute_covariance, select_uncorrelated
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients import make_clients
 from fedpriv.models import Loss
-from fedpriv.privacy.accounting import account, ratio_of, round_up
+from fedpriv.privacy.accounting import account, compute_ratio, round_up
 
 NAME = "canaries"
 CONFIDENCE = 0.95
@@ -115,7 +115,7 @@ def _power(game: Game) -> str:
     # reduce the noise in steps until normal scores of the same number yield a bound above the guarantee
     draw = np.random.default_rng(0).standard_normal(len(game.scores))
     took_part = game.took_part
-    mu = ratio_of(game.promised, game.delta)
+    mu = compute_ratio(game.promised, game.delta)
     fraction = 1.0
     while fraction > 0.05 and largest_mu((draw + mu / fraction)[took_part], draw[~took_part], _SURE) <= mu:
         fraction -= 0.05

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from fedpriv.cli.printing import out, print_json, print_rows, spinner_with_text
 from fedpriv.errors import ConfigError, summarize_error
-from fedpriv.planning import aligned
+from fedpriv.planning import align_columns
 from fedpriv.privacy import AT_WORK, VOIDED, Budget, Entry, from_opacus
 from fedpriv.privacy.accounting import round_up
 
@@ -96,7 +96,7 @@ def print_balance(file: Path, *, as_json: bool) -> None:
     print_rows(rows)
     if balance.entries:
         table = [["run", "reserved", "epsilon alone", "state"], *map(_line, balance.entries)]
-        for line in aligned(table):
+        for line in align_columns(table):
             out.print(escape(line))
 
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from fedpriv.cli import shipped
 from fedpriv.cli.printing import out, print_json, spinner_with_text
 from fedpriv.errors import ConfigError
-from fedpriv.planning import aligned
+from fedpriv.planning import align_columns
 from fedpriv.tuning.tradeoff import tradeoff
 
 
@@ -54,7 +54,7 @@ def run(
     if as_json:
         print_json(result.to_json())
         return
-    for line in aligned(result.table()):
+    for line in align_columns(result.table()):
         out.print(escape(line))
     for note in result.notes:
         out.print(f"[yellow]note:[/] {escape(note)}")

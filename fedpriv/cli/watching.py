@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedpriv.cli.printing import out
 from fedpriv.evaluation import metrics
-from fedpriv.planning import aligned
+from fedpriv.planning import align_columns
 from fedpriv.privacy.accounting import round_up
 from fedpriv.runs import not_a_run, read_metrics, settings_in, settings_path
 
@@ -102,7 +102,7 @@ def watch(folders: Sequence[Path], every: float) -> None:
     runs = [WatchedRun(folder) for folder in folders]
     if not out.is_terminal:
         lines = [run.look(time.monotonic()) for run in runs]
-        for line in aligned([[*lines[0]], *([*line.values()] for line in lines)]):
+        for line in align_columns([[*lines[0]], *([*line.values()] for line in lines)]):
             out.print(escape(line))
         return
     with Live(_table(runs), console=out, auto_refresh=False) as live:

@@ -92,7 +92,7 @@ def pattern_validator(pattern: str, fix: str) -> AfterValidator:
 
 @dataclasses.dataclass(frozen=True)
 class YamlFormat:
-    """Metadata of `Annotated[kind, YamlFormat(form)]`: YAML writes an object of this kind with the fields of the form."""
+    """Metadata of `Annotated[kind, YamlFormat(form)]`: YAML has the fields of the form for the object."""
 
     form: Any
 

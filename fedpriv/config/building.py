@@ -27,7 +27,7 @@ from fedpriv.forecast.forecasting import forecast as of_draft
 from fedpriv.forecast.timing import time_round
 from fedpriv.forecast.warnings import collect_start_warnings
 from fedpriv.papers.recipe import Recipe
-from fedpriv.planning import GAP, FirstPart, Plan, RunSketch, not_covered, warnings_of_no_network
+from fedpriv.planning import GAP, FirstPart, Plan, RunSketch, not_covered, warn_of_missing_network
 from fedpriv.runs import Training, difference, settings_in_words
 from fedpriv.settings import validate_arguments
 from fedpriv.storage import RunFolder, strict_json
@@ -211,7 +211,7 @@ def _network_notes(config: Config, strategy: Strategy, n_clients: int) -> list[s
     """Returns the warning for a decentralised strategy if the configuration names no topology."""
     if "topology" in config.network.model_fields_set:
         return []
-    return warnings_of_no_network(strategy, n_clients, "yaml")
+    return warn_of_missing_network(strategy, n_clients, "yaml")
 
 
 def _notes(config: Config) -> list[str]:

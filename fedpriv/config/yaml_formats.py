@@ -53,7 +53,7 @@ from fedpriv.strategies import (
 
 
 def keyed_format(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN401 - an annotation
-    """Returns the YAML format `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for the object `nothing`.
+    """Returns the YAML format `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for `nothing`.
 
     A class with fields that have a YAML format is passed as the result of `fields_format`.
     """

@@ -102,7 +102,7 @@ class Budget:
         """Returns the budget of queries that are (epsilon, delta)-private together."""
         ratio = math.inf
         if math.isfinite(epsilon):
-            ratio = gaussian.ratio_of(epsilon, delta)
+            ratio = gaussian.compute_ratio(epsilon, delta)
         return cls(n, norm * _SLACK, ratio)
 
     def ratio_of(self, name: str) -> float:

@@ -454,7 +454,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def _count_long_rows(self, rows: Rows, targets: NDArray[np.float64]) -> Result:
         """Warns if most rows are longer than `data_norm`, by a private count; returns the run that counted."""
-        ratio = gaussian.ratio_of(self.epsilon, self.delta) * math.sqrt(_COUNT_SHARE)
+        ratio = gaussian.compute_ratio(self.epsilon, self.delta) * math.sqrt(_COUNT_SHARE)
         # 1/2 for a long row, else -1/2
         signs = (row_norms(cast(Any, rows)) > self._bound() * (1 + 1e-9)) - 0.5
         privacy = Privacy(noise_multiplier=1 / ratio, delta=self.delta, clip=Clip(0.5))
@@ -474,7 +474,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         privacy = Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(bound))
         if not self._counts_long_rows:
             return privacy
-        ratio = gaussian.ratio_of(self.epsilon, self.delta) * math.sqrt(1 - _COUNT_SHARE)
+        ratio = gaussian.compute_ratio(self.epsilon, self.delta) * math.sqrt(1 - _COUNT_SHARE)
         return Privacy(noise_multiplier=math.sqrt(steps) / ratio, delta=self.delta, clip=Clip(bound))
 
     def _steps(self, n: int) -> int:
@@ -485,7 +485,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if self.epsilon == math.inf:
             ratio = math.inf
         else:
-            ratio = gaussian.ratio_of(self.epsilon, self.delta)
+            ratio = gaussian.compute_ratio(self.epsilon, self.delta)
         return round(min(max(math.sqrt(12 * ratio * n), 10), _MOST_STEPS))
 
     def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:

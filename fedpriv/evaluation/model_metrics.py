@@ -16,7 +16,7 @@ from fedpriv.evaluation.client_tests import ClientTests
 from fedpriv.evaluation.evaluator import Evaluator, summarize_range
 from fedpriv.models.nested import Rows
 from fedpriv.network.rounds import TrainState
-from fedpriv.oracle.data_query_engine import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.lagrangian import HasMultipliers, Measured
@@ -109,7 +109,7 @@ class ModelMetrics:
         return loss + float(self.strategy.regularizer.value(params)) - self.optimum
 
     def of_multipliers(
-        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, shard: ClientShard
+        self, progress: TrainState, oracle: Oracle[DataQueryEngine], mesh: Mesh, shard: ClientShard
     ) -> dict[str, float]:
         """Returns metrics of a round with constraints; in a private run they come from releases only.
 
@@ -125,7 +125,7 @@ class ModelMetrics:
         return constrained.round_metrics(oracle, local, mesh, shard)
 
     def of_constraints(
-        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, shard: ClientShard
+        self, progress: TrainState, oracle: Oracle[DataQueryEngine], mesh: Mesh, shard: ClientShard
     ) -> dict[str, Any]:
         """Returns further results of a run with constraints; in a private run computed from releases only.
 
@@ -141,10 +141,10 @@ class ModelMetrics:
         regularizer = self.strategy.regularizer
         params = mesh.world.broadcast(lambda: average_reported_models(progress))
         report = constrained.exact_report(
-            progress, oracle.answerer.problem, params, local.multipliers, regularizer, mesh, shard
+            progress, oracle.engine.problem, params, local.multipliers, regularizer, mesh, shard
         )
         if self.start is not None:
-            best = constrained.centralised_al(oracle.answerer.problem, self.start, regularizer=regularizer)
+            best = constrained.centralised_al(oracle.engine.problem, self.start, regularizer=regularizer)
             names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
             report["centralised"] = {name: getattr(best, name) for name in names}
             difference = abs(report["objective"] - best.objective)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fedpriv.clients import Client
 from fedpriv.errors import ConfigError, PrivacyError, format_count
 from fedpriv.evaluation import metrics
-from fedpriv.planning import aligned
+from fedpriv.planning import align_columns
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.runs import Result, TrainOptions, curves, total, train
 from fedpriv.settings import Count, nearest, validate_arguments
@@ -120,7 +120,7 @@ class Comparison:
         price = "these runs have no guarantee in common, so no joint privacy cost"
         if self.spent is not None:
             price = f"all {count} together, and so the choice of the best: {self.spent}"
-        return "\n".join([*aligned(self.table()), price])
+        return "\n".join([*align_columns(self.table()), price])
 
 
 def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:

@@ -32,10 +32,10 @@ from fedpriv.planning import (
     RunSketch,
     check_compute,
     check_problem,
-    explain,
-    network_for,
+    choose_network,
     notebook_display,
-    warnings_of_no_network,
+    suggest_argument,
+    warn_of_missing_network,
 )
 from fedpriv.privacy import (
     Allocation,
@@ -199,7 +199,9 @@ class Forecast:
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
     def _repr_html_(self) -> str:
-        return notebook_display.card(f"plan of {self.strategy}", {**self.rows(), "warnings": " ".join(self.warnings)})
+        return notebook_display.format_card(
+            f"plan of {self.strategy}", {**self.rows(), "warnings": " ".join(self.warnings)}
+        )
 
 
 def forecast(
@@ -263,7 +265,7 @@ def forecast(
     )
 
 
-@validate_arguments("", explain)
+@validate_arguments("", suggest_argument)
 def plan(
     clients: Sequence[Client] | Sequence[int],
     strategy: Strategy,
@@ -323,7 +325,7 @@ def plan(
     draft = RunSketch(
         strategy,
         privacy,
-        network_for(len(sizes), network),
+        choose_network(len(sizes), network),
         rounds,
         outline,
         problems,
@@ -335,7 +337,7 @@ def plan(
     result = forecast(draft, compute=compute)
     if network is not None:
         return result
-    by_network = warnings_of_no_network(strategy, len(sizes), "python")
+    by_network = warn_of_missing_network(strategy, len(sizes), "python")
     return replace(result, warnings=(*result.warnings, *by_network))
 
 

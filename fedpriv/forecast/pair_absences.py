@@ -12,7 +12,7 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from fedpriv.privacy.accounting import complete
+from fedpriv.privacy.accounting import compute_complete_exposure
 
 RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 """The ratios that are compared."""
@@ -33,7 +33,7 @@ def compute_noise_with_absences(n_sites: int, ratio: float, colluders: int, abse
     n_absent = np.arange(n_sites)
     probability = binom.pmf(n_absent, n_sites, absent)
     n_present = n_sites - n_absent
-    own_variance = complete(n_sites, ratio, colluders)  # local noise has 1
+    own_variance = compute_complete_exposure(n_sites, ratio, colluders)  # local noise has 1
     # each present site has its individual noise, and the noise of its pairs with absent sites
     variance = own_variance * (1 + n_absent * ratio**2) / n_present
     expected = float((probability * variance).sum() / probability.sum())

@@ -12,9 +12,17 @@ from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError, format_count
 from fedpriv.network import Graph, RoundNetwork
-from fedpriv.planning import Plan, aligned
+from fedpriv.planning import Plan, align_columns
 from fedpriv.privacy import Pairs, Pairwise, Record
-from fedpriv.privacy.accounting import MOST_WORK, PrivacySpent, account, adjacency, covariance, exposure, work
+from fedpriv.privacy.accounting import (
+    MOST_WORK,
+    PrivacySpent,
+    account,
+    compute_exposure,
+    estimate_work,
+    make_adjacency,
+    make_covariance,
+)
 from fedpriv.randomness import Randomness
 
 Array = NDArray[np.float64]
@@ -92,7 +100,7 @@ class PairsForecast:
             numbers = [f"{value:.3g}" for value in (*deviations, line.if_one_drops)]
             cells.append([str(line.colluders), f"{line.ratio:g}", *numbers])
         unit = "standard deviation relative to trust: local at the same epsilon"
-        lines = [f"noise of a round of {self.participants}, {unit}", *(f"  {text}" for text in aligned(cells))]
+        lines = [f"noise of a round of {self.participants}, {unit}", *(f"  {text}" for text in align_columns(cells))]
         if self.left_out:
             *smaller, largest = self.left_out
             numbers = " or ".join([*map(str, smaller), format_count(largest, "colluder")])
@@ -131,11 +139,11 @@ class _UsualRound:
         """Returns the noise of a round; None if no bound is known for it, or only one that takes long to compute."""
         pairs = replace(self.pairs, colluders=colluders, ratio=ratio)
         count = len(self.partners)
-        all_sets_are_tried = pairs.edges is not None and work(count, colluders) <= MOST_WORK
+        all_sets_are_tried = pairs.edges is not None and estimate_work(count, colluders) <= MOST_WORK
         if all_sets_are_tried and math.comb(count, colluders) > _MOST_SETS and pairs != self.pairs:
             return None
         try:
-            inflation = exposure(pairs, self.participants, self.n_clients)
+            inflation = compute_exposure(pairs, self.participants, self.n_clients)
         except ConfigError:
             return None
         rows = self.local.sum()
@@ -228,8 +236,8 @@ def _node_variances(
     if pairs.edges is None:
         everyone = ~np.eye(n_clients, dtype=bool)
     else:
-        everyone = adjacency(pairs.edges, n_clients)
-    laplacian = covariance(everyone[np.ix_(clients, clients)], 1.0) - np.eye(len(clients))
+        everyone = make_adjacency(pairs.edges, n_clients)
+    laplacian = make_covariance(everyone[np.ix_(clients, clients)], 1.0) - np.eye(len(clients))
     squares = mixing**2
     own_noise = float(squares.sum()) / len(clients)
     pair_noise = float(np.sum((mixing @ laplacian) * mixing)) / len(clients)

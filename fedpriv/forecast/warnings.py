@@ -11,7 +11,7 @@ import torch
 from fedpriv.clients import Layout
 from fedpriv.forecast.claim import Claim
 from fedpriv.models import check_released_buffers
-from fedpriv.planning import Plan, RunSketch, graph_of, reach_warnings
+from fedpriv.planning import Plan, RunSketch, as_graph, reach_warnings
 from fedpriv.privacy import Clip, Gaussian, Laplace, variance_inflation
 from fedpriv.strategies import ConstraintNoise, RunInfo
 
@@ -46,7 +46,7 @@ def collect_draft_warnings(draft: RunSketch, plan: Plan, claim: Claim | None = N
         warnings += _laplace_warnings(draft, plan)
         start_norm = float(Layout.of(draft.model).row_of(draft.model).norm())
         warnings += reach_warnings(draft.strategy, plan.privacy, draft.network, draft.rounds, start_norm)
-    warnings += draft.strategy.advice(RunInfo(draft.rounds, graph_of(draft.network), noise))
+    warnings += draft.strategy.advice(RunInfo(draft.rounds, as_graph(draft.network), noise))
     if privacy.private:
         warnings += check_released_buffers(draft.model)
     return warnings
@@ -57,8 +57,8 @@ def collect_start_warnings(training: Training) -> list[str]:
     plan = training.plan
     noise = None
     if plan.privacy.private and "statistic:constraints" in plan.queries:
-        noise = ConstraintNoise(float(training.oracle.answerer.statistic_deviation(0).max()))
-    outlook = RunInfo(training.rounds, graph_of(training.network), noise)
+        noise = ConstraintNoise(float(training.oracle.engine.statistic_deviation(0).max()))
+    outlook = RunInfo(training.rounds, as_graph(training.network), noise)
     return [*training.warnings, *training.strategy.advice(outlook)]
 
 

@@ -75,7 +75,7 @@ class Trial:
         try:
             sums = self._sums(name)
         except Exception as error:  # whatever a user's model raises, or torch if it cannot batch the model
-            return why_not_batched(error)
+            return explain_batching_error(error)
         for actual, expected in zip(sums, self.expected, strict=False):
             if not bool((actual - expected).norm() <= self.tolerance * expected.norm()):
                 return DIFFERENT
@@ -200,7 +200,7 @@ def _single_example(batch: Batch, client: int, example: int) -> Batch:
     return Batch(torch.zeros(1, dtype=torch.long), x, y, batch.mask[cell], views=batch.views)
 
 
-def why_not_batched(error: Exception) -> str:
+def explain_batching_error(error: Exception) -> str:
     """Returns a short reason for an error; torch.func's message about a missing rule is meant for its developers."""
     missing = re.search(r"Batching rule not implemented for ([\w:.]+?)\.?(?:\s|$)", str(error))
     if missing is None:

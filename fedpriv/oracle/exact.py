@@ -17,7 +17,7 @@ from fedpriv.models.nested import Nested, first_leaf, map_tree
 from fedpriv.models.problem import LossTable, Problem
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.linear import LinearBackend
-from fedpriv.oracle.constraints import tables
+from fedpriv.oracle.constraints import make_loss_tables
 
 
 class ProblemValues:
@@ -37,7 +37,7 @@ class ProblemValues:
         self.equality = population.equality
         self.width = self.equality.shape[1]
         self._n_objectives = population.shard.n_objectives
-        loss_tables = tables(population)
+        loss_tables = make_loss_tables(population)
         # clients with the same problem and number of examples form one block; a user's function has one block per
         # client
         # (a problem is a sum of losses either for all its clients or for none)

@@ -134,7 +134,7 @@ class BatchSampler:
         chosen = self._drawn(sampling, index, rows)
         if not self._population.pad_batches:
             return chosen
-        cells = largest_batches(sampling, tuple(self._population.shard.sizes[rows].tolist()))
+        cells = bound_batch_sizes(sampling, tuple(self._population.shard.sizes[rows].tolist()))
         return chosen.padded(Padding(np.array(cells), self._population.counts[rows].numpy()))
 
     def _drawn(self, sampling: Poisson | FixedSize | Cyclic | Allocation, index: int, rows: Tensor) -> IndexBatches:
@@ -172,7 +172,7 @@ class BatchSampler:
 
 
 @lru_cache(maxsize=8)
-def largest_batches(sampling: Poisson | FixedSize | Cyclic | Allocation, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def bound_batch_sizes(sampling: Poisson | FixedSize | Cyclic | Allocation, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Returns a size that each client's batch exceeds with a probability of at most `EXCEEDED`; public.
 
     Args:

@@ -51,7 +51,7 @@ def draw_check_rounds(rounds: int) -> frozenset[int]:
     return frozenset(secrets.SystemRandom().sample(range(rounds), min(_CHECKS, rounds)))
 
 
-def unused_copy(backend: Backend) -> Backend:
+def copy_unused_backend(backend: Backend) -> Backend:
     """Returns a backend with a copy of the model that has processed no example, for the results before a run."""
     if isinstance(backend, PerExample):
         return copy_backend(backend)

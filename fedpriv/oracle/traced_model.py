@@ -122,7 +122,7 @@ class TracedModel:
     def _outputs(self, row: Tensor, x: Nested) -> Any:  # noqa: ANN401
         self._events = []
         self._running = []
-        start_draws_anew(first_leaf(x).device)
+        reset_torch_draws(first_leaf(x).device)
         # new objects with the same values: a forward pass may compute gradients with respect to its inputs
         x = map_tree(Tensor.detach, x)
         outputs = self.functional.outputs(self.functional.unflatten(row), x)
@@ -160,10 +160,10 @@ def as_scalar(loss: Loss, value: object) -> Tensor:
     """
     if not isinstance(value, Tensor):
         fix = f"returns a {type(value).__name__} for one example; return a tensor with one number"
-        raise ConfigError("loss", name_of(loss), fix)
+        raise ConfigError("loss", format_loss_name(loss), fix)
     if value.numel() != 1:
         fix = f"returns {value.numel()} numbers for one example; use a reduction"
-        raise ConfigError("loss", name_of(loss), fix)
+        raise ConfigError("loss", format_loss_name(loss), fix)
     return value.reshape(())
 
 
@@ -177,13 +177,13 @@ def _tensors(values: object) -> list[Tensor]:
     return [leaf.detach() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
-def start_draws_anew(device: torch.device) -> None:
+def reset_torch_draws(device: torch.device) -> None:
     """Resets torch's generators, so that the next call of the model repeats the random draws of the last one."""
     for generator in torch_generators(device):
         generator.manual_seed(0)
 
 
-def name_of(function: Loss) -> str:
+def format_loss_name(function: Loss) -> str:
     """Returns the name of a loss for error messages."""
     return getattr(function, "__name__", type(function).__name__)
 

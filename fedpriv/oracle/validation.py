@@ -27,8 +27,8 @@ from fedpriv.oracle.low_precision import check_precision
 from fedpriv.oracle.traced_model import (
     Event,
     TracedModel,
+    reset_torch_draws,
     select_examples,
-    start_draws_anew,
 )
 from fedpriv.privacy.settings import Privacy
 
@@ -274,7 +274,7 @@ def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     attributes = _public_attributes(model)
     args, named = call_arguments(map_tree(Tensor.detach, x))
-    start_draws_anew(first_leaf(x).device)
+    reset_torch_draws(first_leaf(x).device)
     with torch.enable_grad():
         model(*args, **named)
     buffers_after = dict(model.named_buffers())

@@ -20,7 +20,7 @@ from fedpriv.settings.translations import settings_called
 from fedpriv.strategies.base import Strategy
 
 
-def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
+def suggest_argument(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
     """Returns the argument to write instead of epochs or a batch size, with the number if the other arguments determine
     it.
 

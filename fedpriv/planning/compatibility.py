@@ -15,15 +15,15 @@ from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
 from fedpriv.network.rounds import ClientInput, RoundNetwork, client_update, initial_state, run_rounds
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.backends.precision import check_bfloat16
 from fedpriv.oracle.synthetic import random_oracle
 from fedpriv.planning.compute import Compute
-from fedpriv.planning.correlated_rounds import blocks_of
+from fedpriv.planning.correlated_rounds import count_blocks
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
-from fedpriv.privacy.record_table import kinds_of
+from fedpriv.privacy.record_table import list_kinds
 from fedpriv.privacy.settings import Central, Local, Privacy, SecureAggregation
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
@@ -34,7 +34,7 @@ from fedpriv.strategies.state import has_rows, shared_leaves
 N = TypeVar("N", bound=RoundNetwork)
 
 
-def network_for(n_clients: int, network: N | None) -> N | Star:
+def choose_network(n_clients: int, network: N | None) -> N | Star:
     """Returns the network of a run: the given one, or a star of all clients if it is None.
 
     Raises:
@@ -100,7 +100,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
     step = strategy.local_step
     trust = str(privacy.trust)
     name = type(step).__name__
-    in_turns = privacy.over_time is not None and blocks_of(network) > 1
+    in_turns = privacy.over_time is not None and count_blocks(network) > 1
     if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
         rate = 0.1
         if isinstance(network, Star | Graph):
@@ -157,7 +157,7 @@ def check_compute(
     if compute.precision == "bfloat16":
         check_bfloat16(privacy, compute.dtype, compute.backend)
     if compute.backend != "auto":
-        choose(compute.backend, model, loss)
+        build_backend(compute.backend, model, loss)
     state = compute.state
     if state == "memory":
         return
@@ -313,7 +313,7 @@ def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) ->
         ConfigError: the largest cohort, which the message names, is smaller.
     """
     required = privacy.trust.shares(n_clients)
-    cohort_sizes = [n_clients if record.clients is None else len(record.clients) for record in kinds_of(records)]
+    cohort_sizes = [n_clients if record.clients is None else len(record.clients) for record in list_kinds(records)]
     largest_cohort = max(cohort_sizes, default=required)
     if privacy.trust.sums_only and largest_cohort < required:
         fix = f"must be at most {largest_cohort}, the largest number of participants of a round, who share the noise"

@@ -91,7 +91,7 @@ class Compute:
             return self.dtype
         return f"{self.dtype} in {self.precision}"
 
-    def check_goes_on(self, begun_with: StateName) -> None:
+    def check_resumable(self, begun_with: StateName) -> None:
         """Raises if the client state of a checkpoint is stored elsewhere than in `state`.
 
         Raises:

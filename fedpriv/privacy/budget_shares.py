@@ -43,7 +43,7 @@ class Share:
     float64_noise: tuple[str, ...]
 
 
-def shares_of(lines: BudgetLines) -> dict[str, Share]:
+def compute_shares(lines: BudgetLines) -> dict[str, Share]:
     """Returns the charge of each run, by the name of its noise."""
     shares = dict[str, Share]()
     for change in lines.changes:
@@ -62,7 +62,7 @@ def shares_of(lines: BudgetLines) -> dict[str, Share]:
     return shares
 
 
-def share_of(run: RunCost, terms: BudgetTerms) -> Share:
+def compute_share(run: RunCost, terms: BudgetTerms) -> Share:
     """Returns the charge of a run's plan for the unit and the relation of a budget.
 
     Raises:
@@ -105,14 +105,14 @@ def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
         )
 
 
-def epsilon_of(shares: Sequence[Share], terms: BudgetTerms, enough: float = 0.0) -> tuple[float, str]:
-    """Returns the epsilon of runs together, and the name of its bound; see `bounds.worst` for `enough`."""
-    return bounds.worst(_histories(shares), terms.delta, enough, _only(terms))
+def compute_epsilon(shares: Sequence[Share], terms: BudgetTerms, enough: float = 0.0) -> tuple[float, str]:
+    """Returns the epsilon of all runs, and the name of its bound; see `bounds.compute_worst_epsilon` for `enough`."""
+    return bounds.compute_worst_epsilon(_histories(shares), terms.delta, enough, _only(terms))
 
 
-def spent_by(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
+def compute_spending(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
     """Returns the epsilon of runs together, with its conditions."""
-    epsilon, name = epsilon_of(shares, terms)
+    epsilon, name = compute_epsilon(shares, terms)
     relation = terms.relation + (f"({terms.shared})" if terms.shared else "")
     trusts = dict.fromkeys(trust for share in shares for trust in share.trust.split("+"))
     trust = "+".join(trusts) or "local"
@@ -131,7 +131,7 @@ def spent_by(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
     )
 
 
-def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
+def compute_remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
     """Returns the epsilon of one more run that fits, rounded down.
 
     That run has unsampled Gaussian noise, or Laplace noise where only that has a cost.
@@ -143,9 +143,9 @@ def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
         if pure:
             answer = Event("laplace", 1 / epsilon)
         else:
-            answer = Event("gaussian", 1 / gaussian.ratio_of(epsilon, terms.delta))
+            answer = Event("gaussian", 1 / gaussian.compute_ratio(epsilon, terms.delta))
         extended = [{**history, answer: history.get(answer, 0) + 1} for history in histories]
-        return bounds.worst(extended, terms.delta, terms.epsilon, _only(terms))[0] <= terms.epsilon
+        return bounds.compute_worst_epsilon(extended, terms.delta, terms.epsilon, _only(terms))[0] <= terms.epsilon
 
     return _largest(fits, terms.epsilon)
 

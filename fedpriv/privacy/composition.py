@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.accountant import check_target
-from fedpriv.privacy.accounting.epochs import costs_of
-from fedpriv.privacy.accounting.events import History, PrivacyCost, histories
-from fedpriv.privacy.accounting.groups import of_group
+from fedpriv.privacy.accounting.epochs import compute_costs
+from fedpriv.privacy.accounting.events import History, PrivacyCost, group_histories
+from fedpriv.privacy.accounting.groups import scale_to_group
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
 
@@ -154,11 +154,11 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
     charges = [privacy_costs(run, run.records, promise) for run in runs]
     n_clients = max(run.n_clients for run in runs)
     groups = merge_histories(charges, [run.n_clients for run in runs], aligned=promise.aligned)
-    epsilon, name = bounds.worst([history for _, history in groups], delta, only=accountant)
+    epsilon, name = bounds.compute_worst_epsilon([history for _, history in groups], delta, only=accountant)
     per_client = [epsilon] * n_clients
     if len(groups) > 1:
         for members, history in groups:
-            member_epsilon = min(epsilon, bounds.worst([history], delta, only=accountant)[0])
+            member_epsilon = min(epsilon, bounds.compute_worst_epsilon([history], delta, only=accountant)[0])
             for member in members:
                 per_client[member] = member_epsilon
     reasons = (
@@ -209,7 +209,7 @@ def privacy_costs(
         if group != 1:
             record = without_amplification(record)
         promised.append(convert_relation(record, promise))
-    counted.update(costs_of(promised, run.n_clients))
+    counted.update(compute_costs(promised, run.n_clients))
     if group == 1:
         return counted
     kinds = {(record.unit, record.trust.partition("+")[0]) for record in run.records}
@@ -252,7 +252,7 @@ def _halved(noise: PerClient) -> PerClient:
 def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
     """Returns the cost of a release for groups of units: of one size, or of a size for each client."""
     if isinstance(group, int):
-        return PrivacyCost(charge.clients, tuple(of_group(event, group) for event in charge.events))
+        return PrivacyCost(charge.clients, tuple(scale_to_group(event, group) for event in charge.events))
     if len(set(group)) == 1 or n_clients > _MOST_SIZES:
         return _group_cost(charge, max(group), n_clients)
     if charge.clients is None:
@@ -263,7 +263,7 @@ def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int)
         events = charge.events * len(clients)
     else:
         events = charge.events
-    return PrivacyCost(charge.clients, tuple(of_group(e, group[c]) for c, e in zip(clients, events, strict=True)))
+    return PrivacyCost(charge.clients, tuple(scale_to_group(e, group[c]) for c, e in zip(clients, events, strict=True)))
 
 
 def merge_histories(
@@ -280,12 +280,12 @@ def merge_histories(
         total: Counter[PrivacyCost] = Counter()
         for run_charges in charges:
             total.update(run_charges)
-        return [*histories(total, n_clients[0])]
+        return [*group_histories(total, n_clients[0])]
     worst: Counter[PrivacyCost] = Counter()
     for run_charges, n in zip(charges, n_clients, strict=True):
-        history = bounds.ceiling([unit_history for _, unit_history in histories(run_charges, n)])
+        history = bounds.make_dominating_history([unit_history for _, unit_history in group_histories(run_charges, n)])
         worst.update({PrivacyCost(None, (event,)): count for event, count in history.items()})
-    return [*histories(worst, max(n_clients))]
+    return [*group_histories(worst, max(n_clients))]
 
 
 def basic_composition(spents: Sequence[PrivacySpent]) -> tuple[float, float]:

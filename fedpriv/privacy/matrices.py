@@ -231,7 +231,7 @@ def _constant(settings: Banded | BLT, rounds: int) -> Callable[[Tensor], Tensor]
 def _error(column: Tensor, iterate_error: Callable[[Tensor], Tensor], reach: int, separation: int) -> Tensor:
     """Returns the logarithm of the squared error of the iterates times the squared sensitivity.
 
-    The sensitivity is `correlated.shares`, in differentiable operations.
+    The sensitivity is `correlated.compute_shares`, in differentiable operations.
     """
     rounds = len(column)
     coefficients = column.abs()

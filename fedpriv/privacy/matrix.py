@@ -11,7 +11,14 @@ from functools import lru_cache
 from fedpriv.errors import check_count
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.events import Event, History, PrivacyCost
-from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, AdversaryView, amplification, simulated, view
+from fedpriv.privacy.adversaries import (
+    ADVERSARIES,
+    COLLUDERS,
+    AdversaryView,
+    compute_view,
+    describe_amplification,
+    is_simulated,
+)
 from fedpriv.privacy.composition import (
     Guarantee,
     RunCost,
@@ -76,7 +83,7 @@ class _Column:
     missing: str = ""
 
 
-def matrix(
+def compute_bound_matrix(
     runs: Sequence[RunCost],
     delta: float,
     accountant: str | None = None,
@@ -110,7 +117,7 @@ def matrix(
 
     cells = list[Cell]()
     for adversary in ADVERSARIES:
-        views = [view(run.records, run.n_clients, adversary, colluders) for run in runs]
+        views = [compute_view(run.records, run.n_clients, adversary, colluders) for run in runs]
         if adversary == COLLUDERS:
             name = f"{colluders} {COLLUDERS}"
         else:
@@ -174,7 +181,7 @@ def _cell(
     amplifications = list[str]()
     for run in runs:
         records = run.records if is_single_unit else [without_amplification(record) for record in run.records]
-        amplifications.append(amplification(records, run.n_clients))
+        amplifications.append(describe_amplification(records, run.n_clients))
     return Cell(
         adversary=adversary,
         unit=column.unit,
@@ -184,7 +191,7 @@ def _cell(
         bound_of=bound_of,
         amplification=_joined(amplifications),
         assumes=_joined([column.missing, *(adversary_view.assumes for adversary_view in views)]),
-        simulated=simulated([record for run in runs for record in run.records]),
+        simulated=is_simulated([record for run in runs for record in run.records]),
     )
 
 
@@ -204,4 +211,4 @@ def _histories(charges: Sequence[Counter[PrivacyCost]], runs: Sequence[RunCost],
 
 @lru_cache(maxsize=64)
 def _worst(histories: _Key, delta: float, accountant: str | None) -> tuple[float, str]:
-    return bounds.worst([dict(sorted(history)) for history in histories], delta, only=accountant)
+    return bounds.compute_worst_epsilon([dict(sorted(history)) for history in histories], delta, only=accountant)

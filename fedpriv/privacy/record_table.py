@@ -93,7 +93,7 @@ class RecordTable(Sequence["Record"]):
         return RecordTable(tuple(kind.changed(attempt=attempt) for kind in self.kinds), self.numbers, self.rounds)
 
 
-def kinds_of(records: Sequence[Record]) -> Sequence[Record]:
+def list_kinds(records: Sequence[Record]) -> Sequence[Record]:
     """Returns the distinct records of a table, as of round 0; other records as they are."""
     if isinstance(records, RecordTable):
         return records.kinds

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.planning import aligned
-from fedpriv.privacy import Cell, RunCost, basic_composition, compose, matrix
+from fedpriv.planning import align_columns
+from fedpriv.privacy import Cell, RunCost, basic_composition, compose, compute_bound_matrix
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.spending import PlannedSpending, spending_of
@@ -68,7 +68,7 @@ class Account:
         """Returns a line for each adversary with a column for each unit, and the meanings of its letters."""
         units = dict.fromkeys(cell.unit for cell in self.cells)
         lines, remarks = lettered(self.cells, _bound_in_words, _remark_on)
-        return aligned([["adversary", *units], *([name, *bounds] for name, bounds in lines.items())]), remarks
+        return align_columns([["adversary", *units], *([name, *bounds] for name, bounds in lines.items())]), remarks
 
 
 def account_of(
@@ -107,7 +107,7 @@ def account_of(
         spent=together,
         runs=tuple((cost.name, price) for cost, price in zip(costs, prices, strict=True)),
         basic=basic_composition(prices),
-        cells=matrix(costs, delta, accountant, colluders=colluders, group=group),
+        cells=compute_bound_matrix(costs, delta, accountant, colluders=colluders, group=group),
         notes=tuple(_notes(costs)),
     )
 

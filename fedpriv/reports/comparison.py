@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fedpriv.errors import PrivacyError
 from fedpriv.evaluation import format_first_rounds, list_headline_metrics
-from fedpriv.planning import aligned
+from fedpriv.planning import align_columns
 from fedpriv.privacy import compose
 from fedpriv.privacy.accounting import round_up
 from fedpriv.reports.accounts import unfinished
@@ -19,7 +19,7 @@ _PROMISE = ("unit", "relation", "trust", "delta")
 
 def table(runs: Sequence[Run]) -> list[str]:
     """Formats `cells` as lines."""
-    return aligned(cells(runs))
+    return align_columns(cells(runs))
 
 
 def cells(runs: Sequence[Run]) -> list[list[str]]:

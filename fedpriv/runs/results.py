@@ -298,7 +298,7 @@ class Result:
             "releases": str(self.releases),
             "time": f"{self.seconds:.3g} s",
         }
-        return notebook_display.card(self.strategy, {name: value for name, value in rows.items() if value})
+        return notebook_display.format_card(self.strategy, {name: value for name, value in rows.items() if value})
 
     def _tested(self) -> dict[str, str]:
         """Returns the test metrics in words, in their usual order."""

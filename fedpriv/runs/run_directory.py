@@ -15,8 +15,8 @@ from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.planning.plan import FirstPart, Plan
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.ledger import FollowerLedger, Ledger, PrivacyFilter
-from fedpriv.privacy.ledger_file import LedgerFile, facts_of_pairs, facts_of_time
-from fedpriv.privacy.release.pairwise import pairs_of
+from fedpriv.privacy.ledger_file import LedgerFile, make_correlation_facts, make_pairwise_facts
+from fedpriv.privacy.release.pairwise import make_pairs
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.extending import EarlierRun
@@ -295,8 +295,8 @@ def _header(
     """Returns the first line of a ledger: public facts that identify its run."""
     # in the order of the file, which determines its hashes
     facts: dict[str, Any] = {"run": name, "n_clients": plan.n_clients, "delta": plan.privacy.delta}
-    facts |= facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
-    facts |= facts_of_time(plan.privacy.over_time)
+    facts |= make_pairwise_facts(make_pairs(plan.privacy, plan.n_clients))
+    facts |= make_correlation_facts(plan.privacy.over_time)
     if settings is not None:
         facts["config"] = of_config(settings)
     if budget is not None:

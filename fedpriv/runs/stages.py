@@ -47,15 +47,15 @@ from fedpriv.network import sharding
 from fedpriv.network.rounds import RoundNetwork, TrainState, initial_state
 from fedpriv.network.state_store import StateStore
 from fedpriv.oracle.backend_selection import make_backend, select_backend
-from fedpriv.oracle.backends.threaded import in_threads
+from fedpriv.oracle.backends.threaded import wrap_in_threads
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_query_engine import DataAnswerer, data_oracle
-from fedpriv.oracle.lost_rounds import LostAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine, data_oracle
+from fedpriv.oracle.lost_rounds import LostRoundsEngine
 from fedpriv.oracle.oracle import Oracle
-from fedpriv.oracle.state_check import StateCheck, unused_copy
+from fedpriv.oracle.state_check import StateCheck, copy_unused_backend
 from fedpriv.oracle.validation import validate_per_example
 from fedpriv.planning import compatibility, privacy_warnings
-from fedpriv.planning.advice import warnings_of_no_network
+from fedpriv.planning.advice import warn_of_missing_network
 from fedpriv.planning.arguments import check_measuring
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.plan import Plan, make_plan, with_neighbours
@@ -129,7 +129,7 @@ def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -
         clients=clients,
         strategy=options.strategy.for_rounds(options.rounds),
         privacy=with_neighbours(options.privacy, problems, sizes_declared=client_set.sizes_declared),
-        network=compatibility.network_for(len(clients), options.network),
+        network=compatibility.choose_network(len(clients), options.network),
         rounds=options.rounds,
         sizes=public_sizes(clients, options.privacy),
         problems=problems,
@@ -218,7 +218,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     if earlier is not None:
         origin = earlier.checkpoint
     if origin is not None:
-        compute.check_goes_on(origin.state)
+        compute.check_resumable(origin.state)
 
     identity = _identify(experiment, options, directory, mesh, resumed=resumed, earlier=earlier)
     run = OpenRun(directory, identity, resumed, earlier, None)
@@ -633,10 +633,10 @@ class ReleasePath:
     accountant: RunAccountant
     ledger: Ledger | FollowerLedger
     sums: ClippedSums
-    oracle: Oracle[DataAnswerer]
+    oracle: Oracle[DataQueryEngine]
     state_check: StateCheck | None
     first_round: int
-    lost_oracle: Oracle[LostAnswerer]
+    lost_oracle: Oracle[LostRoundsEngine]
 
 
 def open_release_path(
@@ -661,8 +661,8 @@ def open_release_path(
         settings = described_settings(experiment, options)
     ledger = _open_ledger(accountant, run, plan, reservation, reveals, settings, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
-    unused = unused_copy(backend)
-    backend = in_threads(backend, insist=experiment.compute.threads is not None)
+    unused = copy_unused_backend(backend)
+    backend = wrap_in_threads(backend, insist=experiment.compute.threads is not None)
     if plan.privacy.private:
         state_check = StateCheck(data.population, backend, unused)
     else:
@@ -678,9 +678,9 @@ def open_release_path(
         max_clients=mesh.max_clients,
         table=plan.releases,
     )
-    oracle.answerer.prepare(plan.queries)
+    oracle.engine.prepare(plan.queries)
     first_round = mesh.world.broadcast(lambda: _first_round(run, plan, ledger))
-    lost = LostAnswerer(data.population, is_aggregate=oracle.is_aggregate)
+    lost = LostRoundsEngine(data.population, is_aggregate=oracle.is_aggregate)
     lost_oracle = Oracle(oracle.queries, lost, data.population.params)
     return ReleasePath(accountant, ledger, sums, oracle, state_check, first_round, lost_oracle)
 
@@ -810,7 +810,7 @@ def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, option
     )
     by_network = list[str]()
     if options.network is None:
-        by_network = warnings_of_no_network(experiment.strategy, len(experiment.clients), "python")
+        by_network = warn_of_missing_network(experiment.strategy, len(experiment.clients), "python")
     of_reach = reach_warnings(
         experiment.strategy, plan.privacy, experiment.network, experiment.rounds, float(data.start.norm())
     )

@@ -26,14 +26,14 @@ from fedpriv.models.copies import copy_module
 from fedpriv.network import sharding
 from fedpriv.network.engines import MESHES, STATE_STORES, StateName
 from fedpriv.network.rounds import RoundResult, TrainState, run_rounds, server_view, write_back_models
-from fedpriv.oracle.data_query_engine import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.oracle.low_precision import needs_full_precision
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.state_check import KEPT, draw_check_rounds
-from fedpriv.planning.arguments import explain
+from fedpriv.planning.arguments import suggest_argument
 from fedpriv.planning.privacy_warnings import warn
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.chain import linked
+from fedpriv.privacy.chain import with_chain
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.runs import stages
 from fedpriv.runs.line_files import MetricsFile
@@ -47,7 +47,7 @@ from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 
 
-@validate_arguments("", explain)
+@validate_arguments("", suggest_argument)
 class Training:
     """A run as an iterable object: each iteration trains one round and yields a `RoundReport`. It can be iterated once.
 
@@ -93,7 +93,7 @@ class Training:
             self._release_path = stages.open_release_path(
                 experiment, run, self.plan, self._data, self._reservation, reveals, options, mesh
             )
-            self.oracle: Oracle[DataAnswerer] = self._release_path.oracle
+            self.oracle: Oracle[DataQueryEngine] = self._release_path.oracle
 
             # the initial state of the first round, and the monitor of the rounds
             self._hides_sizes = experiment.hides_sizes
@@ -538,7 +538,7 @@ class Training:
         facts: dict[str, Any] = strict_json.plain({**result.to_json(), "software": software()})
         if head is None:
             return facts
-        return linked({**facts, "head": head}, head)
+        return with_chain({**facts, "head": head}, head)
 
     def _model_with(self, params: Tensor) -> nn.Module:
         """Returns a copy of the model with these parameters `[dim]`, in eval mode."""

@@ -19,13 +19,13 @@ from fedpriv.oracle import (
     KEPT,
     ClippedSums,
     StateCheck,
+    copy_unused_backend,
     data_oracle,
     draw_check_rounds,
     needs_full_precision,
     select_backend,
-    unused_copy,
 )
-from fedpriv.privacy import KeyAgreedPairwise, Ledger, PrivacyFilter, Record, facts_of_pairs, pairs_of
+from fedpriv.privacy import KeyAgreedPairwise, Ledger, PrivacyFilter, Record, make_pairs, make_pairwise_facts
 from fedpriv.randomness import Randomness, new_secret
 from fedpriv.sites.absence_notice import MAX_OPEN_NOTICES, AbsenceNotice, InvalidNotice, Reason, absent_sites
 from fedpriv.sites.agreement import AgreedSecrets
@@ -79,7 +79,7 @@ class SiteSession:
             self._population = make_population(folder.settings, terms, self.number, proposal.outline)
         backend = select_backend("auto", self._population).backend
         self._constants = checksum_constants(self._population.model)
-        self._state_check = StateCheck(self._population, backend, unused_copy(backend))
+        self._state_check = StateCheck(self._population, backend, copy_unused_backend(backend))
         self._check_rounds = draw_check_rounds(terms.rounds) | {terms.rounds - 1}
         self._randomness = Randomness(terms.seed, new_secret(), secrets.randbits(62), terms.hash)
 
@@ -237,7 +237,7 @@ class SiteSession:
         index = question.round
         self._filter.leave_out(self._covered_rounds())
         client_input = ClientInput(index, terms.cohort(index), question.received[None], terms.common[index])
-        self._oracle.answerer.excluded = absent
+        self._oracle.engine.excluded = absent
         draws = seed_torch_draws(self._randomness.torch_seed("local", index, self.number), torch.device("cpu"))
         with self._modes.fixed(), draws:
             message, local = client_update(terms.strategy, self._oracle, client_input, self._local)
@@ -326,7 +326,7 @@ class SiteSession:
             ledger = Ledger.resume(path, guard, n_replied)
         else:
             plan = self.terms.plan
-            paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
+            paired = make_pairwise_facts(make_pairs(plan.privacy, plan.n_clients))
             header = {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **paired, "planned": len(plan.records)}
             folder.run(self._proposal)
             ledger = Ledger(guard, path, header)

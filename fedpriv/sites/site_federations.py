@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedpriv.errors import LedgerError
 from fedpriv.privacy import LedgerFile, Record, RunCost
-from fedpriv.privacy.accounting import Accountant, n_within
+from fedpriv.privacy.accounting import Accountant, count_within_limit
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
@@ -102,7 +102,7 @@ def charged(federations: Sequence[SiteFederation], budget: SiteBudget) -> list[R
             if given and (record.round, record.query, record.index) not in given
         ]
         missing = sorted(missing, key=lambda record: record.round)
-        missing = missing[: n_within(accountant, missing, budget.epsilon)]
+        missing = missing[: count_within_limit(accountant, missing, budget.epsilon)]
         for record in missing:
             accountant.count(record)
         costs.append(replace(done, records=[*done.records, *missing]))

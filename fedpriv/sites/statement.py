@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.errors import FedprivError
-from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, SERVER, Cell, LedgerFile, RunCost, compose, matrix
+from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, SERVER, Cell, LedgerFile, RunCost, compose, compute_bound_matrix
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Price
@@ -137,7 +137,7 @@ def _cells(
         replace(cost, sizes=_true_sizes(each.card), data=card.name)
         for each, cost in zip(federations, costs, strict=True)
     ]
-    all_cells = matrix(costs, delta, colluders=colluders, group=group)
+    all_cells = compute_bound_matrix(costs, delta, colluders=colluders, group=group)
     cells = [cell for cell in all_cells if not cell.unit.endswith("clients")]
     if all(federation.proposal.is_graph for federation in federations):
         cells = [cell for cell in cells if cell.adversary != SERVER]  # there is no central party

@@ -11,7 +11,14 @@ from fedpriv.config.building import load_plan
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.planning import Plan
 from fedpriv.privacy import RunCost, compose
-from fedpriv.privacy.accounting import PrivacySpent, ceiling, count_costs, histories, round_up, search
+from fedpriv.privacy.accounting import (
+    PrivacySpent,
+    count_costs,
+    group_histories,
+    make_dominating_history,
+    round_up,
+    search,
+)
 from fedpriv.tuning.settings import SearchSettings
 
 
@@ -97,10 +104,10 @@ def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent,
             "charged"
         )
     costs = count_costs(plan.records, plan.n_clients)
-    client_histories = [history for _, history in histories(costs, plan.n_clients)]
+    client_histories = [history for _, history in group_histories(costs, plan.n_clients)]
     if data is None:
-        client_histories = [ceiling(client_histories)]
-    epsilon = search.hidden(settings.number, client_histories, plan.privacy.delta)
+        client_histories = [make_dominating_history(client_histories)]
+    epsilon = search.compute_hidden_epsilon(settings.number, client_histories, plan.privacy.delta)
     # a trial's other outputs besides its model are never published
     return replace(one_trial, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients, not_covered=())
 

@@ -16,8 +16,8 @@ from fedpriv.config.building import read_outline
 from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import FedprivError, format_count
 from fedpriv.planning import Plan
-from fedpriv.privacy import COLLUDERS, MODEL, SERVER, Cell, RunCost, basic_composition, compose, matrix
-from fedpriv.privacy.accounting import History, PrivacySpent, hidden
+from fedpriv.privacy import COLLUDERS, MODEL, SERVER, Cell, RunCost, basic_composition, compose, compute_bound_matrix
+from fedpriv.privacy.accounting import History, PrivacySpent, compute_hidden_epsilon
 from fedpriv.reports import wording
 from fedpriv.reports.report import Run
 from fedpriv.reports.run_statement import SECRET, lifetime, simulated_trust
@@ -101,7 +101,7 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
     return replace(
         _common(search, folder, spendings, spent),
         subject="All that the search released, all trials together,",
-        cells=matrix(spendings, delta, colluders=colluders, group=group),
+        cells=compute_bound_matrix(spendings, delta, colluders=colluders, group=group),
         release_text=unfinished,
         release_rows=[
             ("number of trials", f"{search.settings.trials}, fixed in advance, and visible; {count}"),
@@ -135,9 +135,9 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
     trial = _planned_cost(search, plan, "trial")
 
     def price(histories: Sequence[History]) -> tuple[float, str]:
-        return hidden(search.settings.number, histories, delta), "rdp"
+        return compute_hidden_epsilon(search.settings.number, histories, delta), "rdp"
 
-    cells = matrix([trial], delta, colluders=colluders, group=group, price=price)
+    cells = compute_bound_matrix([trial], delta, colluders=colluders, group=group, price=price)
     settings = search.settings
     best = None
     if published["chosen"]:

@@ -116,7 +116,7 @@ def test_quadratic_programs_match_their_linear_system(n: int, m: int) -> None:
     np.testing.assert_allclose(training.result().params, w, atol=1e-3)
     np.testing.assert_allclose(np.concatenate(result["multipliers"]), multipliers, atol=1e-3)
     assert result["relative_difference"] < 1e-3
-    central = centralised_al(training.oracle.answerer.problem, torch.zeros(20, dtype=torch.float64))
+    central = centralised_al(training.oracle.engine.problem, torch.zeros(20, dtype=torch.float64))
     np.testing.assert_allclose(central.params, w, atol=1e-3)
 
 
@@ -143,7 +143,7 @@ def test_a_capped_inner_loop_is_not_called_converged() -> None:
 def test_what_a_run_shows_is_of_the_point_that_its_clients_have_just_heard() -> None:
     """In inner rounds too; the stationarity bounds the true one and is left out while nothing is known of it."""
     training = wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=30)
-    problem, before, reports = training.oracle.answerer.problem, training.progress, []
+    problem, before, reports = training.oracle.engine.problem, training.progress, []
     for report in training:
         w, shown = before.received[0, :-2], report.metrics
         values = problem(w.expand(3, -1))[1].detach()

@@ -16,7 +16,7 @@ import fedpriv as fp
 from fedpriv.audit import AuditTarget
 from fedpriv.audit.bounds import bounds_from_scores, clopper_pearson, compute_one_run_bound, largest_mu
 from fedpriv.audit.canaries import CONFIDENCE, Game, check_canaries, compute_reach, run_game
-from fedpriv.privacy.accounting.gaussian import epsilon_of
+from fedpriv.privacy.accounting.gaussian import compute_epsilon
 
 DELTA = 1e-5
 
@@ -48,7 +48,7 @@ def gaussian_scores(mu: float, count: int, draw: np.random.Generator) -> tuple[A
 @pytest.mark.parametrize("mu", [0.25, 1.0])
 def test_bounds_exceed_epsilon_in_at_most_five_of_a_hundred_games(mu: float) -> None:
     """300 games of the mechanism itself; a library's bound was wrong in all of its games at mu 0.25."""
-    draw, epsilon, wrong = np.random.default_rng(0), epsilon_of(mu, DELTA), np.zeros(3)
+    draw, epsilon, wrong = np.random.default_rng(0), compute_epsilon(mu, DELTA), np.zeros(3)
     for _ in range(300):
         found = bounds_from_scores(*gaussian_scores(mu, 200, draw), DELTA, CONFIDENCE, normal=True)
         wrong += np.array([found.clopper_pearson, found.one_run, found.of_mu]) > epsilon
@@ -62,7 +62,7 @@ def test_more_is_seen_with_more_canaries() -> None:
     found = [largest_mu(*split(gaussian_scores(1.0, n, draw)), CONFIDENCE) for n in (50, 500, 5000)]
     assert found == sorted(found) and 0.85 < found[-1] < 1.02
     many = bounds_from_scores(*gaussian_scores(1.0, 10_000, draw), DELTA, CONFIDENCE, normal=True)
-    assert 1.5 < many.clopper_pearson < many.one_run < many.of_mu < epsilon_of(1.0, DELTA)
+    assert 1.5 < many.clopper_pearson < many.one_run < many.of_mu < compute_epsilon(1.0, DELTA)
 
 
 def split(game: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -120,9 +120,9 @@ def test_a_canary_that_is_not_there_looks_like_no_other() -> None:
 
 def theory(game: Game) -> float:
     """The mu that the promised epsilon stands for."""
-    from fedpriv.privacy.accounting.gaussian import ratio_of
+    from fedpriv.privacy.accounting.gaussian import compute_ratio
 
-    return ratio_of(game.promised, game.delta)
+    return compute_ratio(game.promised, game.delta)
 
 
 def test_half_the_noise_is_found_by_guessing() -> None:

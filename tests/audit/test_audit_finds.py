@@ -25,7 +25,7 @@ from fedpriv.models import Loss
 from fedpriv.oracle import data_query_engine
 from fedpriv.oracle.backends import summation
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_query_engine import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.privacy import pair_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
@@ -106,9 +106,9 @@ scale_rows = data_query_engine.scale_rows
 def weighted_after_clipping(planting: Planting) -> None:
     """Rows are weighted by their clients' sizes once they are clipped, and nobody prices that."""
     weights = torch.tensor(SIZES, dtype=torch.float64) / (sum(SIZES) / len(SIZES))
-    release = DataAnswerer._release
+    release = DataQueryEngine._release
     planting.setattr(
-        DataAnswerer, "_release", lambda self, p, c, rows, f: release(self, p, c, rows * weights[:, None], f)
+        DataQueryEngine, "_release", lambda self, p, c, rows, f: release(self, p, c, rows * weights[:, None], f)
     )
 
 
@@ -160,10 +160,10 @@ def last_without_noise(planting: Planting) -> None:
 def exact_duals(planting: Planting) -> None:
     """Constraint values, of which dual variables are made, are answered as they are, and nothing is written down."""
 
-    def constraint_values(self: DataAnswerer, query: Any, context: Any, params: Tensor) -> Tensor:
+    def constraint_values(self: DataQueryEngine, query: Any, context: Any, params: Tensor) -> Tensor:
         return self.problem(params)[1].detach().to(params.dtype)
 
-    planting.setattr(DataAnswerer, "constraint_values", constraint_values)
+    planting.setattr(DataQueryEngine, "constraint_values", constraint_values)
 
 
 def unwritten(planting: Planting) -> None:

@@ -61,7 +61,7 @@ def test_a_client_that_got_another_number_pays_for_both_runs(tmp_path: Path):
     assert first["per_client_epsilon"] == second["per_client_epsilon"][::-1]
 
     # four answers about all rows of clinic b
-    exact = fp.privacy.accounting.gaussian.epsilon_of(4**0.5 / NOISE, DELTA)
+    exact = fp.privacy.accounting.gaussian.compute_epsilon(4**0.5 / NOISE, DELTA)
     together = accounted(tmp_path / "first", tmp_path / "second")
     assert together["epsilon"] >= exact
     assert together["epsilon"] == pytest.approx(exact, rel=1e-3)

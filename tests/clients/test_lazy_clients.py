@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.network.rounds import initial_state, run_rounds
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.ledger import Ledger
@@ -189,7 +189,7 @@ def test_its_result_is_in_the_one_model() -> None:
 def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], None]:
     clients = lazy(sizes=[SIZES[i % N] for i in range(n)], workers=1)
     population, streams, strategy = Population(clients), Randomness(3, 4), fp.fedavg(0.5, local_steps=2)
-    sums = ClippedSums(choose("auto", population.model, population.loss), n, population.device)
+    sums = ClippedSums(build_backend("auto", population.model, population.loss), n, population.device)
     oracle = data_oracle(population, sums, privacy, Ledger(Anything()), streams)
     progress = initial_state(strategy, population.params)
     return lambda: [None for _ in run_rounds(strategy, oracle, network, progress, streams, rounds=2)] and None

@@ -36,12 +36,12 @@ def config(tmp_path: Path, *overrides: str) -> Config:
 @pytest.mark.parametrize("privacy", ["clip.norm=l2", "{epsilon: 3, mechanism: laplace, clip: {norm: l1, bound: 1}}"])
 def test_a_plan_says_the_noise_that_the_run_has(privacy: str, tmp_path: Path):
     found = config(tmp_path, f"privacy{'=' if privacy[0] == '{' else '.'}{privacy}")
-    deviation = build(found).oracle.answerer.statistic_deviation(0).max()
+    deviation = build(found).oracle.engine.statistic_deviation(0).max()
     assert f"standard deviation {deviation:.3g} for" in " ".join(forecast(found).warnings)
 
 
 def test_a_beta_that_drowns_the_multipliers_is_told_by_plan_and_train(tmp_path: Path):
-    deviation = float(build(config(tmp_path)).oracle.answerer.statistic_deviation(0).max())
+    deviation = float(build(config(tmp_path)).oracle.engine.statistic_deviation(0).max())
     for factor, expected in ((0.9, 0), (1.1, 1)):
         found = config(tmp_path, f"strategy.beta={factor * 5 / 10 / deviation}")
         planned = [note for note in forecast(found).warnings if "drowns" in note]
@@ -70,7 +70,7 @@ def test_a_private_run_shows_its_worst_value_with_its_interval(tmp_path: Path):
     list(run)
     (folder / "result.json").write_text(json.dumps(run.result().to_json()))
     worst = float(run.progress.local.measured.max())
-    width = 1.96 * float(run.oracle.answerer.statistic_deviation(0).max()) / 2  # four measurements
+    width = 1.96 * float(run.oracle.engine.statistic_deviation(0).max()) / 2  # four measurements
     shown = Run.read(folder).rows()["worst constraint value"]
     assert shown.startswith(f"{worst:.3g} ± {width:.2g} (95 %; the largest of 3 noisy ones")
 
@@ -86,7 +86,7 @@ def test_the_suggested_share_has_the_least_noise_in_a_step(tmp_path: Path):
         values, gradient = run.plan.records[:2]
         dim, clip, fewest = run.population.dim, run.plan.privacy.clip.bound, int(run.population.shard.sizes.min())
         sensitivity = 2 * clip / fewest
-        of_values = 2 * float(run.oracle.answerer.statistic_deviation(0).max()) * clip
+        of_values = 2 * float(run.oracle.engine.statistic_deviation(0).max()) * clip
         noise[share] = dim * (gradient.noise_multiplier * sensitivity) ** 2 + of_values**2
         assert values.query == "statistic:constraints"
     best = min(noise, key=lambda share: noise[share])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpriv.forecast.pair_absences import RATIOS, compute_noise_with_absences, find_best_ratio
-from fedpriv.privacy.accounting.pairwise import complete
+from fedpriv.privacy.accounting.pairwise import compute_complete_exposure
 
 
 def test_with_nobody_absent_only_own_noise_is_left() -> None:
@@ -19,7 +19,7 @@ def test_with_nobody_absent_only_own_noise_is_left() -> None:
 
 def test_two_sites_by_hand() -> None:
     # both answer with probability .81, one with .18: then its pair's noise stays, and there is one row
-    own = complete(2, 2.0, 0)
+    own = compute_complete_exposure(2, 2.0, 0)
     by_hand = (0.81 * own / 2 + 0.18 * own * (1 + 4)) / 0.99
     assert compute_noise_with_absences(2, 2.0, 0, 0.1) == pytest.approx(math.sqrt(2 * by_hand))
 
@@ -28,7 +28,7 @@ def test_it_is_what_rows_with_noise_of_pairs_have() -> None:
     """Rows are drawn with the noise of each pair, sites leave, and the mean of the others is measured."""
     n, ratio, absent = 6, 2.0, 0.2
     random = np.random.default_rng(0)
-    own = math.sqrt(complete(n, ratio, 1))
+    own = math.sqrt(compute_complete_exposure(n, ratio, 1))
     means = []
     while len(means) < 20_000:
         shared = np.triu(random.normal(size=(n, n)) * ratio * own, 1)

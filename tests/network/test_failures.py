@@ -85,10 +85,10 @@ def test_a_node_that_vanishes_keeps_its_price_and_its_model() -> None:
 
 def _two_rounds(privacy: fp.Privacy) -> float:
     """Gaussian answers compose to one with mu = sqrt(2) / multiplier."""
-    from fedpriv.privacy.accounting.gaussian import epsilon_of
+    from fedpriv.privacy.accounting.gaussian import compute_epsilon
 
     assert privacy.noise_multiplier is not None
-    return epsilon_of(2**0.5 / privacy.noise_multiplier, privacy.delta)
+    return compute_epsilon(2**0.5 / privacy.noise_multiplier, privacy.delta)
 
 
 @given(st.integers(2, 9), st.integers(0, 99), st.sampled_from(sorted(mixing.MIXINGS.keys() - {"file"})), st.data())

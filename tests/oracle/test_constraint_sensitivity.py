@@ -73,8 +73,8 @@ def test_one_record_changes_each_release_by_at_most_its_sensitivity(relation: st
         w, pi = torch.tensor(point).expand(2, -1), torch.tensor(rng.random((2, 3)) * 3)
         one, two = training(x, y, relation, backend), training(swapped, labels, relation, backend)
         (c1, g1), (c2, g2) = answers(one, w, pi), answers(two, w, pi)
-        factors = one.oracle.answerer.constraints.factors(
-            one.oracle.answerer._sampled_factors(one.plan.privacy.sampling, torch.arange(2))
+        factors = one.oracle.engine.constraints.factors(
+            one.oracle.engine._sampled_factors(one.plan.privacy.sampling, torch.arange(2))
         )
         # back from constraint values to the sums that were released: the gap is the first, the class loss the third
         moved = torch.stack([c1[0, 0] - c2[0, 0], c1[0, 2] - c2[0, 2]]).norm()
@@ -141,7 +141,7 @@ def test_the_noise_has_the_declared_deviation() -> None:
         run.oracle.begin_round(t, torch.arange(2))
         draws.append(run.oracle.statistic(w, "constraints"))
     found = torch.stack(draws).std(0)
-    torch.testing.assert_close(found, run.oracle.answerer.statistic_deviation(0), rtol=0.15, atol=0)
+    torch.testing.assert_close(found, run.oracle.engine.statistic_deviation(0), rtol=0.15, atol=0)
 
 
 def test_the_deviation_of_a_drawn_batch_by_hand() -> None:
@@ -154,7 +154,7 @@ def test_the_deviation_of_a_drawn_batch_by_hand() -> None:
     run = fp.Training(clients, fp.private_al(), privacy, rounds=6, seed=0, secret_seed=0)
     expected = ((1 / 0.25 - 1) * 20) ** 0.5 * (BOUND / 2) / 8
     torch.testing.assert_close(
-        run.oracle.answerer.statistic_deviation(0), torch.full((1, 2), expected, dtype=torch.float64), rtol=1e-4, atol=0
+        run.oracle.engine.statistic_deviation(0), torch.full((1, 2), expected, dtype=torch.float64), rtol=1e-4, atol=0
     )
 
 
@@ -322,7 +322,7 @@ def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sam
     strategy = fp.private_al(runs + 1, measurements=1)
     training = fp.Training(clients, strategy, privacy, rounds=runs + 1, seed=0, secret_seed=1, compute=compute)
     oracle = training.oracle
-    truth = oracle.answerer.problem(w)[1].detach()[0, 0]
+    truth = oracle.engine.problem(w)[1].detach()[0, 0]
     inside = 0
     for t in range(runs):
         oracle.begin_round(t, torch.arange(1))
@@ -341,7 +341,7 @@ def test_no_bit_of_the_noise_tells_how_many_examples_a_client_has_that_declared_
         )
         privacy = fp.Privacy(epsilon=3.0, relation="add_remove")
         run = fp.Training([client], fp.private_al(), privacy, rounds=6, secret_seed=0)
-        return run.oracle.answerer.statistic_deviation(0).tolist()
+        return run.oracle.engine.statistic_deviation(0).tolist()
 
     declared = noise(20)
     assert all(noise(true_size) == declared for true_size in range(5, 40))

@@ -17,11 +17,11 @@ import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
 from fedpriv.distributed import threads
-from fedpriv.oracle.backends import BackendName, choose
+from fedpriv.oracle.backends import BackendName, build_backend
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.linear import LinearBackend
 from fedpriv.oracle.backends.per_example import PerExample
-from fedpriv.oracle.backends.threaded import InThreads, OneForLittle, in_threads
+from fedpriv.oracle.backends.threaded import SizeDependentBackend, ThreadedBackend, wrap_in_threads
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.record import Record
@@ -45,7 +45,7 @@ def network(*layers: nn.Module) -> nn.Module:
 
 def cut(name: BackendName, model: nn.Module) -> Backend:
     """A backend that takes few clients at once, so that there is work for several threads."""
-    return choose(name, model, nn.CrossEntropyLoss(), 150)
+    return build_backend(name, model, nn.CrossEntropyLoss(), 150)
 
 
 def world(model: nn.Module, *, alike: bool) -> tuple[Tensor, Batch]:
@@ -82,8 +82,8 @@ def test_threads_give_the_same_sums(name, clip: Clip | None, alike: bool) -> Non
     found = {}
     for count in (1, 2, 3):
         torch.set_num_threads(count)
-        backend = in_threads(cut(name, model))
-        assert isinstance(backend, InThreads)
+        backend = wrap_in_threads(cut(name, model))
+        assert isinstance(backend, ThreadedBackend)
         found[count] = backend.clipped_sum(params, batch, clip, params * 0.9)
         assert torch.get_num_threads() == count
     for count in (2, 3):
@@ -98,7 +98,7 @@ def test_largest_norms_too() -> None:
     torch.set_num_threads(2)
     backend = cut("vmap", model)
     torch.testing.assert_close(
-        in_threads(backend).largest_norm(params, batch, Clip(1.0)), backend.largest_norm(params, batch, Clip(1.0))
+        wrap_in_threads(backend).largest_norm(params, batch, Clip(1.0)), backend.largest_norm(params, batch, Clip(1.0))
     )
 
 
@@ -121,7 +121,7 @@ def test_two_threads_compute_at_once() -> None:
     model = network(Meeting())
     params, batch = world(model, alike=True)
     torch.set_num_threads(2)
-    in_threads(cut("ghost", model)).clipped_sum(params, batch, Clip(1.0))
+    wrap_in_threads(cut("ghost", model)).clipped_sum(params, batch, Clip(1.0))
     assert not Meeting.barrier.broken
 
 
@@ -131,7 +131,7 @@ def test_a_model_that_draws_is_computed_by_one_thread() -> None:
     found = []
     for count in (1, 2):
         torch.set_num_threads(count)
-        backend = in_threads(cut("vmap", model))
+        backend = wrap_in_threads(cut("vmap", model))
         for _ in range(2):
             torch.manual_seed(5)
             found.append(backend.clipped_sum(params, batch, Clip(0.5))[0])
@@ -155,7 +155,7 @@ def test_what_a_user_changes_in_the_model_is_seen_by_all_threads() -> None:
     found = []
     for count in (1, 2):
         torch.set_num_threads(count)
-        backend = in_threads(cut("ghost", model))
+        backend = wrap_in_threads(cut("ghost", model))
         for warmer.temperature in (1.0, 0.5):
             found.append(backend.clipped_sum(params, batch, None)[0])
     assert torch.equal(found[0].nan_to_num(), found[2].nan_to_num())
@@ -164,9 +164,9 @@ def test_what_a_user_changes_in_the_model_is_seen_by_all_threads() -> None:
 
 
 def test_linear_models_are_not_cut() -> None:
-    backend = choose("auto", nn.Linear(3, 2), nn.CrossEntropyLoss())
-    assert isinstance(in_threads(backend), OneForLittle)
-    assert isinstance(in_threads(backend, insist=True), LinearBackend)
+    backend = build_backend("auto", nn.Linear(3, 2), nn.CrossEntropyLoss())
+    assert isinstance(wrap_in_threads(backend), SizeDependentBackend)
+    assert isinstance(wrap_in_threads(backend, insist=True), LinearBackend)
 
 
 def test_threads_compute_as_the_one_that_waits_for_them() -> None:
@@ -256,9 +256,9 @@ def test_too_few_blocks_for_threads_are_shared_only_where_they_are_much_work(
     batch = replace(batch, inputs=batch.inputs.repeat(1, 1, 1, copies, copies))
     monkeypatch.setattr(PerExample, "clients_per_block", lambda *_: CLIENTS)
     monkeypatch.setattr(PerExample, "clipped_sum", lambda *_: (seen.append(torch.get_num_threads()), params.sum(1)))
-    backend = choose("ghost", model, nn.CrossEntropyLoss())
+    backend = build_backend("ghost", model, nn.CrossEntropyLoss())
     torch.set_num_threads(3)
-    in_threads(backend, insist=insist).clipped_sum(params, batch, Clip(0.5))
+    wrap_in_threads(backend, insist=insist).clipped_sum(params, batch, Clip(0.5))
     assert seen == [expected]
     assert torch.get_num_threads() == 3, "the others keep their threads"
 
@@ -271,7 +271,7 @@ def test_much_work_of_many_parameters_is_shared(monkeypatch: pytest.MonkeyPatch)
     batch = Batch(torch.arange(1), torch.randn(1, 500, 2000), torch.zeros(1, 500).long(), mask)
     monkeypatch.setattr(PerExample, "clipped_sum", lambda *_: (seen.append(torch.get_num_threads()), params.sum(1)))
     torch.set_num_threads(2)
-    backend = in_threads(choose("ghost", model, nn.CrossEntropyLoss()))
+    backend = wrap_in_threads(build_backend("ghost", model, nn.CrossEntropyLoss()))
     for chosen in (batch, batch.piece(slice(0, 1), slice(0, 100))):
         backend.clipped_sum(params, chosen, Clip(0.5))
     assert seen == [2, 1]

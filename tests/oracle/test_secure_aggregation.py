@@ -88,7 +88,7 @@ def test_secure_aggregation_answers_once_a_round_at_what_was_received() -> None:
     oracle.gradient(params)
     with pytest.raises(fp.PrivacyError, match="second answer"):
         oracle.gradient(params)
-    assert len(oracle.answerer.ledger.records) == 1
+    assert len(oracle.engine.ledger.records) == 1
 
 
 def test_several_local_steps_do_not_fit_secure_aggregation_of_gradients() -> None:
@@ -104,4 +104,4 @@ def test_too_few_participants_release_nothing(cohort: list[int], unit: Literal["
     oracle.begin_round(0, torch.tensor(cohort, dtype=torch.long), params)
     with pytest.raises(fp.PrivacyError, match=f"{len(cohort)} participants, fewer than min_honest = 3"):
         oracle.gradient(params)
-    assert len(oracle.answerer.ledger.records) == 0
+    assert len(oracle.engine.ledger.records) == 0

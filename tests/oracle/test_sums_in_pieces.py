@@ -15,7 +15,7 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.network.rounds import initial_state, run_rounds, server_view
 from fedpriv.oracle import data_query_engine
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.ledger import Ledger
@@ -53,7 +53,7 @@ class Run:
         model = nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width))
         clients = fp.lazy_clients(model, nn.CrossEntropyLoss(), load, [2] * n, workers=1)
         population = Population(clients, dtype=torch.float64)
-        sums = ClippedSums(choose("auto", population.model, population.loss), n, population.device)
+        sums = ClippedSums(build_backend("auto", population.model, population.loss), n, population.device)
         self.ledger, self.dim, self._streams = Ledger(Anything()), population.dim, Randomness(3, 4)
         oracle = data_oracle(population, sums, privacy, self.ledger, self._streams)
         network = fp.Star(n)

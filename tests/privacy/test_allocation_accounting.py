@@ -151,7 +151,7 @@ def test_another_library_has_bounds_that_overlap(batches: int, noise: float, epo
 @pytest.mark.parametrize("epochs", [1, 7, 100])
 @pytest.mark.parametrize("delta", [1e-3, 1e-10])
 def test_one_batch_is_the_gaussian_mechanism(noise: float, epochs: int, delta: float):
-    exact = gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
+    exact = gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
     found = epsilon_bounds(1, noise, epochs, delta)
     assert found.upper == pytest.approx(exact, rel=1e-12)
     assert found.lower <= exact
@@ -161,7 +161,7 @@ def test_one_batch_is_the_gaussian_mechanism(noise: float, epochs: int, delta: f
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10])
 def test_numeric_laws_enclose_the_gaussian_mechanism(noise: float, epochs: int, delta: float):
     """Without the closed form, which `epsilon_bounds` would take."""
-    exact = gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
+    exact = gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
     lower, upper = (
         allocation._ratio_of_epochs(1, noise, epochs, side, 0.01).epsilon(delta) for side in ("lower", "upper")
     )
@@ -187,7 +187,7 @@ def test_numeric_laws_enclose_the_gaussian_mechanism(noise: float, epochs: int, 
 def test_bounds_differ_by_at_most_one_per_cent(batches: int, noise: float, epochs: int, delta: float):
     found = epsilon_bounds(batches, noise, epochs, delta)
     assert 0 < found.lower <= found.upper <= 1.01 * found.lower * (1 + 1e-3)
-    assert found.upper <= gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
+    assert found.upper <= gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
 
 
 def test_a_finer_accuracy_is_met_when_asked():
@@ -206,8 +206,8 @@ def test_a_thousand_batches_and_twenty_epochs_take_at_most_five_seconds():
 @pytest.mark.parametrize("noise", [0.05, 1e-3, 1e3])
 def test_extreme_noise_has_an_upper_bound(noise: float):
     found = epsilon_bounds(100, noise, 10, 1e-5)
-    assert 0 <= found.lower <= found.upper <= gaussian.epsilon_of(math.sqrt(10) / noise, 1e-5)
-    assert replace_epsilon(100, noise, 10, 1e-5) <= gaussian.epsilon_of(2 * math.sqrt(10) / noise, 1e-5)
+    assert 0 <= found.lower <= found.upper <= gaussian.compute_epsilon(math.sqrt(10) / noise, 1e-5)
+    assert replace_epsilon(100, noise, 10, 1e-5) <= gaussian.compute_epsilon(2 * math.sqrt(10) / noise, 1e-5)
     deltas = delta_bounds(100, noise, 10, 3.0)
     assert 0 <= deltas.lower <= deltas.upper <= 1
 
@@ -282,13 +282,13 @@ def test_a_replaced_example_costs_no_more_than_the_bound(batches: int, noise: fl
 
     found = sampled(batches, noise, epochs, 100_000, draw, 4)
     assert found.mean() - 4 * found.std() / math.sqrt(len(found)) <= 1e-3
-    assert epsilon <= gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, 1e-3)
+    assert epsilon <= gaussian.compute_epsilon(2 * math.sqrt(epochs) / noise, 1e-3)
     assert epsilon >= epsilon_bounds(batches, noise, epochs, 1e-3).lower  # a content that moves nothing is allowed
 
 
 def test_replacing_is_about_twice_removing_where_amplification_is_strong():
     assert replace_epsilon(1000, 1.0, 20, 1e-5) < 2.3 * epsilon_bounds(1000, 1.0, 20, 1e-5).upper
-    assert replace_epsilon(1, 1.0, 1, 1e-5) == gaussian.epsilon_of(2.0, 1e-5)
+    assert replace_epsilon(1, 1.0, 1, 1e-5) == gaussian.compute_epsilon(2.0, 1e-5)
 
 
 def tiny(side: Side, seed: int) -> Ratio:

@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accounting import bounds, gaussian, pld, rdp
-from fedpriv.privacy.accounting.events import Event, cost_of, histories
+from fedpriv.privacy.accounting.events import Event, compute_cost, group_histories
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
@@ -30,7 +30,7 @@ def test_sampled_divergences_match_the_binomial_formula(
     law: Literal["gaussian", "laplace"], noise: float, rate: float
 ) -> None:
     """Mironov, Talwar, Zhang 2019, for integer orders."""
-    found = rdp.renyi(Event(law, noise, "poisson", rate))
+    found = rdp.compute_divergences(Event(law, noise, "poisson", rate))
     for order in (2, 5, 16):
         k = np.arange(order + 1)
         if law == "gaussian":
@@ -71,7 +71,7 @@ def test_bounds_of_a_replaced_record_match_direct_integration(noise: float, rate
     order = rdp.ORDERS[13]
     seen = q > 1e-150  # beyond, powers of the densities leave the range of floats
     divergence = math.log(np.trapezoid(p[seen] ** order * q[seen] ** (1 - order), x[seen])) / (order - 1)
-    assert rdp.renyi(event)[13] == pytest.approx(divergence, rel=1e-4)
+    assert rdp.compute_divergences(event)[13] == pytest.approx(divergence, rel=1e-4)
 
 
 @pytest.mark.parametrize("noise", [0.4, 1.0, 5.0])
@@ -108,8 +108,8 @@ def test_a_few_answers_that_rarely_hold_a_record_have_a_tight_epsilon(rounds: in
         total = fftconvolve(total, one)
     values = (np.arange(len(total)) + lowest) * 1e-4
     true = brentq(lambda e: float(np.maximum(1 - np.exp(e - values), 0) @ total) - DELTA, 0, 3)
-    assert true <= bounds.tight({event: rounds}, DELTA)["pld"] * 1.001
-    assert bounds.tight({event: rounds}, DELTA)["pld"] <= true * 1.01
+    assert true <= bounds.compute_tight_epsilons({event: rounds}, DELTA)["pld"] * 1.001
+    assert bounds.compute_tight_epsilons({event: rounds}, DELTA)["pld"] <= true * 1.01
 
 
 def test_bounds_match_those_of_opacus() -> None:
@@ -144,5 +144,5 @@ def test_a_run_of_dp_sgd_costs_what_opacus_says(sigma: float, rate: float, round
         for _ in range(rounds):
             accountant.step(noise_multiplier=sigma, sample_rate=rate)
     assert spent.epsilon == pytest.approx(theirs["PRVAccountant"].get_epsilon(DELTA, eps_error=0.002), abs=0.01)
-    [(_, history)] = histories(Counter(cost_of(record, 1) for record in training.ledger.records), 1)
+    [(_, history)] = group_histories(Counter(compute_cost(record, 1) for record in training.ledger.records), 1)
     assert rdp_epsilon(history) == pytest.approx(theirs["RDPAccountant"].get_epsilon(DELTA), abs=0.01)

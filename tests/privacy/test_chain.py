@@ -107,7 +107,7 @@ def test_a_resumed_ledger_continues_its_chain_without_a_torn_last_line(path: Pat
 
 def test_facts_are_linked_whatever_their_layout() -> None:
     facts = {"b": 1.5, "a": [1e-5, "inf"], "seconds": 3.0}
-    made = chain.linked(facts, "f" * 64)
+    made = chain.with_chain(facts, "f" * 64)
     # as anybody can hash it: names in order, without spaces, without the clock
     by_hand = hashlib.sha256(b"f" * 64 + b'{"a":[1e-05,"inf"],"b":1.5}').hexdigest()
     assert made["chain"] == by_hand

@@ -16,8 +16,8 @@ from torch import Tensor
 
 import fedpriv as fp
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.gaussian import epsilon_of
-from fedpriv.privacy.correlated import sensitivity
+from fedpriv.privacy.accounting.gaussian import compute_epsilon
+from fedpriv.privacy.correlated import compute_sensitivity
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrices import Matrix
 from fedpriv.privacy.mechanisms import Gaussian, add_noise
@@ -91,7 +91,9 @@ def test_each_round_costs_what_the_leading_block_of_the_matrix_costs(
     factor, multiplier = noise.factor(ROUNDS, 4), training.plan.privacy.noise_multiplier
     assert multiplier is not None
     for rounds, epsilon in enumerate(told, start=1):
-        assert epsilon == pytest.approx(epsilon_of(sensitivity(factor, rounds, 4) / multiplier, 1e-5), rel=1e-9)
+        assert epsilon == pytest.approx(
+            compute_epsilon(compute_sensitivity(factor, rounds, 4) / multiplier, 1e-5), rel=1e-9
+        )
     assert told[-1] == pytest.approx(training.result().spent.epsilon, rel=1e-12) == pytest.approx(4.0, rel=1e-4)
     assert told[-1] <= 4.0
     assert "replace_one(same slots)" in str(training.result().spent)
@@ -105,7 +107,7 @@ def test_cyclic_batches_with_independent_noise_cost_their_rounds_only() -> None:
     """Slot 0 of 4 is the batch of 3 rounds among 10."""
     training = training_of(fp.Privacy(noise_multiplier=2.0, sampling=fp.Cyclic(4)))
     list(training)
-    assert training.result().spent.epsilon == pytest.approx(epsilon_of(math.sqrt(3) / 2, 1e-5), rel=1e-9)
+    assert training.result().spent.epsilon == pytest.approx(compute_epsilon(math.sqrt(3) / 2, 1e-5), rel=1e-9)
 
 
 def test_the_relation_says_how_far_one_unit_moves_an_answer() -> None:
@@ -120,8 +122,8 @@ def test_every_example_takes_part_in_its_rounds_only() -> None:
     training = training_of()
     seen: dict[int, list[tuple[int, ...]]] = {}
     for t in range(8):
-        training.oracle.answerer._sampler.begin_round(t, torch.arange(4))
-        chosen = training.oracle.answerer._sampler._draw_batches(fp.Cyclic(4), 0, torch.arange(4))
+        training.oracle.engine._sampler.begin_round(t, torch.arange(4))
+        chosen = training.oracle.engine._sampler._draw_batches(fp.Cyclic(4), 0, torch.arange(4))
         starts = np.concatenate([[0], chosen.counts.cumsum()])
         for client in range(4):
             seen.setdefault(client, []).append(tuple(chosen.positions[starts[client] : starts[client + 1]].tolist()))
@@ -166,7 +168,7 @@ def test_cohorts_in_turns_share_the_noise_of_all_clients(trust: fp.Central, tmp_
     list(training)
     factor, multiplier = fp.BSR(2).factor(ROUNDS, 2), training.plan.privacy.noise_multiplier
     assert multiplier is not None
-    expected = epsilon_of(sensitivity(factor, ROUNDS, 2) / multiplier, 1e-5)
+    expected = compute_epsilon(compute_sensitivity(factor, ROUNDS, 2) / multiplier, 1e-5)
     assert training.result().spent.epsilon == pytest.approx(expected, rel=1e-9)
     assert all(r.clients is None and r.time is not None and r.time.slot == r.round % 2 for r in training.ledger.records)
     assert not findings(RunFiles.read(tmp_path))

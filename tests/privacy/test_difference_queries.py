@@ -48,7 +48,7 @@ def test_a_difference_moves_within_its_own_bound_and_its_noise_follows(unit, giv
         change = first.gradient_difference(params, anchor, given) - second.gradient_difference(params, anchor, given)
         assert change[[0, 2]].abs().max() == 0
         moves.append(float(change[VICTIM].norm()))
-        record = first.answerer.ledger.records[0]
+        record = first.engine.ledger.records[0]
         assert (record.query, record.bound) == ("gradient_difference", effective * (1 + ROUNDING))
         assert record.noise_multiplier == 1e-3
     allowed = row_sensitivity(effective, unit)
@@ -69,7 +69,7 @@ def test_an_anchor_is_not_sampled_and_is_priced_so():
     oracle = oracle_of(digits_of(SIZES), privacy)
     oracle.full_gradient(start_rows(3))
     oracle.gradient(start_rows(3))
-    full, drawn = oracle.answerer.ledger.records
+    full, drawn = oracle.engine.ledger.records
     assert (full.sampling, full.rate, drawn.sampling, drawn.rate) == ("full", 1.0, "poisson", 0.3)
 
 
@@ -116,7 +116,7 @@ def test_the_price_of_rare_draws_agrees_with_the_exact_gaussian_when_every_draw_
     from fedpriv.privacy.accounting import gaussian
 
     assert claims.erm._epsilon_of_known_draws(0.3, 7, 1.0, 1e-5) == pytest.approx(
-        gaussian.epsilon_of(0.3 * math.sqrt(7), 1e-5), rel=1e-6
+        gaussian.compute_epsilon(0.3 * math.sqrt(7), 1e-5), rel=1e-6
     )
 
 

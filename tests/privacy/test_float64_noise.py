@@ -20,7 +20,7 @@ from fedpriv.privacy import mechanisms
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.accounting.events import Event, PrivacyCost
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, to_plain
-from fedpriv.privacy.budget_shares import shares_of, spent_by
+from fedpriv.privacy.budget_shares import compute_shares, compute_spending
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger import Ledger
@@ -166,5 +166,5 @@ def test_a_budget_of_an_earlier_version_claims_no_exact_rounding() -> None:
     charges = to_plain({PrivacyCost(None, (Event("gaussian", 2.0),)): 3})
     for noted, rounding in ((None, True), ((), False), (("noise of Opacus",), True)):
         line = Reserved("noise", "run", "now", 2, "local", None, charges, noted)
-        shares = shares_of(BudgetLines(terms, (line,), "", 0))
-        assert str(spent_by([*shares.values()], terms)).endswith(", rounding=float64)") == rounding
+        shares = compute_shares(BudgetLines(terms, (line,), "", 0))
+        assert str(compute_spending([*shares.values()], terms)).endswith(", rounding=float64)") == rounding

@@ -37,21 +37,23 @@ def test_a_row_says_what_draws_are(name: Any) -> None:
     for answers in (1, 2, 8):
         means = draws.reshape(-1, answers).mean(1)
         assert (np.abs(means) <= reach / math.sqrt(answers)).mean() >= 0.945
-    assert math.isfinite(rdp.pure(Event(name, 2.0))) == law.pure
+    assert math.isfinite(rdp.compute_pure_epsilon(Event(name, 2.0))) == law.pure
 
 
 def test_a_law_without_a_curve_has_no_price() -> None:
     unheard: Any = "unheard of"
     with pytest.raises(KeyError):
-        bounds.quick({Event(unheard, 1.0): 3}, 1e-5)
+        bounds.compute_quick_epsilons({Event(unheard, 1.0): 3}, 1e-5)
 
 
 def test_a_law_with_a_curve_alone_is_priced_without_amplification(monkeypatch: pytest.MonkeyPatch) -> None:
     """How far its tails reach is not known, so sampling makes it no cheaper, and there is no loss distribution."""
     new: Any = "new"
     monkeypatch.setattr(rdp, "_CURVES", rdp._CURVES | {new: rdp._CURVES["laplace"]})
-    rdp.renyi.cache_clear()
-    plain, sampled = (bounds.tight({Event(new, 2.0, *how): 3}, 1e-5) for how in ((), ("poisson", 0.01)))
+    rdp.compute_divergences.cache_clear()
+    plain, sampled = (
+        bounds.compute_tight_epsilons({Event(new, 2.0, *how): 3}, 1e-5) for how in ((), ("poisson", 0.01))
+    )
     assert sampled == plain
     assert plain["pure"] == plain["pld"] == math.inf
-    assert plain["rdp"] == bounds.quick({Event("laplace", 2.0): 3}, 1e-5)["rdp"]
+    assert plain["rdp"] == bounds.compute_quick_epsilons({Event("laplace", 2.0): 3}, 1e-5)["rdp"]

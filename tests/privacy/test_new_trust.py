@@ -12,7 +12,7 @@ from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.network.local import CyclicCohort, Star
 from fedpriv.planning.compatibility import check
 from fedpriv.planning.correlated_rounds import with_matrix
-from fedpriv.privacy.adversaries import ADVERSARIES, view
+from fedpriv.privacy.adversaries import ADVERSARIES, compute_view
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release import release_scheme
@@ -77,7 +77,7 @@ def test_new_trust_with_correlated_noise_raises(sums_only: bool):
 @pytest.mark.parametrize("adversary", ADVERSARIES)
 def test_record_of_new_trust_has_no_adversary(adversary: str):
     with pytest.raises(LedgerError, match="adversary"):
-        view([record_with("local_shuffled")], N_CLIENTS, adversary, 1)
+        compute_view([record_with("local_shuffled")], N_CLIENTS, adversary, 1)
 
 
 def test_statement_of_new_trust_raises():
@@ -93,6 +93,6 @@ def test_each_trust_has_scheme_adversaries_and_sentences(trust: Trust):
     scheme = release_scheme(privacy, [10] * N_CLIENTS)
     assert scheme.sums_only == trust.sums_only
     record = record_with(privacy.trusted)
-    assert all(view([record], N_CLIENTS, adversary, 1).assumes for adversary in ADVERSARIES)
+    assert all(compute_view([record], N_CLIENTS, adversary, 1).assumes for adversary in ADVERSARIES)
     assert len(simulated_trust([RunCost("run", [record], N_CLIENTS)])) == 2
     assert simulated_trust([RunCost("run", [replace(record, trust=f"{trust}+no_power_cut")], N_CLIENTS)])

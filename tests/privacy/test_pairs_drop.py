@@ -15,7 +15,7 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.forecast.pairs import forecast_pairs
 from fedpriv.models import SoftmaxRegression
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.planning.plan import make_plan
@@ -31,7 +31,7 @@ N, FEATURES, RATIO = 5, 2000, 3.0
 RING = ((0, 1), (1, 2), (2, 3), (3, 4), (0, 4))
 TRUST = Pairwise(1, RATIO, Links(RING))
 MULTIPLIER = 2.0
-OWN = MULTIPLIER * math.sqrt(price.exposure(TRUST.pairs(N), None, N))
+OWN = MULTIPLIER * math.sqrt(price.compute_exposure(TRUST.pairs(N), None, N))
 RANDOM = Randomness(0, 7)
 
 
@@ -41,7 +41,7 @@ def answer(trust: Trust, multiplier: float, cohort: list[int]) -> tuple[Tensor, 
     data = [TensorDataset(torch.randn(8, FEATURES, generator=draw), torch.arange(8) % 2) for _ in range(N)]
     population = Population(fp.make_clients(SoftmaxRegression(FEATURES, 2), nn.CrossEntropyLoss(), data))
     privacy = replace(PRIVACY, epsilon=None, noise_multiplier=multiplier, trust=trust, sampling=fp.FullBatch())
-    sums = ClippedSums(choose("auto", population.model, population.loss), N, population.device)
+    sums = ClippedSums(build_backend("auto", population.model, population.loss), N, population.device)
     ledger = Ledger(Accountant(N, privacy.delta))
     oracle = data_oracle(population, sums, privacy, ledger, RANDOM)
     oracle.begin_round(0, torch.tensor(cohort))
@@ -89,7 +89,7 @@ def test_in_a_simulated_outage_nobody_adds_noise_for_who_is_away() -> None:
     """Away before the round began: only pairs that both take part add noise, and the mean has none of it."""
     here = [0, 1, 3, 4]
     paired, own = answer(TRUST, MULTIPLIER, here)
-    exposed = math.sqrt(price.exposure(TRUST.pairs(N), here, N))
+    exposed = math.sqrt(price.compute_exposure(TRUST.pairs(N), here, N))
     assert own == pytest.approx(MULTIPLIER * exposed * PRIVACY.sensitivity / 8)
     plain, _ = answer(fp.Local(), MULTIPLIER * exposed, here)
     assert float((paired.mean(0) - plain.mean(0)).abs().max()) < 1e-5 * own

@@ -15,7 +15,7 @@ from pairs_over_time import PRIVACY, RING, TRUST, N, Zeros
 import fedpriv as fp
 from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant, account
@@ -125,7 +125,7 @@ def test_secrets_that_pairs_agreed_on_are_refused_for_noise_over_time() -> None:
 
     def oracle(privacy: fp.Privacy, pair_secrets: Randomness | None) -> Any:
         sums = ClippedSums(
-            choose("linear", training.population.model, training.population.loss), N, torch.device("cpu")
+            build_backend("linear", training.population.model, training.population.loss), N, torch.device("cpu")
         )
         ledger = Ledger(Accountant(N, privacy.delta))
         return data_oracle(
@@ -135,5 +135,5 @@ def test_secrets_that_pairs_agreed_on_are_refused_for_noise_over_time() -> None:
     with pytest.raises(ConfigError, match=r"privacy\.noise = 'over time': noise shared by pairs is new in every"):
         oracle(over_time, secrets)
     # either of them alone is an oracle
-    assert oracle(over_time, None).answerer.excluded == frozenset()
-    assert oracle(replace(over_time, noise=fp.Independent()), secrets).answerer.excluded == frozenset()
+    assert oracle(over_time, None).engine.excluded == frozenset()
+    assert oracle(replace(over_time, noise=fp.Independent()), secrets).engine.excluded == frozenset()

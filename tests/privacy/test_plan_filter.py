@@ -16,7 +16,7 @@ from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.privacy.accounting import pld
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.calibration import calibrate
-from fedpriv.privacy.accounting.events import History, cost_of
+from fedpriv.privacy.accounting.events import History, compute_cost
 from fedpriv.privacy.accounting.milestones import Milestones
 from fedpriv.privacy.accounting.plan_filter import PlanFilter, UnplannedRelease, covers
 from fedpriv.privacy.record import Record
@@ -117,7 +117,7 @@ def test_a_release_for_all_covers_each_of_them_and_one_for_some_no_others() -> N
 
 
 def _cost(release: Record) -> Any:
-    return cost_of(release, 2)
+    return compute_cost(release, 2)
 
 
 # --- the limit --------------------------------------------------------------------------------------------------------

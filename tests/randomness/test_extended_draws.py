@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedpriv.privacy.real_noise import WeightedDraws, extended_sum
+from fedpriv.privacy.real_noise import WeightedDraws, compute_extended_sum
 from fedpriv.randomness import extended_draws, normal_rows
 from fedpriv.randomness.extended_draws import extended_normals
 from fedpriv.randomness.real_draws import LeadingBits, box_muller, real_normal, words_of_normal
@@ -71,7 +71,7 @@ def test_sums_are_as_near_as_their_bounds_say() -> None:
     rng = np.random.default_rng(4)
     for count in (1, 7, 700):
         weights = rng.normal(size=count).astype(np.longdouble) * 10.0 ** rng.integers(-9, 3, size=count)
-        total, error = extended_sum(WeightedDraws(KEYS[:count], weights), SIZE, 77)
+        total, error = compute_extended_sum(WeightedDraws(KEYS[:count], weights), SIZE, 77)
         with mpmath.workprec(300):
             terms = [
                 exact(weight) * +mpmath.mpf(real_normal(key, SIZE, 77, 2)[0])

@@ -36,7 +36,7 @@ def done(*words: str) -> str:
 
 def gaussians(count: int, one: float = 3.0) -> str:
     """Epsilon of so many runs without sampling together."""
-    return round_up(gaussian.epsilon_of(count**0.5 * gaussian.ratio_of(one, DELTA), DELTA))
+    return round_up(gaussian.compute_epsilon(count**0.5 * gaussian.compute_ratio(one, DELTA), DELTA))
 
 
 def priced(*words: str) -> dict[tuple[str, str], float]:

@@ -42,9 +42,9 @@ def test_the_page_of_a_site_answers_the_ten_questions(trained: Party):
     text, plan = page_of(trained, "east"), trained.proposal
     spent = trained.sites[1].spent()
     head = LedgerFile.read(trained.folder / "east" / "runs" / _run(trained, "east") / "ledger.jsonl").head(4)
-    mu = gaussian.ratio_of(spent.epsilon, 1e-5)
+    mu = gaussian.compute_ratio(spent.epsilon, 1e-5)
     assert counted_without_fedpriv(text) == pytest.approx(spent.epsilon, rel=0.01)
-    twice, ten = (gaussian.epsilon_of(factor * mu, 1e-5) for factor in (2**0.5, 10))
+    twice, ten = (gaussian.compute_epsilon(factor * mu, 1e-5) for factor in (2**0.5, 10))
     check_answers(
         text,
         {

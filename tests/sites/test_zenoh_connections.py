@@ -188,8 +188,8 @@ server, site, address = sys.argv[1:]
 with printing_log(sys.stderr), logging_refusals():
     print("before")
     with (
-        open_link(Link(keys(server), 1000, listen=[address], answerers={"north": ["x"]})),
-        open_link(Link(keys(site), 1000, connect=[address], askers={"coordinator": ["x"]})),
+        open_link(Link(keys(server), 1000, listen=[address], repliers={"north": ["x"]})),
+        open_link(Link(keys(site), 1000, connect=[address], requesters={"coordinator": ["x"]})),
     ):
         time.sleep(2)
     print("after")

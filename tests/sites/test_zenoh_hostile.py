@@ -83,7 +83,7 @@ def test_a_site_of_another_authority_is_not_heard(made: Star, tmp_path: Path) ->
             tmp_path / "forged",
             connect=made.address,
             answers={made.key(NORTH): lambda data: (data, b"")},
-            askers={"coordinator": [made.key(NORTH)]},
+            requesters={"coordinator": [made.key(NORTH)]},
         ),
     ):
         assert transport.wait_for_all(2) == [*NAMES]
@@ -160,7 +160,7 @@ def test_a_second_certificate_in_a_sites_name_does_not_answer_for_it(
         tmp_path / "second",
         connect=made.address,
         answers={made.key(NORTH): forge},
-        askers={"coordinator": [made.key(NORTH)]},
+        requesters={"coordinator": [made.key(NORTH)]},
     )
     with made.server(wait=5) as transport, forger:
         until(lambda: transport._is_connected(NORTH), "nobody offers to answer")  # a link alone is not yet an offer
@@ -185,7 +185,7 @@ def test_an_old_reply_is_no_reply_to_a_new_question(made: Star) -> None:
         made.folder / "north" / "tls",
         connect=made.address,
         answers={made.key(NORTH): lambda _: old[0]},
-        askers={"coordinator": [made.key(NORTH)]},
+        requesters={"coordinator": [made.key(NORTH)]},
     )
     with made.server(wait=5) as transport, again:
         until(lambda: transport.ask({NORTH: first}) == {NORTH: reply}, "the reply to the same question is heard")
@@ -210,7 +210,7 @@ def test_messages_that_are_too_long_are_dropped_while_they_arrive(made: Star) ->
         made.folder / "north" / "tls",
         connect=made.address,
         answers={north: lambda data: (long, Signer(its_key, None, north).sign_reply(data, long))},
-        askers={"coordinator": [north]},
+        requesters={"coordinator": [north]},
     )
     with made.server(wait=1) as transport:
         with long_reply:
@@ -265,7 +265,7 @@ def test_an_expired_certificate_is_refused_on_both_sides(made: Star, tmp_path: P
         made.serve(NORTH)
     with (
         made.server(wait=2) as transport,
-        stranger(keys, connect=made.address, askers={"coordinator": [made.key(NORTH)]}),
+        stranger(keys, connect=made.address, requesters={"coordinator": [made.key(NORTH)]}),
     ):
         time.sleep(1)
         assert not linked(transport._session)

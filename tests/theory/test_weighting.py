@@ -189,7 +189,7 @@ def test_a_plan_counts_the_gradients_of_each_example() -> None:
     oracle, params = recording_oracle(fp.Privacy(noise_multiplier=1.0), SIZES), torch.zeros(3, 2)
     oracle.begin_round(0, torch.arange(3))
     oracle.gradient(params)
-    assert oracle.answerer.evaluations == [sum(SIZES)]
+    assert oracle.engine.evaluations == [sum(SIZES)]
     oracle.begin_round(1, torch.arange(3))
     oracle.gradient_difference(params, params)
-    assert oracle.answerer.evaluations == [sum(SIZES), 2 * sum(SIZES)]
+    assert oracle.engine.evaluations == [sum(SIZES), 2 * sum(SIZES)]

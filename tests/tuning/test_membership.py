@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.accounting.gaussian import ratio_of
+from fedpriv.privacy.accounting.gaussian import compute_ratio
 from fedpriv.tuning.membership import detection_at, right_guesses
 
 DELTA = 1e-5
@@ -29,7 +29,7 @@ def test_the_best_attack_on_randomised_response_reaches_the_bound(epsilon: float
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
 def test_no_test_against_gaussian_noise_does_better(epsilon: float):
-    shift = ratio_of(epsilon, DELTA)
+    shift = compute_ratio(epsilon, DELTA)
     for threshold in np.linspace(-4, 8, 200):
         false_alarms, found = norm.sf(threshold), norm.sf(threshold - shift)
         assert found <= detection_at(float(false_alarms), epsilon, DELTA) + 1e-12

@@ -27,8 +27,8 @@ from fedpriv.tuning.statement import search_statement
 def test_the_price_is_that_of_all_answers_and_all_scores():
     """Three runs of epsilon 3 and three scores, Gaussian and unsampled."""
     price = search(score_noise=10.0).price
-    mu2 = 3 * (gaussian.ratio_of(3.0, 1e-5) ** 2 + 1 / 10**2)
-    assert price.spent.epsilon == pytest.approx(gaussian.epsilon_of(mu2**0.5, 1e-5), rel=1e-3)
+    mu2 = 3 * (gaussian.compute_ratio(3.0, 1e-5) ** 2 + 1 / 10**2)
+    assert price.spent.epsilon == pytest.approx(gaussian.compute_epsilon(mu2**0.5, 1e-5), rel=1e-3)
     assert price.one_trial.epsilon > search().price.one_trial.epsilon
 
 

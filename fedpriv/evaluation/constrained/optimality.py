@@ -13,7 +13,7 @@ from fedpriv.distributed.mesh import Mesh
 from fedpriv.evaluation.verdict import Verdict, judge_exact_values
 from fedpriv.network.rounds import TrainState
 from fedpriv.network.sharding import gather_rows
-from fedpriv.oracle.data_query_engine import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
@@ -124,7 +124,7 @@ def exact_report(
 
 
 def private_report(
-    progress: TrainState, oracle: Oracle[DataAnswerer], local: Measured, mesh: Mesh, shard: ClientShard
+    progress: TrainState, oracle: Oracle[DataQueryEngine], local: Measured, mesh: Mesh, shard: ClientShard
 ) -> dict[str, Any]:
     """Returns fields of `result.json` for a private run, from releases only: constraint estimates and their noise.
 
@@ -162,7 +162,7 @@ def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Ver
 
 
 def round_metrics(
-    oracle: Oracle[DataAnswerer], local: HasMultipliers, mesh: Mesh, shard: ClientShard
+    oracle: Oracle[DataQueryEngine], local: HasMultipliers, mesh: Mesh, shard: ClientShard
 ) -> dict[str, float]:
     """Returns the largest multiplier after a round and, of noisy constraint values, the largest violation.
 
@@ -175,11 +175,11 @@ def round_metrics(
     return values
 
 
-def compute_half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:
+def compute_half_width(oracle: Oracle[DataQueryEngine], round_index: int, repeats: int) -> Tensor:
     """Returns the half-width `[n, m]` of a 95 % interval for the mean of `repeats` constraint values (public)."""
     return (
         NOISE_DISTRIBUTIONS[oracle.privacy.mechanism.name].within_95
-        * oracle.answerer.statistic_deviation(round_index)
+        * oracle.engine.statistic_deviation(round_index)
         / repeats**0.5
     )
 

@@ -99,7 +99,7 @@ class Functional:
 
     def example_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
         """Returns the loss of one example, passed as a batch of one: `[...], [...] -> []`."""
-        return self.loss_alone(self.outputs(params, alone(x)), y)
+        return self.loss_alone(self.outputs(params, add_batch_dimension(x)), y)
 
     def mean_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
         """Returns the mean loss of an example's views, each a batch of one: `[views, ...], [views, ...] -> []`."""
@@ -108,12 +108,12 @@ class Functional:
     def loss_alone(self, outputs: Any, y: Nested) -> Tensor:  # noqa: ANN401
         """Returns the loss of one example, from the outputs for a batch of one and its target `[...]`."""
         if self.form is not None and isinstance(outputs, Tensor):
-            return self.form.losses(outputs, alone(y)).reshape(())
-        return self.loss(outputs, alone(y)).reshape(())
+            return self.form.losses(outputs, add_batch_dimension(y)).reshape(())
+        return self.loss(outputs, add_batch_dimension(y)).reshape(())
 
     def scores_or_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
         """Returns the outputs of one example if they are one tensor, else its loss; for use in vmap."""
-        outputs = self.outputs(params, alone(x))
+        outputs = self.outputs(params, add_batch_dimension(x))
         if isinstance(outputs, Tensor):
             return (outputs.squeeze(0), ())
         return ((), self.loss_alone(outputs, y))
@@ -231,7 +231,7 @@ def _table(module: nn.Module | None, path: Sequence[str], key: str) -> dict[str,
     return module._buffers  # noqa: SLF001
 
 
-def alone(example: Nested) -> Nested:
+def add_batch_dimension(example: Nested) -> Nested:
     """Returns one example as a batch of one: `[...] -> [1, ...]`."""
     return map_tree(lambda values: values.unsqueeze(0), example)
 

@@ -14,7 +14,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
 from fedpriv.models.nested import Nested, map_tree
-from fedpriv.oracle.backends.factors import Gradients, add_all, joint_norms
+from fedpriv.oracle.backends.factors import Gradients, add_all, compute_joint_norms
 from fedpriv.oracle.backends.functional import Functional, are_finite, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
 from fedpriv.oracle.backends.padding import PaddedEmbedding
@@ -143,7 +143,7 @@ class PerExample(ABC):
                     if part.weights is not None:
                         gradient = gradient.times(part.weights)
                     gradients[index] = gradient.settled(norm.norm)
-                yield part_rows, gradients, joint_norms(gradients, norm, on_cpu=is_on_cpu(params)), part.mask
+                yield part_rows, gradients, compute_joint_norms(gradients, norm, on_cpu=is_on_cpu(params)), part.mask
                 gradients.clear()  # frees the memory for the next piece even if the caller still holds the list
 
     def _differences(
@@ -279,7 +279,7 @@ class PerExample(ABC):
         return (self._functional.batch_losses(params, x, y) * mask).sum()
 
 
-def in_cache(size: int, mebibytes: int = 16) -> int:
+def count_cached_examples(size: int, mebibytes: int = 16) -> int:
     """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about this many mebibytes."""
     return min(max((mebibytes << 20) // max(size, 1), 4), _MAX_EXAMPLES)
 

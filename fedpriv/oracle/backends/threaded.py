@@ -26,7 +26,7 @@ Tensors = tuple[Tensor, ...]
 _WORTH_SHARING = 2 * 10**7
 
 
-def in_threads(backend: Backend, *, insist: bool = False) -> Backend:
+def wrap_in_threads(backend: Backend, *, insist: bool = False) -> Backend:
     """Wraps the backend in threads if that is faster; others cache whole batches' norms or are slow on purpose.
 
     Args:
@@ -34,13 +34,13 @@ def in_threads(backend: Backend, *, insist: bool = False) -> Backend:
         insist: True if the user has set the number of threads; otherwise little work uses one thread.
     """
     if isinstance(backend, PerExample):
-        return InThreads(backend, insist=insist)
+        return ThreadedBackend(backend, insist=insist)
     if isinstance(backend, LinearBackend) and not insist:
-        return OneForLittle(backend)
+        return SizeDependentBackend(backend)
     return backend
 
 
-class OneForLittle:
+class SizeDependentBackend:
     """Computes a linear model's sums with one of torch's threads if the work is too little for several.
 
     For linear models the number of multiplications is known: one for each example and parameter.
@@ -71,7 +71,7 @@ class OneForLittle:
             return self._backend.largest_norm(params, batch, norm)
 
 
-class InThreads:
+class ThreadedBackend:
     """Computes a backend's sums with as many threads as torch may use; each thread computes some of the clients.
 
     Threads process the blocks into which the backend splits its work, so the number of threads changes no bit of a sum.

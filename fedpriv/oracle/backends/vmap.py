@@ -9,7 +9,7 @@ from fedpriv.models.batching import vmap
 from fedpriv.models.nested import Nested, first_leaf, map_tree
 from fedpriv.oracle.backends.factors import Dense, Gradients
 from fedpriv.oracle.backends.functional import is_one_row
-from fedpriv.oracle.backends.per_example import PerExample, in_cache
+from fedpriv.oracle.backends.per_example import PerExample, count_cached_examples
 from fedpriv.privacy.clipping import NormName
 
 
@@ -26,7 +26,7 @@ class VmapBackend(PerExample):
     """
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
-        return max(in_cache(params.shape[1] * params.element_size()) // views, 1)
+        return max(count_cached_examples(params.shape[1] * params.element_size()) // views, 1)
 
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         cells = first_leaf(x).shape[:2]

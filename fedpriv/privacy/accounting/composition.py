@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.continuity import Continuity
-from fedpriv.privacy.accounting.epochs import EpochCharges, numbered_costs
-from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
+from fedpriv.privacy.accounting.epochs import EpochCharges, index_costs
+from fedpriv.privacy.accounting.events import PrivacyCost, compute_cost, group_histories
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record_table import RecordTable
 
@@ -46,7 +46,7 @@ class Composition:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: see `due`.
         """
-        return self.due(record, cost_of(record, self._n_clients))
+        return self.due(record, compute_cost(record, self._n_clients))
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
         """Returns the added cost of a record, given its cost alone.
@@ -89,21 +89,21 @@ class Composition:
             self._reasons[record.non_private or "a query result without noise"] = None
 
     def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
-        """Returns the added cost of each of several future records, as `numbered_costs`; they are not counted."""
-        return numbered_costs(coming, self._n_clients, self._epochs)
+        """Returns the added cost of each of several future records, as `index_costs`; they are not counted."""
+        return index_costs(coming, self._n_clients, self._epochs)
 
     def spent(self, delta: float) -> PrivacySpent:
         """Returns a tight upper bound on the cost of all records together, with the conditions under which it holds."""
         groups = [
-            (bounds.quick(history, delta), clients, history)
-            for clients, history in histories(self.charges, self._n_clients)
+            (bounds.compute_quick_epsilons(history, delta), clients, history)
+            for clients, history in group_histories(self.charges, self._n_clients)
         ]
         priced = dict[int, tuple[float, str]]()
         # tight bounds are slow: only the histories that cost most by the quick bound get one
         by_quick_bound = sorted(groups, key=lambda group: -min(group[0].values()))
         for rank, (quick_bounds, clients, history) in enumerate(by_quick_bound):
             if rank < bounds.MOST_TIGHT:
-                epsilons = bounds.tight(history, delta)
+                epsilons = bounds.compute_tight_epsilons(history, delta)
             else:
                 epsilons = quick_bounds
             name = min(epsilons, key=lambda key: epsilons[key])

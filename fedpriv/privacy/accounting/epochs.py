@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import PrivacyError
-from fedpriv.privacy.accounting.events import FREE, PrivacyCost, cost_of, covers
+from fedpriv.privacy.accounting.events import FREE, PrivacyCost, compute_cost, covers
 from fedpriv.privacy.record_table import RecordTable
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class EpochCharges:
 
         Args:
             record: The record.
-            cost: Its cost alone, as `cost_of` returns it: with random allocation, the cost of its whole epoch.
+            cost: Its cost alone, as `compute_cost` returns it: with random allocation, the cost of its whole epoch.
 
         Returns:
             The cost; nothing if the record belongs to an epoch that was charged.
@@ -88,16 +88,16 @@ class EpochCharges:
         charged.rounds.add(record.round)
 
     def charge(self, records: Iterable[Record], n_clients: int) -> list[PrivacyCost]:
-        """Charges the epochs of several records, and returns the cost of each record; see `costs_of`."""
+        """Charges the epochs of several records, and returns the cost of each record; see `compute_costs`."""
         costs = list[PrivacyCost]()
         for record in records:
-            cost = cost_of(record, n_clients)
+            cost = compute_cost(record, n_clients)
             costs.append(self.due(record, cost))
             self.take(record, cost)
         return costs
 
 
-def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
+def compute_costs(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
     """Returns the cost of each of several records, every epoch of random allocation charged with its first record.
 
     Args:
@@ -106,7 +106,7 @@ def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | 
         charged: The epochs that were charged before; none by default. Not changed.
 
     Raises:
-        ConfigError: see `cost_of`.
+        ConfigError: see `compute_cost`.
         PrivacyError: the noise of an epoch changes.
     """
     if charged is None:
@@ -116,7 +116,7 @@ def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | 
     return epochs.charge(records, n_clients)
 
 
-def numbered_costs(
+def index_costs(
     records: Sequence[Record], n_clients: int, charged: EpochCharges | None = None
 ) -> tuple[list[PrivacyCost], Sequence[int]]:
     """Returns the distinct costs of records, and which of them each record has; for a plan in little time and memory.
@@ -124,15 +124,15 @@ def numbered_costs(
     Args:
         records: The records.
         n_clients: Number of clients.
-        charged: See `costs_of`.
+        charged: See `compute_costs`.
 
     Raises:
-        ConfigError, PrivacyError: see `costs_of`.
+        ConfigError, PrivacyError: see `compute_costs`.
     """
     if isinstance(records, RecordTable) and records.is_priced_by_kind:
-        return [cost_of(kind, n_clients) for kind in records.kinds], records.numbers
+        return [compute_cost(kind, n_clients) for kind in records.kinds], records.numbers
     numbers = dict[PrivacyCost, int]()
-    in_order = array("l", (numbers.setdefault(c, len(numbers)) for c in costs_of(records, n_clients, charged)))
+    in_order = array("l", (numbers.setdefault(c, len(numbers)) for c in compute_costs(records, n_clients, charged)))
     return list(numbers), in_order
 
 
@@ -140,9 +140,9 @@ def count_costs(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCos
     """Returns the distinct costs of records, with the number of records that have each.
 
     Raises:
-        ConfigError, PrivacyError: see `costs_of`.
+        ConfigError, PrivacyError: see `compute_costs`.
     """
-    costs, numbers = numbered_costs(records, n_clients)
+    costs, numbers = index_costs(records, n_clients)
     counts = Counter[PrivacyCost]()
     for number, count in Counter(numbers).items():
         counts[costs[number]] += count

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedpriv.privacy.accounting import bounds
-from fedpriv.privacy.accounting.epochs import EpochCharges, numbered_costs
-from fedpriv.privacy.accounting.events import histories
+from fedpriv.privacy.accounting.epochs import EpochCharges, index_costs
+from fedpriv.privacy.accounting.events import group_histories
 from fedpriv.privacy.record_table import RecordTable
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Milestones:
         charged = EpochCharges()
         self._counted_costs = Counter(charged.charge(released, n_clients))
         table = RecordTable.of(plan)
-        self._costs, self._numbers = numbered_costs(table, n_clients, charged)
+        self._costs, self._numbers = index_costs(table, n_clients, charged)
         self._plan_rounds = table.rounds
         self._rounds = max((*self._plan_rounds[-1:], *(record.round for record in released)), default=-1) + 1
         levels = {event for cost in (*self._counted_costs, *self._costs) for event in cost.events}
@@ -61,7 +61,9 @@ class Milestones:
             for number, count in Counter(self._numbers[self._n_counted : end]).items():
                 self._counted_costs[self._costs[number]] += count
             self._n_counted = max(self._n_counted, end)
-            groups = histories(self._counted_costs, self._n_clients)
+            groups = group_histories(self._counted_costs, self._n_clients)
             is_rough = mark < self._rounds
-            self._epsilons[mark] = bounds.largest([history for _, history in groups], self._delta, rough=is_rough)
+            self._epsilons[mark] = bounds.compute_largest_epsilon(
+                [history for _, history in groups], self._delta, rough=is_rough
+            )
         return self._epsilons[mark]

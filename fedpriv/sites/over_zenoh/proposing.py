@@ -79,10 +79,10 @@ def offer_over_zenoh(plan: FederationPlan, listen: Sequence[str], keys: Path, wa
     coordinator = plan.document.coordinator
     if coordinator is None:
         raise ConfigError("plan", plan.fingerprint, "names no certificates, but proposals need TLS")
-    answerers = {
+    repliers = {
         card.certificate.common_name: [proposal_key(card.name)] for card in plan.cards if card.certificate is not None
     }
-    link = Link(credentials_in(keys, coordinator), PROPOSAL_LIMIT, listen=listen, answerers=answerers)
+    link = Link(credentials_in(keys, coordinator), PROPOSAL_LIMIT, listen=listen, repliers=repliers)
     with open_link(link) as session:
         return offer(_OverLink(session, [card.name for card in plan.cards], wait), plan)
 

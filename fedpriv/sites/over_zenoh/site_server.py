@@ -118,21 +118,21 @@ class SiteServer:
         """
         site = self._site
         plans = [_plan(proposal, site.card.name, self._private_key) for proposal in proposals]
-        askers: dict[str, list[str]] = {}
+        requesters: dict[str, list[str]] = {}
         for proposal, plan in zip(proposals, plans, strict=True):
             coordinator = proposal.document.coordinator
             if coordinator is not None:
-                askers.setdefault(coordinator.common_name, []).append(plan.key)
+                requesters.setdefault(coordinator.common_name, []).append(plan.key)
         limits = [message_limit(site.terms(plan.hash)) for plan in plans]
         for name in proposers:
-            askers.setdefault(name, []).append(proposal_key(site.card.name))
+            requesters.setdefault(name, []).append(proposal_key(site.card.name))
             limits.append(PROPOSAL_LIMIT)
         with self._lock:
             if self._is_closed.is_set():
                 return
-            session = open_link(Link(self._credentials, max(limits), connect=self._connect, askers=askers))
+            session = open_link(Link(self._credentials, max(limits), connect=self._connect, requesters=requesters))
             self._sessions.append(session)
-        self._watch.expect(session, askers)
+        self._watch.expect(session, requesters)
         for plan in plans:
             self._start(self._serve, [session, plan], f"plan {plan.hash[:8]}")
         if proposers:
