@@ -32,10 +32,10 @@ from fedpriv.strategies import (
     PenaltyRate,
     RateOrInfinite,
     Strategy,
+    choose_output,
     evaluate_rate,
     evaluate_rate_or_infinite,
     flatten_parameters,
-    last_or_average,
 )
 
 
@@ -311,7 +311,7 @@ def inexact_admm(
         name = "iadmm_prox"
     else:
         name = "iadmm_trust"
-    return Strategy(local, AdmmServer(), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step
+    return Strategy(local, AdmmServer(), choose_output(average), name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step
 
 
 NAMES = {

@@ -40,12 +40,12 @@ from fedpriv.strategies import (
     Solver,
     Strategy,
     Zero,
+    compute_gradient,
+    compute_largest,
+    compute_penalty,
+    compute_violations,
     flatten_parameters,
-    gradient,
-    largest,
-    penalty,
     update_multipliers,
-    violations,
 )
 
 INNER, ACCEPTED, START = 0.0, 1.0, 2.0
@@ -119,7 +119,7 @@ class AdmmBlock:
         def merit(u: Tensor) -> Tensor:
             objective, values = oracle.exact(u)
             proximal = (u - state.anchor).square().sum(1) / (2 * (n + 1) * beta)
-            return objective + penalty(mu, values, beta, oracle.equality) + proximal
+            return objective + compute_penalty(mu, values, beta, oracle.equality) + proximal
 
         return merit
 
@@ -162,7 +162,7 @@ class AdmmBlock:
         equality = oracle.equality
         raised_multipliers = update_multipliers(old, values, self.outer.beta, equality)
         slack = (raised_multipliers * values).where(~equality, 0.0)
-        worst = [largest(v) for v in (violations(values, equality), slack, raised_multipliers - old)]
+        worst = [compute_largest(v) for v in (compute_violations(values, equality), slack, raised_multipliers - old)]
         return raised_multipliers, torch.stack([objective, *worst], 1)
 
 
@@ -333,7 +333,7 @@ def proximal_al(
 
 def _gradient_at(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
     """Returns gradients at the received point, `[n, dim]`; raises if one is not finite."""
-    slope = gradient(merit, w)[1]
+    slope = compute_gradient(merit, w)[1]
     check_finite(slope, "gradient of objective and constraints")
     return slope
 

@@ -26,8 +26,8 @@ from fedpriv.strategies import (
     Sgd,
     StepSize,
     Strategy,
+    choose_output,
     evaluate_rate,
-    last_or_average,
 )
 
 
@@ -95,7 +95,7 @@ def decentralized_sgd(
         20
     """
     local = Descend(step_size, optimizer)
-    return Strategy(local, GossipAverage(), last_or_average(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser
+    return Strategy(local, GossipAverage(), choose_output(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser
 
 
 NAMES = {

@@ -39,9 +39,9 @@ from fedpriv.strategies import (
     Strategy,
     Weighting,
     advance_round,
+    choose_output,
     evaluate_rate,
     init_round_counter,
-    last_or_average,
 )
 
 
@@ -178,7 +178,7 @@ def scaffold(
         5
     """
     server = ControlVariates(learning_rate, local_steps, server_learning_rate, control_rate)
-    output = ReportModel(last_or_average(average))
+    output = ReportModel(choose_output(average))
     return Strategy(CorrectedSteps(learning_rate, local_steps, weighting), server, output, "scaffold")
 
 

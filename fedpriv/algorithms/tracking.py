@@ -42,8 +42,8 @@ from fedpriv.strategies import (
     RunInfo,
     StepSize,
     Strategy,
+    choose_output,
     evaluate_rate,
-    last_or_average,
 )
 
 
@@ -252,7 +252,7 @@ def gradient_tracking(
     if beta is None:
         beta = 0.1 / evaluate_rate(step_size, 1)
     local = ImplicitTracking(step_size, beta, gradient_at)
-    return Strategy(local, GossipAverage(), last_or_average(average), "gradient_tracking")
+    return Strategy(local, GossipAverage(), choose_output(average), "gradient_tracking")
 
 
 @validate_arguments("strategy")
@@ -278,7 +278,7 @@ def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average 
         20
     """
     local = TwoVariableTracking(step_size)
-    return Strategy(local, GossipPair(), FirstOfPair(last_or_average(average)), "gradient_tracking_pair")
+    return Strategy(local, GossipPair(), FirstOfPair(choose_output(average)), "gradient_tracking_pair")
 
 
 NAMES = {

@@ -15,8 +15,8 @@ from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import FedprivError, format_count
 from fedpriv.privacy import LedgerFile, RunCost, compose
 from fedpriv.privacy.accounting import round_up
-from fedpriv.reports.spending import spending_of
-from fedpriv.runs import RunFiles, config_in
+from fedpriv.reports.spending import compute_run_charge
+from fedpriv.runs import RunFiles, read_config
 
 NAME = "other runs"
 
@@ -87,7 +87,7 @@ def _without_copies(runs: Sequence[_Run]) -> list[_Run]:
 
 def _read(folder: Path) -> _Run:
     """Reads a run from its folder."""
-    return _Run(folder, named_data(config_in(folder)), LedgerFile.read(folder / "ledger.jsonl"))
+    return _Run(folder, named_data(read_config(folder)), LedgerFile.read(folder / "ledger.jsonl"))
 
 
 def named_data(config: dict[str, Any] | None) -> object:
@@ -133,7 +133,7 @@ def _combined_cost(subject: AuditTarget, audited: _Run | None, same: Sequence[_R
 
 def _read_cost(run: _Run) -> RunCost:
     files = RunFiles.read(run.folder)
-    return spending_of(files, recover_plan(files))
+    return compute_run_charge(files, recover_plan(files))
 
 
 def _read_delta(run: _Run) -> float:

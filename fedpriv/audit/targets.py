@@ -13,7 +13,7 @@ from fedpriv.config import Config, load_config
 from fedpriv.config.base import check
 from fedpriv.config.building import load_data, make_population, measurement_arguments
 from fedpriv.config.files import override
-from fedpriv.runs import config_file
+from fedpriv.runs import find_config_file
 from fedpriv.settings import plugins
 from fedpriv.strategies import Strategy
 
@@ -63,7 +63,7 @@ def target_from_folder(folder: Path) -> AuditTarget:
     Raises:
         FedprivError: If the folder has no configuration.
     """
-    return target_from_config(load_config(config_file(folder)), str(folder), folder)
+    return target_from_config(load_config(find_config_file(folder)), str(folder), folder)
 
 
 def target_from_strategy(reference: str, settings: Sequence[str]) -> AuditTarget:

@@ -32,7 +32,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.network import MESHES
 from fedpriv.oracle import BACKENDS
 from fedpriv.privacy import MECHANISMS
-from fedpriv.settings import Bound, join_alternatives, nearest
+from fedpriv.settings import Bound, join_alternatives, suggest_nearest
 from fedpriv.strategies import Optimizer, Proximal
 
 SECTIONS: dict[str, type[Plugin]] = {
@@ -102,9 +102,9 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
         for title, options in _forms(kind, name)
     }
     if not matches:
-        suggestion = nearest(name, {*names_by_kind, *chain(*names_by_kind.values())})
+        suggestion = suggest_nearest(name, {*names_by_kind, *chain(*names_by_kind.values())})
         if "did you mean" not in suggestion:
-            suggestion = nearest(name, names_by_kind)
+            suggestion = suggest_nearest(name, names_by_kind)
         raise ConfigError("name", name, f"unknown{suggestion}")
     return matches
 

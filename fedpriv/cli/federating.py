@@ -168,7 +168,7 @@ def federate_plan(
     from fedpriv.privacy import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import PLAN_SECTIONS, propose
-    from fedpriv.sites.over_zenoh.certificates import planned_pin
+    from fedpriv.sites.over_zenoh.certificates import read_planned_pin
     from fedpriv.sites.peers.picture import draw_graph
     from fedpriv.sites.recording import CONFIG, PLAN
     from fedpriv.sites.resolved_plan import ResolvedPlan
@@ -186,7 +186,7 @@ def federate_plan(
     if keys is None:
         coordinator = None
     else:
-        coordinator = planned_pin(keys)
+        coordinator = read_planned_pin(keys)
     proposal = propose(loaded, descriptors, example, coordinator)
     with RunFolder.new(folder) as run_folder:
         run_folder.write(CONFIG, to_yaml(loaded).encode())

@@ -56,10 +56,10 @@ def site_peer(
     """Train, or resume, with the neighbours on a graph, without a server. One of each two neighbours connects."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.connection_file import ConnectionFile
-    from fedpriv.sites.operating import operating
-    from fedpriv.sites.operator_log import printing_log
+    from fedpriv.sites.operating import run_operator_services
+    from fedpriv.sites.operator_log import print_log
     from fedpriv.sites.over_zenoh.peers import PeersOverZenoh
-    from fedpriv.sites.over_zenoh.refusals import logging_refusals
+    from fedpriv.sites.over_zenoh.refusals import log_refused_connections
     from fedpriv.sites.peers.neighbours import Patience
     from fedpriv.sites.site import Site
 
@@ -77,7 +77,7 @@ def site_peer(
     if any(address.startswith("tls/") for address in addresses):
         keys = folder / TLS
     connections = ConnectionFile(folder)
-    with printing_log(sys.stderr), operating(running) as places, logging_refusals(), connections:
+    with print_log(sys.stderr), run_operator_services(running) as places, log_refused_connections(), connections:
         print_rows(places)
         transport = PeersOverZenoh(
             proposal,

@@ -83,11 +83,11 @@ def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
     from fedpriv.reports.spending import PlannedSpending, may_stay_unfinished
 
     plans = [recover_plan(run.files) if may_stay_unfinished(run.files) else PlannedSpending() for run in runs]
-    notes = comparison.notes(runs, plans)
+    notes = comparison.collect_notes(runs, plans)
     if as_json:
         print_json({"runs": [run.to_json() for run in runs], "notes": notes})
         return
-    for line in comparison.table(runs):
+    for line in comparison.format_table(runs):
         out.print(escape(line))
     for note in notes:
         out.print(f"[yellow]note:[/] {escape(note)}")

@@ -13,11 +13,11 @@ from fedpriv.config.files import load_config
 from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.network import Graph
-from fedpriv.reports.accounts import account_of
-from fedpriv.reports.html_report import html_report
+from fedpriv.reports.accounts import compute_account
+from fedpriv.reports.html_report import render_report
 from fedpriv.reports.report import Run
-from fedpriv.reports.run_statement import statement_of
-from fedpriv.runs import CONFIG_FILE, linked_graph
+from fedpriv.reports.run_statement import make_statement
+from fedpriv.runs import CONFIG_FILE, find_linked_graph
 from fedpriv.storage import write_whole
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def write_report(folders: Sequence[Path], path: Path, *, open_it: bool, as_json:
     with spinner_with_text("counting and drawing"):
         runs = [Run.read(folder) for folder in folders]
         plans = [recover_plan(run.files) for run in runs]
-        statement = statement_of(runs, account_of([run.files for run in runs], plans))
-        page = html_report(runs, statement, plans, _graph_of)
+        statement = make_statement(runs, compute_account([run.files for run in runs], plans))
+        page = render_report(runs, statement, plans, _graph_of)
     write_whole(path, page)
     if as_json:
         print_json({"report": str(path), "bytes": len(page), "runs": [str(folder) for folder in folders]})
@@ -60,7 +60,7 @@ def _graph_of(run: Run) -> Figure | None:
         return None
     try:
         if run.files.config is None:
-            network = linked_graph(run.config["network"])
+            network = find_linked_graph(run.config["network"])
         else:
             network = load_config(run.folder / CONFIG_FILE).network.build(n_clients)
     except FedprivError:

@@ -70,9 +70,9 @@ def read_title(path: Path) -> str:
 
 
 def _suggestion(name: str) -> str:
-    from fedpriv.settings import nearest  # imported here, since help and completion do not need it
+    from fedpriv.settings import suggest_nearest  # imported here, since help and completion do not need it
 
-    close = nearest(name, list_configs())
+    close = suggest_nearest(name, list_configs())
     if "did you mean" in close:
         return close
     return "; print all names with: fedpriv list configs"

@@ -10,10 +10,10 @@ import typer
 from fedpriv.cli.printing import print_json, print_rows, spinner_with_text
 from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import ConfigError
-from fedpriv.reports.accounts import account_of
-from fedpriv.reports.pages import WRITERS, markdown
+from fedpriv.reports.accounts import compute_account
+from fedpriv.reports.pages import WRITERS, render_markdown
 from fedpriv.reports.report import Run
-from fedpriv.reports.run_statement import statement_of
+from fedpriv.reports.run_statement import make_statement
 from fedpriv.reports.statement import Statement
 from fedpriv.sites.budget_picture import draw_site
 from fedpriv.sites.statement import is_site, site_statement
@@ -57,7 +57,7 @@ def write_statement(
     elif outputs:
         print_rows({"statement": page.summary, "written": ", ".join(map(str, outputs))})
     else:
-        typer.echo(markdown(page).decode())
+        typer.echo(render_markdown(page).decode())
 
 
 def _make_statement(folders: Sequence[Path], colluders: int, group: int) -> Statement:
@@ -75,7 +75,7 @@ def _make_statement(folders: Sequence[Path], colluders: int, group: int) -> Stat
             raise ConfigError("RUN", str(folder), f"is a {kind}, which has its own statement: name it alone")
         return make(folder, colluders=colluders, group=group)
     runs = [Run.read(folder) for folder in folders]
-    account = account_of(
+    account = compute_account(
         [run.files for run in runs], [recover_plan(run.files) for run in runs], colluders=colluders, group=group
     )
-    return statement_of(runs, account)
+    return make_statement(runs, account)

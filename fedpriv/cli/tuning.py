@@ -50,10 +50,10 @@ def run(
             "trials": settings.trials,
             "hidden": settings.hidden,
             "rests_on": price.rests_on,
-            "epsilon": strict_json.epsilon(price.spent.epsilon),
+            "epsilon": strict_json.encode_epsilon(price.spent.epsilon),
             "delta": price.spent.delta,
             "accountant": price.spent.accountant,
-            "one_trial": strict_json.epsilon(price.one_trial.epsilon),
+            "one_trial": strict_json.encode_epsilon(price.one_trial.epsilon),
         }
         if not as_json:
             _print_plan(search)

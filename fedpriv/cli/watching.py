@@ -16,7 +16,7 @@ from fedpriv.cli.printing import out
 from fedpriv.evaluation import metrics
 from fedpriv.planning import align_columns
 from fedpriv.privacy.accounting import round_up
-from fedpriv.runs import not_a_run, read_metrics, settings_in, settings_path
+from fedpriv.runs import find_settings_path, make_missing_run_error, read_metrics, read_settings
 
 _QUIET = 60.0  # seconds without a round after which a run is called quiet
 
@@ -42,7 +42,7 @@ class WatchedRun:
             now: Time in seconds of a monotonic clock.
         """
         rows = read_metrics(self.folder / "metrics.jsonl")
-        settings = settings_in(self.folder) or {}
+        settings = read_settings(self.folder) or {}
         if rows:
             last = rows[-1]
         else:
@@ -97,8 +97,8 @@ def watch(folders: Sequence[Path], every: float) -> None:
         FedprivError: If a folder holds no run.
     """
     for folder in folders:
-        if not settings_path(folder).exists():
-            raise not_a_run(folder, "config.yaml", "name the folder given as --out")
+        if not find_settings_path(folder).exists():
+            raise make_missing_run_error(folder, "config.yaml", "name the folder given as --out")
     runs = [WatchedRun(folder) for folder in folders]
     if not out.is_terminal:
         lines = [run.look(time.monotonic()) for run in runs]

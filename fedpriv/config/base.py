@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import example, nearest, plugins, suggest_similar, suggestion
+from fedpriv.settings import get_example, plugins, suggest_fix, suggest_nearest, suggest_similar
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -326,7 +326,7 @@ def _only(raw: object, names: Collection[str]) -> object:
 
 def _unknown(choice: str, choices: Collection[str]) -> str:
     """Returns the error for a word that is not one of the choices."""
-    close = nearest(choice, choices)
+    close = suggest_nearest(choice, choices)
     if "did you mean" in close:
         everything = f" (there are: {', '.join(sorted(choices))})"
     else:
@@ -370,7 +370,7 @@ def _translate(error: ErrorDetails, raw: Any, path: str, overrides: Collection[s
     if error["type"] == "unknown_field":  # the meaning of the name depends on its location
         place = field.rpartition(".")[0]
         language = "command line" if field in overrides else "yaml"
-        fix = suggestion(context["name"], context["value"], context["known"], language, place)
+        fix = suggest_fix(context["name"], context["value"], context["known"], language, place)
         return ConfigError(field, value, fix)
     if field in EXAMPLES and error["type"] in _ABSENT:
         return ConfigError(field, value, f"is required, e.g. {EXAMPLES[field]}")
@@ -403,7 +403,7 @@ _FIXES = {
 
 def _required(name: str) -> str:
     """Returns the error for a missing setting, with an example if it is a number: others are Python code."""
-    usual = example(name)
+    usual = get_example(name)
     is_plain = usual.replace(".", "").replace("-", "").replace("e", "").isdigit()
     if is_plain:
         return f"is required, e.g. {name}: {usual}"

@@ -28,7 +28,7 @@ from fedpriv.forecast.timing import time_round
 from fedpriv.forecast.warnings import collect_start_warnings
 from fedpriv.papers.recipe import Recipe
 from fedpriv.planning import GAP, FirstPart, Plan, RunSketch, not_covered, warn_of_missing_network
-from fedpriv.runs import Training, difference, settings_in_words
+from fedpriv.runs import Training, format_difference, format_settings
 from fedpriv.settings import validate_arguments
 from fedpriv.storage import RunFolder, strict_json
 from fedpriv.strategies import Strategy
@@ -99,9 +99,9 @@ def _check_extends(config: Config, folder: Path) -> None:
     longer = before.model_copy(update={"rounds": config.rounds, "privacy": privacy})
     if fingerprint(longer) == fingerprint(config):
         return
-    words_before = settings_in_words(config=strict_json.plain(longer.model_dump(mode="json", exclude={"log"})))
-    words = settings_in_words(config=strict_json.plain(config.model_dump(mode="json", exclude={"log"})))
-    differing = difference(words_before, words) or "the file of weights"
+    words_before = format_settings(config=strict_json.to_plain(longer.model_dump(mode="json", exclude={"log"})))
+    words = format_settings(config=strict_json.to_plain(config.model_dump(mode="json", exclude={"log"})))
+    differing = format_difference(words_before, words) or "the file of weights"
     raise FedprivError(
         f"{folder} has other settings ({differing}): a run that extends it may change only rounds, "
         "privacy.epsilon and privacy.noise_multiplier"

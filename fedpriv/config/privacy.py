@@ -78,7 +78,7 @@ class ScheduleChoice(Choice):
     def build(self) -> Schedule:
         """Builds the schedule."""
         if self.function:
-            return Custom(plugins.function_of_round(self.function, float, "privacy.schedule.function"))
+            return Custom(plugins.resolve_round_function(self.function, float, "privacy.schedule.function"))
         return self.geometric or Uniform()
 
 

@@ -46,7 +46,7 @@ class _OneSchedule(Section):
         ((name, value),) = self.chosen.items()
         if name in SCHEDULES:
             return value
-        return NamedFunction(value, plugins.function_of_round(value, float, "strategy.schedule.function"))
+        return NamedFunction(value, plugins.resolve_round_function(value, float, "strategy.schedule.function"))
 
 
 _FIELDS: Any = {name: (with_field_errors(kind) | None, None) for name, kind in SCHEDULES.items()}

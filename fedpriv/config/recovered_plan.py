@@ -11,7 +11,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.planning import FirstPart
 from fedpriv.privacy import Record
 from fedpriv.reports.spending import PlannedSpending, may_stay_unfinished
-from fedpriv.runs import PlannedReleases, RunFiles, fixed_data, settings_in_words
+from fedpriv.runs import PlannedReleases, RunFiles, describe_fixed_data, format_settings
 
 _LONGEST = 60  # characters of sizes in a checkpoint's text; longer texts are cut
 
@@ -60,9 +60,9 @@ def _remaining(files: RunFiles, config: Config | None, sizes: Sequence[int] | No
 
 def _are_sizes_of_run(sizes: Sequence[int], files: RunFiles) -> bool:
     """Returns True if the clients of the run had these numbers of examples; False if that is not on record."""
-    if fixed_data(files.config) is not None:
+    if describe_fixed_data(files.config) is not None:
         return True
     if files.checkpoint is None:
         return False
-    text = settings_in_words(sizes=list(sizes))["sizes"]
+    text = format_settings(sizes=list(sizes))["sizes"]
     return text == files.checkpoint.words.get("sizes") and len(text) < _LONGEST

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, TensorDataset
 from fedpriv.data.base import Split, extract_labels
 from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.models import load_weights
-from fedpriv.settings import Count, nearest, validate_arguments
+from fedpriv.settings import Count, suggest_nearest, validate_arguments
 
 _FIELD = "data.extractor"
 _DIFFERENCE = 1e-3  # of features of an example alone and among others, relative to their size: rounding is far below
@@ -181,7 +181,7 @@ def _output_of(network: nn.Module, layer: str) -> Network:
     layers = dict(network.named_modules())
     if layer not in layers:
         raise ConfigError(
-            f"{_FIELD}.layer", layer, f"the model has no such layer{nearest(layer, filter(None, layers))}"
+            f"{_FIELD}.layer", layer, f"the model has no such layer{suggest_nearest(layer, filter(None, layers))}"
         )
 
     def compute(inputs: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.models import Nested
-from fedpriv.settings import nearest, validate_arguments
+from fedpriv.settings import suggest_nearest, validate_arguments
 
 
 class NamedRows(Protocol):
@@ -64,7 +64,7 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
             raise DataError(f"row 0 is a {type(first).__name__}: rows must map columns to values, like a dict")
         for name in (*self._names, self.target):
             if name not in first:
-                raise ConfigError("column", name, f"does not exist in the rows{nearest(name, map(str, first))}")
+                raise ConfigError("column", name, f"does not exist in the rows{suggest_nearest(name, map(str, first))}")
 
     def __len__(self) -> int:
         """Number of rows."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv.errors import ConfigError, DataError, format_value, truncate
-from fedpriv.settings import nearest, validate_arguments
+from fedpriv.settings import suggest_nearest, validate_arguments
 
 if TYPE_CHECKING:  # frames come from users with pandas; it is not a dependency
     from pandas import DataFrame
@@ -190,7 +190,7 @@ class TableEncoder:
             fix = "is the label, and missing labels cannot be replaced: drop such rows"
             raise ConfigError(f"data.{setting}", name, fix)
         if name not in (*self._features, *self.categories):
-            fix = f"is in neither numbers nor categories{nearest(name, [*self._features, *self.categories])}"
+            fix = f"is in neither numbers nor categories{suggest_nearest(name, [*self._features, *self.categories])}"
             raise ConfigError(f"data.{setting}", name, fix)
 
     def _check_stand_in(self, name: str, value: float | str) -> None:
@@ -288,7 +288,9 @@ def check_columns(table: str, expected: Sequence[str], existing: Sequence[str]) 
     """
     for name in expected:
         if name not in existing:
-            raise ConfigError("data", name, f"{table} has no such column{nearest(name, filter(None, existing))}")
+            raise ConfigError(
+                "data", name, f"{table} has no such column{suggest_nearest(name, filter(None, existing))}"
+            )
         if list(existing).count(name) > 1:
             raise ConfigError("data", name, f"{table} has several columns of this name: rename all but one")
 

@@ -16,7 +16,7 @@ from fedpriv.evaluation import metrics
 from fedpriv.planning import align_columns
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.runs import Result, TrainOptions, curves, total, train
-from fedpriv.settings import Count, nearest, validate_arguments
+from fedpriv.settings import Count, suggest_nearest, validate_arguments
 from fedpriv.storage import COLORS, strict_json
 from fedpriv.strategies import Strategy
 
@@ -63,12 +63,12 @@ class Comparison:
             measured = [row.name for row in metrics.list_headline_metrics() if _values(results, row.name)]
             runs[name] = {
                 **{metric: _values(results, metric) for metric in measured},
-                "epsilon": [strict_json.epsilon(result.spent.epsilon) for result in results],
+                "epsilon": [strict_json.encode_epsilon(result.spent.epsilon) for result in results],
                 "rounds": [result.rounds for result in results],
             }
         together = None
         if self.spent is not None:
-            together = {"epsilon": strict_json.epsilon(self.spent.epsilon), "delta": self.spent.delta}
+            together = {"epsilon": strict_json.encode_epsilon(self.spent.epsilon), "delta": self.spent.delta}
         return {"settings": runs, "together": together}
 
     def plot(self, file: str | Path | None = None) -> Figure:
@@ -106,10 +106,10 @@ class Comparison:
         left.set_xlabel("round")
         right.set_xlabel("epsilon spent")
         left.set_ylabel(shown.title + (", %" if shown.percent else ""))
-        curves.legend_below(figure, left)
+        curves.draw_legend_below(figure, left)
         for axes in (left, right):
-            curves.tidy(axes)
-        return curves.saved(figure, file)
+            curves.tidy_axes(axes)
+        return curves.save_figure(figure, file)
 
     @property
     def _all(self) -> list[tuple[Result, ...]]:
@@ -186,7 +186,7 @@ def compare(
                 raise ConfigError(f"{owner}.{word}", arguments[word], "would be used by several runs: leave it out")
             if word not in _OPTIONS:
                 raise ConfigError(
-                    f"{owner}.{word}", arguments[word], f"is not an argument of train{nearest(word, _OPTIONS)}"
+                    f"{owner}.{word}", arguments[word], f"is not an argument of train{suggest_nearest(word, _OPTIONS)}"
                 )
     results: dict[str, tuple[Result, ...]] = {}
     for name, own in differing.items():

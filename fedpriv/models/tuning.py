@@ -9,7 +9,7 @@ from torch import nn
 
 from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import validate_arguments
-from fedpriv.settings.translations import nearest
+from fedpriv.settings.translations import suggest_nearest
 
 
 @validate_arguments("train_only")
@@ -51,5 +51,7 @@ def match_names(pattern: str, names: Collection[str], field: str) -> list[str]:
     matches = [name for name in names if fnmatchcase(name, pattern)]
     if not matches:
         prefixes = {f"{name.rpartition('.')[0]}.*" for name in names if "." in name}
-        raise ConfigError(field, pattern, f"matches no name in the model{nearest(pattern, {*names, *prefixes})}")
+        raise ConfigError(
+            field, pattern, f"matches no name in the model{suggest_nearest(pattern, {*names, *prefixes})}"
+        )
     return matches

@@ -15,7 +15,7 @@ from fedpriv.network.links import Directed, Undirected, nx
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings.checks import Count, Probability, Whole, validate_arguments
-from fedpriv.settings.plugins import Registry, RegistryEntry, function_of_round
+from fedpriv.settings.plugins import Registry, RegistryEntry, resolve_round_function
 
 _TYPICAL, _MOST = 500, 10_000  # rounds
 
@@ -297,7 +297,7 @@ def remove_absent_nodes(links: Undirected, outages: Sequence[Outage], round_inde
 
 def _function(function: str) -> Activity:
     """Returns the activity of a public function from rounds to links (pairs of nodes), named `package.module:name`."""
-    return LinkFunction(function_of_round(function, Iterable, "network.activity.function"))
+    return LinkFunction(resolve_round_function(function, Iterable, "network.activity.function"))
 
 
 ActivityEntry = RegistryEntry[Activity]

@@ -23,7 +23,7 @@ from fedpriv.network.topology import check_graph
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings import checks
 from fedpriv.settings.checks import Bound
-from fedpriv.storage.identity import parts
+from fedpriv.storage.identity import list_digest_parts
 
 _SPARSE_FROM = 256
 
@@ -327,7 +327,7 @@ def to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> lis
     return [torch.sparse_coo_tensor(indices, values, size, check_invariants=True).coalesce(), *others_moved]
 
 
-@parts.register(Graph)
+@list_digest_parts.register(Graph)
 def _settings(network: Graph) -> tuple[object, ...]:
     return network.settings
 

@@ -11,7 +11,7 @@ from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings.checks import Count, Probability, validate_arguments
-from fedpriv.storage.identity import parts
+from fedpriv.storage.identity import list_digest_parts
 
 
 @validate_arguments("network.cohort")
@@ -249,6 +249,6 @@ def _sum_over(rows: Tensor, count: float) -> Tensor:
     return rows.sum(0, keepdim=True) / count
 
 
-@parts.register(Star)
+@list_digest_parts.register(Star)
 def _settings(network: Star) -> tuple[object, ...]:
     return network.n_clients, network.cohort

@@ -16,7 +16,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
 from fedpriv.oracle.query import QueryBuilder
 from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Privacy
-from fedpriv.settings.translations import settings_called
+from fedpriv.settings.translations import find_settings_called
 from fedpriv.strategies.base import Strategy
 
 
@@ -32,7 +32,7 @@ def suggest_argument(word: str, value: object, arguments: Mapping[str, object]) 
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         return None
     size = _examples_a_client(arguments.get("clients"))
-    meant = {setting.parameter: setting for setting in settings_called(word)}
+    meant = {setting.parameter: setting for setting in find_settings_called(word)}
     if "rounds" in meant and "epochs" in meant["rounds"].also:
         return _rounds_for_epochs(value, size, arguments)
     if "batches" in meant and size is not None:

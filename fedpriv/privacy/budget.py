@@ -91,15 +91,15 @@ class Balance:
     holds: str
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the content of `fedpriv budget --json`; its `epsilon` is the spent one."""
+        """Returns the content of `fedpriv budget --json`; its `encode_epsilon` is the spent one."""
         return {
-            "epsilon": strict_json.epsilon(self.spent.epsilon),
+            "epsilon": strict_json.encode_epsilon(self.spent.epsilon),
             "trust": self.spent.trust,
             "accountant": self.spent.accountant,
             "float64_noise": list(self.spent.float64_noise),
             "left": self.left,
             "budget": asdict(self.terms),
-            "runs": [{**asdict(entry), "epsilon": strict_json.epsilon(entry.epsilon)} for entry in self.entries],
+            "runs": [{**asdict(entry), "epsilon": strict_json.encode_epsilon(entry.epsilon)} for entry in self.entries],
             "holds": self.holds,
         }
 

@@ -30,7 +30,7 @@ from fedpriv.privacy.real_noise import (
 )
 from fedpriv.randomness.extended_draws import Extended
 from fedpriv.randomness.keystream import NARROW
-from fedpriv.randomness.normal_rows import complete_rows
+from fedpriv.randomness.normal_rows import fill_undecided_rows
 from fedpriv.randomness.real_draws import Interval, real_normal
 from fedpriv.randomness.short_rows import BoundedRows
 from fedpriv.randomness.streams import Randomness
@@ -119,7 +119,7 @@ class CompleteRows:
         """See `RealNoise`."""
         keys = self.keys[rows]
         bounded = GaussianRows(keys, [1.0] * len(keys), self.dim, _LIMITS).approximate(slice(0, len(keys)))
-        return complete_rows(bounded, keys)
+        return fill_undecided_rows(bounded, keys)
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""

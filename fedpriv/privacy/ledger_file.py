@@ -49,7 +49,7 @@ class Header:
         run: Random name of the run, by which copies of its ledger are recognised; None in a site's ledger.
         n_clients: Number of clients of the run.
         delta: Delta of the run's privacy settings.
-        config: Digest of the run's `config.yaml` (`fedpriv.storage.identity.of_config`); None without that file.
+        config: Digest of the run's `config.yaml` (`fedpriv.storage.identity.digest_config`); None without that file.
         planned: Number of planned releases.
         secrets: The pairs of clients that share a secret; None without pairwise noise, or if all pairs do.
         factor: The matrix of noise that is correlated between rounds; None if the noise is independent.

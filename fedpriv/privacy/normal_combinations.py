@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpriv.privacy.real_noise import GaussianRows, WeightedDraws, add_intervals, multiply_interval
 from fedpriv.randomness.keystream import NARROW
-from fedpriv.randomness.normal_rows import complete_rows
+from fedpriv.randomness.normal_rows import fill_undecided_rows
 from fedpriv.randomness.real_draws import Interval, real_normal
 from fedpriv.randomness.short_rows import BoundedRows
 
@@ -75,7 +75,7 @@ class NormalCombinations:
         for key, rows in zip(self.keys, uses, strict=True):
             if not rows:
                 continue
-            draws = complete_rows(GaussianRows([key], [1.0], self.dim, _LIMITS).approximate(slice(0, 1)), [key])
+            draws = fill_undecided_rows(GaussianRows([key], [1.0], self.dim, _LIMITS).approximate(slice(0, 1)), [key])
             for row, weight in rows:
                 total[row].add_(torch.from_numpy(draws.draws[0]), alpha=weight)
             error, largest = max(error, float(draws.errors[0, 0])), max(largest, draws.largest)

@@ -10,19 +10,19 @@ from fedpriv.evaluation import format_first_rounds, list_headline_metrics
 from fedpriv.planning import align_columns
 from fedpriv.privacy import compose
 from fedpriv.privacy.accounting import round_up
-from fedpriv.reports.accounts import unfinished
+from fedpriv.reports.accounts import describe_unfinished
 from fedpriv.reports.report import Run
-from fedpriv.reports.spending import PlannedSpending, is_unfinished, spending_of
+from fedpriv.reports.spending import PlannedSpending, compute_run_charge, is_unfinished
 
 _PROMISE = ("unit", "relation", "trust", "delta")
 
 
-def table(runs: Sequence[Run]) -> list[str]:
-    """Formats `cells` as lines."""
-    return align_columns(cells(runs))
+def format_table(runs: Sequence[Run]) -> list[str]:
+    """Formats `make_cells` as lines."""
+    return align_columns(make_cells(runs))
 
 
-def cells(runs: Sequence[Run]) -> list[list[str]]:
+def make_cells(runs: Sequence[Run]) -> list[list[str]]:
     """Returns headings and one row for each run; epsilons are computed from the ledgers and rounded up."""
     rows = [_columns(run) for run in runs]
     for metric in list_headline_metrics():
@@ -31,7 +31,7 @@ def cells(runs: Sequence[Run]) -> list[list[str]]:
     return [list(rows[0]), *(list(row.values()) for row in rows)]
 
 
-def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[str]:
+def collect_notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[str]:
     """Returns warnings about the comparison, and the epsilon of all runs together.
 
     Args:
@@ -61,7 +61,7 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
         delta = math.fsum(price.delta for price in spent)
         plans = plans or [PlannedSpending()] * len(runs)
         try:
-            spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
+            spendings = [compute_run_charge(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
             whole = compose(spendings, min(price.delta for price in spent))
             prices = list(spent)
             counted = list[str]()
@@ -69,7 +69,7 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
                 if run.result is None:  # the table contains the values of its ledger
                     prices[number] = compose([spendings[number]], spent[number].delta)
                     if is_unfinished(run.files, plan):
-                        counted.append(unfinished(run.folder))
+                        counted.append(describe_unfinished(run.folder))
             total = math.fsum(price.epsilon for price in prices)
             basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
         except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, the sum does not hold either

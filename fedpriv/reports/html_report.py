@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting import round_up
 from fedpriv.reports import comparison, wording
-from fedpriv.reports.pages import render
+from fedpriv.reports.pages import render_template
 from fedpriv.reports.report import Run
 from fedpriv.reports.spending import PlannedSpending
 from fedpriv.reports.statement import Statement
@@ -75,7 +75,7 @@ class RunPart:
     settings: str
 
 
-def html_report(
+def render_report(
     runs: Sequence[Run],
     statement: Statement,
     plans: Sequence[PlannedSpending],
@@ -94,9 +94,9 @@ def html_report(
     notes = list[str]()
     if len(runs) > 1:
         overlay = _overlay(runs)
-        table = comparison.cells(runs)
-        notes = comparison.notes(runs, plans)
-    return render(
+        table = comparison.make_cells(runs)
+        notes = comparison.collect_notes(runs, plans)
+    return render_template(
         "report.html.jinja",
         title=_title(runs),
         statement=statement,
@@ -150,7 +150,7 @@ def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
     elif math.isinf(spent.epsilon):
         cards.append(("epsilon", "infinite", "not private"))
     else:
-        remark = f"delta={wording.small(spent.delta)}, {spent.relation}"
+        remark = f"delta={wording.format_small(spent.delta)}, {spent.relation}"
         cards.append(("epsilon", round_up(spent.epsilon), remark))
         unit = {"sample": "one example", "client": "one client"}[spent.unit]
         cards.append(("protected", unit, f"trust: {spent.trust}"))
@@ -220,9 +220,9 @@ def _overlay(runs: Sequence[Run]) -> Picture:
     bottom.set_ylabel("epsilon spent")
     bottom.set_xlabel("round")
     bottom.set_ylim(bottom=0)
-    curves.legend_below(figure, bottom)
+    curves.draw_legend_below(figure, bottom)
     for axes in (top, bottom):
-        curves.tidy(axes)
+        curves.tidy_axes(axes)
     figure.align_ylabels()
     names = ", ".join(run.folder.name for run in runs)
     return _picture(figure, f"Test metric and epsilon of {names} against rounds; infinite epsilons are left out")

@@ -17,10 +17,10 @@ from fedpriv.runs import (
     SETTINGS_FILE,
     IntegrityProblem,
     RunFiles,
-    column_of,
-    findings,
-    not_a_run,
-    why_no_more,
+    explain_fewer_rounds,
+    find_problems,
+    get_column,
+    make_missing_run_error,
 )
 from fedpriv.storage import CONFIG, strict_json, validate_fields
 
@@ -56,7 +56,7 @@ class Run:
             missing = "ledger.jsonl"
             if "ledger.jsonl" in names:
                 missing = CONFIG_FILE
-            raise not_a_run(folder, missing)
+            raise make_missing_run_error(folder, missing)
         files = RunFiles.read(folder)
         return Run(files, validate_fields(CONFIG, files.settings, files.settings_path, RESTORE))
 
@@ -78,7 +78,7 @@ class Run:
     @cached_property
     def findings(self) -> list[IntegrityProblem]:
         """Problems with the run's files; empty if they are unchanged since the run."""
-        return findings(self.files)
+        return find_problems(self.files)
 
     @property
     def integrity(self) -> str:
@@ -157,7 +157,7 @@ class Run:
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
         """Returns the rounds in which a metric was measured, and its values."""
-        return column_of(self.metrics, name)
+        return get_column(self.metrics, name)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the output of `fedpriv show --json`."""
@@ -167,7 +167,7 @@ class Run:
         checks = {"integrity": self.integrity, "findings": texts}
         epsilon = None
         if spent is not None:
-            epsilon = strict_json.epsilon(spent.epsilon)
+            epsilon = strict_json.encode_epsilon(spent.epsilon)
         if self.result is not None:
             per_client = None
             if spent is not None:
@@ -240,7 +240,7 @@ class Run:
         spent = self.spent
         if spent is None:
             return ""
-        return why_no_more(result["ended"], result["planned_rounds"], spent, result.get("status"))
+        return explain_fewer_rounds(result["ended"], result["planned_rounds"], spent, result.get("status"))
 
 
 def _number(value: float | str | None, form: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.errors import FedprivError
 from fedpriv.evaluation import metrics
-from fedpriv.reports.tags import scalars
+from fedpriv.reports.tags import list_scalars
 from fedpriv.reports.trackers import MLflow, WandB
 from fedpriv.runs import METRICS, MetricsFile, ProgressDisplay, RoundLines
 from fedpriv.settings import validate_arguments
@@ -102,7 +102,7 @@ class Csv:
     def write(self, report: RoundReport) -> None:
         """Appends one round, unless the file has it."""
         text = io.StringIO()
-        row = {"round": report.round, "epsilon": report.epsilon, **strict_json.plain(report.metrics)}
+        row = {"round": report.round, "epsilon": report.epsilon, **strict_json.to_plain(report.metrics)}
         csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
         self._lines.write(report, text.getvalue())
 
@@ -139,7 +139,7 @@ class TensorBoard:
 
     def write(self, report: RoundReport) -> None:
         """Adds one round."""
-        for tag, value in scalars(report.metrics, report.epsilon, report.target).items():
+        for tag, value in list_scalars(report.metrics, report.epsilon, report.target).items():
             self._writer.add_scalar(tag, value, report.round, self._opened)
         headline = next((row.name for row in metrics.list_headline_metrics() if row.name in report.metrics), None)
         if headline is not None:  # TensorBoard sorts groups by name, and opens the first ones only

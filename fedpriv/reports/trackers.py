@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.reports.tags import scalars
+from fedpriv.reports.tags import list_scalars
 from fedpriv.settings import validate_arguments
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class _Tracker(ABC):
 
     def write(self, report: RoundReport) -> None:
         """Adds the numbers of one round."""
-        self.add(report.round, scalars(report.metrics, report.epsilon, report.target))
+        self.add(report.round, list_scalars(report.metrics, report.epsilon, report.target))
 
     def add(self, round_number: int, values: Mapping[str, float]) -> None:
         """Adds numbers of one round by tag."""

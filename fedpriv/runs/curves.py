@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["SIZE", "draw", "draw_spent", "legend_below", "saved", "tidy"]
+__all__ = ["SIZE", "draw", "draw_legend_below", "draw_spent", "save_figure", "tidy_axes"]
 
 SIZE = 8.0, 6.2
 """Width and height in inches."""
@@ -61,7 +61,7 @@ class Curves(Protocol):
         ...
 
 
-def column_of(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+def get_column(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
     """Returns the rounds in which a metric was measured, and its values."""
     measured = [row for row in rows if row.get(name) is not None]
     return [row["round"] for row in measured], [float(row[name]) for row in measured]
@@ -90,7 +90,7 @@ def draw(run: Curves, figure: Figure) -> None:
         _draw_epsilon(bottom, run)
     bottom.set_xlabel("round")
     for axes in (top, *middle, bottom):
-        tidy(axes)
+        tidy_axes(axes)
     figure.align_ylabels()
     title = textwrap.wrap(run.title, _TITLE)
     privacy = textwrap.wrap(run.privacy, 112)
@@ -160,7 +160,7 @@ def _legend_above(axes: Axes) -> int:
     return -(-len(labels) // _COLUMNS)
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
+def draw_legend_below(figure: Figure, axes: Axes) -> None:
     """Draws the legend of a panel below all panels; long names are wrapped, and shorten no panel.
 
     Args:
@@ -242,7 +242,7 @@ def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
     )
 
 
-def saved(figure: Figure, file: str | Path | None) -> Figure:
+def save_figure(figure: Figure, file: str | Path | None) -> Figure:
     """Writes a figure to a file if one is named, prints its path on standard error, and returns the figure.
 
     Raises:
@@ -268,7 +268,7 @@ def saved(figure: Figure, file: str | Path | None) -> Figure:
     return figure
 
 
-def tidy(axes: Axes) -> None:
+def tidy_axes(axes: Axes) -> None:
     """Removes elements that distract from the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#B0B4B8")

@@ -22,7 +22,7 @@ _PLAIN_LINES = 20
 _LEAST_SECONDS = 0.5  # for a speed: reports arrive in groups of up to a tenth of a second
 
 
-def moves(console: Console) -> bool:
+def can_update(console: Console) -> bool:
     """True if a progress bar can be updated on this console: on a terminal or in a notebook."""
     return console.is_terminal or console.is_jupyter
 
@@ -61,7 +61,7 @@ class ProgressDisplay:
             expand=True,
         )
         self._task = self._progress.add_task("", total=rounds, completed=done)
-        self._moves = moves(self._console)
+        self._moves = can_update(self._console)
         if self._moves:
             self._progress.start()
 

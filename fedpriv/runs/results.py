@@ -27,7 +27,7 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
 from fedpriv.runs.history import History
 from fedpriv.settings import checks
-from fedpriv.settings.translations import attribute_error
+from fedpriv.settings.translations import format_attribute_error
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.file_schemas import ROUND, validate_fields
 
@@ -45,12 +45,12 @@ _ENDINGS: dict[Ended, str] = {
 }
 
 
-def software() -> str:
+def get_software_versions() -> str:
     """Returns the versions of fedpriv, PyTorch and Python in this process."""
     return f"fedpriv {__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}"
 
 
-def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | None = None) -> str:
+def explain_fewer_rounds(ended: Ended, planned: int, spent: PrivacySpent, status: str | None = None) -> str:
     """Returns the reason for fewer rounds than planned, in words; empty if all rounds were made.
 
     Args:
@@ -207,7 +207,7 @@ class Result:
 
         figure = pyplot.figure(figsize=runs.curves.SIZE, layout="constrained")
         runs.curves.draw(_ResultCurves(self), figure)
-        return runs.curves.saved(figure, file)
+        return runs.curves.save_figure(figure, file)
 
     @property
     def broken(self) -> bool:
@@ -226,9 +226,9 @@ class Result:
             "releases": self.releases,
             "test_accuracy": self.test_accuracy,
             "test_loss": self.test_loss,
-            "epsilon": strict_json.epsilon(self.spent.epsilon),
+            "epsilon": strict_json.encode_epsilon(self.spent.epsilon),
             **{name: spent[name] for name in ("delta", "unit", "relation", "trust", "accountant")},
-            "per_client_epsilon": [strict_json.epsilon(epsilon) for epsilon in self.spent.per_client],
+            "per_client_epsilon": [strict_json.encode_epsilon(epsilon) for epsilon in self.spent.per_client],
             "non_private": list(self.spent.non_private),
             "not_covered": list(self.spent.not_covered),
             "float64_noise": list(self.spent.float64_noise),
@@ -242,7 +242,7 @@ class Result:
         if self.optimality_gap is not None:
             # one number under the names used in both literatures, computed on clients' data without noise
             flat |= {"suboptimality": self.optimality_gap, "not_private": ["optimality_gap", "suboptimality"]}
-        return strict_json.plain(flat)
+        return strict_json.to_plain(flat)
 
     def save(self, folder: str | Path, *, nodes: bool = False) -> None:
         """Writes the model's `state_dict` to `model.pt`, reports to `metrics.jsonl` and `to_json()` to `result.json`.
@@ -269,7 +269,10 @@ class Result:
             torch.save(model, content)
             contents[name] = content.getvalue()
         if not (folder / "ledger.jsonl").exists():
-            lines = [strict_json.dumps({**row, "epsilon": strict_json.epsilon(row["epsilon"])}) for row in self.reports]
+            lines = [
+                strict_json.dumps({**row, "epsilon": strict_json.encode_epsilon(row["epsilon"])})
+                for row in self.reports
+            ]
             contents["metrics.jsonl"] = "".join(f"{line}\n" for line in lines).encode()
             contents["result.json"] = (strict_json.dumps(self.to_json(), indent=2) + "\n").encode()
         for name, content in contents.items():
@@ -310,10 +313,10 @@ class Result:
 
         def __getattr__(self, name: str) -> object:
             """Raises an error with the equivalent of an attribute of other libraries' results."""
-            raise AttributeError(attribute_error("a result", name, "result"), name=name)
+            raise AttributeError(format_attribute_error("a result", name, "result"), name=name)
 
     def _why_fewer(self) -> str:
-        return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
+        return explain_fewer_rounds(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
 
     def __str__(self) -> str:
         measured = self._tested()
@@ -362,7 +365,7 @@ class _ResultCurves:
         return self.outcome.target
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
-        return runs.curves.column_of(self.outcome.reports, name)
+        return runs.curves.get_column(self.outcome.reports, name)
 
 
 class Sink(Protocol):
@@ -404,7 +407,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def as_reported(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def convert_to_reports(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns rows of a `metrics.jsonl` in the form of `Result.reports`, without hashes of the ledger."""
     return [
         {name: value for name, value in row.items() if name != "head"} | {"epsilon": float(row["epsilon"])}

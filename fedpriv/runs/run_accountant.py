@@ -21,7 +21,7 @@ CHARGED_WHOLE: tuple[Ended, ...] = (*STOPPED_EARLY, "left")
 VOIDED: Ended = "state"
 
 
-def remaining_records(plan: Plan, finished: int) -> Sequence[Record]:
+def list_remaining_records(plan: Plan, finished: int) -> Sequence[Record]:
     """Returns the releases of a plan after its first `finished` rounds; none if the run is not private."""
     if plan.privacy.private:
         return plan.releases.records.since(finished)
@@ -150,4 +150,4 @@ class RunAccountant:
     def _still_planned(self, finished: int) -> RecordTable:
         """Returns the releases of the plan after its first `finished` rounds, with this attempt's draws."""
         first_round = max(finished, self._first_round)
-        return RecordTable.of(remaining_records(self._plan, first_round)).of_attempt(self._attempt)
+        return RecordTable.of(list_remaining_records(self._plan, first_round)).of_attempt(self._attempt)

@@ -14,7 +14,7 @@ _LONGEST = 60  # characters of a value
 _MOST = 5  # settings that an error names
 
 
-def settings_in_words(**settings: object) -> dict[str, str]:
+def format_settings(**settings: object) -> dict[str, str]:
     """Returns settings as text by name: `privacy.clip.bound` is `"1.0"`.
 
     Args:
@@ -33,10 +33,10 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             yield from _flat(f"{name}.{key}", item)
     else:
-        yield name, setting_as_text(value)
+        yield name, format_setting(value)
 
 
-def setting_as_text(value: object) -> str:
+def format_setting(value: object) -> str:
     """Returns a setting as a short text; for a module or a function, its name."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
@@ -54,7 +54,7 @@ def setting_as_text(value: object) -> str:
     return truncate(text, _LONGEST)
 
 
-def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def format_difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Returns the settings that differ, with both values; empty if all are equal.
 
     Args:

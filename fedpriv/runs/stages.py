@@ -64,16 +64,16 @@ from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.described_settings import described_settings
+from fedpriv.runs.described_settings import describe_settings
 from fedpriv.runs.evaluation_data import EvaluationData
-from fedpriv.runs.extending import EarlierRun, common
-from fedpriv.runs.identity import KNOWN_NOISE, Draws, RunIdentity, check_models, digest_settings, restored
+from fedpriv.runs.extending import EarlierRun, get_common_settings
+from fedpriv.runs.identity import KNOWN_NOISE, Draws, RunIdentity, check_models, digest_settings, restore_state
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
 from fedpriv.runs.run_accountant import RunAccountant
 from fedpriv.runs.run_directory import RunDirectory
-from fedpriv.runs.settings_text import settings_in_words
+from fedpriv.runs.settings_text import format_settings
 from fedpriv.strategies.base import Strategy
 
 # --- stage 1: the experiment ------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     if origin is None:
         return run
     blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # with the strategy's state variables
-    return replace(run, state=restored(origin, blank, run.origin_folder))
+    return replace(run, state=restore_state(origin, blank, run.origin_folder))
 
 
 def _identify(
@@ -275,7 +275,7 @@ def _identify(
 
 def _words(experiment: Experiment, options: TrainingOptions) -> dict[str, str]:
     """Returns the settings as text, for the error that names differences."""
-    return settings_in_words(
+    return format_settings(
         strategy=experiment.strategy,
         privacy=experiment.privacy,
         rounds=experiment.rounds,
@@ -293,7 +293,7 @@ def _fixed_settings(experiment: Experiment, options: TrainingOptions) -> str:
     return digest_settings(
         experiment.clients,
         experiment.strategy,
-        common(experiment.privacy),
+        get_common_settings(experiment.privacy),
         experiment.network,
         experiment.sizes,
         options.seed,
@@ -433,7 +433,7 @@ class LocalData:
     warnings: list[str]
 
 
-def public_data(options: TrainingOptions, mesh: Mesh) -> EvaluationData:
+def load_public_data(options: TrainingOptions, mesh: Mesh) -> EvaluationData:
     """Returns public test data and metrics, on the main process, which is the only one that reports.
 
     Raises:
@@ -658,7 +658,7 @@ def open_release_path(
     accountant = RunAccountant(plan, randomness.attempt, reveals, plan.float64_noise)
     settings = None
     if run.directory.path is not None:
-        settings = described_settings(experiment, options)
+        settings = describe_settings(experiment, options)
     ledger = _open_ledger(accountant, run, plan, reservation, reveals, settings, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
     unused = copy_unused_backend(backend)
@@ -702,7 +702,7 @@ def _first_round(run: OpenRun, plan: Plan, ledger: Ledger | FollowerLedger) -> i
     return min(first_round, len(plan.evaluations))
 
 
-def lost_rounds(run: OpenRun, path: ReleasePath) -> list[str]:
+def warn_of_lost_rounds(run: OpenRun, path: ReleasePath) -> list[str]:
     """Returns a warning if a stop has lost the query results of rounds, else none."""
     if run.resumed is None or path.first_round <= run.resumed.round:
         return []
@@ -756,7 +756,9 @@ def _open_ledger(
 # --- the first state --------------------------------------------------------------------------------------------------
 
 
-def first_state(experiment: Experiment, run: OpenRun, data: LocalData, store: StateStore, mesh: Mesh) -> TrainState:
+def load_first_state(
+    experiment: Experiment, run: OpenRun, data: LocalData, store: StateStore, mesh: Mesh
+) -> TrainState:
     """Returns the state of this process's clients at the start of the next round."""
     local_state = None
     if run.state is not None:
@@ -766,7 +768,7 @@ def first_state(experiment: Experiment, run: OpenRun, data: LocalData, store: St
     return store.begin(experiment.strategy, data.start.expand(n_rows, -1), local_state)
 
 
-def seconds_before(run: OpenRun) -> float:
+def read_seconds_before(run: OpenRun) -> float:
     """Returns the seconds that the rounds so far have taken."""
     if run.origin is None:
         return 0.0

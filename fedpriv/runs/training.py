@@ -37,9 +37,9 @@ from fedpriv.privacy.chain import with_chain
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.runs import stages
 from fedpriv.runs.line_files import MetricsFile
-from fedpriv.runs.options import TrainingOptions, initialised_by
-from fedpriv.runs.report_groups import ReportGroup, longest_wait
-from fedpriv.runs.results import Result, RoundReport, software
+from fedpriv.runs.options import TrainingOptions, init_takes_options
+from fedpriv.runs.report_groups import ReportGroup, compute_longest_wait
+from fedpriv.runs.results import Result, RoundReport, get_software_versions
 from fedpriv.runs.run_directory import RunDirectory
 from fedpriv.settings.checks import validate_arguments
 from fedpriv.settings.pace import wait_for_pace
@@ -70,7 +70,7 @@ class Training:
         3
     """
 
-    @initialised_by(TrainingOptions)
+    @init_takes_options(TrainingOptions)
     def __init__(self, options: TrainingOptions) -> None:
         compute = options.compute
         mesh = self._mesh = MESHES[compute.engine](compute.timeout)
@@ -87,7 +87,7 @@ class Training:
             self._reservation = stages.check_budget(self.plan, run, reveals, mesh)
 
             # the data, and the only path from them to released values
-            public = stages.public_data(options, mesh)
+            public = stages.load_public_data(options, mesh)
             self._data = stages.load_data(experiment, run, public, mesh)
             self._evaluation = stages.prepare_evaluation(experiment, run, self._data, public, options, mesh)
             self._release_path = stages.open_release_path(
@@ -104,8 +104,8 @@ class Training:
             self._local_network = sharding.shard_network(self.network, self._data.shard, mesh)
             self._state_store = STATE_STORES[compute.state](self._directory.path)
             self._state_kind: StateName = compute.state
-            self.progress = stages.first_state(experiment, run, self._data, self._state_store, mesh)
-            self._seconds = stages.seconds_before(run)
+            self.progress = stages.load_first_state(experiment, run, self._data, self._state_store, mesh)
+            self._seconds = stages.read_seconds_before(run)
             self._metrics_file: MetricsFile | None = None
             self._final: Result | None = None
             self._position = self.ledger.mark
@@ -114,7 +114,11 @@ class Training:
 
             # from here on a stopped run can be resumed; only then is the budget charged
             by_settings = stages.collect_warnings(experiment, self.plan, self._data, options)
-            self.warnings = [*by_settings, *self._evaluation.warnings, *stages.lost_rounds(run, self._release_path)]
+            self.warnings = [
+                *by_settings,
+                *self._evaluation.warnings,
+                *stages.warn_of_lost_rounds(run, self._release_path),
+            ]
             self._has_begun = False
             self.save()
             mesh.world.broadcast(self._reserve_budget)
@@ -186,7 +190,7 @@ class Training:
         problems = {id(problem): problem for problem in population.problems}
         metrics = self._evaluation.public.custom.metrics_by_name
         code = (self.strategy, self.network, population.model, population.loss, [*problems.values()], metrics)
-        return self._groups_of_rounds(longest_wait(self._mesh, self.folder, self._state_kind, self._pace, code))
+        return self._groups_of_rounds(compute_longest_wait(self._mesh, self.folder, self._state_kind, self._pace, code))
 
     def _groups_of_rounds(self, seconds: float) -> Iterator[Sequence[RoundReport]]:
         """Trains, and yields reports once their ledger lines are on the disk; see `in_groups`."""
@@ -535,7 +539,7 @@ class Training:
     def linked(self, result: Result) -> dict[str, Any]:
         """Returns the contents of `result.json`: the result, software versions, and the ledger's last hash."""
         head = self.ledger.mark.head
-        facts: dict[str, Any] = strict_json.plain({**result.to_json(), "software": software()})
+        facts: dict[str, Any] = strict_json.to_plain({**result.to_json(), "software": get_software_versions()})
         if head is None:
             return facts
         return with_chain({**facts, "head": head}, head)

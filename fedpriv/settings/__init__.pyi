@@ -16,7 +16,7 @@ from .checks import (
 )
 from .pace import wait_for_pace
 from .plugins import Registry, RegistryEntry, refuse_plugins
-from .translations import example, nearest, setting_for_option, suggestion
+from .translations import get_example, setting_for_option, suggest_fix, suggest_nearest
 
 __all__ = [
     "Bound",
@@ -31,14 +31,14 @@ __all__ = [
     "RegistryEntry",
     "Whole",
     "check_finite",
-    "example",
+    "get_example",
     "join_alternatives",
-    "nearest",
     "plugins",
     "refuse_plugins",
     "setting_for_option",
+    "suggest_fix",
+    "suggest_nearest",
     "suggest_similar",
-    "suggestion",
     "validate_arguments",
     "wait_for_pace",
 ]

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.settings.translations import (
-    advice_of_function,
-    entries,
-    example,
-    meant_object,
-    nearest,
-    suggestion,
-    usual,
+    find_function_advice,
+    find_meant_object,
+    find_usual_expression,
+    get_example,
+    read_entries,
+    suggest_fix,
+    suggest_nearest,
 )
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -166,10 +166,10 @@ def suggest_similar(value: object, names: Iterable[str]) -> str:
     if not isinstance(value, str):
         return ""
     known = list(names)
-    meant = entries("choices").get(value)
+    meant = read_entries("choices").get(value)
     if meant in known:
         return f"; {value!r} in other libraries is {meant!r} here"
-    close = nearest(value, known)
+    close = suggest_nearest(value, known)
     if "did you mean" in close:
         return close
     return ""
@@ -269,10 +269,10 @@ def _call_error(
 
     for word, value in options.items():
         if word not in names:
-            fix = advice_of_function(thing.__name__, word, value)
+            fix = find_function_advice(thing.__name__, word, value)
             if explain and fix is None:
                 fix = explain(word, value, arguments)
-            return error(word, value, fix or suggestion(word, value, names, "python", field))
+            return error(word, value, fix or suggest_fix(word, value, names, "python", field))
     for name in positional[: len(args)]:
         if name in options:
             return error(name, options[name], "is given twice, by position and by name: leave one out")
@@ -324,7 +324,9 @@ def example_call(thing: Callable[..., Any], value: object = None) -> str:
     except (TypeError, ValueError):  # some builtins have no signature
         return f"{name}(...)"
     arguments = {
-        parameter.name: example(parameter.name, thing.__name__) for parameter in parameters if _is_required(parameter)
+        parameter.name: get_example(parameter.name, thing.__name__)
+        for parameter in parameters
+        if _is_required(parameter)
     }
     takes_numbers = parameters and (_is_required(parameters[0]) or parameters[0].name == "epsilon")
     if isinstance(value, Real) and takes_numbers and _takes(thing, parameters[0].name, value):
@@ -416,7 +418,7 @@ def _describe_class_error(kind: type, value: object) -> str | None:
     if _torch_optimizer_class(value) is not None:
         return _make_it([kind], value)
     is_other = inspect.isfunction(value) or not (callable(value) or any(hasattr(value, name) for name in methods))
-    if is_other and usual(kind) is not None:
+    if is_other and find_usual_expression(kind) is not None:
         return _make_it([kind], value)
     lines = " and ".join(f"def {name}{inspect.signature(methods[name])}".replace("'", "") for name in lacking)
     return f"is not a {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
@@ -436,7 +438,7 @@ def _make_it(kinds: list[Any], value: object) -> str:
         return f"is a function: call it, e.g. {example_call(value)}"
     if isinstance(value, str) and (named := _named(kinds, value)):
         return f"must be created with {named}"
-    calls = [usual(kind) or example_call(kind, value) for kind in kinds]
+    calls = [find_usual_expression(kind) or example_call(kind, value) for kind in kinds]
     if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
         calls = [example_call(kinds[0], value)]
     return f"must be created with {' or '.join(calls)}"
@@ -446,7 +448,7 @@ def _named(kinds: list[Any], word: str) -> str | None:
     """Returns the call for a word that names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
     plain = re.sub(r"[^a-z0-9]", "", word.lower())
     for kind in kinds:
-        if (meant := meant_object(kind, plain)) is not None:
+        if (meant := find_meant_object(kind, plain)) is not None:
             return meant
         if kind.__name__.lower() == plain:
             return example_call(kind)
@@ -501,7 +503,7 @@ def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object)
     if ours is None:
         return (
             f"is an optimizer of torch, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
-            f"{entries('kinds')['Optimizer']}, or your own subclass of fedpriv.strategies.optimizers.Optimizer"
+            f"{read_entries('kinds')['Optimizer']}, or your own subclass of fedpriv.strategies.optimizers.Optimizer"
         )
     options: dict[str, Any] = {}
     if isinstance(value, torch.optim.Optimizer):

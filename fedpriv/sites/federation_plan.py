@@ -212,7 +212,7 @@ def propose(
         fix = "between organisations an example must have one target, not a sequence: train such models in one process"
         raise ConfigError("data", f"targets of shape {like.target_shape}", fix)
     # find the noise multiplier that reaches the target epsilon
-    privacy = promise(config, cards)
+    privacy = make_privacy(config, cards)
     sizes = [card.size for card in cards]
     network = config.network.build(len(cards))
     strategy = config.recipe(len(cards)).strategy
@@ -269,7 +269,7 @@ def find_plan(typed: str, hashes: Collection[str]) -> Sequence[str]:
     return [plan_hash for plan_hash in hashes if digits and plan_hash.startswith(digits)]
 
 
-def promise(config: Config, cards: Sequence[SiteDescriptor]) -> Privacy:
+def make_privacy(config: Config, cards: Sequence[SiteDescriptor]) -> Privacy:
     """Returns the privacy settings of a federation of these sites."""
     sizes_declared = all(card.size_declared for card in cards)
     problems = config.problem.everyones() * len(cards)

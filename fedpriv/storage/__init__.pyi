@@ -5,7 +5,7 @@ from . import strict_yaml as strict_yaml
 from .file_schemas import CONFIG, validate_fields
 from .files import write_whole
 from .folder import RunFolder
-from .identity import of_config
+from .identity import digest_config
 from .pictures import BLUE, COLORS, GREEN, GREY, ORANGE, VERMILION, new_figure, write_png
 from .secret_store import FOLDER, is_destroyed, is_encrypted
 
@@ -19,11 +19,11 @@ __all__ = [
     "ORANGE",
     "VERMILION",
     "RunFolder",
+    "digest_config",
     "files",
     "is_destroyed",
     "is_encrypted",
     "new_figure",
-    "of_config",
     "secret_store",
     "strict_json",
     "strict_yaml",

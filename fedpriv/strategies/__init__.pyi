@@ -3,9 +3,9 @@ from .base import Aggregator, Memory, Network, Oracle, Output, Strategy, Weighti
 from .erm import gradient_descent
 from .factory_parameters import flatten_parameters, read_keyword_parameters, with_signature
 from .gossip import GossipAverage, MixedRows
-from .lagrangian import STALLED, Outer, largest, penalty, update_multipliers, violations
+from .lagrangian import STALLED, Outer, compute_largest, compute_penalty, compute_violations, update_multipliers
 from .optimizers import Adam, AdamW, ClientOptimizerState, Momentum, Optimizer, Sgd, WeightDecay
-from .outputs import Average, Consensus, Ema, Last, last_or_average
+from .outputs import Average, Consensus, Ema, Last, choose_output
 from .proximal import L1, L2, Ball, Box, ElasticNet, Proximal, Simplex, Zero
 from .schedules import (
     Cosine,
@@ -22,7 +22,7 @@ from .schedules import (
     evaluate_rate_or_infinite,
     init_round_counter,
 )
-from .solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver, gradient
+from .solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver, compute_gradient
 from .state import Leaf, Rounds, flatten_with_names, shared_leaves, unflatten_like
 
 __all__ = [
@@ -76,20 +76,20 @@ __all__ = [
     "Weighting",
     "Zero",
     "advance_round",
+    "choose_output",
+    "compute_gradient",
+    "compute_largest",
+    "compute_penalty",
+    "compute_violations",
     "evaluate_rate",
     "evaluate_rate_or_infinite",
     "flatten_parameters",
     "flatten_with_names",
-    "gradient",
     "gradient_descent",
     "init_round_counter",
-    "largest",
-    "last_or_average",
-    "penalty",
     "read_keyword_parameters",
     "shared_leaves",
     "unflatten_like",
     "update_multipliers",
-    "violations",
     "with_signature",
 ]

@@ -22,7 +22,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import Count, Fraction, validate_arguments
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.optimizers import Optimizer, Sgd
-from fedpriv.strategies.outputs import Average, last_or_average
+from fedpriv.strategies.outputs import Average, choose_output
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.schedules import Rate, advance_round, evaluate_rate, init_round_counter
 from fedpriv.strategies.state import Rounds
@@ -253,7 +253,7 @@ def gradient_descent(
     """
     if average is not None and random_iterate is not None:
         raise ConfigError("strategy.average", average, "cannot be combined with an average: leave one of them out")
-    output: Output[Any] = last_or_average(average)
+    output: Output[Any] = choose_output(average)
     if random_iterate is not None:
         if momentum or not isinstance(optimizer, Sgd):
             raise ConfigError("strategy.momentum", momentum, "its guarantee holds only for plain steps")

@@ -28,7 +28,7 @@ from fedpriv.settings.checks import Count, Fraction, NonNegative, Positive, vali
 from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
 from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
-from fedpriv.strategies.outputs import Average, Ema, last_or_average
+from fedpriv.strategies.outputs import Average, Ema, choose_output
 from fedpriv.strategies.schedules import Rate, evaluate_rate
 from fedpriv.strategies.server_optimizers import ServerAdaptive, ServerOptimizer, ServerSgd
 
@@ -303,7 +303,7 @@ def fedopt(
 
 
 def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | Ema | None, name: str) -> Strategy:
-    return Strategy(local, AddMeanUpdate(server), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear and memory are properties
+    return Strategy(local, AddMeanUpdate(server), choose_output(average), name)  # pyright: ignore[reportArgumentType] - linear and memory are properties
 
 
 NAMES = {

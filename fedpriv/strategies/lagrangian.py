@@ -126,17 +126,17 @@ def update_multipliers(multipliers: Tensor, values: Tensor, beta: float, equalit
     return moved.where(equality, moved.clamp_min(0))
 
 
-def penalty(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
+def compute_penalty(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
     """Returns `(||[mu + beta c]_+||^2 - ||mu||^2) / (2 beta)`: `[k, m] -> [k]`."""
     return (update_multipliers(multipliers, values, beta, equality).square() - multipliers.square()).sum(1) / (2 * beta)
 
 
-def violations(values: Tensor, equality: Tensor) -> Tensor:
+def compute_violations(values: Tensor, equality: Tensor) -> Tensor:
     """Returns the distance of values from `c <= 0`, or from `c = 0` for equalities: `[k, m]`, at least 0."""
     return values.abs().where(equality, values.clamp_min(0))
 
 
-def largest(values: Tensor) -> Tensor:
+def compute_largest(values: Tensor) -> Tensor:
     """Returns the largest absolute value of each row, 0 for an empty row: `[k, m] -> [k]`."""
     if values.shape[1]:
         return values.abs().amax(1)

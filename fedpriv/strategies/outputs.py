@@ -142,7 +142,7 @@ Average = Annotated[float | Ema, OrEma("must be a finite number, at least 0", 0,
 """The average to report: with weights `t**p` for a number p, or `Ema(decay)`."""
 
 
-def last_or_average(average: float | Ema | None) -> Last | Averaged | Ema:
+def choose_output(average: float | Ema | None) -> Last | Averaged | Ema:
     """Returns the output for the option `average` of a strategy: the last model for None; else see `Average`."""
     if average is None:
         return Last()

@@ -23,7 +23,7 @@ from fedpriv.tuning.settings import SearchSettings
 
 
 @dataclass(frozen=True)
-class SearchPrice:
+class SearchCost:
     """The privacy cost of a search.
 
     Attributes:
@@ -46,7 +46,7 @@ def plan_trial(config: Config) -> Plan:
     return load_plan(config, config.seed or 0)
 
 
-def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | None = None) -> SearchPrice:
+def compute_search_cost(settings: SearchSettings, plans: Sequence[Plan], data: str | None = None) -> SearchCost:
     """Returns the privacy cost of a whole search.
 
     Guarantee: an upper bound. If every trial is visible, it is the cost of all releases of all trials together: the
@@ -80,7 +80,7 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
         spent = compose(runs, plans[0].privacy.delta)
         rests_on = "all results of all trials may be seen; the number of trials and their noise are fixed in advance"
     else:
-        spent = _price_hidden(settings, plans[0], one_trial, data)
+        spent = _compute_hidden_cost(settings, plans[0], one_trial, data)
         rests_on = (
             "only the best trial's model and settings are ever seen: not the number of trials (a secret "
             f"{settings.hidden} draw, {settings.trials} on average), their duration, or the other trials"
@@ -91,10 +91,12 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
             f"{settings.epsilon:g}, and a trial {_format_epsilon(one_trial.epsilon)}; nothing was released. Use fewer "
             "trials, or more noise in each (a smaller privacy.epsilon)"
         )
-    return SearchPrice(spent, one_trial, rests_on)
+    return SearchCost(spent, one_trial, rests_on)
 
 
-def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent, data: str | None) -> PrivacySpent:
+def _compute_hidden_cost(
+    settings: SearchSettings, plan: Plan, one_trial: PrivacySpent, data: str | None
+) -> PrivacySpent:
     """Returns the cost of a search with a number of trials that is a secret draw."""
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
@@ -118,7 +120,9 @@ def _plans_of_all_trials(settings: SearchSettings, plans: Sequence[Plan]) -> lis
     return list(plans)
 
 
-def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, run_name: str) -> RunCost:
+def compute_reserved_cost(
+    settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, run_name: str
+) -> RunCost:
     """Returns the cost of all releases of all trials, as charged to a lifetime budget."""
     # each trial draws separate batches: the epochs of different trials are different
     records = [

@@ -14,7 +14,7 @@ from edits import with_plan_of
 
 import fedpriv as fp
 from fedpriv.privacy.accounting.spent import round_up
-from fedpriv.runs.budget_reservation import data_digest
+from fedpriv.runs.budget_reservation import digest_data
 
 NOISE = 2.0
 DELTA = 1e-3
@@ -133,10 +133,10 @@ def test_published_data_sets_are_the_same_in_all_runs():
     """So that client i is the same one; not so of files, nor of the user's own code."""
 
     def named(name: str, **options: Any) -> str | None:
-        return data_digest({"data": {"name": name, **options}, "problem": None})
+        return digest_data({"data": {"name": name, **options}, "problem": None})
 
     assert named("digits") == named("digits") != named("digits", seed=1)
     assert named("mnist") not in (None, named("digits"))
     for name in ("csv", "parquet", "sql", "hf", "image_folder", "libsvm", "my.module:load"):
         assert named(name) is None
-    assert data_digest({"rounds": 3}) is None and data_digest(None) is None
+    assert digest_data({"rounds": 3}) is None and digest_data(None) is None

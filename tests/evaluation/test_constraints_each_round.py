@@ -64,7 +64,7 @@ def test_numbers_that_are_not_finite_are_told_as_such(name: str) -> None:
     """`result.json` has null for them, and reading it back must not fail."""
     facts = {"constraints": "violated", name: math.nan, "multipliers": [[0.5, math.nan]]}
     facts |= {"constraint_confidence": {"level": 0.95, "half_width": [[0.25, math.inf]]}}
-    stored = strict_json.plain(facts)
+    stored = strict_json.to_plain(facts)
     assert stored["multipliers"] == [[0.5, None]]
     told = format_constraint_verdict(stored)
     assert "violation nan" in told

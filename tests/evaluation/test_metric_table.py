@@ -79,7 +79,7 @@ def test_a_row_that_is_added_shows_everywhere(trained: tuple[Path, str, str]) ->
 
     run = Run.read(folder)
     assert run.rows()["nodes' balanced accuracy"]
-    heading, line = comparison.table([run])
+    heading, line = comparison.format_table([run])
     assert line[heading.index("balanced accuracy") :].startswith(text)
     axes = Figure().subplots()
     curves._draw_metric(axes, run)

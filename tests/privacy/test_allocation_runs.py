@@ -27,7 +27,7 @@ from fedpriv.privacy.budget_file import BudgetTerms
 from fedpriv.privacy.budget_shares import compute_share, compute_spending
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.keystream import uniform_below
-from fedpriv.tuning.search_cost import reservation
+from fedpriv.tuning.search_cost import compute_reserved_cost
 from fedpriv.tuning.settings import SearchSettings
 
 SIZES, BATCHES, ROUNDS = (400, 37), 10, 20
@@ -167,7 +167,7 @@ def test_a_round_that_comes_again_begins_another_epoch():
 def test_trials_of_a_search_pay_for_epochs_of_their_own():
     plan = training_of().plan
     settings = SearchSettings(trials=3)
-    cost = reservation(settings, [plan], None, "search", "noise")
+    cost = compute_reserved_cost(settings, [plan], None, "search", "noise")
     together = compute_spending([compute_share(cost, TERMS)], TERMS)
     bounds = allocation.epsilon_bounds(BATCHES, 1.0, 3 * ROUNDS // BATCHES, 1e-5)
     assert bounds.lower <= together.epsilon <= bounds.upper * 1.001

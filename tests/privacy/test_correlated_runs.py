@@ -24,7 +24,7 @@ from fedpriv.privacy.mechanisms import Gaussian, add_noise
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.integrity import findings
+from fedpriv.runs.integrity import find_problems
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.strategies.base import Strategy
 
@@ -100,7 +100,7 @@ def test_each_round_costs_what_the_leading_block_of_the_matrix_costs(
     file = LedgerFile.read(tmp_path / "ledger.jsonl")
     assert file.header.factor == factor
     assert account(file.records, 4, 1e-5).epsilon == pytest.approx(told[-1], rel=1e-12)
-    assert not findings(RunFiles.read(tmp_path))
+    assert not find_problems(RunFiles.read(tmp_path))
 
 
 def test_cyclic_batches_with_independent_noise_cost_their_rounds_only() -> None:
@@ -171,4 +171,4 @@ def test_cohorts_in_turns_share_the_noise_of_all_clients(trust: fp.Central, tmp_
     expected = compute_epsilon(compute_sensitivity(factor, ROUNDS, 2) / multiplier, 1e-5)
     assert training.result().spent.epsilon == pytest.approx(expected, rel=1e-9)
     assert all(r.clients is None and r.time is not None and r.time.slot == r.round % 2 for r in training.ledger.records)
-    assert not findings(RunFiles.read(tmp_path))
+    assert not find_problems(RunFiles.read(tmp_path))

@@ -27,7 +27,7 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.pairwise import RandomRegular
-from fedpriv.reports.spending import spending_of
+from fedpriv.reports.spending import compute_run_charge
 from fedpriv.runs.run_directory import check_rounding
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.runs.total import total
@@ -143,7 +143,7 @@ def test_an_own_mechanism_is_in_the_ledger(tmp_path: Path) -> None:
     (tmp_path / "result.json").unlink()
     files = RunFiles.read(tmp_path)
     assert str(files.counted).endswith(", rounding=float64)")
-    together = compose([spending_of(files, recover_plan(files))], 1e-5)
+    together = compose([compute_run_charge(files, recover_plan(files))], 1e-5)
     assert together.float64_noise == ("noise of an own mechanism",)
 
 

@@ -17,7 +17,7 @@ from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release import release_scheme
 from fedpriv.privacy.settings import Trust
-from fedpriv.reports.run_statement import simulated_trust
+from fedpriv.reports.run_statement import describe_simulated_trust
 
 TRUSTS: list[Trust] = [fp.Local(), fp.SecureAggregation(2), fp.Central(), fp.Pairwise(colluders=1, ratio=3)]
 N_CLIENTS = 4
@@ -83,7 +83,7 @@ def test_record_of_new_trust_has_no_adversary(adversary: str):
 def test_statement_of_new_trust_raises():
     """A name that begins like a known one does not get its sentences."""
     with pytest.raises(LedgerError, match="run_statement"):
-        simulated_trust([RunCost("run", [record_with("local_shuffled")], N_CLIENTS)])
+        describe_simulated_trust([RunCost("run", [record_with("local_shuffled")], N_CLIENTS)])
 
 
 @pytest.mark.parametrize("trust", TRUSTS, ids=str)
@@ -94,5 +94,5 @@ def test_each_trust_has_scheme_adversaries_and_sentences(trust: Trust):
     assert scheme.sums_only == trust.sums_only
     record = record_with(privacy.trusted)
     assert all(compute_view([record], N_CLIENTS, adversary, 1).assumes for adversary in ADVERSARIES)
-    assert len(simulated_trust([RunCost("run", [record], N_CLIENTS)])) == 2
-    assert simulated_trust([RunCost("run", [replace(record, trust=f"{trust}+no_power_cut")], N_CLIENTS)])
+    assert len(describe_simulated_trust([RunCost("run", [record], N_CLIENTS)])) == 2
+    assert describe_simulated_trust([RunCost("run", [replace(record, trust=f"{trust}+no_power_cut")], N_CLIENTS)])

@@ -27,7 +27,7 @@ from fedpriv.privacy.correlated import CorrelatedNoise, Factor, compute_sensitiv
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.pairwise import Edges, Pairs, name_pairs, sort_pairs
 from fedpriv.privacy.record import Record
-from fedpriv.runs.integrity import findings
+from fedpriv.runs.integrity import find_problems
 from fedpriv.runs.run_files import RunFiles
 
 
@@ -99,7 +99,7 @@ def test_both_factors_multiply_and_beginnings_cost_the_leading_block(tmp_path: P
     file = LedgerFile.read(tmp_path / "ledger.jsonl")
     assert (file.header.factor, file.header.secrets) == (factor, sort_pairs(RING))
     assert account(file.records, N, 1e-5).epsilon == pytest.approx(told[-1], rel=1e-12)
-    assert not findings(RunFiles.read(tmp_path))
+    assert not find_problems(RunFiles.read(tmp_path))
 
 
 def test_secret_draws_in_slots_cost_what_less_effective_noise_would() -> None:

@@ -153,7 +153,7 @@ def test_results_that_are_no_numbers_are_shown(finished: Path):
     try:
         run = Run.read(finished)
         assert run.rows()["test loss"] == "inf"
-        assert "inf" in comparison.table([run, run])[1]
+        assert "inf" in comparison.format_table([run, run])[1]
     finally:
         (finished / "result.json").write_text(whole)
 
@@ -173,7 +173,7 @@ def test_what_is_no_run(tmp_path: Path):
 
 def test_runs_side_by_side_tell_their_total(tmp_path: Path):
     runs = [half_a_run(tmp_path / "one"), half_a_run(tmp_path / "other", "privacy.epsilon=1", "privacy.delta=1e-6")]
-    heading, *lines = comparison.table(runs)
+    heading, *lines = comparison.format_table(runs)
     assert heading.split()[:3] == ["run", "what", "rounds"]
     for run, line in zip(runs, lines, strict=True):
         assert line.startswith(str(run.folder))
@@ -182,7 +182,7 @@ def test_runs_side_by_side_tell_their_total(tmp_path: Path):
         # every column starts where its heading does
         assert line[heading.index("unit") :].startswith("sample ")
     plans = [recover_plan(run.files) for run in runs]
-    differing, total, *unfinished = comparison.notes(runs, plans)
+    differing, total, *unfinished = comparison.collect_notes(runs, plans)
     assert [note.partition(" ")[0] for note in unfinished] == [str(run.folder) for run in runs]
     assert differing == "these epsilons do not compare: the runs differ in delta"
     together, least, epsilon, delta = (float(number) for number in re.findall(r"(?:epsilon|delta)=([\d.e-]+)", total))
@@ -207,6 +207,6 @@ def test_runs_side_by_side_tell_their_total(tmp_path: Path):
 def test_runs_that_do_not_compare(overrides: list[str], notes: list[str], tmp_path: Path):
     runs = [half_a_run(tmp_path / "one", rounds=1), half_a_run(tmp_path / "other", *overrides, rounds=1)]
     plans = [recover_plan(run.files) for run in runs]
-    found = [note for note in comparison.notes(runs, plans) if "is not finished" not in note]
+    found = [note for note in comparison.collect_notes(runs, plans) if "is not finished" not in note]
     assert len(found) == len(notes)
     assert all(words in note for words, note in zip(notes, found, strict=True))

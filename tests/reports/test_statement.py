@@ -16,7 +16,7 @@ from commands import fedpriv, refused, trained
 from officer import VERIFIER, counted_without_fedpriv
 
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.reports.pages import WRITERS, html, markdown, pdf
+from fedpriv.reports.pages import WRITERS, render_html, render_markdown, render_pdf
 from fedpriv.reports.statement import Statement
 
 FEDAVG = "strategy={name: fedavg, learning_rate: 0.5}"
@@ -199,10 +199,10 @@ def test_names_from_data_are_shown_and_not_obeyed():
         checks=[("|", "<i>")],
         release_table=(("a", "b"), ("1", "|")),
     )
-    web, text = html(page).decode(), markdown(page).decode()
+    web, text = render_html(page).decode(), render_markdown(page).decode()
     assert "<script>" not in web and "&lt;script&gt;" in web and "<i>" not in web and "<b>run" not in web
     assert "name\\|of" in text and "\\| 多" in text
-    assert pdf(page).startswith(b"%PDF")
+    assert render_pdf(page).startswith(b"%PDF")
 
 
 def test_every_format_has_all_parts_in_one_order(runs: list[Path]):

@@ -15,7 +15,7 @@ from officer import check_answers, counted_without_fedpriv
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.reports.run_statement import SECRET
-from fedpriv.runs.results import software
+from fedpriv.runs.results import get_software_versions
 
 DELTA = 1e-5
 SECURE = [
@@ -92,7 +92,11 @@ def test_of_the_demo_run(tmp_path: Path):
             ],
         },
     )
-    assert result["software"] == software() and "fedpriv " in software() and "PyTorch " in software()
+    assert (
+        result["software"] == get_software_versions()
+        and "fedpriv " in get_software_versions()
+        and "PyTorch " in get_software_versions()
+    )
     assert result["head"] in done("show", str(run))
     budget.unlink()
     assert f"{budget}, which cannot be read" in done("statement", str(run))
@@ -124,7 +128,7 @@ def test_of_simulated_secure_aggregation(tmp_path: Path):
                 f"| with one more like the last | epsilon={gaussians(2)} at delta=1e-5 |",
                 "| lifetime budget | none was set |",
             ],
-            10: ["3 records in a chain, head ", f"| runs made by | {software()} |"],
+            10: ["3 records in a chain, head ", f"| runs made by | {get_software_versions()} |"],
         },
     )
 
@@ -205,7 +209,7 @@ def test_of_a_search(search: Path):
             10: [
                 f"9 records in 3 chains; SHA-256 of all in order {ledgers}",
                 hashlib.sha256((folder / "search.json").read_bytes()).hexdigest(),
-                f"| runs made by | {software()} |",
+                f"| runs made by | {get_software_versions()} |",
             ],
         },
     )
@@ -290,7 +294,7 @@ def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
                 hashlib.sha256((folder / "best" / "model.pt").read_bytes()).hexdigest(),
                 "the privacy cost is that of the plan",
                 "| compute without fedpriv | not possible: it needs the ledgers",
-                f"| trials made by | {software()} |",
+                f"| trials made by | {get_software_versions()} |",
             ],
         },
     )

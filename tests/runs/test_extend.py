@@ -22,8 +22,8 @@ from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate_rest
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
-from fedpriv.reports.spending import spending_of
-from fedpriv.runs.integrity import findings
+from fedpriv.reports.spending import compute_run_charge
+from fedpriv.runs.integrity import find_problems
 from fedpriv.runs.run_files import RunFiles
 
 CONFIG = """
@@ -56,7 +56,7 @@ def test_the_ledger_begins_with_the_earlier_records_and_epsilon_is_of_all(finish
     assert result.spent.epsilon == account(records, 2, 1e-5).epsilon
     assert account(records[ROUNDS:], 2, 1e-5).epsilon < 2.99 < result.spent.epsilon <= 3.0
     assert (result.rounds, result.releases) == (9, 9)
-    assert findings(RunFiles.read(folder)) == []
+    assert find_problems(RunFiles.read(folder)) == []
 
 
 def test_no_noise_is_used_again(finished: Path) -> None:
@@ -154,7 +154,7 @@ def test_an_extended_run_is_resumed(finished: Path) -> None:
     assert (result.ended, result.rounds) == ("rounds", 9)
     assert len(records) == result.releases == 9
     assert result.spent.epsilon == account(records, 2, 1e-5).epsilon <= 3.0
-    assert findings(RunFiles.read(folder)) == []
+    assert find_problems(RunFiles.read(folder)) == []
 
 
 def test_a_budget_pays_for_the_further_rounds_alone(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_what_the_first_rounds_revealed_is_not_forgotten(tmp_path: Path) -> None
     assert first.spent.not_covered == gap
     gc.collect()
     files = RunFiles.read(tmp_path / "a")
-    assert spending_of(files, recover_plan(files)).not_covered == gap
+    assert compute_run_charge(files, recover_plan(files)).not_covered == gap
     assert RunFiles.read(tmp_path / "a").counted.not_covered == gap
     assert run(tmp_path / "b", 6, epsilon=3.0, extend=tmp_path / "a").spent.not_covered == gap
     gc.collect()

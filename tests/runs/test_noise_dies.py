@@ -21,7 +21,7 @@ from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.integrity import findings
+from fedpriv.runs.integrity import find_problems
 from fedpriv.runs.run_files import RunFiles
 
 ROUNDS = 12
@@ -362,7 +362,7 @@ def test_what_a_copy_may_have_released_stays_within_the_runs_own_limit(tmp_path:
     finally:
         del CASES["limit"]
     assert result.spent.epsilon <= 1.5
-    assert findings(RunFiles.read(tmp_path / "run")) == []
+    assert find_problems(RunFiles.read(tmp_path / "run")) == []
 
 
 def test_an_extended_run_with_epochs_and_a_budget_is_resumed(tmp_path: Path, budget: Budget) -> None:

@@ -13,15 +13,15 @@ from torch.utils.data import DataLoader
 
 import fedpriv
 from fedpriv.config import STRATEGIES
-from fedpriv.settings.translations import entries
+from fedpriv.settings.translations import read_entries
 
 
-@pytest.mark.parametrize("name", entries("fedpriv"))
+@pytest.mark.parametrize("name", read_entries("fedpriv"))
 def test_a_name_of_another_library_is_answered_with_names_that_exist(name: str):
     with pytest.raises(AttributeError, match=f"fedpriv has no {name}: write ") as caught:
         getattr(fedpriv, name)
     assert caught.value.name == name
-    for call, words in re.findall(r"fedpriv\.([\w.]+)(?:\(([^()]*))?", entries("fedpriv")[name]):
+    for call, words in re.findall(r"fedpriv\.([\w.]+)(?:\(([^()]*))?", read_entries("fedpriv")[name]):
         thing = fedpriv
         for part in call.strip(".").split("."):
             thing = getattr(thing, part)
@@ -37,7 +37,7 @@ def test_an_unknown_name_is_an_attribute_error_as_ever():
 
 def test_words_for_a_result_name_what_it_has():
     result = run(test=dataset())
-    for word, write in entries("result").items():
+    for word, write in read_entries("result").items():
         with pytest.raises(AttributeError, match="a result has no "):
             getattr(result, word)
         for path in re.findall(r"result\.([\w.]+)", write):
@@ -77,7 +77,7 @@ def test_a_loader_given_to_make_clients_collates_its_own_way():
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_a_strategy_of_configurations_is_a_function_or_says_which_one_it_is(name: str):
-    assert hasattr(fedpriv, name) or name in entries("fedpriv")
+    assert hasattr(fedpriv, name) or name in read_entries("fedpriv")
 
 
 def test_whatever_has_a_length_and_an_index_is_a_data_set():

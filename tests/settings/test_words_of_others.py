@@ -8,7 +8,7 @@ import pytest
 from answers import answer, clients, run
 
 import fedpriv
-from fedpriv.settings.translations import entries
+from fedpriv.settings.translations import read_entries
 
 # --- another word for a setting ---------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ def test_other_words_for_options_of_algorithms(word: str):
 
 @pytest.mark.parametrize("call", [fedpriv.fit, fedpriv.PrivateLogisticRegression])
 def test_function_with_words_of_its_own_gives_its_own_advice(call: Any):
-    advice = entries("functions", call.__name__)
+    advice = read_entries("functions", call.__name__)
     assert advice
     for word, text in advice.items():
         assert answer(lambda word=word: call(**{word: 0.5})) == f"{word} = 0.5: {text.replace('{value}', '0.5')}"

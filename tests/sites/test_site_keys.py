@@ -20,7 +20,7 @@ from fedpriv.sites.descriptor import CertificatePin
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.sealing import move_secrets, renew_keys, seal_site
-from fedpriv.sites.site_keys import earlier_files
+from fedpriv.sites.site_keys import list_earlier_files
 from fedpriv.sites.site_records import RolledBack
 from fedpriv.sites.statement import site_statement
 from fedpriv.storage import files
@@ -96,11 +96,11 @@ def test_earlier_keys_end_with_the_last_plan_that_has_them(begun: Party) -> None
     renew_keys(folder)  # no plan has the second ones
     assert all(key in everything(folder) for key in first_keys)
     assert not any(key in everything(folder) for key in second_keys)
-    assert len(earlier_files(folder)) == 2
+    assert len(list_earlier_files(folder)) == 2
     before = site_statement(folder)
     seal_site(folder, unfinished=True)
     assert not any(key in everything(folder) for key in first_keys)
-    assert not earlier_files(folder)
+    assert not list_earlier_files(folder)
     assert site_statement(folder).summary == before.summary  # what the closed plan cost is still known
 
 
@@ -135,7 +135,7 @@ def test_cut_off_at_any_step_nothing_is_lost_and_it_can_be_done_again(
     site = reopened(begun)
     assert secret_with_east(site, begun) == before
     assert {card.public_key, card.signing_key} == {*site._folder.public_keys.values()}
-    assert len(earlier_files(folder)) == 2
+    assert len(list_earlier_files(folder)) == 2
     site.close()
 
 
@@ -152,7 +152,7 @@ def test_earlier_keys_move_and_are_destroyed_with_the_others(place: str, begun: 
     renew_keys(folder)  # where they are now
     assert "folder, not encrypted" not in fedpriv("secrets", folder)
     seal_site(folder, unfinished=True)
-    assert not earlier_files(folder)
+    assert not list_earlier_files(folder)
     assert secrets_of(folder) == [b"destroyed"] * 2
 
 
@@ -191,6 +191,6 @@ def test_the_command_says_what_to_compare_and_is_for_sites_only(tmp_path: Path, 
     site = Site("north")
     assert site.card.fingerprint in printed
     site.close()
-    assert not earlier_files(Path("north"))  # no plan had them
+    assert not list_earlier_files(Path("north"))  # no plan had them
     Path("run").mkdir()
     assert "is not the folder of a site" in refused("secrets", "run", "--renew-keys")

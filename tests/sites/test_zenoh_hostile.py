@@ -17,7 +17,7 @@ from zenoh_party import NAMES, Star, star, stranger
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
-from fedpriv.sites.over_zenoh.certificates import credentials_in, pin_of
+from fedpriv.sites.over_zenoh.certificates import find_credentials, make_pin
 from fedpriv.sites.over_zenoh.signatures import read_private_key, sign
 from fedpriv.sites.over_zenoh.star import Signer
 
@@ -282,7 +282,7 @@ def test_a_certificate_that_the_plan_does_not_name_is_refused(made: Star, tmp_pa
     with pytest.raises(FedprivError, match="can be read by others"):
         made.server()
     with pytest.raises(FedprivError, match="is missing"):
-        credentials_in(tmp_path, pin_of(tmp_path / "second" / "certificate.pem"))
+        find_credentials(tmp_path, make_pin(tmp_path / "second" / "certificate.pem"))
 
 
 def test_whoever_connects_without_a_plan_is_named_in_the_log(

@@ -18,9 +18,9 @@ from fedpriv.storage.secret_store import (
     DESTROYED,
     check_where,
     destroy,
+    get_location,
     is_destroyed,
     is_encrypted,
-    place_of,
     protect,
     reveal,
 )
@@ -35,7 +35,7 @@ def test_a_secret_comes_back_from_each_place_and_its_text_does_not_show_it(place
     assert SECRET not in text
     assert protect(SECRET, place) != text  # encryption is random
     assert reveal(text, tmp_path) == SECRET
-    again = protect("another", place_of(text))
+    again = protect("another", get_location(text))
     assert reveal(again, tmp_path) == "another"
 
 
@@ -61,7 +61,7 @@ def test_of_several_keys_the_first_encrypts_and_all_decrypt(tmp_path: Path, monk
     monkeypatch.setenv("RUN_KEY", old)
     text = protect(SECRET, "env:RUN_KEY")
     monkeypatch.setenv("RUN_KEY", f"{new} {old}")
-    rotated = protect(reveal(text, tmp_path), place_of(text))
+    rotated = protect(reveal(text, tmp_path), get_location(text))
     monkeypatch.setenv("RUN_KEY", new)
     assert reveal(rotated, tmp_path) == SECRET
     with pytest.raises(ConfigError):

@@ -47,7 +47,7 @@ def test_the_noise_is_that_of_the_record(relation: str, change: float):
     )
     last = record.plan({"strategy.rho.scale": 1.0}).records[-1]
     assert (last.query, last.mechanism, last.noise_multiplier, last.bound) == ("statistic:score", "gaussian", 4.0, 0.5)
-    assert scores.deviation(4.0, last.relation) == 4.0 * change
+    assert scores.compute_deviation(4.0, last.relation) == 4.0 * change
 
 
 def right_answers(searched: Search, folder: Path) -> tuple[int, int]:

@@ -122,14 +122,14 @@ def _extend(
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.errors import ConfigError
-    from fedpriv.runs import config_file
+    from fedpriv.runs import find_config_file
     from fedpriv.storage import RunFolder
 
     if changed and "=" not in changed[0]:
         raise ConfigError("CONFIG", changed[0], f"leave it out: the extended run uses {earlier / 'config.yaml'}")
     if number is not None or processes.is_launched():
         raise ConfigError("--processes", number, "a run is extended in one process: leave it out")
-    settings = load_config(config_file(earlier), changed)
+    settings = load_config(find_config_file(earlier), changed)
     if folder:
         run_folder = RunFolder.new(folder)
     else:
@@ -155,12 +155,12 @@ def resume(
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
-    from fedpriv.runs import RunFiles, config_file, findings, refuse
+    from fedpriv.runs import RunFiles, find_config_file, find_problems, raise_problems
     from fedpriv.storage import RunFolder
 
-    path = config_file(run, f"start a run in it: fedpriv train CONFIG --out {run}")
+    path = find_config_file(run, f"start a run in it: fedpriv train CONFIG --out {run}")
     if (run / "ledger.jsonl").exists():
-        refuse(findings(RunFiles.read(run)))
+        raise_problems(find_problems(RunFiles.read(run)))
     if (run / "result.json").exists():
         raise FedprivError(f"{run} is finished; print it with: fedpriv show {run}")
     settings = load_config(path)

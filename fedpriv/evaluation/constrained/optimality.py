@@ -17,7 +17,7 @@ from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
-from fedpriv.strategies.lagrangian import HasMultipliers, Loops, Measured, Remeasures, violations
+from fedpriv.strategies.lagrangian import HasMultipliers, Loops, Measured, Remeasures, compute_violations
 from fedpriv.strategies.proximal import Proximal, Zero
 
 _NEAREST = 1e-2  # slope of the violation at a point that counts as the nearest to feasible
@@ -133,7 +133,7 @@ def private_report(
     """
     values = local.measured[: len(shard.ids)]
     equality = oracle.equality
-    broken = mesh.max_clients(_largest(violations(values, equality)))
+    broken = mesh.max_clients(_largest(compute_violations(values, equality)))
     estimate = gather_rows(local.measured, shard, mesh)
     repeats = 0
     if isinstance(progress.server, Remeasures):
@@ -170,7 +170,7 @@ def round_metrics(
     """
     values = {"max_multiplier": mesh.max_clients(_largest(local.multipliers[: len(shard.ids)]))}
     if isinstance(local, Measured):
-        broken = violations(local.measured[: len(shard.ids)], oracle.equality)
+        broken = compute_violations(local.measured[: len(shard.ids)], oracle.equality)
         values["max_violation_estimate"] = mesh.max_clients(_largest(broken))
     return values
 

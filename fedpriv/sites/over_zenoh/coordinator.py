@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.certificates import find_credentials
 from fedpriv.sites.over_zenoh.connections import log_strangers
 from fedpriv.sites.over_zenoh.link import Link, open_link
 from fedpriv.sites.over_zenoh.signatures import BadSignature, read_private_key
@@ -55,7 +55,7 @@ class OverZenoh:
         private_key = None
         coordinator = proposal.document.coordinator
         if keys is not None and coordinator is not None:
-            credentials = credentials_in(keys, coordinator)
+            credentials = find_credentials(keys, coordinator)
             private_key = read_private_key(credentials.key)
         repliers: dict[str, Sequence[str]] = {}
         self._common_names: list[str | None] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedpriv.errors import ConfigError
 from fedpriv.sites.connection_file import Connection
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.certificates import find_credentials
 from fedpriv.sites.over_zenoh.connections import ConnectionWatch
 from fedpriv.sites.over_zenoh.link import Link, join_all, open_link
 from fedpriv.sites.peers.messages import longest_message
@@ -85,7 +85,7 @@ class PeersOverZenoh:
         credentials = None
         own_pin = proposal.cards[number].certificate
         if keys is not None and own_pin is not None:
-            credentials = credentials_in(keys, own_pin)
+            credentials = find_credentials(keys, own_pin)
         limit = longest_message(terms.widths[1]) + _FRAMING
         link = Link(credentials, limit, connect=connect, listen=listen, requesters=requesters, repliers=repliers)
         self._session = open_link(link)
