@@ -9,7 +9,7 @@ class FedprivError(Exception):
     Attributes:
         reported_elsewhere: True if another process of the run reports the error to the user.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> issubclass(fedpriv.ConfigError, fedpriv.FedprivError)
         True
@@ -30,7 +30,7 @@ class ConfigError(FedprivError, ValueError):
         value: The value that was given.
         fix: The fix, as a sentence fragment.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> try:
         ...     fedpriv.Clip(-1.0)
@@ -69,7 +69,7 @@ def check_count(field: str, value: object, fix: str) -> None:
 class DataError(FedprivError, ValueError):
     """Data are missing, broken or out of range; also a `ValueError`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> try:
         ...     fedpriv.count_examples(lambda i: [], n_clients=1)
@@ -82,7 +82,7 @@ class DataError(FedprivError, ValueError):
 class PrivacyError(FedprivError):
     """The operation would break the privacy guarantee and was not performed.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> try:
         ...     fedpriv.from_opacus([(1.5, 0.01, 100)], "shuffled batches", poisson_sampling=False)
@@ -95,7 +95,7 @@ class PrivacyError(FedprivError):
 class BudgetExhausted(PrivacyError):
     """The next release would exceed the target epsilon or the lifetime budget; it was not made.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> issubclass(fedpriv.BudgetExhausted, fedpriv.PrivacyError)
         True
@@ -105,7 +105,7 @@ class BudgetExhausted(PrivacyError):
 class LedgerError(PrivacyError):
     """The ledger or the budget file cannot be read or written, or does not fit the run.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> try:
         ...     fedpriv.Budget("missing.budget")

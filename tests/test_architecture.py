@@ -88,7 +88,7 @@ def public_definitions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFuncti
                     pending.append(node)
 
 
-def test_only_a_ledger_looks_into_a_release():
+def test_release_value_read_in_ledger_only():
     """A value without a price must be impossible: `Release._value` is read where its record is written."""
     found = [
         where(path, node)
@@ -100,7 +100,7 @@ def test_only_a_ledger_looks_into_a_release():
     assert not found, f"only privacy/ledger.py may read Release._value: {found}"
 
 
-def test_only_data_query_engine_opens_releases():
+def test_ledger_open_called_in_data_answerer_only():
     found = [
         where(path, call)
         for path in SOURCES
@@ -108,11 +108,11 @@ def test_only_data_query_engine_opens_releases():
         for call, name, receiver in calls(path)
         if name == "open" and "ledger" in receiver.lower().split(".")[-1]
     ]
-    assert not found, f"Ledger.open is for the data query engine: {found}"
+    assert not found, f"Ledger.open is for the engine of data: {found}"
 
 
 @pytest.mark.parametrize("maker", ["Release", "add_noise"])
-def test_releases_are_made_next_to_the_query(maker: str):
+def test_releases_constructed_in_listed_files_only(maker: str):
     found = [
         where(path, call)
         for path in SOURCES
@@ -123,7 +123,7 @@ def test_releases_are_made_next_to_the_query(maker: str):
     assert not found, f"{maker}(...) is called in {sorted(MAKES_RELEASES)} only: {found}"
 
 
-def test_no_hidden_randomness():
+def test_torch_draws_name_a_generator():
     """Every draw has a named stream: a draw from torch's global generator could repeat another one's noise."""
     found = [
         where(path, call)
@@ -136,12 +136,12 @@ def test_no_hidden_randomness():
 
 
 @pytest.mark.parametrize("path", STRATEGIES, ids=inside)
-def test_a_strategy_file_opens_with_its_source(path: Path):
+def test_strategy_files_have_docstring(path: Path):
     assert ast.get_docstring(tree(path)), "a strategy file opens with the citation and the update equations"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=inside)
-def test_public_names_are_documented(path: Path):
+def test_public_names_have_docstrings(path: Path):
     """The linter checks style; this also covers what a package re-exports. `forward` is described by its module."""
     if path.name != "__init__.py":
         assert ast.get_docstring(tree(path)), f"{inside(path)} needs a first line that says what it is for"
@@ -153,7 +153,7 @@ def test_public_names_are_documented(path: Path):
     assert not bare, f"undocumented: {bare}"
 
 
-def test_privacy_knows_nothing_of_models():
+def test_privacy_package_imports_no_torch_nn():
     """Accountants are functions of the ledger alone, so delta or adversary can change without training again."""
     found = [f"fedpriv/{inside(path)}" for path in privacy_files_with_models(PACKAGE)]
     assert not found, f"torch.nn inside fedpriv/privacy: {found}"
@@ -177,7 +177,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("line", ["from torch import nn", "import torch.nn as n", "from torch.nn import Module"])
-def test_a_violation_in_a_sub_folder_is_found(line: str, tmp_path: Path):
+def test_rule_checks_subfolders(line: str, tmp_path: Path):
     """The rules reach below the first level of folders."""
     planted = tmp_path / "privacy" / "claims" / "deep" / "planted.py"
     long = tmp_path / "strategies" / "family" / "long.py"
@@ -196,21 +196,21 @@ REQUIRED_BY_PYTHON = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
 MAY_IMPORT_PAPERS = {"cli", "config"}
 
 
-def test_the_package_has_at_most_25_rooms():
+def test_package_at_most_25_subpackages():
     """14 of the kernel (tests/test_contract.py has them) and 11 around it."""
     rooms = {path.name for path in PACKAGE.iterdir()} - REQUIRED_BY_PYTHON - {"__pycache__"}
     assert len(rooms) <= 25, f"where does a reader look for what the newest of {sorted(rooms)} has?"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=inside)
-def test_what_papers_claim_is_imported_by_the_command_line_and_by_yaml_alone(path: Path):
+def test_papers_imported_by_cli_and_config_only(path: Path):
     room = inside(path).split("/")[0]
     imported = {node.module or "" for node in ast.walk(tree(path)) if isinstance(node, ast.ImportFrom)}
     from_papers = {module for module in imported if module.startswith("fedpriv.papers")}
     assert not from_papers or room in MAY_IMPORT_PAPERS | {"papers"}, f"{room} must not know papers: {from_papers}"
 
 
-def test_no_two_classes_that_may_be_settings_have_one_name():
+def test_setting_class_names_unique():
     """Digests of settings name a class without its module: two of one name could share noise."""
     files: dict[str, list[str]] = {}
     for path in SOURCES:
@@ -223,7 +223,7 @@ def test_no_two_classes_that_may_be_settings_have_one_name():
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=inside)
-def test_no_two_functions_inside_one_have_one_name(path: Path):
+def test_inner_function_names_unique(path: Path):
     """Digests name fedpriv's functions, also those that settings hold as closures, and leave out their code."""
     for outer in ast.walk(tree(path)):
         if isinstance(outer, ast.FunctionDef):
@@ -231,7 +231,7 @@ def test_no_two_functions_inside_one_have_one_name(path: Path):
             assert len(names) == len({*names}), f"{where(path, outer)} has two functions of one name: {names}"
 
 
-def test_functions_are_short_and_take_few_arguments():
+def test_functions_length_and_argument_limits():
     """A body fits a screen; who takes more than twelve arguments takes an object of options."""
     options = {"tune", "hugging_face", "sql"}  # a command's flags; a data set's options
     for path in SOURCES:
@@ -245,7 +245,7 @@ def test_functions_are_short_and_take_few_arguments():
             assert taken <= 12 or node.name in options, f"{where(path, node)} {node.name} takes {taken} arguments"
 
 
-def test_decisions_are_statements():
+def test_conditional_expressions_few():
     """Conditional expressions are for the shortest values; at 1 080 of them nobody could follow."""
     count = sum(isinstance(node, ast.IfExp) for path in SOURCES for node in ast.walk(tree(path)))
     assert count < 400, f"{count} conditional expressions"
@@ -267,8 +267,8 @@ RIDDLES = {
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=inside)
-def test_names_say_what_they_hold(path: Path):
-    """Not that it was found, told or made: nouns of the field, as docs/glossary.md has them."""
+def test_names_avoid_vague_words(path: Path):
+    """Names are nouns of the field from docs/glossary.md, not participles such as found or made."""
     riddles = list[str]()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -285,8 +285,8 @@ def test_names_say_what_they_hold(path: Path):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=inside)
-def test_no_tuple_is_made_to_be_splatted(path: Path):
-    """Whoever reads `f(*given)` has to look up what is given, and in which order: write the arguments out."""
+def test_no_tuple_assigned_then_unpacked_in_call(path: Path):
+    """With `f(*values)` the reader must look up the values and their order: write the arguments out."""
     splatted = list[str]()
     for function in ast.walk(tree(path)):
         if not isinstance(function, ast.FunctionDef):
@@ -302,13 +302,13 @@ def test_no_tuple_is_made_to_be_splatted(path: Path):
     assert not splatted, splatted
 
 
-def test_no_two_files_of_tests_have_one_name():
+def test_test_file_names_unique():
     """Pytest imports them by that name: of two it collects neither, and no other test runs."""
     names = [path.name for path in sources(ROOT / "tests") if path.name != "conftest.py"]
     assert sorted(names) == sorted(set(names))
 
 
-def test_one_config_for_every_tool():
+def test_tool_config_in_pyproject_only():
     """pyproject.toml configures all tools: a second file would silently win over it."""
     rivals = [
         "setup.cfg",

@@ -133,7 +133,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in RUNS])
-def test_it_runs(script, data, tmp_path, monkeypatch, capfd):
+def test_benchmark_runs(script, data, tmp_path, monkeypatch, capfd):
     path = ROOT / script
     monkeypatch.setenv("FEDPRIV_DATA", str(data))
     monkeypatch.setattr(sys, "argv", [str(path), *(word.replace("OUT", str(tmp_path)) for word in RUNS[script])])
@@ -147,13 +147,13 @@ def test_it_runs(script, data, tmp_path, monkeypatch, capfd):
             assert (tmp_path / word.removeprefix("OUT/")).stat().st_size
 
 
-def test_every_file_is_run_or_named():
+def test_benchmark_files_all_listed():
     for folder in ("audit", "speed", "reproduce"):
         named = {Path(script).stem for script in RUNS if script.startswith(folder)}
         assert {path.stem for path in (ROOT / folder).glob("*.py")} == named | PARTS[folder] | PEERS[folder]
 
 
-def test_work_in_a_process_of_its_own_comes_back(monkeypatch):
+def test_apart_returns_subprocess_result(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "speed"), *sys.path])
     from rows import Effort
     from subprocesses import apart
@@ -162,7 +162,7 @@ def test_work_in_a_process_of_its_own_comes_back(monkeypatch):
     assert found[0] > 0 and found[1] > 10
 
 
-def test_ratios_are_over_the_plain_one(monkeypatch):
+def test_ratios_relative_to_plain(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "speed"), *sys.path])
     from rows import Found
 

@@ -110,13 +110,13 @@ TENANTS = tenant_files(PACKAGE)
 
 
 @pytest.mark.parametrize("path", TENANTS, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_tenant_takes_what_a_room_lists(path: Path):
+def test_tenant_imports_listed_names_only(path: Path):
     names = [*taken_from_inside(ast.parse(path.read_text()))]
     assert not names, f"list them in the room's __init__.pyi, if they are for everyone: {names}"
 
 
 @pytest.mark.parametrize("room", LISTS)
-def test_room_offers_its_list(room: str):
+def test_kernel_package_exports_its_list(room: str):
     """Each listed name can be imported, and the stub imports exactly what it lists."""
     package = importlib.import_module(f"fedpriv.{room}")
     assert sorted(package.__all__) == sorted(LISTED[room])
@@ -127,7 +127,7 @@ def test_room_offers_its_list(room: str):
 
 
 @pytest.mark.parametrize("room", [room for room in LISTS if room != "models"])  # whose list is what users write
-def test_listed_name_has_a_user(room: str):
+def test_listed_names_are_used(room: str):
     """A list is no place for names that a tenant might need one day."""
     taken = {
         alias.name
@@ -144,7 +144,7 @@ def test_contract_stays_small():
     assert names <= MOST_NAMES, f"{names} names: which of them could be one function?"
 
 
-def test_every_room_is_kernel_or_tenant():
+def test_kernel_packages_match_import_layers():
     """The kernel's rooms are those below the line in the layers of import-linter: they import nothing above it."""
     layers = next(
         contract["layers"]
@@ -156,7 +156,7 @@ def test_every_room_is_kernel_or_tenant():
 
 
 @pytest.mark.parametrize("room", [room for room in KERNEL if "." not in room])
-def test_contributing_counts_the_kernel(room: str):
+def test_contributing_page_counts_kernel_lines(room: str):
     """The page opens with the size of each kernel room, right to a tenth (and 50 lines)."""
     folder = PACKAGE / room
     files = [*folder.rglob("*.py")] or [PACKAGE / f"{room}.py"]
@@ -169,7 +169,7 @@ def test_contributing_counts_the_kernel(room: str):
     assert abs(int(row[2]) - lines) <= lines / 10 + 50, correct
 
 
-def test_kernel_suite_has_each_room():
+def test_make_test_kernel_covers_each_package():
     """`make test-kernel` names folders and files that exist, among them those of each kernel room."""
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     lists = {
@@ -192,10 +192,10 @@ def test_kernel_suite_has_each_room():
         "from fedpriv.storage import files\nfiles.no_such_name",
     ],
 )
-def test_name_from_inside_is_reported(line: str):
+def test_unlisted_kernel_import_reported(line: str):
     assert [*taken_from_inside(ast.parse(line))]
 
 
 @pytest.mark.parametrize("line", ["from fedpriv.privacy import Ledger", "from fedpriv.errors import ConfigError"])
-def test_listed_name_passes(line: str):
+def test_listed_kernel_import_passes(line: str):
     assert not [*taken_from_inside(ast.parse(line))]

@@ -36,7 +36,7 @@ def states(folder: Path) -> dict[str, str]:
     "stage",
     ["truth", "memory", pytest.param("speed", marks=pytest.mark.slow), pytest.param("runs", marks=pytest.mark.slow)],
 )
-def test_stage_on_the_processor_passes(stage: str, tmp_path: Path) -> None:
+def test_device_check_stage_passes_on_cpu(stage: str, tmp_path: Path) -> None:
     run = start(tmp_path, "--only", stage, "--device", "cpu", "--stage-limit", "900", "--limit", "900")
     printed, _ = run.communicate()
     assert run.returncode == 0, printed
@@ -45,7 +45,7 @@ def test_stage_on_the_processor_passes(stage: str, tmp_path: Path) -> None:
     assert (tmp_path / TABLE).read_text().count("\n") == 2 + sum(x["state"] != "started" for x in results(tmp_path))
 
 
-def test_results_survive_errors_crashes_and_kills(tmp_path: Path) -> None:
+def test_stage_results_survive_crash_and_kill(tmp_path: Path) -> None:
     """A check that ends its process is recorded, and the next process continues after it."""
     run = start(tmp_path, "--only", "troubled_stage", "--device", "cpu", "--stage-limit", "900")
     end = time.monotonic() + 300
@@ -60,17 +60,17 @@ def test_results_survive_errors_crashes_and_kills(tmp_path: Path) -> None:
         "good": "passed",
         "bad": "failed",
         "raises": "error",
-        "ends_its_process": "crashed",
+        "exits_process": "crashed",
         "good again": "passed",
         "hangs": "started",
     }
     lines = {(line["check"], line["state"]): line for line in results(tmp_path)}
     assert lines["good", "passed"]["found"] == 3
     assert "for a reason" in lines["raises", "error"]["error"]
-    assert lines["ends_its_process", "crashed"]["code"] == 7
+    assert lines["exits_process", "crashed"]["code"] == 7
 
 
-def test_stage_that_does_not_end_in_time_is_ended(tmp_path: Path) -> None:
+def test_late_stage_terminated(tmp_path: Path) -> None:
     run = start(tmp_path, "--only", "troubled_stage", "--device", "cpu", "--stage-limit", "1", "--limit", "5")
     assert run.communicate()[0]
     assert run.returncode == 1
@@ -79,7 +79,7 @@ def test_stage_that_does_not_end_in_time_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", ["kill_and_resume(bench)", "processes(1, bench)", "processes(2, bench)"])
-def test_checks_that_start_processes_pass(check: str, tmp_path: Path) -> None:
+def test_process_starting_checks_pass(check: str, tmp_path: Path) -> None:
     code = (
         "import sys; from on_device.bench import *; from on_device import truth\n"
         f"bench = Bench(torch.device('cpu'), True, Path({str(tmp_path)!r}))\n"

@@ -50,7 +50,7 @@ def shell_lines() -> list[str]:
 
 
 @pytest.mark.parametrize("section", sections("python"), ids=str)
-def test_python_runs(section: Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_docs_python_blocks_run(section: Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     exec(compile(section.code, str(section), "exec"), {"__name__": "__main__"})
@@ -70,7 +70,7 @@ def test_readme_first_screen():
     assert first_screen.index("$ fedpriv train") < first_screen.index(".png)") < first_screen.index("$ make demo")
 
 
-def test_every_page_is_in_the_site():
+def test_docs_pages_all_in_site_navigation():
     named = set(re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE))
     written = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     generated = {f"notebooks/{path.stem}.md" for path in (ROOT / "examples" / "notebooks").glob("*.ipynb")}
@@ -78,13 +78,13 @@ def test_every_page_is_in_the_site():
 
 
 @pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("make ")])
-def test_make_targets_exist(line: str):
+def test_docs_make_targets_exist(line: str):
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert line.split()[1] in targets
 
 
 @pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("fedpriv ")])
-def test_cli_commands_exist(line: str):
+def test_docs_cli_commands_exist(line: str):
     """The command takes the options that the text shows, and the files that it names are there."""
     from fedpriv.cli import app
 
@@ -104,7 +104,7 @@ def test_cli_commands_exist(line: str):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page: Path):
+def test_page_links_have_targets(page: Path):
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'src="([^"]+)"', text)
     broken = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
@@ -112,11 +112,11 @@ def test_links_lead_somewhere(page: Path):
 
 
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
-def test_pictures_are_well_formed(picture: Path):
+def test_svg_pictures_well_formed(picture: Path):
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
-def test_the_recipe_for_a_trained_model_holds_with_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_trained_model_recipe_runs_with_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A model left in train mode has another accuracy at each call; the recipe asserts that it is the reported one."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -126,7 +126,7 @@ def test_the_recipe_for_a_trained_model_holds_with_dropout(tmp_path: Path, monke
     exec(recipe.replace(plain, "torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(64, 10))"), {})
 
 
-def test_the_reference_has_every_public_name() -> None:
+def test_reference_pages_cover_public_names() -> None:
     pages = [path.read_text() for path in sorted((ROOT / "docs" / "reference").glob("*.md"))]
     modules = {module for page in pages for module in re.findall(r"^::: (\S+)$", page, flags=re.MULTILINE)}
     assert "fedpriv.runs.options" in modules  # the arguments of train

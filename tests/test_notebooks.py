@@ -22,7 +22,7 @@ RUNS = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to run in; kernels see this checkout's fedpriv, one thread, and no settings of the user's."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -42,7 +42,7 @@ def executed(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.Notebook
     return client.execute()
 
 
-def test_the_page_of_the_site_links_to_every_notebook():
+def test_notebooks_page_links_every_notebook():
     page = ROOT / "docs" / "notebooks.md"
     named = re.findall(r"\]\(notebooks/(\w+\.ipynb)\)", page.read_text())
     assert sorted(named) == [path.name for path in NOTEBOOKS]
@@ -62,8 +62,8 @@ def test_site_page_of_notebook_has_pictures(path: Path):
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
-def test_notebook_runs_and_draws(path: Path, alone: Path):
-    done = executed(nbformat.read(path, as_version=4), alone)
+def test_notebook_runs_and_draws(path: Path, empty_folder: Path):
+    done = executed(nbformat.read(path, as_version=4), empty_folder)
     code = [cell for cell in done.cells if cell.cell_type == "code"]
     assert any(cell.source.lstrip().startswith("assert") or "\nassert" in cell.source for cell in code)
     outputs = [output for cell in code for output in cell.outputs]
@@ -72,7 +72,7 @@ def test_notebook_runs_and_draws(path: Path, alone: Path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_kept_without_outputs(path: Path):
+def test_notebook_stored_without_outputs(path: Path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     for cell in notebook.cells:
@@ -80,20 +80,20 @@ def test_notebook_is_kept_without_outputs(path: Path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_links_lead_somewhere(path: Path):
+def test_notebook_links_have_targets(path: Path):
     text = "".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
     broken = [to for to in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in to and not (path.parent / to).exists()]
     assert not broken
 
 
-def test_a_failing_cell_is_noticed(alone: Path):
+def test_failing_notebook_cell_raises(empty_folder: Path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("assert 1 == 2")])
     with pytest.raises(Exception, match="AssertionError"):
-        executed(notebook, alone)
+        executed(notebook, empty_folder)
 
 
-def test_the_kernel_is_this_interpreter_with_this_fedpriv(alone: Path):
+def test_notebook_kernel_uses_this_checkout(empty_folder: Path):
     source = "import sys, fedpriv; print(sys.executable, fedpriv.__file__)"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    (output,) = executed(notebook, alone).cells[0].outputs
+    (output,) = executed(notebook, empty_folder).cells[0].outputs
     assert output.text.split() == [sys.executable, str(ROOT / "fedpriv" / "__init__.py")]

@@ -38,7 +38,7 @@ def options_of(*words: str) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts}
 
 
-def test_the_unit_restarts_a_command_that_exists_as_its_own_account() -> None:
+def test_systemd_unit_runs_site_with_own_user() -> None:
     unit = sections()
     assert {*unit.sections()} == {"Unit", "Service", "Install"}
     service = unit["Service"]
@@ -55,7 +55,7 @@ def test_the_unit_restarts_a_command_that_exists_as_its_own_account() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_systemd_finds_no_fault_with_the_unit(tmp_path: Path) -> None:
+def test_systemd_unit_passes_verify(tmp_path: Path) -> None:
     # programs and accounts that this machine lacks are put where the unit wants them: under this folder
     unit = tmp_path / "fedpriv-site@north.service"
     program = tmp_path / "fedpriv"
@@ -73,7 +73,7 @@ def test_systemd_finds_no_fault_with_the_unit(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_systemd_would_find_a_fault(tmp_path: Path) -> None:
+def test_damaged_systemd_unit_fails_verify(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd here")
     unit = tmp_path / "fedpriv-site@north.service"
@@ -93,7 +93,7 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines]
 
 
-def test_the_container_holds_no_data_and_runs_as_nobody_special() -> None:
+def test_container_copies_no_data_and_is_not_root() -> None:
     steps = instructions()
     assert steps[0][0] == "FROM"
     assert re.search(r":\d", steps[0][1]), "name a version of the base image"
@@ -108,7 +108,7 @@ def test_the_container_holds_no_data_and_runs_as_nobody_special() -> None:
     options_of(*words[:2])
 
 
-def test_the_extras_that_the_container_installs_exist() -> None:
+def test_container_extras_exist() -> None:
     import tomllib
 
     project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]

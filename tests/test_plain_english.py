@@ -106,7 +106,7 @@ UNFINISHED = pytest.mark.xfail(strict=False, reason="other pages and docstrings 
         pytest.param("docstrings", marks=UNFINISHED),
     ],
 )
-def test_prose_few_phrases_to_decode(name: str) -> None:
+def test_prose_phrase_rate_below_limit(name: str) -> None:
     found = texts(name)
     if rate(found) > LIMIT:
         lines = "\n".join(str(sentence) for sentence in worst(found))

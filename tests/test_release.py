@@ -22,7 +22,7 @@ def commands(job: str, name: str = "ci") -> str:
     return "\n".join(step["run"] for step in workflow(name)["jobs"][job]["steps"] if "run" in step)
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_version_same_in_all_files() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert fedpriv.__version__ == project["version"] == citation["version"]
@@ -32,13 +32,13 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"FEDPRIV_VERSION={fedpriv.__version__}" in (ROOT / "examples/operations/Containerfile").read_text()
 
 
-def test_a_citation_has_what_its_format_requires() -> None:
+def test_citation_has_required_fields() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     assert citation["authors"]
 
 
-def test_a_forge_runs_what_continuous_integration_runs() -> None:
+def test_workflow_runs_ci_on_supported_versions() -> None:
     assert ".ci/run" in commands("check").splitlines()
     supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     lowest, beyond = (int(minor) for minor in re.findall(r"3\.(\d+)", supported))
@@ -49,21 +49,21 @@ def test_a_forge_runs_what_continuous_integration_runs() -> None:
     assert wheels[0]["torch"] == oldest.replace(">=", "==") + ".*"
 
 
-def test_targets_of_make_that_a_forge_runs_exist() -> None:
+def test_workflow_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for name in ("ci", "docs"):
         for job in workflow(name)["jobs"]:
             assert set(re.findall(r"\bmake ([a-z-]+)", commands(job, name))) <= targets
 
 
-def test_a_tag_is_tested_and_its_documentation_published() -> None:
+def test_tag_starts_tests_and_docs_release() -> None:
     for name in ("ci", "docs"):
         assert workflow(name)[True]["push"]["tags"] == ["v*"]  # YAML reads `on` as true
     assert "make docs-version" in commands("publish", "docs")
     assert yaml.safe_load((ROOT / "mkdocs.yml").read_text())["extra"]["version"]["provider"] == "mike"
 
 
-def test_links_of_the_security_page_lead_somewhere() -> None:
+def test_security_page_links_exist() -> None:
     text = (ROOT / "SECURITY.md").read_text()
     links = re.findall(r"\]\(([^)#:]+)\)", text)
     assert links

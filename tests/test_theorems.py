@@ -72,19 +72,19 @@ def missing(row: Row) -> list[str]:
     return gaps
 
 
-def test_the_page_has_the_statements():
+def test_theorems_page_statements_unique():
     assert len(ROWS) > 40
     statements = [row[0] for row in ROWS]
     assert len({*statements}) == len(statements)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][:60])
-def test_what_a_row_names_exists(row: Row):
+def test_theorem_row_references_exist(row: Row):
     assert not missing(row)
 
 
 @pytest.mark.parametrize("column", [1, 2, 3, 4])
-def test_a_row_with_a_gap_is_found(column: int):
+def test_theorem_row_gap_reported(column: int):
     for damaged in ("", "`privacy/nothing.py`", "`privacy/test_noise.py::test_nothing`"):
         row = list(ROWS[0])
         row[column] = damaged
@@ -102,14 +102,14 @@ def words_of_the_code() -> set[str]:
     return {name for word in names for name in (get_args(word) or (word,))}
 
 
-def test_every_mechanism_sampling_relation_unit_and_trust_has_a_statement():
+def test_every_privacy_term_has_statement():
     words = words_of_the_code()
     assert {"gaussian", "laplace", "none", "poisson", "allocation", "local", "central", "pairwise", "client"} <= words
     named = {word for statement, *_ in ROWS for word in quoted(statement)}
     assert not words - named, f"docs/theorems.md has no statement about {words - named}"
 
 
-def test_every_file_that_decides_a_price_is_named():
+def test_every_privacy_file_has_theorem_row():
     """A new file in fedpriv/privacy has a row, or is in the list above with a reason."""
     package = ROOT / "fedpriv"
     files = {path.relative_to(package).as_posix() for path in (package / "privacy").rglob("*.py")}

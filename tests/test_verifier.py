@@ -40,7 +40,7 @@ _spec.loader.exec_module(verifier)
 Event = verifier.Event
 
 
-def test_it_is_one_page_and_stands_alone():
+def test_verifier_short_with_few_imports():
     text = SOURCE.read_text()
     assert len(text.splitlines()) <= 200
     imported = set[str]()
@@ -58,7 +58,7 @@ def test_it_is_one_page_and_stands_alone():
 @pytest.mark.parametrize("mu", [0.05, 0.4, 1.0, 4.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-7])
 @pytest.mark.parametrize("count", [1, 7])
-def test_gaussian_noise(mu: float, delta: float, count: int):
+def test_gaussian_epsilon_matches_closed_form(mu: float, delta: float, count: int):
     def excess(epsilon: float) -> float:
         upper = norm.cdf(mu / 2 - epsilon / mu)
         return upper - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta
@@ -69,14 +69,14 @@ def test_gaussian_noise(mu: float, delta: float, count: int):
 
 
 @pytest.mark.parametrize("scale", [0.5, 2.0, 50.0])
-def test_laplace_noise_once(scale: float):
+def test_laplace_epsilon_matches_closed_form(scale: float):
     event = Event("laplace", scale, "full", 1.0)
     assert verifier.epsilon_of({event: 3}, 0.0) == pytest.approx(3 / scale)
     exact = 1 / scale + 2 * math.log(1 - 1e-4)
     assert exact <= verifier.epsilon_of({event: 1}, 1e-4) <= 1.005 * exact
 
 
-def test_amplified_laplace_noise_once():
+def test_amplified_laplace_matches_closed_form():
     """Any sampling at rate q: delta(log(1 + q (e^eps - 1))) = q delta_s(eps)."""
     rate, scale, delta = 0.1, 0.7, 1e-4
     unsampled = 1 / scale + 2 * math.log(1 - delta / rate)
@@ -92,7 +92,7 @@ def test_amplified_laplace_noise_once():
 @pytest.mark.parametrize(
     ("noise", "rate", "count", "delta"), [(1.0, 0.01, 1000, 1e-5), (0.6, 0.2, 10, 1e-6), (2.0, 0.1, 500, 1e-3)]
 )
-def test_poisson_batches_of_gaussian_noise(noise: float, rate: float, count: int, delta: float):
+def test_poisson_gaussian_matches_dp_accounting(noise: float, rate: float, count: int, delta: float):
     def second(*, pessimistic: bool) -> float:
         loss = dpa.from_gaussian_mechanism(
             noise, sampling_prob=rate, value_discretization_interval=2e-4, pessimistic_estimate=pessimistic
@@ -105,7 +105,7 @@ def test_poisson_batches_of_gaussian_noise(noise: float, rate: float, count: int
 
 
 @pytest.mark.parametrize(("noise", "rate", "count"), [(0.5, 0.05, 100), (1.0, 0.3, 20)])
-def test_poisson_batches_of_gaussian_noise_where_a_record_is_replaced(noise: float, rate: float, count: int):
+def test_poisson_gaussian_replace_one_matches_reference(noise: float, rate: float, count: int):
     accountant = PLDAccountant(
         dp_accounting.NeighboringRelation.REPLACE_ONE, value_discretization_interval=2e-4
     )  # whose noise is over the clip bound: half the sensitivity
@@ -115,7 +115,7 @@ def test_poisson_batches_of_gaussian_noise_where_a_record_is_replaced(noise: flo
     assert ours == pytest.approx(second, rel=0.005)
 
 
-def test_several_kinds_of_answers_together():
+def test_mixed_events_match_dp_accounting():
     step = 2e-4
     losses = [
         dpa.from_gaussian_mechanism(3.0, value_discretization_interval=step),
@@ -131,7 +131,7 @@ def test_several_kinds_of_answers_together():
     assert verifier.epsilon_of(history, 1e-5) == pytest.approx(second, rel=0.005)
 
 
-def test_each_direction_counts():
+def test_remove_and_add_curves_match_reference():
     """A unit that is added may cost more than one that is removed, and the other way round."""
     event = Event("gaussian", 0.5, "poisson add_remove", 0.6)
     removed, added = verifier.curves(event, verifier.np.array([0.3]))
@@ -187,12 +187,12 @@ SLOW = {
     ],
 )
 @pytest.mark.data
-def test_every_configuration(name: str, data_root: Path, tmp_path: Path):
+def test_shipped_config_epsilon_matches_account(name: str, data_root: Path, tmp_path: Path):
     plan = load_plan(load_config(ROOT / "configs" / f"{name}.yaml"), 0)
     compare(ledger_of(tmp_path, list(plan.records), plan.n_clients, plan.privacy.delta))
 
 
-def test_the_project_that_init_writes(tmp_path: Path):
+def test_init_project_ledger_verifies(tmp_path: Path):
     """Its own data, model and algorithm are code, so that a short run makes the ledger."""
     folder = tmp_path / "project"
     command = [sys.executable, "-m", "fedpriv"]
@@ -220,12 +220,12 @@ def run_of(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", RUNS.split(", "))
-def test_runs(name: str, tmp_path: Path):
+def test_golden_run_ledger_verifies(name: str, tmp_path: Path):
     compare(run_of(name, tmp_path / "run"), LOOSER.get(name, 1.0))
 
 
 @pytest.mark.parametrize("name", ["allocation", "allocation_add_remove", "allocation_of_clients"])
-def test_random_allocation_is_refused(name: str, tmp_path: Path):
+def test_random_allocation_raises(name: str, tmp_path: Path):
     with pytest.raises(SystemExit, match=r"refused: .*'batches'"):
         verified(run_of(name, tmp_path / "run"))
 
@@ -235,7 +235,7 @@ def gaussian(round_index: int, **others: Any) -> Record:
     return Record(round_index, "gradient", 0, "gaussian", **fields)
 
 
-def test_cohorts_and_noises_of_many_clients(tmp_path: Path):
+def test_packed_cohorts_and_noises_verify(tmp_path: Path):
     """Long lists are packed; who took part most often, with the least noise, decides."""
     noises = tuple(1.0 + client % 3 for client in range(100))
     records = [
@@ -258,7 +258,7 @@ def test_cohorts_and_noises_of_many_clients(tmp_path: Path):
         (Factor(), 5),
     ],
 )
-def test_noise_that_is_correlated_over_time(factor: Factor, separation: int, tmp_path: Path):
+def test_correlated_noise_ledger_verifies(factor: Factor, separation: int, tmp_path: Path):
     time = CorrelatedNoise(factor, separation)
     records = [gaussian(t, time=time.for_round(t), noise_multiplier=4.0) for t in range(23)]
     compare(ledger_of(tmp_path, records, 3, 1e-6))
@@ -301,12 +301,12 @@ def edited(folder: Path, line: int, **changes: Any) -> Path:
         (3, {"batches": 3, "sampling": "allocation"}, "fields"),
     ],
 )
-def test_what_it_does_not_know_it_refuses(line: int, changes: dict[str, Any], reason: str, tmp_path: Path):
+def test_unknown_ledger_field_raises(line: int, changes: dict[str, Any], reason: str, tmp_path: Path):
     with pytest.raises(SystemExit, match=f"refused: .*{reason}"):
         verified(edited(tmp_path, line, **changes))
 
 
-def test_a_fixed_size_has_no_price_where_sizes_differ(tmp_path: Path):
+def test_fixed_size_batches_add_remove_raises(tmp_path: Path):
     path = ledger_of(tmp_path, [gaussian(0, sampling="without_replacement", rate=0.5)], 1, 1e-5)
     rewrite(path, [line | ({"relation": "add_remove"} if "relation" in line else {}) for line in lines_of(path)])
     with pytest.raises(SystemExit, match="without_replacement batches"):
@@ -314,7 +314,7 @@ def test_a_fixed_size_has_no_price_where_sizes_differ(tmp_path: Path):
 
 
 @pytest.mark.parametrize("cut", ["flip", "drop", "unlink"])
-def test_an_altered_line_is_refused(cut: str, tmp_path: Path):
+def test_altered_ledger_line_raises(cut: str, tmp_path: Path):
     path = ledger_of(tmp_path, [gaussian(t) for t in range(3)], 1, 1e-5)
     lines = path.read_bytes().splitlines(keepends=True)
     if cut == "flip":
@@ -328,7 +328,7 @@ def test_an_altered_line_is_refused(cut: str, tmp_path: Path):
         verified(path)
 
 
-def test_the_command(tmp_path: Path):
+def test_verifier_command_prints_epsilon(tmp_path: Path):
     path = ledger_of(tmp_path, [gaussian(t) for t in range(3)], 2, 1e-5)
     with path.open("ab") as file:
         file.write(b'{"round": 3')  # a line that a crash cut off

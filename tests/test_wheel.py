@@ -47,7 +47,7 @@ for line in sys.stdin.read().splitlines():
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh environment with the wheel, which sees this one's libraries but not this one's fedpriv."""
     folder = tmp_path_factory.mktemp("elsewhere")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -88,12 +88,14 @@ STARTING = [
 ]
 
 
-def test_the_wheel_runs_every_command_of_the_readme(elsewhere: Path):
+def test_wheel_runs_readme_commands(wheel_environment: Path):
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FEDPRIV_DATA")}
-    bin_ = elsewhere / "env" / "bin"
-    told = subprocess.run([bin_ / "fedpriv", "--version"], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("fedpriv ")
-    work = elsewhere / "work"
+    bin_ = wheel_environment / "env" / "bin"
+    output = subprocess.run(
+        [bin_ / "fedpriv", "--version"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert output.stdout.startswith("fedpriv ")
+    work = wheel_environment / "work"
     work.mkdir()
     given = "\n".join([*commands(), *STARTING])
     driver = [bin_ / "python", "-c", DRIVER]
@@ -104,7 +106,7 @@ def test_the_wheel_runs_every_command_of_the_readme(elsewhere: Path):
     assert (work / "script" / "digits_iadmm_result" / "model.pt").is_file()
 
 
-def test_an_editable_install_reads_the_verifier_of_the_checkout():
+def test_editable_install_uses_checkout_verifier():
     """Files that are forced in are copied on the day of an editable install; packages are read where they lie."""
     builder = WheelBuilder(str(ROOT))
     modules = {file.distribution_path: Path(file.path) for file in builder.recurse_selected_project_files()}

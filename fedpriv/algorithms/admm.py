@@ -58,7 +58,7 @@ class Prox:
         eta: Step size of round t: a number, a schedule, or inf for no step term. `Decay()`, that is `1 / sqrt(t)`, by
             default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.inexact_admm(fedpriv.Prox(eta=0.1)).name
         'iadmm_prox'
@@ -84,7 +84,7 @@ class Trust:
         radius: Radius `delta_t` of round t: a number or a schedule; infinite by default.
         norm: Norm of the ball, `"linf"` (default) or `"l2"`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.inexact_admm(fedpriv.Trust(radius=0.1)).name
         'iadmm_trust'
@@ -123,7 +123,7 @@ class BoxSet:
     Args:
         bound: Largest absolute value of a parameter; positive.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> fedpriv.BoxSet(1.0).project(torch.tensor([[3.0, -0.5]])).tolist()
         [[1.0, -0.5]]
@@ -144,7 +144,7 @@ class BallSet:
     Args:
         radius: Largest l2 norm of the parameters; positive.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> [round(value, 3) for value in fedpriv.BallSet(1.0).project(torch.tensor([[3.0, 4.0]]))[0].tolist()]
         [0.6, 0.8]
@@ -251,7 +251,7 @@ class OutputNoise:
         rho: Penalty parameter of each round, as for `inexact_admm`.
         eta: Step size of each round, as for `Prox`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.OutputNoise(rho=2.0, eta=0.5).share(0)
         0.25
@@ -294,7 +294,7 @@ def inexact_admm(
     Raises:
         ConfigError: an argument is out of range, or `Trust` with a set W other than a box around an l-infinity ball.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.inexact_admm(fedpriv.Prox(0.1), rho=fedpriv.Penalty(2.0))
         >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases

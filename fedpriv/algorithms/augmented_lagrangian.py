@@ -315,7 +315,7 @@ def proximal_al(
     Raises:
         ConfigError: an argument is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.ones(8, 1), torch.full((8, 1), 2.0))

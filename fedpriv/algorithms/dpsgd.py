@@ -87,7 +87,7 @@ def decentralized_sgd(
     Raises:
         ConfigError: an argument is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> strategy = fedpriv.decentralized_sgd(fedpriv.StepSize(0.5, power=0.5))

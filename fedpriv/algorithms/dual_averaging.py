@@ -223,7 +223,7 @@ def dual_averaging(
     Raises:
         ConfigError: gamma is 0 though h is not strongly convex, or an argument is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4), activity=fedpriv.RandomNodes(0.5))
         >>> strategy = fedpriv.dual_averaging(active_fraction=0.5)

@@ -57,7 +57,7 @@ class EuclideanBall:
     Args:
         radius: Largest l2 norm of the model; positive.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.EuclideanBall(3.0).diameter
         6.0
@@ -94,7 +94,7 @@ class L1Ball:
     Args:
         radius: Largest l1 norm of the model; positive.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> fedpriv.L1Ball(1.0).project(torch.tensor([[3.0, 1.0]])).tolist()
         [[0.75, 0.25]]
@@ -254,7 +254,7 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, pub
     Raises:
         ConfigError: smoothness or the set's size is not positive.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.accelerated_mirror_descent(fedpriv.L1Ball(2.0), smoothness=0.25)
         >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases

@@ -243,7 +243,7 @@ def private_al(
     Raises:
         ConfigError: an argument is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 20)[:, None], torch.arange(20) % 2)

@@ -170,7 +170,7 @@ def scaffold(
     Raises:
         ConfigError: an option is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.scaffold(0.1, local_steps=2)
         >>> privacy = fedpriv.Privacy(epsilon=1.0, at="message", unit="client")

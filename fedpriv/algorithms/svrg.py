@@ -42,7 +42,7 @@ class Epochs:
         length: Inner steps of an epoch; with `doubling`, epoch s = 1, 2, ... has `length 2^s`.
         doubling: True if epochs double in length, as in SVRG++; False by default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> epochs = fedpriv.Epochs(length=5)
         >>> epochs.rounds(3), [epochs.is_anchor(k) for k in range(6)]
@@ -96,7 +96,7 @@ class AnchorBudget:
         epochs: The rounds that query a full gradient.
         anchor: Share of a full gradient, 1 by default; a difference has share 1.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> schedule = fedpriv.AnchorBudget(fedpriv.Epochs(length=3), anchor=2.0)
         >>> [schedule.share(k) for k in range(4)]
@@ -280,7 +280,7 @@ def svrg(
     Raises:
         ConfigError: a number is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.svrg(0.1, epoch_length=5, smoothness=0.25)
         >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=10).releases
@@ -320,7 +320,7 @@ def proven(
     Raises:
         ConfigError: `epoch_length` is not given and no length is sufficient: mu is zero, or eta at least 1 / (24 L).
 
-    Example:
+    Examples:
         >>> from fedpriv.algorithms.svrg import proven
         >>> eta, epoch_length = proven(smoothness=0.25, strong_convexity=0.01)
         >>> round(eta, 4), epoch_length

@@ -135,7 +135,7 @@ def proven_ratio(graph: Peers) -> float:
     Theorem 5.18 of the paper with its theta at the limit 1:
     `q1^2 <= (1 - s^2)^4 / (96 (2 + s^2) (3 + s^2) ||W - I||^2)` for the second largest absolute eigenvalue s of W.
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> from fedpriv.algorithms.tracking import proven_ratio
         >>> 0 < proven_ratio(fedpriv.Graph(networkx.complete_graph(4))) < 1
@@ -242,7 +242,7 @@ def gradient_tracking(
     Raises:
         ConfigError: `beta` is too large, or an argument is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> privacy = fedpriv.Privacy(epsilon=1.0)
@@ -270,7 +270,7 @@ def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average 
     Raises:
         ConfigError: an argument is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> privacy = fedpriv.Privacy(epsilon=1.0)

@@ -52,7 +52,7 @@ class Flip(Transform):
     Args:
         chance: Probability of a flip; 0.5 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> image = torch.tensor([[[[1.0, 2.0]]]])
         >>> fedpriv.Flip(chance=1.0).views(image, torch.zeros(1, 1)).tolist()
@@ -76,7 +76,7 @@ class Crop(Transform):
     Args:
         padding: Number of pixels on each side; an image moves by at most this number.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> image = torch.tensor([[[[1.0, 2.0]]]])
         >>> fedpriv.Crop(padding=1).views(image, torch.tensor([[0.5, 0.0]])).tolist()  # one pixel to the right
@@ -111,7 +111,7 @@ class Affine(Transform):
         scale: Largest relative change of size, in [0, 1).
         shear: Largest angle of shearing along the width, in degrees.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> images = torch.ones(2, 1, 4, 4)
         >>> fedpriv.Affine(degrees=15.0, shift=1.0).views(images, torch.full((2, 5), 0.3)).shape
@@ -202,7 +202,7 @@ class Augmentation:
     Raises:
         ConfigError: an argument has another type.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> views = fedpriv.Augmentation([fedpriv.Flip(), fedpriv.Crop(padding=4)], multiplicity=4)
         >>> views.draws

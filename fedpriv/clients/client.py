@@ -47,7 +47,7 @@ class Client(nn.Module):
         ConfigError: the loss or the loader cannot be used, or `public_size` is below 1.
         DataError: the data set has no length and index (it streams) or is empty, or a sampler leaves examples out.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.zeros(6, 3), torch.zeros(6, dtype=torch.long))
@@ -137,7 +137,7 @@ def make_clients(
         ConfigError: `datasets` is no sequence of data sets or loaders, or the model holds the result of a run.
         DataError: a data set is empty or streams.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.zeros(6, 3), torch.zeros(6, dtype=torch.long))

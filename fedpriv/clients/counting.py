@@ -36,7 +36,7 @@ def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, wor
     Raises:
         DataError: a client's data set cannot be loaded, streams, or is empty; the message names the client.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.count_examples(lambda i: range(10 + i), n_clients=3)
         [10, 11, 12]

@@ -298,7 +298,7 @@ def lazy_clients(
     Raises:
         ConfigError: there is no client, a size is below 1, or the model holds the result of a run.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> labels = torch.zeros(5, dtype=torch.long)

@@ -19,7 +19,7 @@ def encode_names(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]
     Returns:
         For each column its numbers, int64 `[n]`, and the name of each number.
 
-    Example:
+    Examples:
         >>> numbered(["south", "north"], ["north"])
         ([tensor([1, 0]), tensor([0])], {0: 'north', 1: 'south'})
     """
@@ -31,7 +31,7 @@ def encode_names(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]
 def shorten_paths(paths: Sequence[str]) -> list[str]:
     """Shortens paths to their distinguishing parts: without the common folder, and without a common suffix.
 
-    Example:
+    Examples:
         >>> short(["sites/north/data.csv", "sites/south/data.csv"])
         ['north/data', 'south/data']
     """

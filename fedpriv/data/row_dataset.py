@@ -46,7 +46,7 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
         ConfigError: If there is no such column.
         DataError: If a value is not a number, an array, or a grey or RGB image; raised when it is read.
 
-    Example:
+    Examples:
         >>> rows = [{"pixels": [0.0, 1.0], "digit": 3}]
         >>> RowDataset(rows, inputs="pixels", target="digit")[0]
         (tensor([0., 1.]), tensor(3))

@@ -69,7 +69,7 @@ class TableEncoder:
         ConfigError: If a range is empty, a value is listed twice, or `missing` or `indicators` has a column or value
             that does not exist.
 
-    Example:
+    Examples:
         >>> encoder = TableEncoder("ill", classes=[0, 1], numbers={"age": (0, 100)}, missing={"age": 40})
     """
 

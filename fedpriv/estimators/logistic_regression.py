@@ -96,7 +96,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         n_iter_: Number of gradient steps.
         spent_: The privacy cost of the fit: epsilon with its delta, unit, relation and accountant.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> from sklearn.datasets import make_blobs
         >>> X, y = make_blobs(2000, centers=[[-2, 0], [2, 0]], random_state=0)

@@ -47,7 +47,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         data_norm_: Public bound on the norm of an encoded row, for `PrivateLogisticRegression(data_norm=...)`.
         n_features_in_: Number of columns of the frame.
 
-    Example:
+    Examples:
         >>> import fedpriv, pandas
         >>> frame = pandas.DataFrame({"age": [20, 60], "smoker": ["no", "yes"]})
         >>> encoder = fedpriv.PublicEncoder(numbers={"age": (0, 80)}, categories={"smoker": ["no", "yes"]})
@@ -141,7 +141,7 @@ def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of sci
     Raises:
         PrivacyError: the message names each step that learns from data, and an alternative.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> from sklearn.pipeline import make_pipeline
         >>> from sklearn.preprocessing import StandardScaler

@@ -63,7 +63,7 @@ class Auc(BinaryMetric):
     Args:
         probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
         >>> fedpriv.Auc()(scores, targets)
@@ -88,7 +88,7 @@ class Sensitivity(BinaryMetric):
         probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
         threshold: Smallest probability that counts as positive, in (0, 1); 0.5 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
         >>> fedpriv.Sensitivity()(scores, targets)
@@ -111,7 +111,7 @@ class Specificity(BinaryMetric):
         probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
         threshold: Smallest probability that counts as positive, in (0, 1); 0.5 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
         >>> round(fedpriv.Specificity()(scores, targets), 3)
@@ -133,7 +133,7 @@ class Brier(BinaryMetric):
     Args:
         probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
         >>> round(fedpriv.Brier()(scores, targets), 3)
@@ -154,7 +154,7 @@ class CalibrationError(BinaryMetric):
         probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
         bins: Number of bins; 10 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> scores, targets = torch.tensor([2.0, -1.0, 1.0, -2.0]), torch.tensor([1, 0, 0, 0])
         >>> 0 <= fedpriv.CalibrationError()(scores, targets) <= 1
@@ -191,7 +191,7 @@ def binary_metrics(*, probabilities: bool = False, threshold: Ratio = 0.5) -> di
     Returns:
         The metrics.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> sorted(fedpriv.binary_metrics())
         ['auc', 'brier', 'calibration_error', 'sensitivity', 'specificity']

@@ -36,7 +36,7 @@ class Stop:
         min_rounds: Evaluations before this round are ignored, so the run cannot end in them. By default half of the
             run's rounds in a private run, and 0 in any other.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Stop("accuracy", patience=3).name_in(["test_accuracy", "test_loss"])
         'test_accuracy'

@@ -19,7 +19,7 @@ class Rmse:
         scale: Size of the model's unit in units of the target; 1 by default. `TableEncoder`, which maps targets to [-1,
             1], has it as `target_scale`.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> outputs, targets = torch.tensor([0.1, 0.3]), torch.tensor([0.1, 0.1])
         >>> round(fedpriv.Rmse(scale=10.0)(outputs, targets).item(), 3)
@@ -41,7 +41,7 @@ class Mae:
     Args:
         scale: Size of the model's unit in units of the target, as for `Rmse`; 1 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> outputs, targets = torch.tensor([0.1, 0.3]), torch.tensor([0.1, 0.1])
         >>> round(fedpriv.Mae(scale=10.0)(outputs, targets).item(), 3)

@@ -158,7 +158,7 @@ def compare(
     Raises:
         ConfigError: an argument is not one of `train`, or cannot be shared by several runs.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)

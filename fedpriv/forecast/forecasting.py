@@ -98,7 +98,7 @@ class Forecast:
         noises: Noise in the final model under alternative settings; None without alternatives.
         warnings: Warnings for the user.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> planned = fedpriv.plan([100] * 4, fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=1.0), rounds=5)
         >>> isinstance(planned, fedpriv.Forecast), planned.rounds, planned.examples
@@ -295,7 +295,7 @@ def plan(
     Raises:
         ConfigError: If the run cannot work, or no noise reaches its target.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(epsilon=3, sampling=fedpriv.Poisson(rate=0.1))
         >>> planned = fedpriv.plan([500] * 10, fedpriv.fedavg(0.5), privacy, rounds=20)

@@ -164,7 +164,7 @@ class LossAtMost(OfLosses):
     Args:
         bound: Largest mean loss.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Problem(constraints=(fedpriv.LossAtMost(0.5),)).equality
         (False,)
@@ -188,7 +188,7 @@ class ClassLossAtMost(OfLosses):
         fraction: Public fraction of examples of this class, in (0, 1]. None uses each client's true count, which
             private runs allow only with `Statistics(public_counts=True)`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> constraint = fedpriv.ClassLossAtMost(label=1, bound=0.4, fraction=0.25)
         >>> fedpriv.Problem(objective=fedpriv.class_loss(0, fraction=0.75), constraints=(constraint,)).equality
@@ -216,7 +216,7 @@ class GroupLossGap(OfLosses):
         fraction: Public fraction of examples in group 1. None uses each client's true counts, which private runs
             allow only with `Statistics(public_counts=True)`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> gap = fedpriv.GroupLossGap(feature=0, at_most=0.1, fraction=0.5)
         >>> fedpriv.Problem(constraints=(gap,)).equality  # gap <= at_most and -gap <= at_most
@@ -255,7 +255,7 @@ class LinearEquality:
         coefficients: Matrix `[m, dim]`.
         offset: Vector `[m]`.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> sum_is_one = fedpriv.LinearEquality(torch.ones(1, 3), torch.tensor([-1.0]))
         >>> fedpriv.Problem(constraints=(sum_is_one,)).equality
@@ -299,7 +299,7 @@ class Function:
             `model.losses(inputs, targets)` losses `[b]`.
         equality: For each value, True if it must be zero; one value that must be at most zero by default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> small = fedpriv.Function(lambda model, inputs, targets: model.params.square().sum()[None] - 1.0)
         >>> fedpriv.Problem(constraints=(small,)).equality
@@ -350,7 +350,7 @@ def class_loss(label: Whole, fraction: Probability | None = None) -> ClassLossAt
     Returns:
         The objective, for `Problem`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Problem(objective=fedpriv.class_loss(0, fraction=0.75)).is_mean_loss
         False

@@ -29,7 +29,7 @@ class Loss(nn.Module):
     Raises:
         ConfigError: the reduction is unknown.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.models.losses import Loss, squared_error
         >>> round(Loss(squared_error)(torch.tensor([[1.0], [3.0]]), torch.tensor([0.0, 0.0])).item(), 3)
@@ -94,7 +94,7 @@ def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
     For k = 1 score: `max(0, 1 - s score)`, with s = -1 for label 0 and 1 for label 1. For more:
     `sum_{j != label} max(0, 1 + score_j - score_label) / k` (Weston and Watkins, 1999), as `torch.nn.MultiMarginLoss`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.models.losses import hinge
         >>> hinge(torch.tensor([[0.5], [-2.0]]), torch.tensor([1, 0])).tolist()
@@ -128,7 +128,7 @@ def predict(outputs: Tensor) -> Tensor:
 
     For sequences, `[n, k, length] -> [n, length]`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.models.losses import predict
         >>> predict(torch.tensor([[0.1, 0.9], [2.0, -1.0]])).tolist()

@@ -19,7 +19,7 @@ class SoftmaxRegression(nn.Module):
         n_classes: Scores per example.
         bias: True if the layer has a bias.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.models.networks import SoftmaxRegression
         >>> SoftmaxRegression(n_features=4, n_classes=3)(torch.ones(2, 4)).shape
@@ -43,7 +43,7 @@ class LinearRegression(nn.Module):
         n_features: Numbers in one input.
         bias: True if the layer has a bias; False by default.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.models.networks import LinearRegression
         >>> LinearRegression(n_features=4)(torch.ones(2, 4)).shape
@@ -68,7 +68,7 @@ class LinearSVM(nn.Module):
         n_classes: Number of classes; 2 by default.
         bias: True if the layer has a bias; False by default.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.models.networks import LinearSVM
         >>> LinearSVM(n_features=4)(torch.ones(2, 4)).shape
@@ -97,7 +97,7 @@ class LogisticRegression(nn.Module):
         n_classes: Must be 2.
         bias: True if the layer has a bias; False by default.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.models.networks import LogisticRegression
         >>> LogisticRegression(n_features=4)(torch.ones(2, 4)).shape
@@ -128,7 +128,7 @@ class MnistCNN(nn.Module):
 
     Source: Xie, Liu, Chai, with GroupNorm instead of the paper's BatchNorm.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.models.networks import MnistCNN
         >>> MnistCNN()(torch.zeros(2, 1, 28, 28)).shape
@@ -158,7 +158,7 @@ class FemnistCNN(nn.Module):
         n_classes: Scores per example; 62 by default.
         channels: Output channels of each block; three blocks by default.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.models.networks import FemnistCNN
         >>> FemnistCNN()(torch.zeros(2, 1, 28, 28)).shape

@@ -26,7 +26,7 @@ class Problem:
     Raises:
         ConfigError: the objective or a constraint cannot be used.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Problem().is_mean_loss
         True

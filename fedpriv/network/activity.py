@@ -81,7 +81,7 @@ class RandomEdges:
     Args:
         count: Number of links in a round; 1 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> fedpriv.Graph(networkx.cycle_graph(4), activity=fedpriv.RandomEdges(1)).active_fraction
         0.5
@@ -137,7 +137,7 @@ class RandomLinks:
     Args:
         rate: Probability of a link, in (0, 1].
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> fedpriv.Graph(networkx.cycle_graph(4), activity=fedpriv.RandomLinks(0.5)).active_fraction
         1.0
@@ -166,7 +166,7 @@ class RandomNodes:
     Args:
         rate: Probability that a node is active, in (0, 1].
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> fedpriv.Graph(networkx.cycle_graph(4), activity=fedpriv.RandomNodes(0.5)).active_fraction
         0.5
@@ -193,7 +193,7 @@ class OnePeerExponential:
 
     Links are directed. For n a power of two, log2 n rounds average exactly.
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> fedpriv.Graph(networkx.complete_graph(4), activity=fedpriv.OnePeerExponential()).active_fraction
         1.0
@@ -222,7 +222,7 @@ class LinkFunction:
     Args:
         function: Maps a round, from 0, to the pairs of nodes that are linked in it; all must be links of the graph.
 
-    Example:
+    Examples:
         >>> import networkx
         >>> from fedpriv.network.graph import Graph
         >>> every_other = LinkFunction(lambda round_index: [(0, 1)] if round_index % 2 else [(1, 2)])
@@ -267,7 +267,7 @@ class Outage:
     Raises:
         ConfigError: `stop` is not after `start`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> [fedpriv.Outage(node=2, start=1, stop=3).covers(k) for k in range(4)]
         [False, True, True, False]

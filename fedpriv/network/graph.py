@@ -75,7 +75,7 @@ class Graph:
     Raises:
         ConfigError: the graph is not connected, or the weights are no mixing matrix.
 
-    Example:
+    Examples:
         >>> import fedpriv, networkx
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> ring.facts().links, round(ring.spectral_gap, 3)

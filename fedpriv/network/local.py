@@ -19,7 +19,7 @@ from fedpriv.storage.identity import list_digest_parts
 class Everyone:
     """All clients take part in every round (the default).
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Star(8, cohort=fedpriv.Everyone()).active_fraction
         1.0
@@ -44,7 +44,7 @@ class PoissonCohort:
     Args:
         rate: Probability that a client takes part in a round, in (0, 1].
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Star(8, cohort=fedpriv.PoissonCohort(0.5)).active_fraction
         0.5
@@ -69,7 +69,7 @@ class FixedCohort:
     Args:
         size: Number of clients in a round.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Star(8, cohort=fedpriv.FixedCohort(2)).active_fraction
         0.25
@@ -96,7 +96,7 @@ class CyclicCohort:
     Args:
         blocks: Number of blocks.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Star(8, cohort=fedpriv.CyclicCohort(4)).active_fraction
         0.25
@@ -128,7 +128,7 @@ class Star:
     Raises:
         ConfigError: the cohort is larger than the number of clients.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Star(10).everyone
         True

@@ -25,7 +25,7 @@ _DENSE = 512  # largest number of nodes for which eigenvalues are computed from 
 def metropolis(graph: Undirected) -> Weights:
     """Weight `1 / (1 + max(d_i, d_j))` on the link of nodes with degrees d_i and d_j, the rest on the diagonal.
 
-    Example:
+    Examples:
         >>> import networkx
         >>> from fedpriv.network import mixing
         >>> mixing.metropolis(networkx.path_graph(3)).toarray().round(2).tolist()
@@ -37,7 +37,7 @@ def metropolis(graph: Undirected) -> Weights:
 def lazy_metropolis(graph: Undirected) -> Weights:
     """`(I + W) / 2` of `metropolis`: no negative eigenvalues.
 
-    Example:
+    Examples:
         >>> import networkx
         >>> from fedpriv.network import mixing
         >>> mixing.lazy_metropolis(networkx.path_graph(3)).toarray().round(2).tolist()
@@ -49,7 +49,7 @@ def lazy_metropolis(graph: Undirected) -> Weights:
 def max_degree(graph: Undirected) -> Weights:
     """Weight `1 / (1 + d_max)` on every link, d_max the largest degree; the rest on the diagonal.
 
-    Example:
+    Examples:
         >>> import networkx
         >>> from fedpriv.network import mixing
         >>> mixing.max_degree(networkx.path_graph(3)).toarray().round(2).tolist()
@@ -149,7 +149,7 @@ def _unreachable_node(graph: Undirected, n: int) -> int | None:
 def compute_contraction(weights: Weights) -> float:
     """Returns the second largest absolute eigenvalue of symmetric weights, by which mixing shrinks disagreement.
 
-    Example:
+    Examples:
         >>> import networkx
         >>> from fedpriv.network import mixing
         >>> round(mixing.contraction(mixing.metropolis(networkx.path_graph(3))), 3)

@@ -61,7 +61,7 @@ def ring(n_clients: int) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.ring(6).number_of_edges()
         6
@@ -79,7 +79,7 @@ def path(n_clients: int) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.path(6).number_of_edges()
         5
@@ -97,7 +97,7 @@ def hub(n_clients: int) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.hub(6).number_of_edges()
         5
@@ -115,7 +115,7 @@ def complete(n_clients: int) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.complete(6).number_of_edges()
         15
@@ -135,7 +135,7 @@ def grid(n_clients: int, rows: Count) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.grid(6, rows=2).number_of_edges()
         7
@@ -154,7 +154,7 @@ def torus(n_clients: int, rows: Count) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.torus(9, rows=3).number_of_edges()
         18
@@ -171,7 +171,7 @@ def hypercube(n_clients: int) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.hypercube(8).number_of_edges()
         12
@@ -194,7 +194,7 @@ def exponential(n_clients: int) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.exponential(8).number_of_edges()
         20
@@ -218,7 +218,7 @@ def erdos_renyi(n_clients: int, p: Probability, seed: int = 0) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.erdos_renyi(6, p=1.0).number_of_edges()
         15
@@ -239,7 +239,7 @@ def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.random_regular(6, degree=3).number_of_edges()
         9
@@ -264,7 +264,7 @@ def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.watts_strogatz(8, neighbours=4, rewire=0.1).number_of_edges()
         16
@@ -289,7 +289,7 @@ def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.barabasi_albert(6, links=2).number_of_edges()
         8
@@ -311,7 +311,7 @@ def links(n_clients: int, pairs: Pairs) -> Undirected:
     Returns:
         The graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.network import topology
         >>> topology.links(3, pairs=((0, 1), (1, 2))).number_of_edges()
         2

@@ -87,12 +87,13 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     if privacy.private and isinstance(privacy.trust, Pairwise) and privacy.trust.colluders >= n_clients:
         fix = f"must be at most {n_clients - 1}: all but one of the {n_clients} clients collude against that one"
         raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
-    kind: object = privacy.trust  # also a trust that these rules do not name yet
-    if isinstance(kind, Central | SecureAggregation):
+    trust = privacy.trust
+    if isinstance(trust, Central | SecureAggregation):
         _check_sums(strategy, privacy, network, n_clients)
-    elif not isinstance(kind, Local | Pairwise):  # under which every message is noised by itself
+    # under Local and Pairwise each message is noised; a trust that is added later must add its own rules here
+    elif not isinstance(trust, Local | Pairwise):  # pyright: ignore[reportUnnecessaryIsInstance]
         fix = "which strategies keep its guarantee is not known: add its rules to fedpriv/planning/compatibility.py"
-        raise ConfigError("privacy.trust", str(kind), fix)
+        raise ConfigError("privacy.trust", str(trust), fix)
 
 
 def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:

@@ -60,7 +60,7 @@ class Compute:
     Raises:
         ConfigError: an argument is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Compute(device="cpu", chunk=256).planned_device.type
         'cpu'

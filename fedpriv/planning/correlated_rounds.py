@@ -119,8 +119,9 @@ def check_noise(privacy: Privacy) -> None:
     Raises:
         ConfigError: it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
     """
-    trust: object = privacy.trust  # also a trust that these rules do not name yet
-    if not isinstance(trust, Local | Pairwise | Central | SecureAggregation):
+    trust = privacy.trust
+    # a trust that is added later has no proof yet
+    if not isinstance(trust, Local | Pairwise | Central | SecureAggregation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError("privacy.trust", str(trust), "has no proof for correlated noise: use independent noise")
     if privacy.mechanism.name != "gaussian":
         fix = "correlated noise (noise.time) and cyclic batches need Gaussian noise"

@@ -41,7 +41,7 @@ class Published:
     Raises:
         ConfigError: an argument is out of range, or noise on messages has no `scale`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Privacy(published=fedpriv.Published(epsilon_bar=3.0)).private
         False

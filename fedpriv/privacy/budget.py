@@ -119,7 +119,7 @@ class Budget:
     Raises:
         LedgerError: the file is missing, damaged or altered, or was replaced with an earlier copy.
 
-    Example:
+    Examples:
         >>> import fedpriv, tempfile
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ class Clip:
     Raises:
         ConfigError: the bound is not a positive finite number, or the norm is unknown.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> clipped, broken = fedpriv.Clip(bound=1.0).rows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
         >>> [[round(value, 3) for value in row] for row in clipped.tolist()], broken.tolist()

@@ -337,5 +337,6 @@ def _was_released(record: Record) -> PrivacyError:
 
 def _write_error(path: Path | None, error: OSError) -> LedgerError:
     return LedgerError(
-        f"{path} could not be written ({error.strerror}), so nothing was released. Free some space and resume the run"
+        f"{path} could not be written ({error.strerror}), so nothing was released. Correct the cause, for example free "
+        "some space, and resume the run"
     )

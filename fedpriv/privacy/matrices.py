@@ -64,7 +64,7 @@ class BSR:
 
     Source: Kalinin and Lampert 2024.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(noise_multiplier=2.0, noise=fedpriv.BSR(band=4))
         >>> fedpriv.plan([100] * 3, fedpriv.fedavg(0.1), privacy, rounds=8).releases
@@ -99,7 +99,7 @@ class Banded:
             run has more than 2000 rounds; the step size then counts as constant.
         decay: As for `BSR`, with the same two uses.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(noise_multiplier=2.0, noise=fedpriv.Banded(band=4, iterate="last"))
         >>> fedpriv.plan([100] * 3, fedpriv.fedavg(0.1), privacy, rounds=8).releases
@@ -133,7 +133,7 @@ class BLT:
         momentum: Momentum of the steps.
         decay: As for `BSR`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(noise_multiplier=2.0, noise=fedpriv.BLT(buffers=2))
         >>> fedpriv.plan([100] * 3, fedpriv.fedavg(0.1), privacy, rounds=8).releases

@@ -65,7 +65,7 @@ _OVER_TIME = 2**16  # the same on the CPU for correlated noise, where each block
 class Gaussian:
     """Gaussian noise, the default; its scale is the standard deviation. Use it with an l2 clip.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Privacy(epsilon=1.0, mechanism=fedpriv.Gaussian()).mechanism.name
         'gaussian'
@@ -91,7 +91,7 @@ class Gaussian:
 class Laplace:
     """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use it with an l1 clip; delta may then be 0.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> clip = fedpriv.Clip(1.0, norm="l1")
         >>> fedpriv.Privacy(epsilon=1.0, delta=0, clip=clip, mechanism=fedpriv.Laplace()).mechanism.name

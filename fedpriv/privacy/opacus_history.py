@@ -48,7 +48,7 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
         ConfigError: the argument is no history of Opacus, or a number in it is out of range.
         PrivacyError: the batches were not Poisson draws.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> cost = fedpriv.from_opacus([(1.5, 0.01, 100)], "earlier training", poisson_sampling=True)
         >>> fedpriv.total([cost], delta=1e-5).epsilon < 1
@@ -101,7 +101,7 @@ def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, c
             noise under `add_remove`, on all examples or on Poisson batches.
         ConfigError: no record concerns this client.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> cost = fedpriv.from_opacus([(1.5, 0.01, 100)], "earlier training", poisson_sampling=True)
         >>> fedpriv.to_opacus(cost.records)["history"]

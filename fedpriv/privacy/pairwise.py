@@ -26,7 +26,7 @@ _FIELD = "privacy.trust.pairwise.secrets"
 class Complete:
     """Every two clients share a secret.
 
-    Example:
+    Examples:
         >>> from fedpriv.privacy.pairwise import Complete
         >>> Complete().edges(4) is None
         True
@@ -49,7 +49,7 @@ class RandomRegular:
         degree: Number of secrets of a client; below the number of clients, and their product is even.
         seed: Public seed of the graph.
 
-    Example:
+    Examples:
         >>> from fedpriv.privacy.pairwise import RandomRegular
         >>> len(RandomRegular(degree=2).edges(6))
         6
@@ -95,7 +95,7 @@ class Links:
         pairs: Pairs of client numbers; their order, and the order within a pair, do not matter.
         name: Name of the list, as printed.
 
-    Example:
+    Examples:
         >>> from fedpriv.privacy.pairwise import Links
         >>> Links(((2, 1), (0, 1))).edges(3)
         ((0, 1), (1, 2))
@@ -141,7 +141,7 @@ class Pairwise:
 
     Source: Sabater, Bellet and Ramon (2022), Allouah et al. (2024); docs/threat_model.md has the privacy cost.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(epsilon=1.0, trust=fedpriv.Pairwise(colluders=1, ratio=3.0))
         >>> fedpriv.plan([100] * 4, fedpriv.fedavg(0.1), privacy, rounds=5).spent.epsilon <= 1.0

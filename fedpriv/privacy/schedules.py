@@ -31,7 +31,7 @@ class Schedule(Protocol):
 class Uniform:
     """The same share of the privacy budget for every round (the default).
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Uniform().share(0), fedpriv.Uniform().share(9)
         (1.0, 1.0)
@@ -53,7 +53,7 @@ class Geometric:
     Args:
         ratio: Share of a round over the share of the round before; positive.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> [fedpriv.Geometric(0.5).share(k) for k in range(3)]
         [1.0, 0.5, 0.25]
@@ -92,7 +92,7 @@ class Custom:
     Args:
         function: Maps the round, from 0, to a positive number.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Custom(lambda round_index: 1.0 + round_index).share(2)
         3.0

@@ -34,7 +34,7 @@ class FullBatch:
 
     Nothing is drawn in secret, so there is no amplification by subsampling.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(epsilon=1.0, sampling=fedpriv.FullBatch())
         >>> privacy.sampling
@@ -53,7 +53,7 @@ class Poisson:
     Args:
         rate: Probability that an example joins the batch of a query, in (0, 1].
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> full = fedpriv.Privacy(noise_multiplier=2.0)
         >>> sampled = fedpriv.Privacy(noise_multiplier=2.0, sampling=fedpriv.Poisson(rate=0.1))
@@ -75,7 +75,7 @@ class FixedSize:
     Args:
         size: Number of examples in a client's batch.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Privacy(epsilon=1.0, sampling=fedpriv.FixedSize(size=20)).sampling
         FixedSize(size=20)
@@ -102,7 +102,7 @@ class Cyclic:
         blocks: Number of slots, that is of rounds between two uses of an example.
         rate: Probability that an example of the slot joins the batch, in (0, 1]; 1 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Privacy(epsilon=1.0, sampling=fedpriv.Cyclic(blocks=10)).sampling
         Cyclic(blocks=10, rate=1.0)
@@ -130,7 +130,7 @@ class Allocation:
     Source: Chua, Ghazi, Harrison, Leeman, Kamath, Kumar, Manurangsi, Sinha, Zhang 2025 (balls and bins); Feldman,
     Shenfeld 2025 (random allocation).
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Privacy(epsilon=1.0, sampling=fedpriv.Allocation(batches=10)).hides_round_size
         True
@@ -147,7 +147,7 @@ Sampling = FullBatch | Poisson | FixedSize | Cyclic | Allocation
 class Independent:
     """The noise of each round is independent of the noise of all other rounds (the default).
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Privacy(epsilon=1.0).noise
         Independent()
@@ -164,7 +164,7 @@ class Local:
 
     This is the default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> str(fedpriv.Privacy(epsilon=1.0, trust=fedpriv.Local()).trust)
         'local'
@@ -192,7 +192,7 @@ class SecureAggregation:
             noise in every round, which hides who takes part; only the round in which a client adds its contribution is
             secret.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> str(fedpriv.SecureAggregation(min_honest=8))
         'secure_aggregation(min_honest=8, simulated)'
@@ -229,7 +229,7 @@ class Central:
     Raises:
         ConfigError: both options are given, or one is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(epsilon=1.0, unit="client", trust=fedpriv.Central(cohort_rate=0.1))
         >>> str(privacy.trust)
@@ -278,7 +278,7 @@ class Statistics:
         ratio: As `Pairwise.ratio`, for constraint values. A client also uses its values on their own, where pairwise
             noise does not cancel; so 0 (individual noise only) is best for every strategy that fedpriv has.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Privacy(epsilon=1.0, statistics=fedpriv.Statistics(bound=2.0, share=0.3)).statistics.share
         0.3
@@ -346,7 +346,7 @@ class Privacy:
     Raises:
         ConfigError: a setting is out of range, or two settings contradict each other.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(epsilon=3.0, delta=1e-5, clip=fedpriv.Clip(0.5))
         >>> privacy.unit, privacy.relation, privacy.sensitivity >= 2 * 0.5

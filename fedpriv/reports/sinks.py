@@ -36,7 +36,7 @@ class Jsonl:
     Raises:
         FedprivError: the file cannot be written.
 
-    Example:
+    Examples:
         >>> import fedpriv, tempfile
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ class Csv:
     Raises:
         FedprivError: the file cannot be written.
 
-    Example:
+    Examples:
         >>> import fedpriv, tempfile
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -110,7 +110,7 @@ def fit(options: FitOptions) -> Result:
 
     Source: Abadi et al. 2016 (DP-SGD).
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.randn(200, 4), torch.arange(200) % 2)

@@ -91,7 +91,7 @@ class RoundReport:
         head: The `chain` hash of the ledger's last line; None if it has no chain.
         warning: A message when the model or the test loss is not finite for the first time; else None.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.RoundReport(1, 5, {"test_accuracy": 0.5}, epsilon=0.4, target=1.0, releases=1).rounds
         5
@@ -152,7 +152,7 @@ class Result:
         target: Limit on epsilon; None without a limit.
         run_name: Random name of the run, the same for copies of it.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)

@@ -35,7 +35,7 @@ def total(
         ConfigError: there are no results, or an argument is out of range.
         PrivacyError: the runs protect different kinds of units, or different whole clients.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> history = [(1.5, 0.01, 100)]
         >>> costs = [fedpriv.from_opacus(history, name, poisson_sampling=True) for name in ("first", "second")]

@@ -28,7 +28,7 @@ def train(options: TrainOptions) -> Result:
         ConfigError: settings cannot work; raised before data are read, with field, value and fix.
         FedprivError: data or a folder cannot be used.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)

@@ -58,7 +58,7 @@ class Training:
     Raises:
         ConfigError: settings cannot work; raised before data are read.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)

@@ -194,7 +194,7 @@ def validate_arguments(field: str, explain: Explain | None = None, *, values: bo
     Raises:
         ConfigError: On a call, if an argument is unknown, missing, given twice, or does not fit its annotation.
 
-    Example:
+    Examples:
         >>> @checked("strategy")
         ... def descent(learning_rate: Positive) -> None: ...
         >>> descent(-1.0)

@@ -47,7 +47,7 @@ def allow_plugins() -> Generator[None]:
 
     Allow this for trusted configurations only.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> from fedpriv.settings.plugins import are_allowed
         >>> with fedpriv.allow_plugins():

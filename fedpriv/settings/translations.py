@@ -225,7 +225,7 @@ def _fix(meaning: str, text: str) -> str:
 def setting_for_option(option: str) -> str | None:
     """Returns the command-line setting for an option such as `--max-grad-norm`; None if there is none.
 
-    Example:
+    Examples:
         >>> setting_for_option("--max-grad-norm")
         "'privacy.clip={bound: VALUE}'"
     """

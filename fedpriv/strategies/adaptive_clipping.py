@@ -154,7 +154,7 @@ def adaptive_clipping(
     Raises:
         ConfigError: an option is out of range, or clients of the strategy exchange other values.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.adaptive_clipping(fedpriv.fedavg(0.1), quantile=0.5)
         >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client", clip=fedpriv.Clip(1.0))

@@ -249,7 +249,7 @@ class Strategy:
         ConfigError: the client update or the aggregator lacks an attribute, or returns another type or shape (the
             message contains the line to write), or the values that one sends are not those that the other receives.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> own = fedpriv.fedavg(0.1)
         >>> fedpriv.Strategy(own.local_step, own.aggregator, output=fedpriv.Averaged(), name="averaged").name

@@ -245,7 +245,7 @@ def gradient_descent(
     Raises:
         ConfigError: `random_iterate` together with `average` or `momentum`, or a number is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.gradient_descent(0.5, momentum=0.9)
         >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases

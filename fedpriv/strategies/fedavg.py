@@ -198,7 +198,7 @@ def fedavg(
     Raises:
         ConfigError: an option is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
@@ -246,7 +246,7 @@ def fedprox(
     Raises:
         ConfigError: an option is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client")
         >>> fedpriv.plan([100] * 4, fedpriv.fedprox(0.1, proximal=0.01, local_steps=5), privacy, rounds=5).releases
@@ -292,7 +292,7 @@ def fedopt(
     Raises:
         ConfigError: an option is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client")
         >>> fedpriv.plan([100] * 4, fedpriv.fedopt(0.1, local_steps=5, server="yogi"), privacy, rounds=5).releases

@@ -78,7 +78,7 @@ class Outer:
         stationarity: `eps_1`: the loop stops when the gradient of the Lagrangian is at most about this large;
         feasibility: `eps_2`: and constraints are violated by at most about this much.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Outer(tolerance=1e-2).tau(1)
         0.0025

@@ -57,7 +57,7 @@ class Optimizer(Protocol[S]):
 class Sgd:
     """Plain gradient step: `x - size gradient`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.fedavg(0.1, optimizer=fedpriv.Sgd()).name
         'fedavg'
@@ -87,7 +87,7 @@ class Momentum:
         beta: Weight of the last direction in the next one, in [0, 1); 0.9 by default.
         nesterov: True for Nesterov's momentum; False by default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.gradient_descent(0.1, optimizer=fedpriv.Momentum(beta=0.9))
         >>> fedpriv.plan([100], strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases
@@ -145,7 +145,7 @@ class Adam:
         noise_floor: If given, the known variance of the noise is subtracted from the second moment, down to this value
             (the paper's gamma'). None (default) subtracts nothing.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.gradient_descent(0.1, optimizer=fedpriv.Adam(noise_floor=1e-8))
         >>> fedpriv.plan([100], strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases
@@ -199,7 +199,7 @@ class AdamW:
         weight_decay: Weight decay per unit of step size; 0.01 by default.
         noise_floor: As for `Adam`.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.gradient_descent(0.1, optimizer=fedpriv.AdamW(weight_decay=0.1))
         >>> fedpriv.plan([100], strategy, fedpriv.Privacy(epsilon=1.0), rounds=5).releases

@@ -16,7 +16,7 @@ from fedpriv.settings.checks import Bound, NonNegative, Ratio, validate_argument
 class Last:
     """Reports the model of the last round (the default of strategies).
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.fedavg(0.1).output
         Last()
@@ -56,7 +56,7 @@ class Averaged:
         power: 0 (default) is Polyak-Ruppert averaging; larger powers give the first rounds less weight (Shamir and
             Zhang, 2013, polynomial-decay averaging).
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.fedavg(0.1, average=2.0).output
         Averaged(power=2.0)
@@ -104,7 +104,7 @@ class Ema:
     Args:
         decay: Weight of the earlier average, in (0, 1); 0.99 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.fedavg(0.1, average=fedpriv.Ema(0.9)).output
         Ema(decay=0.9)

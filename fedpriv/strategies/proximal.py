@@ -41,7 +41,7 @@ class Proximal(Protocol):
 class Zero:
     """No regulariser: `h = 0`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.strategies import Zero
         >>> Zero().prox(torch.tensor([[1.0, -2.0]]), 0.5).tolist()
@@ -75,7 +75,7 @@ class L2:
     Args:
         lam: Weight; positive.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.strategies import L2
         >>> L2(lam=2.0).prox(torch.tensor([[1.0, -2.0]]), 0.5).tolist()
@@ -111,7 +111,7 @@ class L1:
     Args:
         lam: Weight; positive.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.strategies import L1
         >>> L1(lam=1.0).prox(torch.tensor([[1.0, -2.0, 0.25]]), 0.5).tolist()
@@ -148,7 +148,7 @@ class ElasticNet:
         l1: Weight of the l1 norm; positive.
         l2: Weight of the squared l2 norm; positive.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.strategies import ElasticNet
         >>> ElasticNet(l1=1.0, l2=2.0).prox(torch.tensor([[1.0, -2.0]]), 0.5).tolist()
@@ -185,7 +185,7 @@ class Ball:
     Args:
         radius: Largest l2 norm; positive.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.strategies import Ball
         >>> Ball(radius=5.0).prox(torch.tensor([[6.0, 8.0]]), 0.5).tolist()
@@ -221,7 +221,7 @@ class Box:
     Args:
         bound: Largest absolute value of an entry; positive.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.strategies import Box
         >>> Box(bound=1.0).prox(torch.tensor([[3.0, -0.5]]), 0.5).tolist()
@@ -257,7 +257,7 @@ class Simplex:
     Args:
         total: Sum of the entries; 1 by default.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.strategies import Simplex
         >>> Simplex().prox(torch.tensor([[1.0, 0.5, -1.0]]), 0.5).tolist()

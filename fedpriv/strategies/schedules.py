@@ -102,7 +102,7 @@ class StepSize:
         power: Power of the polynomial decay; 0 (default) for none.
         ratio: Ratio of geometric steps; 1 (default) for none.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> step_size = fedpriv.StepSize(0.5, power=1.0)
         >>> step_size(1), step_size(5)
@@ -135,7 +135,7 @@ class Cosine:
     Raises:
         ConfigError: the warm-up does not end before the run does.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> schedule = fedpriv.Cosine(peak=1.0, rounds=4)
         >>> [round(schedule(t), 3) for t in (1, 2, 3, 4)]
@@ -168,7 +168,7 @@ class Warmup:
         peak: Largest value; positive.
         rounds: Number of rounds until it is reached.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> [fedpriv.Warmup(peak=0.4, rounds=4)(t) for t in (1, 2, 4, 9)]
         [0.1, 0.2, 0.4, 0.4]
@@ -192,7 +192,7 @@ class Steps:
         every: Number of rounds between two changes.
         factor: Factor of a change, in (0, 1]; 0.1 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> [fedpriv.Steps(start=0.8, every=10, factor=0.5)(t) for t in (1, 10, 11)]
         [0.8, 0.8, 0.4]
@@ -216,7 +216,7 @@ class Decay:
         scale: Value of round 1, 1 by default; `inf` leaves out the term that it belongs to.
         power: Power of the decay; 0.5 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> [fedpriv.Decay(scale=1.0, power=0.5)(t) for t in (1, 4)]
         [1.0, 0.5]
@@ -241,7 +241,7 @@ class Penalty:
         growth: Factor by which `scale` grows after each period; 1 (default) keeps `rho_t` constant.
         period: Number of rounds of a period; 10 000 by default.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> [fedpriv.Penalty(scale=2.0, growth=1.5, period=10)(t) for t in (1, 10)]
         [2.0, 3.0]

@@ -28,7 +28,7 @@ class ServerOptimizer(Protocol[S]):
 class ServerSgd:
     """`v = momentum v + u;  w += learning_rate v`. Without momentum and with rate 1, FedAvg; with momentum, FedAvgM.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.strategies.server_optimizers import ServerSgd
         >>> model, _ = ServerSgd(learning_rate=0.5)(torch.zeros(1, 2), torch.tensor([[2.0, 4.0]]), None)
@@ -76,7 +76,7 @@ class ServerAdaptive:
     `v` follows `u^2`: Adagrad `v += u^2`; Adam `v = b2 v + (1 - b2) u^2`; Yogi `v -= (1 - b2) u^2 sign(v - u^2)`; it
     starts at `tau^2` (Reddi et al., 2021, algorithm 2).
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.fedopt(0.1, server="yogi").aggregator.server.rule
         'yogi'

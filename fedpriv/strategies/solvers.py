@@ -61,7 +61,7 @@ class LBFGS:
         history: Number of stored pairs (step, change of the gradient).
         iterations: Largest number of iterations.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedpriv.strategies import LBFGS
         >>> values = lambda x: (x - 2.0).square().sum(-1)

@@ -22,7 +22,7 @@ EXACT = fp.Privacy(at="none")
 TIGHT = fp.Outer(beta=300.0, tolerance=1e-4, stationarity=1e-4, feasibility=1e-6)
 
 
-def finished(training: fp.Training) -> dict:
+def run_to_json(training: fp.Training) -> dict:
     list(training)
     return training.result().to_json()
 
@@ -38,9 +38,9 @@ def wdbc(
     return fp.Training(clients, strategy, privacy, rounds=rounds, compute=FLOAT64, compare=compare)
 
 
-def test_known_optimum_of_neyman_pearson() -> None:
+def test_neyman_pearson_known_optimum() -> None:
     training = wdbc(1, fp.proximal_al(TIGHT, 0.01, solver=Newton()))
-    result = finished(training)
+    result = run_to_json(training)
     assert result["converged"]
     assert result["objective"] == pytest.approx(0.99125188, abs=1e-3)
     assert result["multipliers"][0][0] == pytest.approx(3.20, abs=1e-2)
@@ -48,9 +48,9 @@ def test_known_optimum_of_neyman_pearson() -> None:
     np.testing.assert_allclose(training.result().params, [1.401, 0.8965, 0.46305, 0.92702], atol=2e-3)
 
 
-def test_three_clients_against_scipy() -> None:
+def test_three_clients_optimum_equals_scipy() -> None:
     training = wdbc(3, fp.proximal_al(TIGHT, 0.3, solver=Newton()), compare=True)
-    result = finished(training)
+    result = run_to_json(training)
     parts = [[t.double().numpy() for t in client.examples()] for client in training.population.clients]
 
     def loss(w: np.ndarray, part: list[np.ndarray], label: int) -> float:
@@ -109,9 +109,9 @@ def _quadratic(a: torch.Tensor, b: torch.Tensor) -> fp.Function:
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (4, 2)])
-def test_quadratic_programs_match_their_linear_system(n: int, m: int) -> None:
+def test_quadratic_program_equals_linear_system(n: int, m: int) -> None:
     training, w, multipliers = quadratic_run(20, n, m, seed=n)
-    result = finished(training)
+    result = run_to_json(training)
     assert result["converged"]
     np.testing.assert_allclose(training.result().params, w, atol=1e-3)
     np.testing.assert_allclose(np.concatenate(result["multipliers"]), multipliers, atol=1e-3)
@@ -120,11 +120,11 @@ def test_quadratic_programs_match_their_linear_system(n: int, m: int) -> None:
     np.testing.assert_allclose(central.params, w, atol=1e-3)
 
 
-def test_a_capped_inner_loop_is_not_called_converged() -> None:
+def test_capped_inner_rounds_not_converged() -> None:
     """Few inner rounds: whatever the run then says must agree with scipy's view of its point."""
     loose = fp.Outer(300.0, tolerance=1e-3, stationarity=0.05, feasibility=1.0)  # the outer rule alone would stop
     training = wdbc(3, fp.proximal_al(loose, 0.3, solver=Newton(), inner_rounds=2), rounds=30)
-    result = finished(training)
+    result = run_to_json(training)
     assert result["status"] == "round limit"
     assert not result["converged"]
     w = training.result().params.numpy()
@@ -140,8 +140,8 @@ def test_a_capped_inner_loop_is_not_called_converged() -> None:
     assert max(result["kkt"].values()) > 1e-2
 
 
-def test_what_a_run_shows_is_of_the_point_that_its_clients_have_just_heard() -> None:
-    """In inner rounds too; the stationarity bounds the true one and is left out while nothing is known of it."""
+def test_reported_metrics_at_broadcast_point() -> None:
+    """Also in inner rounds; stationarity is an upper bound, and omitted while it is unknown."""
     training = wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=30)
     problem, before, reports = training.oracle.engine.problem, training.progress, []
     for report in training:
@@ -158,7 +158,7 @@ def test_what_a_run_shows_is_of_the_point_that_its_clients_have_just_heard() -> 
     assert len({shown["objective"] for shown in reports}) > 20
 
 
-def test_without_constraints_it_is_plain_minimisation_with_a_regulariser() -> None:
+def test_unconstrained_l1_gives_soft_threshold() -> None:
     """Mean of `(w0 - 1)^2 / 2 + (w1 - 0.1)^2 / 2` and `.2 ||w||_1`: soft thresholds, (.8, 0)."""
     goal = torch.tensor([1.0, 0.1], dtype=torch.float64)
     objective = fp.Function(lambda model, x, y: ((model.params - goal).square().sum() / 2).view(1))
@@ -167,7 +167,7 @@ def test_without_constraints_it_is_plain_minimisation_with_a_regulariser() -> No
     clients = fp.make_clients(model, torch.nn.MSELoss(), [nothing] * 3, fp.Problem(objective))
     strategy = fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-4, 1e-4), 0.3, regularizer=L1(0.2), solver=Quadratic())
     training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=1000, compute=FLOAT64)
-    result = finished(training)
+    result = run_to_json(training)
     assert result["converged"]
     assert result["kkt"]["stationarity"] < 1e-3
     w = training.result().params
@@ -175,7 +175,7 @@ def test_without_constraints_it_is_plain_minimisation_with_a_regulariser() -> No
     assert w[1] == 0
 
 
-def test_only_what_can_be_compared_is_compared() -> None:
+def test_compare_unsupported_run_raises() -> None:
     for strategy, privacy, message in (
         (fp.proximal_al(regularizer=Ball(0.3)), fp.Privacy(at="none"), r"not Ball\(radius=0\.3\)"),
         (fp.private_al(), fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)), "only an exact run"),
@@ -185,8 +185,8 @@ def test_only_what_can_be_compared_is_compared() -> None:
             wdbc(2, strategy, 3, privacy=privacy, compare=True)
 
 
-def test_the_method_in_one_place_starts_where_the_run_did() -> None:
-    """Of a network all but the last bias stand still at zero: it would end at the loss of a coin, log 2."""
+def test_centralised_starts_at_model_of_run() -> None:
+    """A network with only zeros but a last bias cannot move: it would end at log 2, the loss of a fair coin."""
     torch.manual_seed(0)
     x = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
     model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
@@ -195,11 +195,11 @@ def test_the_method_in_one_place_starts_where_the_run_did() -> None:
     training = fp.Training(
         clients, fp.proximal_al(rho=0.1), fp.Privacy(at="none"), rounds=3, compute=FLOAT64, compare=True
     )
-    assert finished(training)["centralised"]["objective"] < 0.3 + 1e-3
+    assert run_to_json(training)["centralised"]["objective"] < 0.3 + 1e-3
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path) -> None:
-    whole = finished(wdbc(2, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=12))
+def test_resumed_run_equals_uninterrupted(tmp_path) -> None:
+    whole = run_to_json(wdbc(2, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=12))
 
     def part(rounds: int, *, resume: bool) -> fp.Training:
         fresh = wdbc(2, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=12)
@@ -222,12 +222,12 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path) -> None:
     for report in part(12, resume=False):
         if report.round == 7:
             break
-    resumed = finished(part(12, resume=True))
+    resumed = run_to_json(part(12, resume=True))
     assert resumed["params_l2"] == whole["params_l2"]
     assert resumed["multipliers"] == whole["multipliers"]
 
 
-def test_every_number_sent_is_counted() -> None:
+def test_bytes_sent_counts_all_numbers() -> None:
     """Down: w, the phase and the tolerance; up: the shifted primal and five numbers; of eight bytes."""
-    result = finished(wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=7))
+    result = run_to_json(wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=7))
     assert result["bytes_sent"] == 7 * 3 * ((4 + 2) + (4 + 5)) * 8

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from audit_worlds import checked, subject
+from audit_targets import audit_target, run_check
 from numpy.typing import NDArray
 
 import fedpriv as fp
@@ -39,7 +39,7 @@ def same_in_all_epochs(
     return IndexBatches.marked(sizes, uniform_below(words, n) == self._round % n)
 
 
-def of_the_public_seed(
+def from_public_seed(
     self: BatchSampler, n: int, index: int, clients: Sequence[int], sizes: NDArray[np.int64]
 ) -> IndexBatches:
     """The stream is that of public cohorts."""
@@ -48,7 +48,7 @@ def of_the_public_seed(
     return IndexBatches.marked(sizes, uniform_below(words, n) == batch)
 
 
-def of_a_fixed_size(
+def fixed_size_batches(
     self: BatchSampler, n: int, index: int, clients: Sequence[int], sizes: NDArray[np.int64]
 ) -> IndexBatches:
     """A shuffled epoch is cut into equal batches."""
@@ -60,14 +60,16 @@ def of_a_fixed_size(
     return IndexBatches.listed(cut)
 
 
-def alike_in_all_answers(
+def same_in_all_queries(
     self: BatchSampler, n: int, index: int, clients: Sequence[int], sizes: NDArray[np.int64]
 ) -> IndexBatches:
     """The second answer of a round uses the batch of the first."""
     return ALLOCATED(self, n, 0, list(clients), sizes)
 
 
-def together(self: BatchSampler, n: int, index: int, clients: Sequence[int], sizes: NDArray[np.int64]) -> IndexBatches:
+def neighbours_share_batch(
+    self: BatchSampler, n: int, index: int, clients: Sequence[int], sizes: NDArray[np.int64]
+) -> IndexBatches:
     """Four examples side by side always share a batch."""
     epoch, batch = divmod(self._round, n)
     words = self._randomness.first_words("allocation", epoch, index, list(clients), sizes.tolist())
@@ -77,37 +79,37 @@ def together(self: BatchSampler, n: int, index: int, clients: Sequence[int], siz
 PLANTED = {
     in_two_batches: "several batches of an epoch",
     same_in_all_epochs: "same in several epochs",
-    of_the_public_seed: "public seed",
-    of_a_fixed_size: "vary less than with independent draws",
-    alike_in_all_answers: "results of one round use one assignment",
-    together: "vary more than with independent draws",
+    from_public_seed: "public seed",
+    fixed_size_batches: "vary less than with independent draws",
+    same_in_all_queries: "results of one round use one assignment",
+    neighbours_share_batch: "vary more than with independent draws",
 }
 
 
 @pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
 @pytest.mark.parametrize("sampling", [fp.Allocation(4), fp.Allocation(30), fp.Poisson(0.1), fp.Poisson(0.9)])
-def test_right_draws_hold(sampling: fp.Allocation | fp.Poisson, relation: str) -> None:
-    found = checked(check_batches, subject(sampling=sampling, relation=relation))
+def test_correct_sampler_passes_audit(sampling: fp.Allocation | fp.Poisson, relation: str) -> None:
+    found = run_check(check_batches, audit_target(sampling=sampling, relation=relation))
     assert found.verdict == "held", found
     assert found.numbers["draws"] > 100
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_bug_in_random_allocation_is_found(plant: Allocated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_detects_allocation_bug(plant: Allocated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchSampler, "_allocated", plant)
-    found = checked(check_batches, subject(sampling=fp.Allocation(4)))
+    found = run_check(check_batches, audit_target(sampling=fp.Allocation(4)))
     assert found.verdict == "found"
     assert re.search(PLANTED[plant], found.evidence), found
 
 
-def test_poisson_batches_of_another_rate_or_of_old_draws_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_detects_wrong_poisson_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     right = BatchSampler._draw_batches
 
     def more(self: BatchSampler, sampling: fp.Poisson, *others: object) -> IndexBatches:
         return right(self, fp.Poisson(sampling.rate * 1.1), *others)  # pyright: ignore
 
     monkeypatch.setattr(BatchSampler, "_draw_batches", more)
-    found = checked(check_batches, subject(sampling=fp.Poisson(0.5)))
+    found = run_check(check_batches, audit_target(sampling=fp.Poisson(0.5)))
     assert found.verdict == "found"
     assert "an example is drawn with probability 0.5" in found.evidence
 
@@ -116,20 +118,18 @@ def test_poisson_batches_of_another_rate_or_of_old_draws_are_found(monkeypatch: 
         return right(self, *others)  # pyright: ignore
 
     monkeypatch.setattr(BatchSampler, "_draw_batches", old)
-    assert "same in several rounds" in checked(check_batches, subject(sampling=fp.Poisson(0.5))).evidence
+    assert "same in several rounds" in run_check(check_batches, audit_target(sampling=fp.Poisson(0.5))).evidence
 
 
-def test_where_no_draw_is_secret_there_is_nothing_to_look_at() -> None:
+def test_audit_without_secret_sampling() -> None:
     for settings in ({"sampling": fp.FullBatch()}, {"sampling": fp.Allocation(5), "unit": "client"}):
-        assert checked(check_batches, subject(**settings)).evidence == "no secret sampling of examples"
+        assert run_check(check_batches, audit_target(**settings)).evidence == "no secret sampling of examples"
 
 
 @pytest.mark.parametrize(("relation", "noise"), [("add_remove", 0.4), ("replace_one", 0.2)])
-def test_whoever_guesses_the_batch_tells_canaries_apart_better_than_by_sums(
-    relation: str, noise: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With little noise the canary's batch stands out; in a sum over all batches it is lost among the others."""
-    made = subject(
+def test_batch_guessing_attack_beats_sums(relation: str, noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With little noise the batch of the canary stands out; in the sum over all batches it does not."""
+    made = audit_target(
         fp.fedavg(0.5),
         sizes=(40, 40),
         sampling=fp.Allocation(10),

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audit_worlds import checked, subject
+from audit_targets import audit_target, run_check
 from scipy import stats
-from test_audit_finds import Less
+from test_audit_planted_bugs import Less
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget
@@ -21,7 +21,7 @@ from fedpriv.privacy.accounting.gaussian import compute_epsilon
 DELTA = 1e-5
 
 
-def test_ceilings_are_those_of_the_literature() -> None:
+def test_audit_ceilings_match_literature() -> None:
     """At perfect separation; by the formulas that the module names."""
     for n, wanted in ((100, 3.3), (500, 4.9), (1000, 5.6), (10_000, 7.9)):
         assert clopper_pearson(n, n, 0, n, DELTA, 0.95) == pytest.approx(wanted, abs=0.06)
@@ -32,7 +32,7 @@ def test_ceilings_are_those_of_the_literature() -> None:
     assert compute_one_run_bound(80, 80, 80, 0.0, 0.95) == pytest.approx(math.log(p / (1 - p)), rel=1e-6)
 
 
-def test_guesses_by_chance_prove_nothing() -> None:
+def test_chance_guesses_give_zero_bound() -> None:
     assert compute_one_run_bound(50, 100, 100, DELTA, 0.95) == 0
     assert compute_one_run_bound(0, 0, 100, DELTA, 0.95) == 0
     assert clopper_pearson(50, 100, 50, 100, DELTA, 0.95) == 0
@@ -46,7 +46,7 @@ def gaussian_scores(mu: float, count: int, draw: np.random.Generator) -> tuple[A
 
 
 @pytest.mark.parametrize("mu", [0.25, 1.0])
-def test_bounds_exceed_epsilon_in_at_most_five_of_a_hundred_games(mu: float) -> None:
+def test_canary_bounds_valid_in_95_percent(mu: float) -> None:
     """300 games of the mechanism itself; a library's bound was wrong in all of its games at mu 0.25."""
     draw, epsilon, wrong = np.random.default_rng(0), compute_epsilon(mu, DELTA), np.zeros(3)
     for _ in range(300):
@@ -57,7 +57,7 @@ def test_bounds_exceed_epsilon_in_at_most_five_of_a_hundred_games(mu: float) -> 
     assert wrong[2] > 0  # the interval of mu is exact, not wide
 
 
-def test_more_is_seen_with_more_canaries() -> None:
+def test_bounds_tighten_with_more_canaries() -> None:
     draw = np.random.default_rng(0)
     found = [largest_mu(*split(gaussian_scores(1.0, n, draw)), CONFIDENCE) for n in (50, 500, 5000)]
     assert found == sorted(found) and 0.85 < found[-1] < 1.02
@@ -91,9 +91,9 @@ PROMISES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_the_statistic_is_as_good_as_theory_lets_it_be(promise: str) -> None:
+def test_canary_statistic_matches_theory(promise: str) -> None:
     """Canaries of a right run: normal scores of the ledger's own mu, where noise is Gaussian and nothing is drawn."""
-    made = noisy(subject(fp.fedavg(0.5), rounds=6, **PROMISES[promise]))
+    made = noisy(audit_target(fp.fedavg(0.5), rounds=6, **PROMISES[promise]))
     each = 1 if promise.startswith("messages") else 200
     reached = compute_reach(made, each, 6)
     games = [run_game(made, each, 6, reached) for _ in range(60 if each == 1 else 1)]
@@ -110,9 +110,9 @@ def test_the_statistic_is_as_good_as_theory_lets_it_be(promise: str) -> None:
         assert apart > 0.3 * mu - 4 * error
 
 
-def test_a_canary_that_is_not_there_looks_like_no_other() -> None:
+def test_absent_canary_scores_symmetric() -> None:
     """Its score is the same function of what was released: without a signal it is as often positive as negative."""
-    made = noisy(subject(fp.fedavg(0.5), rounds=3, relation="add_remove", epsilon=1e-3))
+    made = noisy(audit_target(fp.fedavg(0.5), rounds=3, relation="add_remove", epsilon=1e-3))
     games = [run_game(made, 1, 3) for _ in range(40)]
     absent = np.concatenate([game.scores[~game.took_part] for game in games])
     assert (absent != 0).all() and stats.binomtest(int((absent > 0).sum()), len(absent)).pvalue > 1e-5
@@ -125,11 +125,11 @@ def theory(game: Game) -> float:
     return compute_ratio(game.promised, game.delta)
 
 
-def test_half_the_noise_is_found_by_guessing() -> None:
-    made = subject(fp.fedavg(0.5), rounds=6)
+def test_canaries_detect_half_noise() -> None:
+    made = audit_target(fp.fedavg(0.5), rounds=6)
     right, wrong = (
-        checked(check_canaries, made),
-        checked(check_canaries, subject(fp.fedavg(0.5), rounds=6, mechanism=Less(part=0.5))),
+        run_check(check_canaries, made),
+        run_check(check_canaries, audit_target(fp.fedavg(0.5), rounds=6, mechanism=Less(part=0.5))),
     )
     assert right.verdict == "held" and "promised 3" in right.evidence, right
     assert wrong.verdict == "found" and "one run: guesses prove epsilon above" in wrong.evidence, wrong
@@ -139,8 +139,8 @@ def test_half_the_noise_is_found_by_guessing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("promise", ["local", "laplace", "secure aggregation"])
-def test_bounds_hold_over_three_hundred_right_runs(promise: str) -> None:
-    made, wrong = noisy(subject(fp.fedavg(0.5), rounds=3, **PROMISES[promise])), np.zeros(3)
+def test_canary_bounds_hold_over_300_runs(promise: str) -> None:
+    made, wrong = noisy(audit_target(fp.fedavg(0.5), rounds=3, **PROMISES[promise])), np.zeros(3)
     for _ in range(300):
         game = run_game(made, 40, 3)
         found = game.bounds()

@@ -40,7 +40,7 @@ def tight(folders: Sequence[Path]) -> float:
     return account(records, 3, 1e-5).epsilon
 
 
-def test_runs_on_the_same_data_cost_more_together(tmp_path: Path) -> None:
+def test_audit_finds_other_runs_on_same_data(tmp_path: Path) -> None:
     one = train(tmp_path / "one")
     assert look(one).verdict == "held"
     two = train(tmp_path / "two", "strategy.rho={scale: 2.0}", "data.seed=1")  # the same people, split otherwise
@@ -59,8 +59,8 @@ def test_runs_on_the_same_data_cost_more_together(tmp_path: Path) -> None:
     assert f"the joint epsilon is{epsilon:.4g}"[:20] in look(one).evidence
 
 
-def test_runs_that_protect_nothing_in_common_have_no_sum(tmp_path: Path) -> None:
-    """One client of the first may be several of the second, so that no sum of epsilons would hold."""
+def test_audit_different_clients_have_no_joint_epsilon(tmp_path: Path) -> None:
+    """One client of the first run may be several of the second, so no sum of epsilons holds."""
     one = train(tmp_path / "one", *CLIENT_LEVEL)
     two = train(tmp_path / "two", *CLIENT_LEVEL, "data.partition.n_clients=4")
     assert "have no joint epsilon" in look(one).evidence
@@ -68,8 +68,8 @@ def test_runs_that_protect_nothing_in_common_have_no_sum(tmp_path: Path) -> None
     assert CliRunner().invoke(app, ["account", str(one), str(two)]).exit_code == 2
 
 
-def test_copy_that_went_on_by_itself_is_another_run(tmp_path: Path) -> None:
-    """It has noise of its own, so its answers count too; a copy of the folder as it is counts once."""
+def test_audit_resumed_copy_counts_as_other_run(tmp_path: Path) -> None:
+    """Its noise differs, so its releases count too; an unchanged copy counts once."""
     config, one = load_config(Path(RUN), [*SHORT, "log.checkpoint_every=1"]), tmp_path / "one"
     one.mkdir()
     (one / "config.yaml").write_text(to_yaml(config))
@@ -87,7 +87,7 @@ def test_copy_that_went_on_by_itself_is_another_run(tmp_path: Path) -> None:
     assert f"the joint epsilon is{together:.4g}"[:20] in found.evidence
 
 
-def test_a_run_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_audit_reports_unreadable_run(tmp_path: Path) -> None:
     one = train(tmp_path / "one")
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -97,7 +97,7 @@ def test_a_run_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["runs"])
-def test_the_command_looks_beside_a_run(name: str, tmp_path: Path) -> None:
+def test_audit_cli_finds_neighbouring_run(name: str, tmp_path: Path) -> None:
     one = train(tmp_path / name / "one")
     train(tmp_path / name / "two", "strategy.rho={scale: 2.0}")
     found = CliRunner().invoke(app, ["audit", str(one)])

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from audit_worlds import SIZES, TWO_OF_A_KIND, subject
+from audit_targets import SIZES, TWO_OF_A_KIND, audit_target
 from strategy_options import EXACT, OPTIONS
 
 import fedpriv as fp
@@ -34,7 +34,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("name", "unit", "trust"), list(cases()))
-def test_nothing_is_found(name: str, unit: str, trust: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategies_pass_audit(name: str, unit: str, trust: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = [f"strategy={{name: {name}, {OPTIONS.get(name, '')}}}", "rounds=4"]
     settings += [f"privacy={{epsilon: 3, trust: {trust}, {unit[1:]}"]
     checks = {key: check for key, check in running.CHECKS.items() if key not in ("canaries", "interaction")}
@@ -42,7 +42,7 @@ def test_nothing_is_found(name: str, unit: str, trust: str, monkeypatch: pytest.
     try:
         config = load_config(Path(__file__).parents[1] / "run.yaml", settings)
         problem = TWO_OF_A_KIND if name == "private_al" else None
-        made = subject(config.recipe(len(SIZES)).strategy, rounds=4, problem=problem)
+        made = audit_target(config.recipe(len(SIZES)).strategy, rounds=4, problem=problem)
         made = type(made).of(made.clients, made.strategy, config.promise(len(SIZES)), rounds=4)
         made.plan()
     except fp.ConfigError:

@@ -30,14 +30,14 @@ def bound(game: Game) -> float:
     return SCRIPT["epsilon_by_curve"](game, lambda factor, delta: compute_epsilon(mu / factor, delta))
 
 
-def test_the_bound_by_the_curve_exceeds_epsilon_in_at_most_five_of_a_hundred_games() -> None:
+def test_curve_bound_valid_in_95_percent() -> None:
     draw = np.random.default_rng(0)
     games = [game_of(1.0, 400, draw) for _ in range(200)]
     wrong = sum(bound(game) > game.promised for game in games)
     assert stats.binomtest(wrong, 200, 0.05, alternative="greater").pvalue > 0.01, wrong
 
 
-def test_the_bound_by_the_curve_is_tight_and_finds_half_of_the_noise() -> None:
+def test_curve_bound_tight_and_detects_half_noise() -> None:
     draw = np.random.default_rng(1)
     game = game_of(1.0, 20_000, draw)
     assert 0.85 < bound(game) / game.promised < 1
@@ -47,14 +47,14 @@ def test_the_bound_by_the_curve_is_tight_and_finds_half_of_the_noise() -> None:
     assert below > claimed
 
 
-def test_scores_by_chance_prove_nothing() -> None:
+def test_curve_bound_small_for_chance_scores() -> None:
     draw = np.random.default_rng(2)
     game = game_of(0.0, 2000, draw)
     assert SCRIPT["epsilon_by_curve"](game, lambda factor, delta: compute_epsilon(1.0 / factor, delta)) < 0.6
 
 
 @pytest.mark.parametrize(("hits", "alarms", "possible"), [(0.5, 0.5, True), (0.99, 0.001, False)])
-def test_rates_are_possible_up_to_the_privacy_curve(hits: float, alarms: float, possible: bool) -> None:
+def test_error_rates_possible_within_privacy_curve(hits: float, alarms: float, possible: bool) -> None:
     epsilons = [compute_epsilon(1.0, delta) for delta in SCRIPT["DELTAS"]]
     assert SCRIPT["is_possible"](hits, alarms, epsilons) == possible
     if possible:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import fedpriv, refused, result_of, trained
+from commands import error_line, fedpriv, result_of, trained
 from edits import with_plan_of
 
 import fedpriv as fp
@@ -32,16 +32,16 @@ def accounted(*words: object) -> dict[str, object]:
     return json.loads(done.stdout)
 
 
-def test_one_run_costs_what_it_said(runs: list[Path]):
-    facts, said = accounted(runs[0]), result_of(runs[0])
-    assert facts["epsilon"] == pytest.approx(said["epsilon"], rel=1e-9)
-    assert facts["per_client_epsilon"] == pytest.approx(said["per_client_epsilon"])
+def test_account_one_run_equals_result(runs: list[Path]):
+    facts, result = accounted(runs[0]), result_of(runs[0])
+    assert facts["epsilon"] == pytest.approx(result["epsilon"], rel=1e-9)
+    assert facts["per_client_epsilon"] == pytest.approx(result["per_client_epsilon"])
     assert {facts[name] for name in ("unit", "relation", "trust")} == {"sample", "replace_one", "local"}
     assert len(facts["matrix"]) == 15 and not facts["notes"]
     assert facts["matrix"][0]["epsilon"] == facts["epsilon"]
 
 
-def test_three_runs_of_epsilon_1_cost_less_than_3(runs: list[Path]):
+def test_account_three_runs_below_sum(runs: list[Path]):
     facts = accounted(*runs)
     assert facts["epsilon"] == pytest.approx(1.835, abs=1e-3) == max(facts["per_client_epsilon"])
     assert facts["basic"] == {"epsilon": pytest.approx(3, rel=1e-4), "delta": pytest.approx(3e-5)}
@@ -54,30 +54,30 @@ def test_three_runs_of_epsilon_1_cost_less_than_3(runs: list[Path]):
     assert "they cost up to epsilon=1.835 at delta=1e-5 together" in shown and "epsilon=3 at delta=3e-05 if" in shown
 
 
-def test_another_delta_and_bound_need_no_training(runs: list[Path]):
+def test_account_other_delta_and_accountant(runs: list[Path]):
     assert accounted(runs[0], "--delta", "1e-7")["epsilon"] > 1.1
     facts = accounted(runs[0], "--accountant", "rdp")
     assert facts["epsilon"] > 1.01 and facts["accountant"] == "rdp"
     assert accounted(runs[0], "--accountant", "pure")["epsilon"] == "inf"
     assert accounted(runs[0], "--group", "3")["matrix"][2]["unit"] == "group of 3 samples"
-    assert "choose pure, rdp, gaussian, pld" in refused("account", str(runs[0]), "--accountant", "clt")
-    assert "delta" in refused("account", str(runs[0]), "--delta", "2")
+    assert "choose pure, rdp, gaussian, pld" in error_line("account", str(runs[0]), "--accountant", "clt")
+    assert "delta" in error_line("account", str(runs[0]), "--delta", "2")
 
 
-def test_copy_of_a_run_is_counted_as_another_run(runs: list[Path], tmp_path: Path):
-    """A copy may have gone on with other noise, so that its answers count for themselves."""
+def test_account_copied_run_counts_twice(runs: list[Path], tmp_path: Path):
+    """A copy may have resumed with other noise, so its releases are charged separately."""
     shutil.copytree(runs[0], tmp_path / "copy")
     two = accounted(runs[0], tmp_path / "copy")
     assert two["epsilon"] == pytest.approx(accounted(*runs[:2])["epsilon"], rel=1e-9)
 
 
-def test_altered_ledgers_are_refused(runs: list[Path], tmp_path: Path):
+def test_account_altered_ledger_raises(runs: list[Path], tmp_path: Path):
     copy = tmp_path / "copy"
     shutil.copytree(runs[0], copy)
     (copy / "ledger.jsonl").write_text("".join((copy / "ledger.jsonl").read_text().splitlines(keepends=True)[:-1]))
-    assert "incomplete" in refused("account", str(copy))
-    assert "is not the header of a ledger" in refused("account", str(_broken(runs[1], tmp_path)))
-    assert "does not exist" in refused("account", str(tmp_path))
+    assert "incomplete" in error_line("account", str(copy))
+    assert "is not the header of a ledger" in error_line("account", str(_broken(runs[1], tmp_path)))
+    assert "does not exist" in error_line("account", str(tmp_path))
 
 
 def _broken(run: Path, folder: Path) -> Path:
@@ -86,7 +86,7 @@ def _broken(run: Path, folder: Path) -> Path:
     return folder / "broken"
 
 
-def test_other_data_are_counted_as_if_one_unit_were_in_all(runs: list[Path], tmp_path: Path):
+def test_account_different_data_composed_per_unit(runs: list[Path], tmp_path: Path):
     other = trained(tmp_path / "other", "data.partition.n_clients=4", "privacy.epsilon=1")
     facts = accounted(runs[0], other)
     assert 1.4 < facts["epsilon"] < 1.5
@@ -95,7 +95,7 @@ def test_other_data_are_counted_as_if_one_unit_were_in_all(runs: list[Path], tmp
         trained(tmp_path / name, "privacy.unit=client", f"data.partition.n_clients={count}")
         for name, count in (("four", 4), ("five", 5))
     ]
-    assert "whole clients, but different ones" in refused("account", *map(str, whole))
+    assert "whole clients, but different ones" in error_line("account", *map(str, whole))
     assert accounted(runs[0], whole[0])["unit"] == "sample"
 
 
@@ -120,8 +120,8 @@ def left(folder: Path, *overrides: str, again: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("sampling", ["privacy.sampling=full", "privacy.sampling={allocation: {batches: 3}}"])
-def test_an_unfinished_run_is_charged_for_its_whole_plan(tmp_path: Path, sampling: str):
-    """Who stopped it may have seen its models: then no price of fewer rounds holds."""
+def test_account_unfinished_run_charges_whole_plan(tmp_path: Path, sampling: str):
+    """The person who stopped the run may have inspected its models, so the cost of fewer rounds does not hold."""
     run = left(tmp_path / "run", sampling)
     facts = accounted(run)
     assert 2.9 < facts["epsilon"] <= 3.0
@@ -136,41 +136,41 @@ def test_an_unfinished_run_is_charged_for_its_whole_plan(tmp_path: Path, samplin
     assert f"epsilon={round_up(together['basic']['epsilon'])} at delta=2e-05 if results" in shown
 
 
-def test_unfinished_run_that_went_on_is_charged_for_no_release_twice(tmp_path: Path):
+def test_account_resumed_run_charges_release_once(tmp_path: Path):
     noise = "privacy={noise_multiplier: 20}"
     unbroken = accounted(trained(tmp_path / "whole", "rounds=9", noise, "data.partition.n_clients=3"))
     again = accounted(left(tmp_path / "run", noise, "log.checkpoint_every=100", again=True))
     assert again["epsilon"] == pytest.approx(unbroken["epsilon"])
 
 
-def test_an_unfinished_run_is_charged_for_no_more_than_its_target_allows(tmp_path: Path):
+def test_account_unfinished_run_bounded_by_target(tmp_path: Path):
     limit = "privacy={noise_multiplier: 20, epsilon: 1}"
     ended = accounted(trained(tmp_path / "ended", "rounds=200", limit, "data.partition.n_clients=3"))
     assert accounted(left(tmp_path / "run", "rounds=200", limit))["epsilon"] == ended["epsilon"] <= 1
 
 
-def test_a_run_that_ended_early_is_charged_for_its_whole_plan(tmp_path: Path):
+def test_account_metric_stopped_run_charges_whole_plan(tmp_path: Path):
     early = [
         "rounds=9",
         "log.stop={metric: accuracy, patience: 1, least: 0.9}",
         "privacy.sampling={poisson: {rate: 0.3}}",
     ]
     run = trained(tmp_path / "run", *early)
-    said = result_of(run)
-    assert said["ended"] == "metric" and said["rounds"] < 9
-    assert accounted(run)["epsilon"] == pytest.approx(said["epsilon"], rel=1e-6)
+    result = result_of(run)
+    assert result["ended"] == "metric" and result["rounds"] < 9
+    assert accounted(run)["epsilon"] == pytest.approx(result["epsilon"], rel=1e-6)
     with_plan_of(run, None)
-    assert accounted(run)["epsilon"] == pytest.approx(said["epsilon"], rel=1e-6)
+    assert accounted(run)["epsilon"] == pytest.approx(result["epsilon"], rel=1e-6)
     (run / "config.yaml").unlink()
-    assert "ended early, so it is charged for its whole plan" in refused("account", str(run))
+    assert "ended early, so it is charged for its whole plan" in error_line("account", str(run))
 
 
-def test_a_run_without_a_promise(tmp_path: Path):
+def test_account_run_without_guarantee_is_infinite(tmp_path: Path):
     facts = accounted(trained(tmp_path / "run", "privacy={at: none}"))
     assert facts["epsilon"] == "inf" and facts["non_private"] == ["exact query results, no noise"]
 
 
-def test_total_of_results():
+def test_total_matches_account():
     def result(stop: fp.Stop | None = None) -> fp.Result:
         training = build(load_config(DIGITS, ["rounds=6", "privacy.epsilon=1", "data.partition.n_clients=3"]))
         for report in training:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import fedpriv, refused
+from commands import error_line, fedpriv
 from edits import with_plan_of
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -55,8 +55,8 @@ def notes_on(facts: dict[str, Any]) -> Sequence[str]:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_account_python_run_left_early_charges_whole_plan(sampling: str, tmp_path: Path) -> None:
-    """It showed the epsilon of two rounds, .43, where `train` charged 3: who stops a run may have seen its models."""
+def test_account_python_run_left_early_charges_plan(sampling: str, tmp_path: Path) -> None:
+    """The person who stops a run may have inspected its models, so the two completed rounds do not suffice."""
     result = charged(begun(tmp_path / "run", fp.Privacy(epsilon=3, sampling=SAMPLINGS[sampling])), 2)
     assert (result.ended, result.rounds) == ("left", 2)
     facts = accounted(tmp_path / "run")
@@ -72,7 +72,7 @@ def test_account_finished_python_run_has_no_note(stop: int, tmp_path: Path) -> N
     assert not notes_on(facts)
 
 
-def test_account_python_run_ended_by_budget_charges_what_it_released(tmp_path: Path) -> None:
+def test_account_python_run_ended_by_budget(tmp_path: Path) -> None:
     result = charged(begun(tmp_path / "run", fp.Privacy(epsilon=3, noise_multiplier=3.0)), 100)
     assert (result.ended, result.rounds < ROUNDS) == ("budget", True)
     facts = accounted(tmp_path / "run")
@@ -82,7 +82,7 @@ def test_account_python_run_ended_by_budget_charges_what_it_released(tmp_path: P
 
 
 @pytest.mark.parametrize("sampling", ["full", "allocation", "poisson"])
-def test_account_python_run_resumed_and_left_charges_whole_plan(sampling: str, tmp_path: Path) -> None:
+def test_account_python_run_resumed_then_left(sampling: str, tmp_path: Path) -> None:
     """The answers after the checkpoint are lost, and no release is charged twice."""
     privacy = fp.Privacy(epsilon=3, sampling=SAMPLINGS[sampling])
     charged(begun(tmp_path / "run", privacy, checkpoint_every=5), 5)
@@ -96,7 +96,7 @@ def test_account_python_run_resumed_and_left_charges_whole_plan(sampling: str, t
     assert notes_on(facts)
 
 
-def test_account_python_run_stopped_by_metric_charges_whole_plan(tmp_path: Path) -> None:
+def test_account_python_run_stopped_by_metric(tmp_path: Path) -> None:
     test = TensorDataset(torch.randn(20, 3), torch.arange(20) % 2)
     stop = fp.Stop("accuracy", patience=1, least=1.0)
     result = charged(begun(tmp_path / "run", fp.Privacy(epsilon=3), test=test, stop=stop), 100)
@@ -104,22 +104,22 @@ def test_account_python_run_stopped_by_metric_charges_whole_plan(tmp_path: Path)
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(result.spent.epsilon, rel=1e-9)
 
 
-def test_account_runs_together_counts_the_rest_of_each(tmp_path: Path) -> None:
+def test_account_several_runs_match_total(tmp_path: Path) -> None:
     results = [charged(begun(tmp_path / f"{stop}", fp.Privacy(epsilon=3)), stop) for stop in (2, 100)]
     facts = accounted(tmp_path / "2", tmp_path / "100")
     assert facts["epsilon"] == pytest.approx(fp.total(results).epsilon, rel=1e-9)
 
 
-def test_account_unknown_plan_refused(tmp_path: Path) -> None:
+def test_account_unknown_plan_raises(tmp_path: Path) -> None:
     """A checkpoint of an earlier version has no plan."""
     charged(begun(tmp_path / "run", fp.Privacy(epsilon=3)), 2)
     with_plan_of(tmp_path / "run", None)
-    assert "is not finished, so it is charged for its whole plan" in refused("account", str(tmp_path / "run"))
+    assert "is not finished, so it is charged for its whole plan" in error_line("account", str(tmp_path / "run"))
 
 
-def test_account_plan_of_another_run_refused(tmp_path: Path) -> None:
+def test_account_plan_of_other_run_raises(tmp_path: Path) -> None:
     """A plan with more noise than the ledger has would charge too little for the rest."""
     for name, noise in (("run", 4.0), ("other", 40.0)):
         charged(begun(tmp_path / name, fp.Privacy(noise_multiplier=noise)), 2)
     with_plan_of(tmp_path / "run", tmp_path / "other")
-    assert "is not finished, so it is charged for its whole plan" in refused("account", str(tmp_path / "run"))
+    assert "is not finished, so it is charged for its whole plan" in error_line("account", str(tmp_path / "run"))

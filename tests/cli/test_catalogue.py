@@ -61,28 +61,28 @@ def bounds(annotation: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
-def test_a_name_tells_every_option_its_bounds_and_its_default(kind: str, name: str):
-    told = list(tables(name).values())
-    assert all(rows.pop("is") for rows in told)
+def test_list_name_shows_options_bounds_defaults(kind: str, name: str):
+    sections = list(tables(name).values())
+    assert all(rows.pop("is") for rows in sections)
     made = [*builders(kind, name)]
     assert kind in NO_OPTIONS or made
     for builder, given in made:
         parameters = {key: p for key, p in inspect.signature(builder).parameters.items() if key not in given}
-        rows = next(rows for rows in told if set(parameters) <= set(rows))
+        rows = next(rows for rows in sections if set(parameters) <= set(rows))
         hints = inspect.get_annotations(builder.__init__ if inspect.isclass(builder) else builder, eval_str=True)
         for option, parameter in parameters.items():
             assert rows[option].endswith("required") == (parameter.default is parameter.empty), option
             for words in bounds(hints.get(option)):
                 assert words.removeprefix("must be ") in rows[option], option
-    for option, text in ((option, text) for rows in told for option, text in rows.items()):
-        said, default = text.rsplit("; ", 1)
-        assert said
+    for option, text in ((option, text) for rows in sections for option, text in rows.items()):
+        description, default = text.rsplit("; ", 1)
+        assert description
         assert default == "required" or default.endswith(" by default"), option
         assert not re.search(r"\b(int|float|str|bool|None|Literal|typing|collections)\b|[<=]", text), option
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, name in ALL if kind in SECTIONS])
-def test_a_default_is_written_as_a_configuration_takes_it(kind: str, name: str):
+def test_list_defaults_valid_in_config(kind: str, name: str):
     for given, options in SECTIONS[kind].forms(name):
         title = f"{SECTIONS[kind].field}: {', '.join(f'{key}: {value}' for key, value in given.items())[6:]}"
         rows = {
@@ -90,7 +90,9 @@ def test_a_default_is_written_as_a_configuration_takes_it(kind: str, name: str):
             for option, text in tables(name)[title].items()
             if option in options.model_fields
         }
-        needed = {option: EXAMPLES[said] for option, (said, default) in rows.items() if default == "required"}
+        needed = {
+            option: EXAMPLES[description] for option, (description, default) in rows.items() if default == "required"
+        }
         written = {
             option: yaml.safe_load(default.removesuffix(" by default"))
             for option, (_, default) in rows.items()
@@ -100,7 +102,7 @@ def test_a_default_is_written_as_a_configuration_takes_it(kind: str, name: str):
         assert found[0] == found[1]
 
 
-def test_a_partition_tells_what_its_section_takes():
+def test_list_partition_shows_section_options():
     assert set(PARTITION_SECTIONS) == set(PARTITIONS)
     rows = tables("dirichlet")["data.partition: dirichlet"]
     assert rows["alpha"] == "a positive, finite number; 0.5 by default"
@@ -108,8 +110,8 @@ def test_a_partition_tells_what_its_section_takes():
     assert {*rows} == {"is", "n_clients", "seed", "alpha", "min_examples"}
 
 
-def test_a_choice_lists_every_word_that_a_configuration_takes():
-    """A word that is added to a section, and not to the list, would be invisible."""
+def test_list_choices_match_config_section():
+    """A word that is added to a section but not to the list would be missing from the output."""
     for field, choice in CHOICES.values():
         assert {*choice.words} == {choice.neither, *choice.model_fields}, field
 
@@ -117,7 +119,7 @@ def test_a_choice_lists_every_word_that_a_configuration_takes():
 @pytest.mark.parametrize(
     ("kind", "word"), [(kind, word) for kind, (_, choice) in CHOICES.items() for word in choice.words]
 )
-def test_options_of_a_word_are_those_of_its_class(kind: str, word: str):
+def test_list_choice_options_match_class(kind: str, word: str):
     field, choice = CHOICES[kind]
     rows = tables(word)[f"{field}: {word}"]
     parameters = inspect.signature(choice.words[word]).parameters
@@ -127,7 +129,7 @@ def test_options_of_a_word_are_those_of_its_class(kind: str, word: str):
         assert {row.partition(".")[0] for row in rows} - {"is"} == names
 
 
-def test_samplings_say_what_they_take():
+def test_list_samplings_show_bounds():
     assert (
         tables("allocation")["privacy.sampling: allocation"]["batches"] == "a whole number from 2 to 1000000; required"
     )

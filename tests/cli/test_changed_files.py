@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import fedpriv, refused
+from commands import error_line, fedpriv
 from edits import with_plan_of
 
 import fedpriv as fp
@@ -50,7 +50,7 @@ def accounted(*folders: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_a_client_that_got_another_number_pays_for_both_runs(tmp_path: Path):
+def test_account_renumbered_client_charged_for_both_runs(tmp_path: Path):
     """Clinic b, of two rows, is client 0 of the first run and client 1 of the second."""
     budget = fp.Budget.create(tmp_path / "budget.jsonl", epsilon=20, delta=DELTA)
     changes = {"privacy": {"budget": str(budget.path)}}
@@ -69,8 +69,8 @@ def test_a_client_that_got_another_number_pays_for_both_runs(tmp_path: Path):
     assert "not recorded that each client had the same rows" in together["notes"][0]
 
 
-def test_a_run_that_ended_early_is_not_charged_by_the_plan_for_other_rows(tmp_path: Path):
-    """With a hundred times as many rows a batch of two would cost next to nothing."""
+def test_account_stopped_run_ignores_changed_rows(tmp_path: Path):
+    """With a hundred times as many rows, a batch of two would have almost no privacy cost."""
     stop = {"log": {"stop": {"metric": "accuracy", "patience": 1}}}
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
     result = train(tmp_path, "run", rounds=40, **stop)
@@ -80,13 +80,13 @@ def test_a_run_that_ended_early_is_not_charged_by_the_plan_for_other_rows(tmp_pa
     write_table(tmp_path / "train.csv", {"b": 400, "z": 400})
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(result["epsilon"], rel=1e-9)
     with_plan_of(tmp_path / "run", None)
-    assert "cannot be computed from its configuration and data" in refused("account", str(tmp_path / "run"))
+    assert "cannot be computed from its configuration and data" in error_line("account", str(tmp_path / "run"))
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(result["epsilon"], rel=1e-9)
 
 
-def test_unfinished_run_is_not_charged_by_the_plan_for_other_rows(tmp_path: Path):
-    """By the plan for more rows it would cost less. Its checkpoint has the plan that it began with."""
+def test_account_unfinished_run_ignores_changed_rows(tmp_path: Path):
+    """The plan for more rows would charge less; the checkpoint holds the original plan."""
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
     train(tmp_path, "run", rounds=40, log={"stop": {"metric": "accuracy", "patience": 1}})
     (tmp_path / "run" / "result.json").unlink()
@@ -96,11 +96,11 @@ def test_unfinished_run_is_not_charged_by_the_plan_for_other_rows(tmp_path: Path
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(whole["epsilon"], rel=1e-9)
     with_plan_of(tmp_path / "run", None)
     for command in ("account", "statement"):
-        assert "is not finished, so it is charged for its whole plan" in refused(command, str(tmp_path / "run"))
+        assert "is not finished, so it is charged for its whole plan" in error_line(command, str(tmp_path / "run"))
 
 
-def test_a_search_has_the_price_of_the_rows_that_it_began_with(tmp_path: Path):
-    """No ledger of a hidden search is left, and with a hundred times as many rows its plan costs next to nothing."""
+def test_tune_changed_rows_raise(tmp_path: Path):
+    """Secret trials leave no ledger, and with a hundred times as many rows the plan has almost no privacy cost."""
     space = tmp_path / "space.yaml"
     space.write_text("strategy.learning_rate: [0.1, 0.5]\n")
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
@@ -111,15 +111,15 @@ def test_a_search_has_the_price_of_the_rows_that_it_began_with(tmp_path: Path):
     paid = [json.loads(fedpriv(*words).stdout)["epsilon"] for words in (seen, hidden)]
     write_table(tmp_path / "train.csv", {"b": 400, "z": 400})
     for words in (seen, hidden):
-        assert "numbers of examples changed since the search began" in refused(*words)
+        assert "numbers of examples changed since the search began" in error_line(*words)
     # of open trials the ledgers are there
     assert f"epsilon={round_up(paid[0])}" in fedpriv("statement", str(tmp_path / "seen")).stdout
-    assert "numbers of examples changed since the search began" in refused("statement", str(tmp_path / "hidden"))
+    assert "numbers of examples changed since the search began" in error_line("statement", str(tmp_path / "hidden"))
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
     assert f"epsilon={round_up(paid[1])}" in fedpriv("statement", str(tmp_path / "hidden")).stdout
 
 
-def test_whole_clients_are_counted_by_the_rows_that_they_had(tmp_path: Path):
+def test_account_client_cost_of_changed_rows(tmp_path: Path):
     write_table(tmp_path / "train.csv", {"b": 40, "z": 40})
     train(tmp_path, "run")
     before = {cell["unit"]: cell["epsilon"] for cell in accounted(tmp_path / "run")["matrix"]}
@@ -129,8 +129,8 @@ def test_whole_clients_are_counted_by_the_rows_that_they_had(tmp_path: Path):
     assert after == before | {"client": "inf"}  # forty are no longer on record
 
 
-def test_published_data_sets_are_the_same_in_all_runs():
-    """So that client i is the same one; not so of files, nor of the user's own code."""
+def test_data_digest_published_sets_only():
+    """Client i of a published data set is the same in all runs; files and code of the user have no digest."""
 
     def named(name: str, **options: Any) -> str | None:
         return digest_data({"data": {"name": name, **options}, "problem": None})

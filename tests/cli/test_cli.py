@@ -7,15 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import DIGITS, FULL_LINE, SMALL, fedpriv, refused, result_of, trained
+from commands import DIGITS, FULL_LINE, SMALL, error_line, fedpriv, result_of, trained
 
 
-def test_a_weak_delta_is_warned_of_before_the_first_round(tmp_path: Path) -> None:
+def test_train_large_delta_warns_before_first_round(tmp_path: Path) -> None:
     done = fedpriv("train", DIGITS, "--out", str(tmp_path), *SMALL, "privacy.delta=0.001")
     assert "warning: delta=0.001 is not below 1/1437" in done.stderr.split("round 1/")[0]
 
 
-def test_train_prints_its_results_and_writes_its_files(tmp_path: Path):
+def test_train_prints_results_and_writes_files(tmp_path: Path):
     folder = tmp_path / "run"
     done = fedpriv("train", DIGITS, "--out", str(folder), *SMALL, "log.tensorboard=true", "log.csv=true")
     assert done.exit_code == 0
@@ -29,7 +29,7 @@ def test_train_prints_its_results_and_writes_its_files(tmp_path: Path):
     assert {path.name for path in folder.iterdir()} == expected | {"report.png", "model.pt"}
 
 
-def test_the_result_file_has_every_field(tmp_path: Path):
+def test_result_file_has_all_fields(tmp_path: Path):
     result = json.loads((trained(tmp_path / "run") / "result.json").read_text())
     names = "strategy rounds test_accuracy test_loss epsilon delta unit relation trust accountant per_client_epsilon"
     assert set(f"{names} seconds params_l2".split()) <= set(result)
@@ -38,7 +38,7 @@ def test_the_result_file_has_every_field(tmp_path: Path):
     assert len(result["per_client_epsilon"]) == 5
 
 
-def test_json_goes_alone_to_standard_output(tmp_path: Path):
+def test_json_option_prints_json_only(tmp_path: Path):
     folder = tmp_path / "run"
     done = fedpriv("train", DIGITS, "--json", "--out", str(folder), *SMALL)
     assert json.loads(done.stdout)["folder"] == str(folder)
@@ -49,14 +49,14 @@ def test_json_goes_alone_to_standard_output(tmp_path: Path):
     assert json.loads(fedpriv("show", str(folder), "--json").stdout)["finished"] is True
 
 
-def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_train_without_out_creates_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):
         assert fedpriv("train", DIGITS, *SMALL, "rounds=1").exit_code == 0
         assert Path(f"runs/run-{number}/result.json").exists()
 
 
-def test_show_compares_several_runs(tmp_path: Path):
+def test_show_several_runs_compares_them(tmp_path: Path):
     one, other = trained(tmp_path / "one"), trained(tmp_path / "other", "privacy.unit=client", "privacy.epsilon=20")
     shown = fedpriv("show", str(one), str(other))
     assert shown.exit_code == 0
@@ -67,34 +67,34 @@ def test_show_compares_several_runs(tmp_path: Path):
     assert len(facts["notes"]) == 1
 
 
-def test_list_tells_the_options_of_a_name():
+def test_list_name_shows_options():
     lines = fedpriv("list", "erdos_renyi").stdout.splitlines()
     assert lines[0] == "network.topology: erdos_renyi"
-    told = dict(line.split(maxsplit=1) for line in lines[1:])
-    assert set(told) == {"is", "p", "seed"}, "n_clients is not for the user to give"
-    assert told["p"].endswith("required")
-    assert told["seed"] == "a whole number; 0 by default"
+    rows = dict(line.split(maxsplit=1) for line in lines[1:])
+    assert set(rows) == {"is", "p", "seed"}, "n_clients is not for the user to give"
+    assert rows["p"].endswith("required")
+    assert rows["seed"] == "a whole number; 0 by default"
     tracking = json.loads(fedpriv("list", "gradient_tracking", "--json").stdout)["strategy: gradient_tracking"]
     assert tracking["step_size"].endswith("{scale: 0.1, power: 0.0, ratio: 1.0} by default")
     assert tracking["step_size.scale"] == "a positive, finite number; 1.0 by default"
     assert tracking["gradient_at"] == "'sent' or 'mixed'; sent by default"
-    assert "did you mean 'erdos_renyi'" in refused("list", "erdos_reny")
+    assert "did you mean 'erdos_renyi'" in error_line("list", "erdos_reny")
 
 
-def test_list_prints_a_line_for_each_name():
+def test_list_shows_one_line_per_name():
     listed = fedpriv("list").stdout
     for name in ("iadmm_trust", "femnist_cnn", "digits", "laplace", "cross_entropy"):
         assert re.search(rf"^  {name} +\S", listed, flags=re.MULTILINE), name
 
 
-def test_plan_prints_the_price_and_the_numbers_that_are_sent():
+def test_plan_prints_privacy_cost_and_traffic():
     planned = fedpriv("plan", DIGITS).stdout
     assert re.search(rf"privacy +{FULL_LINE}", planned)
     assert re.search(rf"one round +{FULL_LINE}", planned)
     assert "640 numbers each; 12,800 numbers a round (51.2 kB), 1.54 MB in the whole run" in planned
 
 
-def test_plan_says_why_the_published_variant_is_not_private():
+def test_plan_published_variant_explains_infinite_epsilon():
     words = [
         "plan",
         DIGITS,
@@ -109,7 +109,7 @@ def test_plan_says_why_the_published_variant_is_not_private():
     assert "not private as published: Delta_t is the largest l1 norm" in planned
 
 
-def test_the_published_variant_is_reported_as_not_private(tmp_path: Path):
+def test_published_variant_reported_as_not_private(tmp_path: Path):
     words = ["strategy={name: iadmm_trust, variant: published}", "privacy={epsilon_bar: .05}"]
     folder = trained(tmp_path / "run", *words)
     result = result_of(folder)
@@ -120,7 +120,7 @@ def test_the_published_variant_is_reported_as_not_private(tmp_path: Path):
 
 def test_fix_model_replaces_batch_norm(tmp_path: Path):
     model = ["model=own_code:WithBatchNorm", "--allow-plugins"]
-    assert "--fix-model" in refused("train", DIGITS, "--out", str(tmp_path / "a"), *SMALL, *model)
+    assert "--fix-model" in error_line("train", DIGITS, "--out", str(tmp_path / "a"), *SMALL, *model)
     assert not (tmp_path / "a").exists(), "nothing was started, so nothing is left behind"
     done = fedpriv("train", DIGITS, "--out", str(tmp_path / "b"), "--fix-model", *SMALL, *model)
     assert done.exit_code == 0

@@ -41,25 +41,25 @@ def audit(*given: str) -> tuple[int, str]:
     return found.exit_code, found.stdout
 
 
-def test_a_configuration_holds(tmp_path: Path) -> None:
+def test_audit_cli_config_holds(tmp_path: Path) -> None:
     code, text = audit(RUN, "data.partition.n_clients=4", "--json", "--out", str(tmp_path / "out"))
-    told = json.loads(text)
-    assert code == told["status"] == 0
-    assert {one["verdict"] for one in told["findings"]} == {"held"}
-    assert all(one["power"] for one in told["findings"])
-    assert json.loads((tmp_path / "out" / "audit.json").read_text()) == told
+    output = json.loads(text)
+    assert code == output["status"] == 0
+    assert {one["verdict"] for one in output["findings"]} == {"held"}
+    assert all(one["power"] for one in output["findings"])
+    assert json.loads((tmp_path / "out" / "audit.json").read_text()) == output
     assert (tmp_path / "out" / "audit.png").read_bytes().startswith(b"\x89PNG")
-    assert told["note"] == SECRET and "not private" in told["note"]
+    assert output["note"] == SECRET and "not private" in output["note"]
 
 
-def test_a_run_without_a_promise_cannot_be_checked() -> None:
+def test_audit_cli_run_without_guarantee_exits_2() -> None:
     code, text = audit(RUN, "data.partition.n_clients=4", "privacy={at: none}")
     assert code == 2
     assert "not checked noise: the run makes no promise" in " ".join(text.split())
     assert SECRET in " ".join(text.split())
 
 
-def test_a_run_whose_ledger_was_altered_is_found(tmp_path: Path) -> None:
+def test_audit_cli_detects_altered_ledger(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = [RUN, "data.partition.n_clients=4", "rounds=3"]
     assert CliRunner().invoke(app, ["train", *settings, "--out", str(folder)]).exit_code == 0
@@ -73,7 +73,7 @@ def test_a_run_whose_ledger_was_altered_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["own", "made"])
-def test_a_strategy_of_ones_own_is_audited(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_cli_custom_strategy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"audited_{name}.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     reference = f"audited_{name}:{name}"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import DIGITS, fedpriv, refused
+from commands import DIGITS, error_line, fedpriv
 
 import fedpriv as library
 
@@ -21,7 +21,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory):
     return folder, fedpriv("compare", *words)
 
 
-def test_every_run_has_a_ledger_and_all_are_priced_as_account_prices_them(compared):
+def test_compare_total_matches_account(compared):
     folder, done = compared
     assert done.exit_code == 0, done.output
     runs = [str(folder / name) for name in ("1-0", "1-1", "2-0", "2-1")]
@@ -33,7 +33,7 @@ def test_every_run_has_a_ledger_and_all_are_priced_as_account_prices_them(compar
     assert [json.loads((Path(run) / "result.json").read_text())["rounds"] for run in runs] == [4, 4, 6, 6]
 
 
-def test_the_table_has_a_line_for_each_setting_with_all_its_seeds(compared):
+def test_compare_table_lists_settings_with_seeds(compared):
     folder, done = compared
     lines = done.stdout.splitlines()
     assert lines[0].startswith("setting") and lines[1].startswith(FEDAVG) and lines[2].startswith("rounds=6")
@@ -43,36 +43,36 @@ def test_the_table_has_a_line_for_each_setting_with_all_its_seeds(compared):
     assert len({*saved["rounds=6"]["test_loss"]}) == 2, "seeds have noise of their own"
 
 
-def test_the_plan_alone_trains_nothing_and_knows_the_price(compared):
+def test_compare_plan_prints_cost_without_training(compared):
     folder, _ = compared
     done = fedpriv("compare", DIGITS, *SHORT, "--with", FEDAVG, "--with", "rounds=6", "--seeds", "2", "--plan")
     together = json.loads((folder / "comparison.json").read_text())["together"]["epsilon"]
     assert done.exit_code == 0 and f"{together:.3f}"[:4] in done.output
 
 
-def test_the_plan_says_what_runs_reveal_besides_epsilon():
+def test_compare_plan_lists_uncovered_values():
     done = fedpriv("compare", DIGITS, *SHORT, "log.optimum=0.1", "--seeds", "2", "--plan")
     assert "not covered: the optimality gap, exact" in " ".join(done.output.split())
 
 
-def test_what_does_not_compare_is_refused_before_a_run(tmp_path: Path):
+def test_compare_invalid_input_raises_before_run(tmp_path: Path):
     out = ("--out", str(tmp_path / "all"))
     other = tmp_path / "other.yaml"
     other.write_text(Path(DIGITS).read_text().replace("digits", "mnist"))
-    assert "differs from that of" in refused("compare", DIGITS, str(other), *out)
-    assert "share their noise" in refused("compare", DIGITS, "secret_seed=1", *out)
-    assert "named twice" in refused("compare", DIGITS, "--with", "rounds=2", "--with", "rounds=2", *out)
-    assert "prove what was spent" in refused("compare", DIGITS)
-    assert "name at least one" in refused("compare", "rounds=3", *out)
+    assert "differs from that of" in error_line("compare", DIGITS, str(other), *out)
+    assert "share their noise" in error_line("compare", DIGITS, "secret_seed=1", *out)
+    assert "named twice" in error_line("compare", DIGITS, "--with", "rounds=2", "--with", "rounds=2", *out)
+    assert "prove what was spent" in error_line("compare", DIGITS)
+    assert "name at least one" in error_line("compare", "rounds=3", *out)
     assert not (tmp_path / "all").exists()
     (tmp_path / "all").mkdir()
     (tmp_path / "all/x").touch()
-    assert "name a new folder" in refused("compare", DIGITS, *SHORT, *out)
+    assert "name a new folder" in error_line("compare", DIGITS, *SHORT, *out)
 
 
-def test_a_lifetime_budget_ends_a_comparison_before_it_is_passed(tmp_path: Path):
+def test_compare_stops_within_lifetime_budget(tmp_path: Path):
     library.Budget.create(tmp_path / "clinic.jsonl", epsilon=4.0, delta=1e-5)
     budget = f"privacy.budget={tmp_path / 'clinic.jsonl'}"
-    assert "still fits" in refused("compare", DIGITS, *SHORT, budget, "--out", str(tmp_path / "all"))
+    assert "still fits" in error_line("compare", DIGITS, *SHORT, budget, "--out", str(tmp_path / "all"))
     finished = [run for run in (tmp_path / "all").iterdir() if (run / "result.json").exists()]
     assert len(finished) == 1, "one run of epsilon 3 fits into 4, two do not"

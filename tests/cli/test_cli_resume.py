@@ -18,12 +18,12 @@ from commands import (
     DIGITS,
     LONG,
     SMALL,
+    assert_each_release_once,
+    assert_same_run,
+    error_line,
     fedpriv,
-    killed,
-    made_each_release_once,
-    refused,
     releases_in,
-    same_run,
+    run_and_kill,
     trained,
 )
 
@@ -35,7 +35,7 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a run that `kill -9` ended between two checkpoints."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     # rounds that take their time are reported one by one: the checkpoint is that of round 8
-    killed(folder, [*SMALL, *LONG, "compute.pace=0.05"], after=10)
+    run_and_kill(folder, [*SMALL, *LONG, "compute.pace=0.05"], after=10)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -52,56 +52,58 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("whole") / "run", *LONG)
 
 
-def test_private_run_killed_and_resumed_makes_each_release_once(stopped_folder: Path, whole_run: Path):
+def test_killed_private_run_resumes_each_release_once(stopped_folder: Path, whole_run: Path):
     so_far = json.loads(fedpriv("show", str(stopped_folder), "--json").stdout)
     assert so_far["finished"] is False
     assert 10 <= so_far["rounds"] < 40
     lines = (stopped_folder / "ledger.jsonl").read_bytes().splitlines()
     done = fedpriv("resume", str(stopped_folder))
     assert done.exit_code == 0, done.stderr
-    made_each_release_once(stopped_folder, whole_run)
+    assert_each_release_once(stopped_folder, whole_run)
     assert (stopped_folder / "ledger.jsonl").read_bytes().splitlines()[: len(lines)] == lines
     assert f"rounds 9 to {len(lines) - 1} were released before this run was stopped" in " ".join(done.stderr.split())
 
 
-def test_exact_run_killed_and_resumed_is_the_unbroken_run(tmp_path: Path):
-    killed(tmp_path / "run", [*SMALL, *LONG, EXACT, "compute.pace=0.05"], after=10)
+def test_killed_exact_run_resumed_equals_unbroken(tmp_path: Path):
+    run_and_kill(tmp_path / "run", [*SMALL, *LONG, EXACT, "compute.pace=0.05"], after=10)
     done = fedpriv("resume", str(tmp_path / "run"))
     assert done.exit_code == 0, done.stderr
-    same_run(tmp_path / "run", trained(tmp_path / "whole", *LONG, EXACT))
+    assert_same_run(tmp_path / "run", trained(tmp_path / "whole", *LONG, EXACT))
 
 
-def test_a_truncated_ledger_is_refused(stopped_folder: Path):
+def test_resume_truncated_ledger_raises(stopped_folder: Path):
     ledger = stopped_folder / "ledger.jsonl"
     ledger.write_bytes(b"\n".join(ledger.read_bytes().split(b"\n")[:4]) + b"\n")
-    message = refused("resume", str(stopped_folder))
+    message = error_line("resume", str(stopped_folder))
     assert "incomplete: " in message and "ledger.jsonl holds 3 records but" in message
     ledger.unlink()
-    assert "without its ledger has no epsilon" in refused("resume", str(stopped_folder))
+    assert "without its ledger has no epsilon" in error_line("resume", str(stopped_folder))
 
 
-def test_a_damaged_line_is_refused(stopped_folder: Path):
+def test_resume_damaged_ledger_line_raises(stopped_folder: Path):
     ledger = stopped_folder / "ledger.jsonl"
     lines = ledger.read_bytes().split(b"\n")
     ledger.write_bytes(b"\n".join([*lines[:3], lines[3][:20], *lines[4:]]))
-    assert "line 4 does not follow from what comes before it: it was altered" in refused("resume", str(stopped_folder))
+    assert "line 4 does not follow from what comes before it: it was altered" in error_line(
+        "resume", str(stopped_folder)
+    )
 
 
-def test_a_ledger_with_a_torn_last_line_is_resumed(stopped_folder: Path, whole_run: Path):
+def test_resume_ledger_with_torn_last_line(stopped_folder: Path, whole_run: Path):
     with (stopped_folder / "ledger.jsonl").open("ab") as file:
         file.write(b'{"round":17,"query":"gra')
     assert fedpriv("resume", str(stopped_folder)).exit_code == 0
-    made_each_release_once(stopped_folder, whole_run)
+    assert_each_release_once(stopped_folder, whole_run)
 
 
-def test_other_settings_are_refused(stopped_folder: Path):
+def test_resume_changed_config_raises(stopped_folder: Path):
     config = stopped_folder / "config.yaml"
     config.write_text(config.read_text().replace("rounds: 40", "rounds: 41"))
-    assert "config.yaml is not the one that the run began with" in refused("resume", str(stopped_folder))
+    assert "config.yaml is not the one that the run began with" in error_line("resume", str(stopped_folder))
 
 
-def test_copy_of_a_run_that_goes_on_has_other_noise(stopped_run: dict[str, bytes], tmp_path: Path):
-    """A copy that made the same noise for other answers would reveal their difference exactly."""
+def test_resumed_copy_draws_other_noise(stopped_run: dict[str, bytes], tmp_path: Path):
+    """A copy that added the same noise to other query results would reveal their difference exactly."""
     models = list[bytes]()
     for name in ("one", "two"):
         folder = tmp_path / name
@@ -114,13 +116,13 @@ def test_copy_of_a_run_that_goes_on_has_other_noise(stopped_run: dict[str, bytes
     assert models[0] != models[1]
 
 
-def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: Path, whole_run: Path):
+def test_interrupt_prints_resume_command(tmp_path: Path, whole_run: Path):
     folder = tmp_path / "run"
     words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
     words += ["compute.pace=0.05"]  # or the rounds are over when the first is reported
     words += ["--allow-plugins"]  # without it such a run could not go on
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as run:
+    default_interrupt = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=default_interrupt) as run:
         while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size):
             time.sleep(0.01)
         run.send_signal(signal.SIGINT)
@@ -129,7 +131,7 @@ def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: 
     assert f"resume with: fedpriv resume {folder} --allow-plugins\n" in stderr
     assert "Traceback" not in stderr
     assert fedpriv("resume", str(folder)).exit_code == 0
-    made_each_release_once(folder, whole_run)
+    assert_each_release_once(folder, whole_run)
 
 
 def with_disk(size: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -147,7 +149,7 @@ def with_disk(size: int, *words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_a_run_that_filled_the_disk_goes_on_when_there_is_space(tmp_path: Path):
+def test_full_disk_run_resumes_after_space_freed(tmp_path: Path):
     """The ledger is the first file to reach 8 kB. With space again the run goes on where it was."""
     folder, whole = tmp_path / "run", tmp_path / "whole"
     words = ["data.partition.n_clients=1", "model={name: 'own_code:Tiny', width: 1}", *SMALL[2:]]
@@ -157,10 +159,10 @@ def test_a_run_that_filled_the_disk_goes_on_when_there_is_space(tmp_path: Path):
     assert (folder / "ledger.jsonl").read_bytes().endswith(b"\n"), "no torn line is left"
     assert fedpriv("resume", str(folder), "--allow-plugins").exit_code == 0
     assert fedpriv("train", DIGITS, "--out", str(whole), *words).exit_code == 0
-    made_each_release_once(folder, whole)
+    assert_each_release_once(folder, whole)
 
 
-def test_a_disk_too_full_to_start_leaves_nothing(tmp_path: Path):
+def test_full_disk_at_start_leaves_nothing(tmp_path: Path):
     done = with_disk(2000, "train", DIGITS, "--out", str(tmp_path / "run"), *SMALL)
     assert "checkpoint.pt could not be written" in done.stderr
     assert not (tmp_path / "run").exists()

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import DIGITS, SMALL, fedpriv, refused
+from commands import DIGITS, SMALL, error_line, fedpriv
 
 
-def test_topology_describes_and_draws_a_graph(tmp_path: Path):
+def test_topology_prints_graph_facts_and_draws(tmp_path: Path):
     """A ring of six with Metropolis weights: eigenvalues 1/3 + 2/3 cos(2 pi k / 6); a hexagon on paper."""
     picture = tmp_path / "ring.png"
     done = fedpriv("topology", "ring", "6", "mixing_steps=2", "--json", "--out", str(picture))
@@ -35,14 +35,14 @@ def test_topology_describes_and_draws_a_graph(tmp_path: Path):
     assert json.loads(planned.stdout)["network"] == {name: value for name, value in facts.items() if name != "picture"}
     assert again.read_bytes() == picture.read_bytes()
     (tmp_path / "links.txt").write_text("a b\nb c\nd e\n")
-    assert "node 3 cannot be reached" in refused("topology", "edge_list", "5", f"topology.file={tmp_path}/links.txt")
+    assert "node 3 cannot be reached" in error_line("topology", "edge_list", "5", f"topology.file={tmp_path}/links.txt")
 
 
-def test_topology_draws_to_the_file_that_it_names(tmp_path: Path):
+def test_topology_out_writes_picture(tmp_path: Path):
     picture = tmp_path / "ring.png"
     done = fedpriv("topology", "ring", "5", "--out", str(picture))
     assert done.exit_code == 0
     assert str(picture) in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     for wrong in (tmp_path, tmp_path / "ring.doc"):  # a folder would become a file beside it
-        assert "use a name that ends in .png" in refused("topology", "ring", "5", "--out", str(wrong))
+        assert "use a name that ends in .png" in error_line("topology", "ring", "5", "--out", str(wrong))

@@ -23,7 +23,7 @@ def findings(*options: str, env: dict[str, str | None] | None = None) -> tuple[i
     return done.exit_code, {row["name"]: row for row in json.loads(done.stdout)["findings"]}
 
 
-def test_a_sound_machine_has_no_problem(tmp_path: Path):
+def test_doctor_sound_machine_has_no_problem(tmp_path: Path):
     code, rows = findings("--at", str(tmp_path), env={"FEDPRIV_DATA": None})
     assert code == 0
     assert torch.__version__ in rows["torch"]["text"]
@@ -33,7 +33,7 @@ def test_a_sound_machine_has_no_problem(tmp_path: Path):
     assert not [*tmp_path.iterdir()], "nothing is left behind"
 
 
-def test_data_folders_are_found(tmp_path: Path):
+def test_doctor_lists_data_folders(tmp_path: Path):
     (tmp_path / "mnist").mkdir()
     _, rows = findings("--at", str(tmp_path), env={"FEDPRIV_DATA": str(tmp_path)})
     assert ": mnist; not: adult" in rows["data"]["text"]
@@ -41,13 +41,13 @@ def test_data_folders_are_found(tmp_path: Path):
     assert (code, rows["data"]["state"]) == (1, "problem")
 
 
-def test_the_data_folders_are_those_that_data_sets_read():
+def test_doctor_data_folders_match_loaders():
     sources = "".join(path.read_text() for path in (Path(diagnosing.__file__).parents[1] / "data").glob("*.py"))
     for name in diagnosing.DATA_FOLDERS:
         assert f"FEDPRIV_DATA/{name}" in sources
 
 
-def test_extras_are_those_of_the_project():
+def test_doctor_extras_match_project():
     import tomllib
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -55,20 +55,20 @@ def test_extras_are_those_of_the_project():
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_folder_that_cannot_be_written_is_a_problem(tmp_path: Path):
+def test_doctor_read_only_folder_is_problem(tmp_path: Path):
     tmp_path.chmod(0o500)
     code, rows = findings("--at", str(tmp_path))
     tmp_path.chmod(0o700)
     assert (code, rows["files"]["state"]) == (1, "problem")
 
 
-def test_a_missing_folder_is_a_problem_with_a_fix(tmp_path: Path):
+def test_doctor_missing_folder_is_problem(tmp_path: Path):
     code, rows = findings("--at", str(tmp_path / "none"))
     assert (code, rows["disk"]["state"], rows["files"]["state"]) == (1, "problem", "problem")
     assert "--at" in rows["files"]["fix"]
 
 
-def test_idle_cores_are_noted(tmp_path: Path):
+def test_doctor_notes_idle_cores(tmp_path: Path):
     cores = usable_cores()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "fedpriv", "doctor", "--json", "--at", str(tmp_path)]
@@ -78,7 +78,7 @@ def test_idle_cores_are_noted(tmp_path: Path):
     assert cores == 1 or f"compute.threads={cores}" in rows["threads"]["fix"]
 
 
-def test_an_nvidia_driver_that_torch_cannot_use_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_doctor_unused_nvidia_driver_is_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     if torch.cuda.is_available():
         pytest.skip("torch can use it")
     driver = tmp_path / "nvidia-smi"
@@ -88,7 +88,7 @@ def test_an_nvidia_driver_that_torch_cannot_use_is_a_problem(tmp_path: Path, mon
     assert (code, rows["device"]["state"]) == (1, "problem")
 
 
-def test_the_table_shows_each_fix_under_its_row(tmp_path: Path):
+def test_doctor_table_shows_fix_below_row(tmp_path: Path):
     done = CliRunner().invoke(app, ["doctor", "--at", str(tmp_path)], env={"FEDPRIV_DATA": None, "COLUMNS": "300"})
     lines = done.stdout.splitlines()
     row = next(index for index, line in enumerate(lines) if line.split()[:2] == ["note", "data"])

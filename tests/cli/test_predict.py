@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import fedpriv, refused
+from commands import error_line, fedpriv
 
 ROWS = 300
 
@@ -60,7 +60,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("centered", [False, True])
-def test_predictions_are_those_of_the_model(centered: bool, tmp_path: Path):
+def test_predictions_match_model_weights(centered: bool, tmp_path: Path):
     run = trained(tmp_path, centered=centered)
     new = table(tmp_path / "new.csv", 3, label=None)
     rows = rows_of(fedpriv("predict", str(run), str(new)).stdout)
@@ -74,7 +74,7 @@ def test_predictions_are_those_of_the_model(centered: bool, tmp_path: Path):
         assert row["predicted outcome"] == ("ill" if score > 0 else "well")
 
 
-def test_a_file_and_json(tmp_path: Path):
+def test_predict_out_file_equals_json(tmp_path: Path):
     run, new, out = trained(tmp_path), table(tmp_path / "new.csv", 3), tmp_path / "p.csv"
     done = fedpriv("predict", str(run), str(new), "--out", str(out))
     assert done.exit_code == 0 and "no more than the run: epsilon=8" in done.stdout
@@ -82,7 +82,7 @@ def test_a_file_and_json(tmp_path: Path):
     assert listed == rows_of(out.read_text())
 
 
-def test_numbers_come_in_their_own_units(tmp_path: Path):
+def test_predict_numbers_in_original_units(tmp_path: Path):
     run = trained(tmp_path, label="stay", loss="mse", model="linear_regression")
     rows = rows_of(fedpriv("predict", str(run), str(table(tmp_path / "new.csv", 3, label=None))).stdout)
     weight = torch.load(run / "model.pt", weights_only=True)["linear.weight"][0].tolist()
@@ -92,19 +92,19 @@ def test_numbers_come_in_their_own_units(tmp_path: Path):
     assert float(first["predicted stay"]) == pytest.approx((scaled + 1) / 2 * 50, abs=1e-2)
 
 
-def test_scores_of_a_hinge_loss_are_no_probabilities(tmp_path: Path):
+def test_predict_hinge_loss_has_no_probabilities(tmp_path: Path):
     run = trained(tmp_path, loss="hinge", model="linear_svm")
     rows = rows_of(fedpriv("predict", str(run), str(table(tmp_path / "new.csv", 3, label=None))).stdout)
     assert [*rows[0]] == ["id", "age", "smoker", "predicted outcome"]
 
 
-def test_what_cannot_be_predicted_is_refused(tmp_path: Path):
+def test_predict_invalid_rows_raise(tmp_path: Path):
     run = trained(tmp_path)
     (tmp_path / "gap.csv").write_text("age,smoker\n30,no\n,yes\n")
     (tmp_path / "more.csv").write_text("age,smoker\n30,no,7\n")
-    assert "more values than headings" in refused("predict", str(run), str(tmp_path / "more.csv"))
+    assert "more values than headings" in error_line("predict", str(run), str(tmp_path / "more.csv"))
     (tmp_path / "less.csv").write_text("age\n30\n")
-    assert "gap.csv, row 3: age = ''" in refused("predict", str(run), str(tmp_path / "gap.csv"))
-    assert "no such column" in refused("predict", str(run), str(tmp_path / "less.csv"))
+    assert "gap.csv, row 3: age = ''" in error_line("predict", str(run), str(tmp_path / "gap.csv"))
+    assert "no such column" in error_line("predict", str(run), str(tmp_path / "less.csv"))
     (run / "model.pt").unlink()
-    assert "finish the run" in refused("predict", str(run), str(tmp_path / "train.csv"))
+    assert "finish the run" in error_line("predict", str(run), str(tmp_path / "train.csv"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import DIGITS, fedpriv, refused
+from commands import DIGITS, error_line, fedpriv
 from PIL import Image
 
 from fedpriv.config import forecast, load_config
@@ -23,7 +23,7 @@ def as_json(*words: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_noise_is_that_of_the_plan_and_the_attackers_bound_that_of_its_epsilon():
+def test_tradeoff_noise_and_bound_match_plan():
     targets = as_json(DIGITS, "epsilon=4,.5,1", *SHORT)["targets"]
     assert [target["epsilon"] for target in targets] == [0.5, 1, 4]
     for target in targets:
@@ -56,7 +56,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_accuracy_is_that_of_stand_in_data(config: Path, tmp_path: Path):
+def test_tradeoff_accuracy_from_public_data(config: Path, tmp_path: Path):
     stand_in, test = table(tmp_path / "a.csv", 2, 400), table(tmp_path / "b.csv", 3, 400)
     options = ["--stand-in", f"data.train={stand_in}", "--stand-in", f"data.test={test}", "--seeds", "2"]
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -68,14 +68,14 @@ def test_accuracy_is_that_of_stand_in_data(config: Path, tmp_path: Path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "no run is left behind"
 
 
-def test_the_table_and_the_picture(config: Path, tmp_path: Path):
+def test_tradeoff_prints_table_and_draws(config: Path, tmp_path: Path):
     picture = tmp_path / "t.png"
     done = fedpriv("tradeoff", str(config), "epsilon=1,2", "--out", str(picture))
     assert "at most 73.2 %" in done.stdout and "nothing was trained" in done.stdout
     assert Image.open(picture).size == (1080, 810)
 
 
-def test_private_data_are_never_the_stand_in(config: Path, tmp_path: Path):
+def test_tradeoff_private_data_as_public_raises(config: Path, tmp_path: Path):
     same = f"data.train={config.parent}/./private.csv"
     for setting in (
         "rounds=3",
@@ -85,19 +85,19 @@ def test_private_data_are_never_the_stand_in(config: Path, tmp_path: Path):
         "data.augment=[flip]",
         same,
     ):
-        said = refused("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
-        assert "does not replace the data" in said
+        message = error_line("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
+        assert "does not replace the data" in message
 
 
-def test_what_cannot_be_traded_is_refused(config: Path):
+def test_tradeoff_invalid_targets_raise(config: Path):
     for words in ("eps=1", "epsilon=", "epsilon=a,b"):
-        assert "write the targets as epsilon=" in refused("tradeoff", str(config), words)
-    assert "positive targets" in refused("tradeoff", str(config), "epsilon=-1,2")
-    assert "fixes the noise" in refused("tradeoff", str(config), "epsilon=1", "privacy.noise_multiplier=2")
-    assert "ends in .png" in refused("tradeoff", str(config), "epsilon=1", "--out", "t.pdf")
+        assert "write the targets as epsilon=" in error_line("tradeoff", str(config), words)
+    assert "positive targets" in error_line("tradeoff", str(config), "epsilon=-1,2")
+    assert "fixes the noise" in error_line("tradeoff", str(config), "epsilon=1", "privacy.noise_multiplier=2")
+    assert "ends in .png" in error_line("tradeoff", str(config), "epsilon=1", "--out", "t.pdf")
 
 
-def test_percentages_are_rounded_up():
+def test_percentage_rounded_up():
     from fedpriv.tuning.tradeoff import _percent
 
     assert _percent(0.73105) == "73.2 %" and _percent(0.5) == "50 %" and _percent(1.0) == "100 %"

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from commands import DIGITS, SMALL, fedpriv, refused
+from commands import DIGITS, SMALL, error_line, fedpriv
 from rich.console import Console
 
 from fedpriv.cli import watching
@@ -18,7 +18,7 @@ def trained(folder: Path) -> Path:
     return folder
 
 
-def test_a_finished_run_is_shown_once(tmp_path: Path):
+def test_watch_finished_run_shown_once(tmp_path: Path):
     folder = trained(tmp_path / "a")
     done = fedpriv("watch", str(folder))
     assert done.exit_code == 0
@@ -28,8 +28,8 @@ def test_a_finished_run_is_shown_once(tmp_path: Path):
     assert f"of {target:.0f}" in text
 
 
-def test_a_run_at_work_has_a_time_left_and_a_silent_one_is_called_so(tmp_path: Path):
-    """The run's own files, taken back to where they were after some rounds."""
+def test_watch_shows_time_left_and_silent_runs(tmp_path: Path):
+    """Uses the files of the run, cut back to their state after some rounds."""
     folder = trained(tmp_path / "a")
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "result.json").unlink()
@@ -43,7 +43,7 @@ def test_a_run_at_work_has_a_time_left_and_a_silent_one_is_called_so(tmp_path: P
     assert run.look(300.0)["state"] == "no round for 3 min: slow, stopped or hung"
 
 
-def test_on_a_terminal_it_ends_with_the_runs(tmp_path: Path, monkeypatch):
+def test_watch_ends_with_runs(tmp_path: Path, monkeypatch):
     folder = trained(tmp_path / "a")
     shown = Console(force_terminal=True, width=200, record=True)
     monkeypatch.setattr(watching, "out", shown)
@@ -51,5 +51,5 @@ def test_on_a_terminal_it_ends_with_the_runs(tmp_path: Path, monkeypatch):
     assert "finished" in shown.export_text()
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path):
-    assert "holds no run" in refused("watch", str(tmp_path))
+def test_watch_folder_without_run_raises(tmp_path: Path):
+    assert "holds no run" in error_line("watch", str(tmp_path))

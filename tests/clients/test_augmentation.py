@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from augmented import EVERYTHING, X, Y, model, noisy, population, tables, v2, views
-from going_on import goes_on_bit_for_bit
+from resuming import assert_resumes_exactly
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -43,7 +43,7 @@ def run(clients, *, local_steps: int = 1, privacy: fp.Privacy | None = None, rou
     ids=["built in", "function", "torchvision"],
 )
 @pytest.mark.parametrize("multiplicity", [1, 3])
-def test_views_are_new_in_each_answer_and_the_same_when_it_is_repeated(transforms, multiplicity: int) -> None:
+def test_views_differ_per_query_and_repeat_exactly(transforms, multiplicity: int) -> None:
     people = population(Augmentation(transforms, multiplicity))
     first, again, next_round, next_question = (views(people, *at) for at in ((0, 0), (0, 0), (1, 0), (0, 1)))
     assert len(first) == 24
@@ -57,7 +57,7 @@ def test_views_are_new_in_each_answer_and_the_same_when_it_is_repeated(transform
 
 
 @pytest.mark.parametrize("transforms", [EVERYTHING, (noisy,)], ids=["built in", "function"])
-def test_replacing_an_example_changes_no_other_examples_views(transforms) -> None:
+def test_views_independent_of_other_examples(transforms) -> None:
     other = X.clone()
     other[5] = 1 - X[5]
     for sampling in (FullBatch(), Poisson(0.4), FixedSize(3)):
@@ -67,8 +67,8 @@ def test_replacing_an_example_changes_no_other_examples_views(transforms) -> Non
 
 
 @pytest.mark.parametrize("transforms", [EVERYTHING, (noisy,)], ids=["built in", "function"])
-def test_views_do_not_depend_on_what_is_drawn_beside_them(transforms) -> None:
-    """Neither on other clients, nor on the batch, nor on the size of pieces."""
+def test_views_independent_of_cohort_batch_and_chunk(transforms) -> None:
+    """Views depend on the other clients, the batch and the chunk size in no way."""
     augmentation = Augmentation(transforms, 2)
     everything = views(population(augmentation))
     for found in (
@@ -81,7 +81,7 @@ def test_views_do_not_depend_on_what_is_drawn_beside_them(transforms) -> None:
             torch.testing.assert_close(view, everything[place], rtol=0, atol=0)
 
 
-def test_the_global_generators_are_left_where_they_were() -> None:
+def test_views_keep_global_generator_state() -> None:
     people = population(Augmentation([noisy], 2))
     torch.manual_seed(3), np.random.seed(3), random.seed(3)  # noqa: NPY002
     wanted = torch.rand(1), np.random.rand(), random.random()  # noqa: NPY002
@@ -91,7 +91,7 @@ def test_the_global_generators_are_left_where_they_were() -> None:
 
 
 @pytest.mark.parametrize("multiplicity", [1, 4])
-def test_neighbouring_data_move_a_clients_sum_by_at_most_the_bound(multiplicity: int) -> None:
+def test_augmented_sum_sensitivity_bounded_by_clip(multiplicity: int) -> None:
     clip, other = fp.Clip(0.05), X.clone()
     other[2] = 100.0
     rows: list[Tensor] = []
@@ -119,7 +119,7 @@ class Turned(Dataset):
         return noisy(X[at]), Y[at]
 
 
-def test_a_random_transform_of_a_data_set_is_drawn_whenever_an_example_is() -> None:
+def test_data_set_transform_drawn_per_query() -> None:
     datasets = [Turned(0), TensorDataset(X[8:16], Y[8:16]), Turned(16)]
     people = population(None, datasets=datasets)
     first, again, later = (views(people, *at) for at in ((0,), (0,), (1,)))
@@ -131,7 +131,7 @@ def test_a_random_transform_of_a_data_set_is_drawn_whenever_an_example_is() -> N
     assert all((several[place][0] == several[place][1]).all() == (8 <= place < 16) for place in several)
 
 
-def test_examples_of_lazy_clients_are_the_same_views() -> None:
+def test_lazy_clients_have_same_views() -> None:
     for load in (lambda i: Turned(8 * i), lambda i: tables()[i]):
         augmentation = Augmentation([fp.Crop(1), noisy], 2)
         lazy = fp.lazy_clients(model(), nn.CrossEntropyLoss(), load, [8] * 3, augmentation=augmentation)
@@ -140,7 +140,7 @@ def test_examples_of_lazy_clients_are_the_same_views() -> None:
         assert all(torch.equal(found[place], wanted[place]) for place in wanted)
 
 
-def test_statistics_and_test_data_are_not_augmented() -> None:
+def test_statistics_and_test_data_unaugmented() -> None:
     def dark(x: Tensor) -> Tensor:
         return 0 * x
 
@@ -160,7 +160,7 @@ def test_statistics_and_test_data_are_not_augmented() -> None:
     assert not torch.allclose(seen[-1][0], seen[-1][1])
 
 
-def test_an_augmentation_without_changes_is_none() -> None:
+def test_empty_augmentation_changes_nothing() -> None:
     result = train()
     same = train(None, Augmentation())
     assert torch.equal(same.params, result.params)
@@ -169,7 +169,7 @@ def test_an_augmentation_without_changes_is_none() -> None:
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost"])
 @pytest.mark.parametrize("privacy", ["sample", "client", "message"])
-def test_runs_agree_whatever_computes_them(backend: str, privacy: str) -> None:
+def test_augmented_run_same_with_every_backend(backend: str, privacy: str) -> None:
     settings = {
         "sample": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), sampling=Poisson(0.5)),
         "client": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), unit="client"),
@@ -187,7 +187,7 @@ def test_runs_agree_whatever_computes_them(backend: str, privacy: str) -> None:
 @pytest.mark.parametrize(
     "augmentation", [Augmentation(EVERYTHING, 2), Augmentation([noisy], 2), None], ids=["built in", "function", "none"]
 )
-def test_a_resumed_run_has_the_same_views(augmentation, tmp_path: Path) -> None:
+def test_resumed_run_has_same_views(augmentation, tmp_path: Path) -> None:
     def training(folder: Path, *, resume: bool = False) -> fp.Training:
         data = [Turned(0), Turned(8)] if augmentation is None else tables()
         clients = fp.make_clients(model(), nn.CrossEntropyLoss(), data, augmentation=augmentation)
@@ -197,10 +197,10 @@ def test_a_resumed_run_has_the_same_views(augmentation, tmp_path: Path) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        goes_on_bit_for_bit(training, tmp_path)
+        assert_resumes_exactly(training, tmp_path)
 
 
-def test_a_run_goes_on_with_its_own_augmentation_only(tmp_path: Path) -> None:
+def test_resume_with_other_augmentation_raises(tmp_path: Path) -> None:
     def training(padding: int, *, resume: bool) -> fp.Training:
         clients = fp.make_clients(
             model(), nn.CrossEntropyLoss(), tables(), augmentation=Augmentation([fp.Crop(padding)])

@@ -37,7 +37,7 @@ def training(names: list[str] | None = NAMES, **options: Any) -> fp.Training:
     return fp.Training(clients, fp.fedavg(0.5), privacy, client_names=names, **{**settings, **options})
 
 
-def test_a_result_has_each_clients_metrics_under_its_name():
+def test_result_metrics_keyed_by_client_name():
     run = training()
     list(run)
     result = run.result()
@@ -51,7 +51,7 @@ def test_a_result_has_each_clients_metrics_under_its_name():
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["a", "b"], "client_names = 2: give one name for each of the 3 clients"),
         (["a", "b", "a"], "client_names = 'a': is the name of several clients"),
@@ -59,13 +59,13 @@ def test_a_result_has_each_clients_metrics_under_its_name():
         (["a", 1, "c"], r"client_names\[1\] = 1: must be text"),
     ],
 )
-def test_names_that_name_nobody_are_refused(names: list[str], said: str):
-    with pytest.raises(fp.ConfigError, match=said):
+def test_invalid_client_names_raise(names: list[str], message: str):
+    with pytest.raises(fp.ConfigError, match=message):
         training(names)
 
 
-def test_hidden_cohorts_stay_hidden():
-    """Names are of all clients, whoever took part: all else is the same as without them."""
+def test_client_names_reveal_no_cohort():
+    """All clients are named, independently of the cohort; everything else equals a run without names."""
     privacy = fp.Privacy(epsilon=5, unit="client", at="message", trust=fp.Central(cohort_rate=0.3))
     found: dict[int, dict[str, Any]] = {}
     for secret in range(4):
@@ -78,7 +78,7 @@ def test_hidden_cohorts_stay_hidden():
     assert len({facts["params_l2"] for facts in found.values()}) == 4, "else all had one cohort"
 
 
-def test_names_are_no_part_of_a_run(tmp_path: Path):
+def test_client_names_may_change_on_resume(tmp_path: Path):
     whole = training()
     list(whole)
     half = training(["a", "b", "c"], folder=tmp_path, checkpoint_every=1)
@@ -106,7 +106,7 @@ log: {json.dumps({"tensorboard": False, **log})}
     return json.loads((folder / "run" / "result.json").read_text()), " ".join(shown.stdout.split())
 
 
-def test_hospitals_with_a_file_each(tmp_path: Path):
+def test_csv_files_name_clients(tmp_path: Path):
     (tmp_path / "sites").mkdir()
     rows = "".join(f"{age},{'ill' if age > 50 else 'well'}\n" for age in range(0, 100, 5))
     for name in ("west", "north", "n-east"):
@@ -119,7 +119,7 @@ def test_hospitals_with_a_file_each(tmp_path: Path):
     assert "clients 3: n-east, north, west" in shown
 
 
-def test_a_file_of_each_folder_is_named_by_its_folder(tmp_path: Path):
+def test_csv_folder_names_become_writer_names(tmp_path: Path):
     for name in "ba":
         (tmp_path / name).mkdir()
         (tmp_path / name / "data.csv").write_text(f"age,outcome\n{ord(name)},ill\n")
@@ -140,7 +140,7 @@ def femnist(folder: Path) -> str:
     return f"{{name: femnist, root: '{folder}', flat: true, partition: {{kind: by_writer, n_clients: null}}}}"
 
 
-def test_writers_of_femnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_femnist_writers_name_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     result, shown = trained(tmp_path, femnist(tmp_path), client_tests=True)
     names = ["f00_$1$", "f01_$1$", "f02_$1$"]
     assert result["client_names"] == names
@@ -154,7 +154,7 @@ def test_writers_of_femnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert label == f"the worst client, at the end {worst}".replace("$", r"\$")
 
 
-def test_clients_that_are_several_writers_have_no_names(tmp_path: Path):
+def test_clients_of_several_writers_have_no_names(tmp_path: Path):
     (tmp_path / "femnist").mkdir()
     whole = femnist(tmp_path / "femnist")
     for changed in ("kind: by_writer, n_clients: 2", "kind: iid, n_clients: 3"):
@@ -169,7 +169,7 @@ def test_clients_that_are_several_writers_have_no_names(tmp_path: Path):
         assert "client_names" not in run.result().to_json()
 
 
-def test_a_noisy_constraint_value_is_said_to_be_of_whom():
+def test_worst_constraint_estimate_names_client():
     from fedpriv.reports.report import _worst_estimate
 
     facts = {"constraint_confidence": {"half_width": [[0.1], [0.1]]}, "constraint_estimates": [[0.5], [0.2]]}

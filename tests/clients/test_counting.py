@@ -26,7 +26,7 @@ class Unread(Dataset):
         return 7
 
 
-def test_each_client_is_counted_once_by_several_threads() -> None:
+def test_count_examples_reads_each_client_once() -> None:
     reads, threads, meeting = Counter[int](), set[int](), threading.Barrier(3, timeout=20)
 
     def counted(client: int) -> TensorDataset:
@@ -41,7 +41,7 @@ def test_each_client_is_counted_once_by_several_threads() -> None:
     assert fp.count_examples(lambda _: Unread(), 3) == [7, 7, 7]
 
 
-def test_a_run_of_counted_clients() -> None:
+def test_counted_lazy_clients_train() -> None:
     sizes = fp.count_examples(load, 20)
     torch.manual_seed(0)
     clients = fp.lazy_clients(nn.Linear(3, 2), nn.CrossEntropyLoss(), load, sizes)
@@ -49,7 +49,7 @@ def test_a_run_of_counted_clients() -> None:
     assert result.rounds == 2 and list(clients.sizes) == [1 + client % 5 for client in range(20)]
 
 
-def test_what_cannot_be_counted_names_its_client() -> None:
+def test_count_examples_error_names_client() -> None:
     reads: list[int] = []
 
     def broken(client: int) -> Dataset:
@@ -69,7 +69,7 @@ def test_what_cannot_be_counted_names_its_client() -> None:
         fp.count_examples(load, 0)
 
 
-def test_a_terminal_alone_is_shown_how_far_it_is(
+def test_count_progress_shown_on_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fp.count_examples(load, 10)

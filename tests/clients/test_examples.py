@@ -74,7 +74,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.filterwarnings("ignore::fedpriv.errors.PromiseWarning")
-def test_another_source_gives_the_same_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_example_source_gives_same_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = trained(*RUNS[name])
     assert isinstance(first.population.examples, InMemory)
     monkeypatch.setattr(client_set, "InMemory", OneByOne)
@@ -89,7 +89,7 @@ def test_another_source_gives_the_same_run(name: str, monkeypatch: pytest.Monkey
     assert second.ledger.records == first.ledger.records
 
 
-def test_neighbours_in_memory_are_not_copied() -> None:
+def test_adjacent_examples_not_copied() -> None:
     clients = fp.make_clients(nn.Linear(4, 3), nn.CrossEntropyLoss(), [data(s, m) for s, m in enumerate(SIZES)])
     examples = InMemory(clients, torch.device("cpu"), torch.float32)
     inputs, targets = examples.take(torch.tensor([1]), torch.arange(14).unsqueeze(0))

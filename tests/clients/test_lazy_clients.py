@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from counting_calls import Anything, Largest, calls
+from counting_calls import AdmitAll, LargestTensor, count_calls
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
@@ -85,7 +85,7 @@ def trajectory(training: fp.Training, stop: int = 99) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_run_is_that_of_clients_in_memory_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_lazy_run_equals_in_memory_run(name: str, tmp_path: Path) -> None:
     one, other = training_of(eager(), name, tmp_path / "a"), training_of(lazy(), name, tmp_path / "b")
     for a, b in zip(trajectory(one), trajectory(other), strict=True):
         assert torch.equal(a, b)
@@ -99,7 +99,7 @@ def test_a_run_is_that_of_clients_in_memory_bit_for_bit(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["secret cohorts", "public cohorts"])
 @pytest.mark.parametrize("again", [eager, lazy])
-def test_a_stopped_run_goes_on_in_memory_or_not(name: str, again: Callable[[], Any], tmp_path: Path) -> None:
+def test_lazy_run_resumes_lazy_or_in_memory(name: str, again: Callable[[], Any], tmp_path: Path) -> None:
     whole = trajectory(training_of(eager(), name, tmp_path / "a"))
     trajectory(training_of(lazy(), name, tmp_path / "b"), stop=3)
     rest = trajectory(training_of(again(), name, tmp_path / "b", resume=True))
@@ -120,7 +120,7 @@ class Reads:
         return load(client)
 
 
-def test_a_client_is_read_once_in_a_round_that_draws_it_and_few_are_before() -> None:
+def test_lazy_clients_read_once_per_drawn_round() -> None:
     n, reads = 5000, Reads()
     clients = lazy(reads, [SIZES[i % N] for i in range(n)])
     privacy = replace(CENTRAL, trust=fp.Central(0.01))
@@ -141,8 +141,8 @@ def test_a_client_is_read_once_in_a_round_that_draws_it_and_few_are_before() -> 
 
 
 @pytest.mark.parametrize("wrong", [-1, 1, 100])
-def test_a_wrong_size_ends_the_run_before_an_answer(wrong: int, tmp_path: Path) -> None:
-    """The error names the client and its public size, and not what its size is."""
+def test_lazy_wrong_size_raises_before_query(wrong: int, tmp_path: Path) -> None:
+    """The error names the client and its public size, but not its true size."""
     sizes = [size + wrong if i == 7 else size for i, size in enumerate(SIZES)]
     training = training_of(lazy(sizes=sizes), "secret cohorts", tmp_path / "a", rounds=60)
     inside = [training._identity.randomness.stream("secret_cohort", k).below(0.3, N)[7] for k in range(60)]
@@ -153,7 +153,7 @@ def test_a_wrong_size_ends_the_run_before_an_answer(wrong: int, tmp_path: Path) 
     assert inside.index(True) - 1 <= len(training.ledger.records) <= inside.index(True)
 
 
-def test_what_cannot_be_loaded_names_its_client() -> None:
+def test_lazy_load_error_names_client() -> None:
     def broken(client: int) -> TensorDataset:
         if client == 9:
             raise OSError("gone")
@@ -167,7 +167,7 @@ def test_what_cannot_be_loaded_names_its_client() -> None:
             lazy(sizes=sizes)
 
 
-def test_an_example_that_is_there_twice_is_refused() -> None:
+def test_lazy_repeated_example_raises() -> None:
     base = TensorDataset(torch.randn(100, FEATURES), torch.zeros(100, dtype=torch.long))
     apart = lazy(lambda client: Subset(base, [0, client + 1]), [2] * N)
     with pytest.raises(fp.PrivacyError, match="are at two clients"):
@@ -177,7 +177,7 @@ def test_an_example_that_is_there_twice_is_refused() -> None:
         list(training_of(twice, "everyone"))
 
 
-def test_its_result_is_in_the_one_model() -> None:
+def test_lazy_clients_share_result_model() -> None:
     clients = lazy()
     training = training_of(clients, "secret cohorts")
     list(training)
@@ -190,21 +190,21 @@ def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], Non
     clients = lazy(sizes=[SIZES[i % N] for i in range(n)], workers=1)
     population, streams, strategy = Population(clients), Randomness(3, 4), fp.fedavg(0.5, local_steps=2)
     sums = ClippedSums(build_backend("auto", population.model, population.loss), n, population.device)
-    oracle = data_oracle(population, sums, privacy, Ledger(Anything()), streams)
+    oracle = data_oracle(population, sums, privacy, Ledger(AdmitAll()), streams)
     progress = initial_state(strategy, population.params)
     return lambda: [None for _ in run_rounds(strategy, oracle, network, progress, streams, rounds=2)] and None
 
 
 @pytest.mark.parametrize("secret", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_round_costs_its_cohort_and_not_the_population(secret: bool) -> None:
+def test_lazy_round_cost_scales_with_cohort(secret: bool) -> None:
     cost = []
     for n in (10_000, 100_000):
         rate = 100 / n
         privacy = replace(CENTRAL, trust=fp.Central(rate)) if secret else replace(CENTRAL, trust=fp.Local())
         network = fp.Star(n) if secret else fp.Star(n, fp.PoissonCohort(rate))
         rounds_of(n, privacy, network)()
-        with Largest() as largest:
+        with LargestTensor() as largest:
             rounds_of(n, privacy, network)()
         assert largest.numbers <= n + 1  # who is drawn; nothing has a row of parameters for each client
-        cost.append(calls(rounds_of(n, privacy, network)))
+        cost.append(count_calls(rounds_of(n, privacy, network)))
     assert cost[1] < 1.3 * cost[0]

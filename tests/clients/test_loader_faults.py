@@ -52,8 +52,8 @@ def ragged(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("collate", [twice, moved, ragged])
-def test_one_example_gives_one_row(collate) -> None:
-    """Clipping bounds a row: an example with two would have twice the influence that is paid for."""
+def test_loader_not_one_row_per_example_raises(collate) -> None:
+    """Clipping bounds a row: an example with two rows would have twice the influence that is charged for."""
     with pytest.raises(fp.DataError, match=r"for 1 of its examples: give one row for each"):
         training(DataLoader(table(), collate_fn=collate))
 
@@ -66,7 +66,7 @@ class Together(Flipped):
         return list(zip(x - x.mean(0), Y[indices], strict=True))
 
 
-def test_a_data_set_is_asked_for_one_example_at_a_time() -> None:
+def test_data_set_read_one_example_at_a_time() -> None:
     run = training(DataLoader(Together(0.0)))
     assert torch.equal(run.population.examples.inputs, X)
 
@@ -84,7 +84,7 @@ def breaks(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         (DataLoader(Lying(2**40, 20)), "says that it has 1099511627776 examples"),
     ],
 )
-def test_loaders_that_raise_or_lie_are_named(loader: DataLoader, why: str | None) -> None:
+def test_faulty_loader_raises_with_client(loader: DataLoader, why: str | None) -> None:
     if why is None:  # nobody can know of the rest
         assert len(training(loader).population.examples.inputs) == 9
         return
@@ -97,18 +97,18 @@ class Nameless(Flipped):
         raise OSError("the file is gone")
 
 
-def test_a_length_that_cannot_be_told_is_named() -> None:
+def test_failing_length_raises() -> None:
     with pytest.raises(fp.DataError, match=r"len\(\) of a client's data set fails .OSError: the file is gone"):
         fp.Client(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), DataLoader(Nameless(0.0), sampler=range(20)))
 
 
 @pytest.mark.parametrize("x", [X.to_sparse(), X.to("meta"), X.to(torch.complex64)])
-def test_numbers_that_are_not_there_are_refused(x: Tensor) -> None:
+def test_sparse_meta_complex_inputs_raise(x: Tensor) -> None:
     with pytest.raises(fp.DataError, match="use dense real tensors"):
         training(DataLoader(TensorDataset(x, Y)))
 
 
-def test_labels_that_are_words_are_named() -> None:
+def test_text_labels_raise() -> None:
     data: Any = [(torch.ones(4), "rare disease") for _ in range(6)]
     owners = fp.make_clients(torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy, [data])
     with pytest.raises(fp.DataError, match=r"labels that are text: number the classes from 0") as error:

@@ -21,14 +21,14 @@ import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
 
 
-def test_settings_of_a_loader_that_are_not_used_are_named_once() -> None:
+def test_unused_loader_settings_warn_once() -> None:
     loaders = [DataLoader(table(4 * i, 4 * i + 4), batch_size=2, shuffle=True, drop_last=True) for i in range(4)]
     weighted = DataLoader(table(16), sampler=WeightedRandomSampler([1.0] * 4, 4))
     for privacy in (fp.Privacy(epsilon=3), fp.Privacy(at="none")):
-        (said,) = training(*loaders, weighted, privacy=privacy).warnings
+        (message,) = training(*loaders, weighted, privacy=privacy).warnings
         named = "batch_size=2, shuffle=True, drop_last=True, sampler=WeightedRandomSampler. fedpriv draws its own"
-        assert named in said
-        assert "Poisson(rate)" in said
+        assert named in message
+        assert "Poisson(rate)" in message
     own = DataLoader(table(), batch_sampler=BatchSampler(SequentialSampler(range(20)), 5, drop_last=False))
     assert "batch_sampler=BatchSampler" in training(own).warnings[0]
     with pytest.warns(UserWarning, match="not used of the clients' loaders: batch_size=7"):
@@ -36,14 +36,14 @@ def test_settings_of_a_loader_that_are_not_used_are_named_once() -> None:
         fp.train([client], fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=1)
 
 
-def test_a_loader_without_settings_is_no_news() -> None:
+def test_plain_loader_gives_no_warning() -> None:
     assert training(DataLoader(table(0, 10)), DataLoader(Subset(table(), range(10, 20)), num_workers=0)).warnings == []
     clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), [table(), Flipped(0.0)])
     assert fp.Training(clients, fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=1).warnings == []
 
 
-def test_a_sampler_that_leaves_examples_out_is_refused() -> None:
-    """They would have been trained on, perhaps as the owner's own test data."""
+def test_loader_subset_sampler_raises() -> None:
+    """The run would have trained on the omitted examples, perhaps the owner's own test data."""
     with pytest.raises(fp.DataError, match=r"5 chosen examples.*Subset\(dataset, indices\)"):
         training(DataLoader(table(), sampler=SubsetRandomSampler(range(5))))
     with pytest.raises(fp.DataError, match="15 chosen examples"):
@@ -63,21 +63,21 @@ class OwnGenerator(Flipped):
         return X[index] + torch.rand((), generator=self.generator), Y[index]
 
 
-def test_random_transform_with_its_own_generator_raises() -> None:
+def test_random_transform_with_private_generator_raises() -> None:
     with pytest.raises(fp.DataError, match=r"client 2: example .* global generator"):
         training(DataLoader(table()), DataLoader(Flipped(0.0)), DataLoader(OwnGenerator()))
     assert training(DataLoader(table()), DataLoader(Flipped(0.5))).warnings == []
 
 
-def test_warnings_read_no_example_again() -> None:
-    """The first and the last one are read twice, to see that the data set keeps nothing of what it has read."""
+def test_warnings_reread_few_examples() -> None:
+    """The first and the last example are read twice, to check that the data set keeps no state of its reads."""
     data = [Flipped(0.0, n) for n in (20, 1, 1)] + [Flipped(0.0, 2) for _ in range(40)]
     run = training(*map(DataLoader, data))
     assert run.warnings == []
     assert sum(dataset.reads - dataset.n for dataset in data) <= 8 + 2 * len(data)
 
 
-def test_a_random_collate_function_is_no_news() -> None:
+def test_random_collate_function_gives_no_warning() -> None:
     """It is called again for every example that is drawn."""
 
     def noisy(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -90,7 +90,7 @@ def test_a_random_collate_function_is_no_news() -> None:
     assert not torch.allclose(run.population.examples.inputs, X)
 
 
-def test_under_constraints_a_random_transform_is_frozen_which_is_said() -> None:
+def test_random_transform_with_constraints_warns() -> None:
     problem = fp.Problem(constraints=(fp.LossAtMost(1.0),))
     clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), [Flipped(0.5)], problem)
     run = fp.Training(clients, fp.proximal_al(fp.Outer(beta=1.0), rho=0.1), fp.Privacy(at="none"), rounds=1)
@@ -103,14 +103,14 @@ def centred(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return x - x.mean(0), y
 
 
-def test_a_collate_function_is_given_one_example_at_a_time() -> None:
+def test_collate_function_gets_single_examples() -> None:
     other = TensorDataset(torch.cat([X[:19], 100 * torch.ones(1, 3)]), Y)
     runs = [training(DataLoader(data, collate_fn=centred)) for data in (table(), other)]
     assert torch.equal(runs[0].population.examples.inputs[:19], runs[1].population.examples.inputs[:19])
     assert "collate_fn of client 0 makes something else of two examples together" in runs[0].warnings[0]
 
 
-def test_examples_of_different_shapes_are_refused() -> None:
+def test_differing_example_shapes_raise() -> None:
     def padless(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         ((x, y),) = pairs
         return x[None, : 2 + int(y)], y[None]
@@ -119,8 +119,8 @@ def test_examples_of_different_shapes_are_refused() -> None:
         training(DataLoader(table(), collate_fn=padless))
 
 
-def test_what_a_users_own_table_or_collate_function_does_is_done() -> None:
-    """A subclass of TensorDataset or Subset, or a collate function, is not passed by for its raw tensors."""
+def test_data_set_subclass_and_collate_applied() -> None:
+    """The raw tensors of a subclass of TensorDataset or Subset, or of a collate function, are not read directly."""
 
     class Doubled(TensorDataset):
         def __getitem__(self, index: int) -> tuple[Tensor, ...]:

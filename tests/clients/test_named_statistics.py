@@ -36,27 +36,27 @@ CONFIG = {
 
 @pytest.mark.usefixtures("allow_plugins")
 @pytest.mark.parametrize("command", ["plan", "train"])
-def test_statistics_that_a_private_run_ships_are_named(tmp_path: Path, command: str) -> None:
-    """Buffers of the model, and a partition that one label moves."""
+def test_private_run_warns_of_buffers_and_label_partition(tmp_path: Path, command: str) -> None:
+    """A model's buffers are released as they are, and one label can change a partition by label."""
     (tmp_path / "run.yaml").write_text(json.dumps(CONFIG))
 
-    def said(*changes: str) -> str:
+    def message(*changes: str) -> str:
         # a run's folder is new each time
         places = ["--out", str(tmp_path / "-".join(["run", *changes]).replace("=", ""))] if command == "train" else []
         found = CliRunner().invoke(app, [command, str(tmp_path / "run.yaml"), *changes, *places])
         assert found.exit_code == 0, found.output
         return " ".join(found.output.split())
 
-    private = said()
+    private = message()
     assert "warning: the model has buffers (mean) that are released with it as they are" in private
     assert "warning: data.partition.kind = dirichlet looks at the labels" in private
-    quiet = said("privacy={at: none}")
+    quiet = message("privacy={at: none}")
     assert "buffers" not in quiet
     assert "uses the labels" not in quiet
 
 
 @pytest.mark.parametrize(("kind", "looks"), [("by_label", True), ("stratified", True), ("iid", False)])
-def test_partitions_that_look_at_labels_are_named(tmp_path: Path, kind: str, looks: bool) -> None:
+def test_label_partition_warns(tmp_path: Path, kind: str, looks: bool) -> None:
     (tmp_path / "run.yaml").write_text(json.dumps(CONFIG))
     change = [f"data.partition.kind={kind}", "model=softmax"]
     found = CliRunner().invoke(app, ["plan", str(tmp_path / "run.yaml"), *change])

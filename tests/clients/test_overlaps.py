@@ -58,9 +58,9 @@ OVERLAPPING: dict[str, tuple[Callable[[], Dataset], int]] = {
     "windows in two parts": (lambda: ConcatDataset([Subset(WHOLE, range(30)), Subset(WHOLE, range(30, 60))]), 6),
     "windows of two channels": (lambda: TensorDataset(CHANNELS.unfold(0, 3, 1), torch.ones(33, 2, 1)), 3),
     "one row expanded": (lambda: TensorDataset(SERIES[:6].expand(60, 6), targets(60)), 60),
-    "an own data set": (lambda: Windows(SERIES), 6),
-    "an own data set of arrays": (lambda: Windows(SERIES.numpy()), 6),
-    "a subset of an own data set": (lambda: Subset(Windows(SERIES), [30, 4, 12, 34]), 2),
+    "custom data set": (lambda: Windows(SERIES), 6),
+    "custom data set of arrays": (lambda: Windows(SERIES.numpy()), 6),
+    "subset of custom data set": (lambda: Subset(Windows(SERIES), [30, 4, 12, 34]), 2),
 }
 
 
@@ -93,18 +93,18 @@ APART: dict[str, Callable[[], Sequence[Dataset]]] = {
     "equal targets of clients": lambda: [TensorDataset(torch.rand(9, 6), y) for y in [targets(9)] * 3],
     "one target for all": lambda: [TensorDataset(torch.rand(9, 6), torch.ones(1, 1).expand(9, 1))],
     "parts of one table": lambda: [Subset(TABLE, range(20)), Subset(TABLE, range(20, 60))],
-    "an own data set": lambda: [Windows(SERIES, step=6)],
+    "custom data set": lambda: [Windows(SERIES, step=6)],
     "copies": lambda: [TensorDataset(WHOLE.tensors[0].clone(), targets(65))],
 }
 TABLE = TensorDataset(torch.rand(60, 6), targets(60))
 
 
 @pytest.mark.parametrize("name", APART)
-def test_examples_apart_give_no_warning(name: str) -> None:
+def test_disjoint_examples_give_no_warning(name: str) -> None:
     assert warnings(*APART[name]()) == []
 
 
-def test_shared_numbers_between_clients_warn_for_both_units() -> None:
+def test_numbers_shared_between_clients_warn() -> None:
     """Window 29 of one client and window 30 of the other have five numbers in common."""
     whole = windows()
     parts = Subset(whole, range(30)), Subset(whole, range(30, 65))

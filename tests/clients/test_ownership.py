@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from counting_calls import calls
+from counting_calls import count_calls
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from typer.testing import CliRunner
@@ -64,21 +64,21 @@ SHUFFLED = Subset(WHOLE, [*range(11, -1, -1)])
         (TensorDataset(*WHOLE[:6]), TensorDataset(*WHOLE[5:])),
     ],
 )
-def test_one_example_at_two_clients_is_refused(first: Dataset, second: Dataset) -> None:
+def test_example_at_two_clients_raises(first: Dataset, second: Dataset) -> None:
     for privacy in (PRIVATE, OF_CLIENTS):
         with pytest.raises(fp.PrivacyError, match=r"examples are at two clients \(the first at 0 and 1\)"):
             training([first, second], privacy)
     training([first, second], EXACT)
 
 
-def test_one_example_twice_at_a_client_is_refused_where_examples_are_the_unit() -> None:
+def test_repeated_example_sample_unit_raises() -> None:
     twice = Subset(WHOLE, [1, 2, 1])
     with pytest.raises(fp.PrivacyError, match=r"client 1 has an example twice \(1 repeats in all\).*unit: client"):
         training([points(5, 1), twice])
     training([points(5, 1), twice], OF_CLIENTS)
 
 
-def test_different_examples_are_let_through() -> None:
+def test_distinct_examples_pass() -> None:
     x = torch.zeros(1, 3).expand(4, 3)
     for datasets in (
         [Subset(WHOLE, range(6)), Subset(WHOLE, range(6, 12)), Subset(LAZY, range(6)), Subset(LAZY, range(6, 12))],
@@ -93,14 +93,14 @@ def test_different_examples_are_let_through() -> None:
     "test",
     [WHOLE, Subset(WHOLE, [3]), ConcatDataset([points(4, 5), Subset(SHUFFLED, [8])]), TensorDataset(*WHOLE[2:4])],
 )
-def test_training_examples_among_the_test_data_are_refused(test: Dataset) -> None:
+def test_training_examples_in_test_data_raise(test: Dataset) -> None:
     clients: list[Dataset] = [Subset(WHOLE, range(6)), points(5, 1)]
     with pytest.raises(fp.PrivacyError, match=r"test examples are training examples \(the first of client 0\)"):
         training(clients, test=test)
     training(clients, EXACT, test=test)
 
 
-def test_a_copy_of_the_training_data_as_test_data_is_refused() -> None:
+def test_copied_training_data_as_test_data_raise() -> None:
     x, y = WHOLE.tensors
     copy = TensorDataset(x.flip(0), y.flip(0))
     clients: list[Dataset] = [Subset(WHOLE, range(6)), Subset(WHOLE, range(6, 12))]
@@ -112,8 +112,8 @@ def test_a_copy_of_the_training_data_as_test_data_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("tested", "warned"), [(53, False), (54, True), (60, True), (66, True), (67, False)])
-def test_about_as_many_test_examples_warn_of_copies(tested: int, warned: bool) -> None:
-    """59 of 60 rows cloned gave the exact test loss, at epsilon .1, without a word; only the numbers are looked at."""
+def test_similar_test_size_warns_of_copies(tested: int, warned: bool) -> None:
+    """Only the sizes are compared: a test set of 59 copied rows out of 60 gives the exact test loss."""
     x, y = points(67).tensors
     clients: list[Dataset] = [TensorDataset(x[:30], y[:30]), TensorDataset(x[30:60], y[30:60])]
     for rows in (x, points(67, 3).tensors[0]):
@@ -125,7 +125,7 @@ def test_about_as_many_test_examples_warn_of_copies(tested: int, warned: bool) -
     assert training(clients, EXACT, test=TensorDataset(x[:tested].clone(), 1 - y[:tested])).warnings == []
 
 
-def test_the_servers_public_data_may_be_the_test_data() -> None:
+def test_server_data_as_test_data_pass() -> None:
     test = points(6, 3)
     make = (LogisticRegression(3), resolve_loss("logistic"))
     gap = fp.GroupLossGap(-1, 0.1, fraction=0.5)
@@ -134,7 +134,7 @@ def test_the_servers_public_data_may_be_the_test_data() -> None:
     fp.Training(clients, fp.private_al(beta=0.5, largest=0.5), PRIVATE, rounds=2, test=test)
 
 
-def test_identity_is_cheap_and_reads_nothing() -> None:
+def test_ownership_check_reads_no_example() -> None:
     class Unread(Lazy):
         def __getitem__(self, index: int) -> tuple[Tensor, int]:
             raise AssertionError(index)
@@ -142,10 +142,10 @@ def test_identity_is_cheap_and_reads_nothing() -> None:
     whole, n = Unread(200_000), 2000
     order = torch.randperm(len(whole)).tolist()
     shares = [Subset(whole, order[i::n]) for i in range(n)]
-    assert calls(lambda: check_datasets(shares, None, PRIVATE)) < len(whole)
+    assert count_calls(lambda: check_datasets(shares, None, PRIVATE)) < len(whole)
 
 
-def test_equal_content_is_counted(tmp_path: Path) -> None:
+def test_duplicate_contents_counted(tmp_path: Path) -> None:
     x = torch.tensor([[1.0, 0, 0], [1, 0, 0], [2, 0, 0], [3, 0, 0], [4, 0, 0]])
     y = torch.tensor([0, 0, 0, 0, 0])
     first = TensorDataset(x, y)
@@ -157,7 +157,7 @@ def test_equal_content_is_counted(tmp_path: Path) -> None:
     assert training([points(5), points(5, 1)]).count_duplicates() == DuplicateCounts(0, 0, 0)
 
 
-def test_the_owner_is_told_of_equal_content_on_the_terminal_alone(tmp_path: Path) -> None:
+def test_duplicates_reported_on_terminal_only(tmp_path: Path) -> None:
     header, row = "a,b,who,label\n", "{},{},{},{}\n"
     rows = [row.format(i / 40, (7 * i % 40) / 40, "xy"[i % 2], i % 2) for i in range(40)]
     (tmp_path / "train.csv").write_text(header + "".join([*rows, rows[0], rows[0].replace("x", "y")]))
@@ -182,27 +182,27 @@ def test_the_owner_is_told_of_equal_content_on_the_terminal_alone(tmp_path: Path
     folder = tmp_path / "run"
     found = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "loss=logistic", "--out", str(folder)])
     assert found.exit_code == 0, found.output
-    said = " ".join(found.stderr.split())
-    assert "3 training examples equal another one (3 of them one of another client) in content" in said
-    assert "1 training examples equal a test example in content" in said
+    message = " ".join(found.stderr.split())
+    assert "3 training examples equal another one (3 of them one of another client) in content" in message
+    assert "1 training examples equal a test example in content" in message
     written = [path for path in folder.rglob("*") if path.is_file()]
     assert len(written) > 4
     assert not [path for path in written if b"in content" in path.read_bytes() or b"epeats" in path.read_bytes()]
 
 
-def test_sixty_thousand_images_are_compared_in_batches() -> None:
+def test_duplicates_of_many_images_counted_in_batches() -> None:
     x = torch.rand(60_000, 784)
     run = training([points(5)])
     client = fp.make_clients(torch.nn.Linear(784, 2), torch.nn.CrossEntropyLoss(), [TensorDataset(x, x[:, 0].long())])
     run.population.examples = InMemory(client, x.device, x.dtype)
     counts: list[DuplicateCounts] = []
-    assert calls(lambda: counts.append(run.count_duplicates())) < 10 * len(x)
+    assert count_calls(lambda: counts.append(run.count_duplicates())) < 10 * len(x)
     assert counts == [DuplicateCounts(0, 0, 0)]
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "monks"])
-def test_bundled_tables_hold_out_their_test_part(data_root: Path, name: str) -> None:
-    """A private run passes as they come, and not on the protocol of the paper, which tests on the training rows."""
+def test_bundled_tables_private_run_needs_held_out(data_root: Path, name: str) -> None:
+    """The default protocol passes; the protocol of the paper, which tests on the training rows, raises."""
 
     def run(privacy: fp.Privacy, **options: object) -> fp.Training:
         split = load(name, **options)
@@ -216,7 +216,7 @@ def test_bundled_tables_hold_out_their_test_part(data_root: Path, name: str) -> 
         run(PRIVATE, protocol="paper")
 
 
-def test_rows_prepared_together_are_refused_without_test_data_too() -> None:
+def test_jointly_scaled_rows_in_private_run_raise() -> None:
     train = load("breast_cancer", variant="diagnostic", protocol="paper").train
     clients = fp.make_clients(LogisticRegression(31), resolve_loss("logistic"), [Subset(train, range(100))])
     with pytest.raises(fp.PrivacyError, match="can only be used without privacy"):

@@ -24,7 +24,7 @@ def digits(*overrides: str) -> Config:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_shipped_configuration_is_valid_and_reads_back(path: Path, tmp_path: Path):
+def test_shipped_configs_round_trip(path: Path, tmp_path: Path):
     config = load_config(path)
     written = tmp_path / "config.yaml"
     written.write_text(to_yaml(config))
@@ -32,15 +32,15 @@ def test_every_shipped_configuration_is_valid_and_reads_back(path: Path, tmp_pat
     assert fingerprint(load_config(written)) == fingerprint(config)
 
 
-def test_integer_inputs_reach_an_embedding():
-    """The made-up example is of the kind that the data are."""
+def test_integer_inputs_with_embedding():
+    """The made-up example has the data type of the real data."""
     own = ["data.name=own_code:words", "data.partition.n_clients=2", "model=own_code:Bag"]
     config = digits(*own, "strategy={name: fedavg, learning_rate: 1}")
     assert forecast(config).parameters == 7 * 3
     assert next(iter(build(config))).round == 1
 
 
-def test_overrides_reach_into_short_forms():
+def test_overrides_of_short_forms():
     assert digits("model.bias=true").model.options == {"bias": True}
     assert digits("privacy.sampling.poisson.rate=1e-1").promise().sampling == fedpriv.Poisson(0.1)
     assert digits("privacy.delta=1e-6").privacy.delta == 1e-6
@@ -48,7 +48,7 @@ def test_overrides_reach_into_short_forms():
     assert digits("rounds=5", "rounds=7").rounds == 7
 
 
-def test_every_choice_reaches_the_promise():
+def test_config_choices_reach_privacy_settings():
     secure = digits(
         "privacy.trust.secure_aggregation.min_honest=4", "strategy.linearize_at=received", "network.cohort.poisson=.5"
     )
@@ -67,7 +67,7 @@ def test_every_choice_reaches_the_promise():
     assert output.recipe().strategy.name == "iadmm_output"
 
 
-def test_published_variants_have_the_constants_of_the_paper():
+def test_published_variants_use_paper_constants():
     recipe = digits(*PUBLISHED, "strategy.preset=femnist").recipe()
     assert recipe.published == fedpriv.Published(0.05)
     rho = recipe.strategy.local_step.rho
@@ -77,7 +77,7 @@ def test_published_variants_have_the_constants_of_the_paper():
     assert gaussian.strategy.local_step.rho(1) == 2.0, "no budget, no offset"
 
 
-def test_a_fingerprint_changes_with_what_decides_the_noise():
+def test_fingerprint_changes_with_noise_settings():
     same = ["log.csv=true", "log.checkpoint_every=7", "compute.backend=loop", "compute.threads=1"]
     assert fingerprint(digits(*same)) == fingerprint(digits())
     for override in (
@@ -91,7 +91,7 @@ def test_a_fingerprint_changes_with_what_decides_the_noise():
         assert fingerprint(digits(override)) != fingerprint(digits())
 
 
-def test_a_users_model_and_strategy_by_name():
+def test_custom_model_and_strategy_by_name():
     config = digits("model={name: 'own_code:Tiny', width: 3}", "strategy={name: 'own_code:descent', learning_rate: 1}")
     training = build(config)
     assert training.population.dim == 64 * 3 + 3 + 3 * 10 + 10
@@ -100,7 +100,7 @@ def test_a_users_model_and_strategy_by_name():
         digits("model={name: 'own_code:Tiny', widht: 3}")
 
 
-def test_the_first_model_follows_the_seed():
+def test_initial_model_depends_on_seed():
     def first(*overrides: str) -> torch.Tensor:
         return build(digits("model=own_code:Tiny", *overrides)).population.params[0].clone()
 
@@ -111,15 +111,15 @@ def test_the_first_model_follows_the_seed():
 @pytest.mark.parametrize(
     "kind", ["iid", "in_order", "{kind: by_label, labels_per_client: 3}", "{kind: dirichlet, alpha: 1}"]
 )
-def test_every_partition_shares_out_all_examples(kind: str):
+def test_partitions_assign_all_examples(kind: str):
     options = kind if kind.startswith("{") else f"{{kind: {kind}}}"
     training = build(digits(f"data.partition={options}", "data.partition.n_clients=4"))
     assert len(training.population) == 4
     assert int(training.population.shard.sizes.sum()) == 1437
 
 
-def test_initial_parameters_do_not_show_a_part_of_a_seed_too_large_to_guess():
-    """Torch keeps 32 bits of a seed: whoever sees the first model could try them all, and has half of it."""
+def test_initial_model_hides_large_seed():
+    """Torch uses 32 bits of a seed: an observer of the initial model could enumerate these and learn half of it."""
     settings = ["model={name: mnist_cnn, channels: [2]}", "data.partition.n_clients=2"]
 
     def start(seed: int) -> torch.Tensor:
@@ -132,7 +132,7 @@ def test_initial_parameters_do_not_show_a_part_of_a_seed_too_large_to_guess():
     assert start(2**100).isfinite().all()
 
 
-def test_an_infinite_setting_is_read_as_it_was_written(tmp_path: Path):
+def test_infinite_setting_round_trips(tmp_path: Path):
     found = load_config(Path(__file__).parents[1] / "run.yaml", ["strategy={name: iadmm_trust}"])
     (tmp_path / "config.yaml").write_text(to_yaml(found))
     assert load_config(tmp_path / "config.yaml") == found

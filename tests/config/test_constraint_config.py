@@ -34,13 +34,13 @@ def config(tmp_path: Path, *overrides: str) -> Config:
 
 
 @pytest.mark.parametrize("privacy", ["clip.norm=l2", "{epsilon: 3, mechanism: laplace, clip: {norm: l1, bound: 1}}"])
-def test_a_plan_says_the_noise_that_the_run_has(privacy: str, tmp_path: Path):
+def test_plan_states_constraint_noise_of_run(privacy: str, tmp_path: Path):
     found = config(tmp_path, f"privacy{'=' if privacy[0] == '{' else '.'}{privacy}")
     deviation = build(found).oracle.engine.statistic_deviation(0).max()
     assert f"standard deviation {deviation:.3g} for" in " ".join(forecast(found).warnings)
 
 
-def test_a_beta_that_drowns_the_multipliers_is_told_by_plan_and_train(tmp_path: Path):
+def test_plan_and_train_warn_of_large_beta(tmp_path: Path):
     deviation = float(build(config(tmp_path)).oracle.engine.statistic_deviation(0).max())
     for factor, expected in ((0.9, 0), (1.1, 1)):
         found = config(tmp_path, f"strategy.beta={factor * 5 / 10 / deviation}")
@@ -52,7 +52,7 @@ def test_a_beta_that_drowns_the_multipliers_is_told_by_plan_and_train(tmp_path: 
     assert "beta = 50 drowns" in " ".join(list_start_warnings(found, build(found)))
 
 
-def test_a_plan_refuses_what_the_run_refuses(tmp_path: Path):
+def test_plan_and_run_raise_same_errors(tmp_path: Path):
     counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
     declared = ("privacy.statistics.public_counts=true", "privacy.relation=add_remove")
     for more, message in (((), "public fraction"), (declared, "the counts reveal whether an example is present")):
@@ -62,7 +62,7 @@ def test_a_plan_refuses_what_the_run_refuses(tmp_path: Path):
                 door(found)
 
 
-def test_a_private_run_shows_its_worst_value_with_its_interval(tmp_path: Path):
+def test_private_run_shows_worst_constraint_interval(tmp_path: Path):
     found, folder = config(tmp_path), tmp_path / "run"
     folder.mkdir()
     (folder / "config.yaml").write_text(to_yaml(found))
@@ -75,7 +75,7 @@ def test_a_private_run_shows_its_worst_value_with_its_interval(tmp_path: Path):
     assert shown.startswith(f"{worst:.3g} ± {width:.2g} (95 %; the largest of 3 noisy ones")
 
 
-def test_the_suggested_share_has_the_least_noise_in_a_step(tmp_path: Path):
+def test_suggested_share_minimizes_step_noise(tmp_path: Path):
     """Of the gradient in all coordinates, and of the multipliers times a gradient of the clip's norm; the last round,
     which only measures, is one of many.
     """
@@ -96,7 +96,7 @@ def test_the_suggested_share_has_the_least_noise_in_a_step(tmp_path: Path):
 
 
 @pytest.mark.parametrize("strategy", ["name: private_al", "name: proximal_al"])
-def test_a_regulariser_is_heard(strategy: str, tmp_path: Path):
+def test_constrained_strategies_use_regularizer(strategy: str, tmp_path: Path):
     found = config(tmp_path, f"strategy={{{strategy}, regularizer: {{l2: {{lam: 0.1}}}}}}", "privacy={at: none}")
     made = found.recipe().strategy
     assert made.regularizer == made.aggregator.regularizer == L2(0.1)

@@ -42,7 +42,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_plan_of_each_meets_its_target(case: str, tmp_path: Path):
+def test_erm_plans_meet_target_epsilon(case: str, tmp_path: Path):
     strategy, privacy = CASES[case]
     path = tmp_path / "run.yaml"
     path.write_text(BASE.replace("STRATEGY", strategy).replace("PRIVACY", privacy))
@@ -53,17 +53,17 @@ def test_a_plan_of_each_meets_its_target(case: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("length", "rounds", "said"),
+    ("length", "rounds", "message"),
     [(3, 6, ""), (7, 6, "first epoch ends after 7,"), (4, 6, "after 4 and after 8, so the last 2 ")],
 )
-def test_a_plan_says_which_rounds_of_variance_reduction_are_paid_for_in_vain(length: int, rounds: int, said: str):
-    """The anchor is what is reported, and it moves when an epoch ends."""
+def test_plan_warns_of_rounds_without_epoch_end(length: int, rounds: int, message: str):
+    """The anchor is reported, and it changes at the end of an epoch."""
     strategy = f"strategy={{name: dp_svrg, epoch_length: {length}}}"
     warnings = forecast(load_config(SMALL, [strategy, f"rounds={rounds}"])).warnings
-    assert len(warnings) == bool(said) and said in "".join(warnings)
+    assert len(warnings) == bool(message) and message in "".join(warnings)
 
 
-def test_an_option_of_another_report_is_refused():
+def test_option_of_other_report_raises():
     for option, report in (("average: 4", "average"), ("seed: 4", "random")):
         with pytest.raises(ConfigError, match=f"use report: {report}"):
             load_config(SMALL, [f"strategy={{name: dp_gd, {option}}}"]).recipe()
@@ -73,7 +73,7 @@ def test_an_option_of_another_report_is_refused():
     ("name", "options", "total"),
     [("dp_svrg", "epoch_length: 50, learning_rate: 0.1", None), ("dp_accmd", "radius: 3", "inf")],
 )
-def test_published_variants_are_not_private_and_say_why(name: str, options: str, total: str | None, tmp_path: Path):
+def test_published_erm_variant_is_not_private(name: str, options: str, total: str | None, tmp_path: Path):
     path = tmp_path / "run.yaml"
     text = BASE.replace("STRATEGY", f"{{name: {name}, variant: published, n_examples: 1437, {options}}}")
     path.write_text(text.replace("epsilon: 3, delta: 1e-5PRIVACY", "epsilon_bar: 0.2"))
@@ -93,7 +93,7 @@ def test_published_variants_are_not_private_and_say_why(name: str, options: str,
         ("[strategy.name=dp_svrg_plus_plus, strategy.epoch_length=10, rounds=655355, privacy.epsilon_bar=1]", 3.2e5),
     ],
 )
-def test_what_the_published_experiment_truly_costs(options: str, total: float):
+def test_published_experiment_total_epsilon(options: str, total: float):
     """Wang, Ye, Xu (2017, appendix A) with c = 1, as `fedpriv plan` says it; the expected totals are independent."""
     config = load_config(PUBLISHED, yaml.safe_load(options))
     claim = config.recipe().claim
@@ -101,7 +101,7 @@ def test_what_the_published_experiment_truly_costs(options: str, total: float):
     assert claim(config.privacy.delta).tight_total == pytest.approx(total, rel=0.05)
 
 
-def test_epochs_and_steps_are_the_papers_unless_given():
+def test_svrg_defaults_match_paper():
     """192 L / mu + 1 steps of 1 / (48 L), near the 5000 of the paper's experiment; SVRG++: 1 / (13 L), from 10."""
     svrg = load_config(PUBLISHED, ["strategy={name: dp_svrg, regularizer: {l2: {lam: 0.01}}}", *SOUND]).recipe()
     step = svrg.strategy.aggregator

@@ -69,33 +69,33 @@ OF_SECTIONS = {
 }
 
 
-def test_no_shipped_configuration_is_left_out():
+def test_fingerprints_cover_shipped_configs():
     assert {path.stem for path in (ROOT / "configs").glob("*.yaml")} == {*SHIPPED}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_configurations_keep_their_fingerprints(name: str):
+def test_shipped_config_fingerprints_unchanged(name: str):
     assert fingerprint(load_config(ROOT / "configs" / f"{name}.yaml")) == SHIPPED[name]
 
 
 @pytest.mark.parametrize("strategy", OF_STRATEGIES)
-def test_strategies_keep_their_fingerprints(strategy: str):
+def test_strategy_fingerprints_unchanged(strategy: str):
     published = "variant: published" in strategy
     privacy = ["privacy={epsilon_bar: .5}"] if published else []
     assert fingerprint(load_config(BARE, [f"strategy={{{strategy}}}", *privacy])) == OF_STRATEGIES[strategy]
 
 
-def test_no_strategy_is_left_out():
+def test_fingerprints_cover_strategies():
     named = {text.split(",")[0].removeprefix("name: ") for text in OF_STRATEGIES}
     assert named == {*STRATEGIES}
 
 
 @pytest.mark.parametrize("setting", OF_SECTIONS)
-def test_other_sections_keep_their_fingerprints(setting: str):
+def test_section_fingerprints_unchanged(setting: str):
     assert fingerprint(load_config(BARE, [setting])) == OF_SECTIONS[setting]
 
 
-def test_how_fast_and_where_a_run_computes_leaves_fingerprints_alone():
+def test_compute_settings_keep_fingerprint():
     first = next(iter(SHIPPED))
     speed = ["compute={state: disk, threads: 2, chunk: 8, backend: loop, device: cpu, pad_batches: true}"]
     assert fingerprint(load_config(ROOT / "configs" / f"{first}.yaml", speed)) == SHIPPED[first]

@@ -51,7 +51,7 @@ def sections_with(name: str, sections: tuple[type[BaseModel], ...]) -> list[type
 
 
 @pytest.mark.parametrize("field", fields(TrainingOptions), ids=lambda field: field.name)
-def test_every_option_of_train_is_in_yaml_or_elsewhere(field: Field[Any]):
+def test_train_options_in_yaml_or_excepted(field: Field[Any]):
     if field.name in ("_", *ELSEWHERE):
         return
     (section,) = sections_with(field.name, (Config, LogSection, ProblemSection))
@@ -62,12 +62,12 @@ def test_every_option_of_train_is_in_yaml_or_elsewhere(field: Field[Any]):
 
 
 @pytest.mark.parametrize("field", fields(Privacy), ids=lambda field: field.name)
-def test_every_privacy_setting_is_in_yaml_or_elsewhere(field: Field[Any]):
+def test_privacy_settings_in_yaml_or_excepted(field: Field[Any]):
     if field.name not in PRIVACY_ELSEWHERE:
         default = PrivacySection.model_fields[field.name].get_default(call_default_factory=True)
         assert default == default_of(field)
 
 
-def test_the_lists_of_exceptions_name_options():
+def test_exception_lists_name_real_options():
     assert {*ELSEWHERE} <= {field.name for field in fields(TrainingOptions)}
     assert {*PRIVACY_ELSEWHERE} <= {field.name for field in fields(Privacy)}

@@ -29,7 +29,7 @@ def table(folder: Path, rows: str, **changed: object):
     return data.load("csv", **{**files, **OPTIONS, **changed})
 
 
-def test_a_row_by_hand(tmp_path: Path):
+def test_csv_row_matches_hand_encoding(tmp_path: Path):
     split = table(tmp_path, 'south,25, yes ,ill\nnorth,130,no,well\n"south",-3,no,well\n', client="hospital")
     inputs, labels = split.train[:]
     # age in [-1, 1], no, yes, the constant
@@ -43,7 +43,7 @@ def test_a_row_by_hand(tmp_path: Path):
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
-def test_nothing_is_measured_on_the_data(tmp_path: Path, others: list[float]):
+def test_csv_row_independent_of_other_rows(tmp_path: Path, others: list[float]):
     """A row is encoded alike whatever the others are, and stays within the public bounds."""
     rest = "".join(f"north,{age},no,well\n" for age in others)
     inputs = table(tmp_path, f"south,70,yes,ill\n{rest}").train[:][0]
@@ -64,7 +64,7 @@ def test_nothing_is_measured_on_the_data(tmp_path: Path, others: list[float]):
         ("a,1,no,ill,9\n", "row 3: more values than headings"),
     ],
 )
-def test_a_wrong_row_is_named(row: str, message: str, tmp_path: Path):
+def test_invalid_csv_row_raises(row: str, message: str, tmp_path: Path):
     with pytest.raises(DataError, match=r"train\.csv, row 3") as caught:
         table(tmp_path, "b,2,yes,well\n" + row)
     assert message in str(caught.value)
@@ -83,13 +83,13 @@ def test_a_wrong_row_is_named(row: str, message: str, tmp_path: Path):
         ({"categories": {"smoker": []}}, "list each value once"),
     ],
 )
-def test_wrong_settings(changed: dict[str, object], message: str, tmp_path: Path):
+def test_invalid_csv_settings_raise(changed: dict[str, object], message: str, tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         table(tmp_path, "b,2,yes,well\n", **changed)
     assert message in str(caught.value)
 
 
-def test_files_that_are_no_table(tmp_path: Path):
+def test_unreadable_csv_raises(tmp_path: Path):
     with pytest.raises(DataError, match="has no rows"):
         table(tmp_path, "")
     with pytest.raises(DataError, match="cannot be read"):
@@ -99,8 +99,8 @@ def test_files_that_are_no_table(tmp_path: Path):
         table(tmp_path, "b,2,yes,well\n", train=str(tmp_path / "binary.csv"))
 
 
-def trains_three_hospitals(folder: Path, train: Path, whose: str = "") -> None:
-    """A configuration whose training data are these makes three clients of 20 patients, and trains."""
+def assert_trains_three_hospitals(folder: Path, train: Path, extra: str = "") -> None:
+    """Asserts that a configuration with these training data has three clients of 20 patients and trains."""
     (folder / "run.yaml").write_text(f"""
 data:
   name: csv
@@ -110,7 +110,7 @@ data:
   classes: [well, ill]
   numbers: {{age: [0, 100]}}
   partition: {{kind: by_writer}}
-  {whose}
+  {extra}
 model: logistic_regression
 loss: logistic
 strategy: {{name: fedavg, learning_rate: 1}}
@@ -122,10 +122,10 @@ rounds: 1
     assert [report.round for report in training] == [1]
 
 
-def test_hospitals_are_clients(tmp_path: Path):
+def test_csv_client_column_defines_clients(tmp_path: Path):
     rows = "".join(f"{name},{age},no,{'ill' if age > 50 else 'well'}\n" for name in "cab" for age in range(0, 100, 5))
     table(tmp_path, rows)
-    trains_three_hospitals(tmp_path, tmp_path / "train.csv", "client: hospital")
+    assert_trains_three_hospitals(tmp_path, tmp_path / "train.csv", "client: hospital")
 
 
 def sites(folder: Path, **files: str) -> Path:
@@ -137,7 +137,7 @@ def sites(folder: Path, **files: str) -> Path:
 
 
 @pytest.mark.parametrize("pattern", ["", "*.csv", "[abc]*.csv"])
-def test_one_file_a_client(pattern: str, tmp_path: Path):
+def test_csv_file_per_client(pattern: str, tmp_path: Path):
     folder = sites(tmp_path, b="x,100,no,ill\n", a="y,0,no,well\nz,50,yes,ill\n", c="y,25,no,well\n")
     split = table(tmp_path, "x,50,no,well\n", train=str(folder / pattern))
     assert split.train[:][0][:, 0].tolist() == [-1, 0, 1, -0.5]  # in the order of the files' names
@@ -148,7 +148,7 @@ def test_one_file_a_client(pattern: str, tmp_path: Path):
     assert [part.tolist() for part in own] == [[0, 1], [2], [3]]
 
 
-def test_a_row_of_one_client_moves_no_other(tmp_path: Path):
+def test_client_file_change_affects_own_rows_only(tmp_path: Path):
     folder = sites(tmp_path, a="y,0,no,well\n", b="x,10,no,ill\n", c="x,20,no,ill\n")
     before = table(tmp_path, "x,5,no,well\n", train=str(folder))
     (folder / "a.csv").write_text(HEADING + "y,999,yes,ill\n")
@@ -157,7 +157,7 @@ def test_a_row_of_one_client_moves_no_other(tmp_path: Path):
     assert not torch.equal(before.train[0][0], after.train[0][0])
 
 
-def test_files_of_clients_that_cannot_be_used(tmp_path: Path):
+def test_invalid_client_files_raise(tmp_path: Path):
     folder = sites(tmp_path, a="y,0,no,well\n", b="x,old,no,ill\n")
     with pytest.raises(DataError, match=r"sites/b\.csv, row 2: age = 'old'"):
         table(tmp_path, "x,5,no,well\n", train=str(folder))
@@ -176,7 +176,7 @@ def test_files_of_clients_that_cannot_be_used(tmp_path: Path):
         table(tmp_path, "x,5,no,well\n", train=str(tmp_path / "empty"))
 
 
-def test_a_file_whose_name_is_like_a_pattern(tmp_path: Path):
+def test_csv_file_name_with_brackets_loads(tmp_path: Path):
     table(tmp_path, "x,5,no,well\n")
     (tmp_path / "train.csv").rename(tmp_path / "train[1].csv")
     split = table(tmp_path, "x,5,no,well\nx,6,no,well\n", train=str(tmp_path / "train[1].csv"))
@@ -184,11 +184,11 @@ def test_a_file_whose_name_is_like_a_pattern(tmp_path: Path):
     assert split.writers is None
 
 
-def test_a_folder_in_a_configuration(tmp_path: Path):
+def test_config_with_csv_folder_trains(tmp_path: Path):
     rows = {
         name: "".join(f"x,{age + k},no,{'ill' if age > 50 else 'well'}\n" for age in range(0, 100, 5))
         for k, name in enumerate("cab")
     }
     folder = sites(tmp_path, **rows)
     table(tmp_path, "x,50,no,well\n")
-    trains_three_hospitals(tmp_path, folder)
+    assert_trains_three_hospitals(tmp_path, folder)

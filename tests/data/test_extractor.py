@@ -50,7 +50,7 @@ def onnx_file(path: Path, weights: np.ndarray) -> Path:
     return path
 
 
-def test_features_are_a_layers_outputs_of_norm_one():
+def test_extracted_features_are_normalized_outputs():
     network, dataset = net(), images()
     x, y = extract_features(network, dataset, layer="layers.8", batch_size=2).tensors
     expected = network.layers[:9](dataset.tensors[0])
@@ -61,7 +61,7 @@ def test_features_are_a_layers_outputs_of_norm_one():
     assert not plain.requires_grad
 
 
-def test_another_example_changes_nothing():
+def test_extracted_features_independent_of_others():
     dataset = images()
     before = extract_features(net(), dataset, batch_size=3).tensors[0]
     dataset.tensors[0][0] = 1 - dataset.tensors[0][0]
@@ -75,14 +75,14 @@ class Mixing(nn.Module):
         return x.flatten(1) - x.flatten(1).mean(0)
 
 
-def test_a_network_that_mixes_examples_is_refused():
+def test_extractor_mixing_examples_raises():
     with pytest.raises(ConfigError, match="computes other features for an example"):
         extract_features(Mixing(), images())
     # BatchNorm in eval mode does not mix
     extract_features(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()), images())
 
 
-def test_networks_that_do_not_fit():
+def test_incompatible_extractor_raises():
     with pytest.raises(ConfigError, match=r"no such layer.*layers\.8"):
         extract_features(net(), images(), layer="layer.8")
     with pytest.raises(DataError, match=r"cannot take inputs of shape \(1, 8, 8\)"):
@@ -93,7 +93,7 @@ def test_networks_that_do_not_fit():
     assert not extract_features(nn.Flatten(), blank).tensors[0].any(), "norm 0 stays"
 
 
-def test_onnx_is_the_same_network(tmp_path: Path):
+def test_onnx_extractor_matches_matrix_product(tmp_path: Path):
     weights = np.random.default_rng(0).standard_normal((64, 7))
     network = load_onnx(onnx_file(tmp_path / "net.onnx", weights))
     x = images().tensors[0]
@@ -111,7 +111,7 @@ def test_onnx_is_the_same_network(tmp_path: Path):
         ({"file": "a.pt"}, r"data\.extractor\.model = '': name the model"),
     ],
 )
-def test_settings_that_contradict_each_other(options: dict[str, str], message: str):
+def test_contradictory_extractor_settings_raise(options: dict[str, str], message: str):
     with pytest.raises(ConfigError, match=message):
         Extractor(**options)
 
@@ -130,7 +130,7 @@ rounds: 1
     return load_config(folder / "run.yaml", list(overrides))
 
 
-def test_a_run_on_features_of_a_file(tmp_path: Path):
+def test_config_with_saved_extractor_trains(tmp_path: Path):
     save_file(net().state_dict(), tmp_path / "net.safetensors")
     features = f"{{file: {tmp_path}/net.safetensors, model: mnist_cnn, options: {{channels: [2, 4]}}, layer: layers.8}}"
     settings = config(tmp_path, features)
@@ -143,7 +143,7 @@ def test_a_run_on_features_of_a_file(tmp_path: Path):
     assert torch.equal(again.population.examples.inputs, training.population.examples.inputs)
 
 
-def test_a_run_on_features_of_an_onnx_file(tmp_path: Path):
+def test_onnx_extractor_fingerprint_uses_contents(tmp_path: Path):
     path = onnx_file(tmp_path / "net.onnx", np.eye(64)[:, :5])
     settings = config(tmp_path, f"{{file: {path}}}")
     assert build(settings).population.examples.inputs.shape[-1] == 5
@@ -155,7 +155,7 @@ def test_a_run_on_features_of_an_onnx_file(tmp_path: Path):
     assert fingerprint(config(tmp_path, f"{{file: {moved}}}")) != before
 
 
-def test_files_that_are_not_what_was_meant(tmp_path: Path):
+def test_wrong_extractor_file_raises(tmp_path: Path):
     path = onnx_file(tmp_path / "net.onnx", np.eye(64)[:, :5])
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     build(config(tmp_path, f"{{file: {path}, sha256: {digest}}}"))
@@ -167,7 +167,7 @@ def test_files_that_are_not_what_was_meant(tmp_path: Path):
         build(config(tmp_path, f"{{file: {path}}}", "data.augment=[flip]"))
 
 
-def test_the_statement_names_the_network(tmp_path: Path):
+def test_statement_names_extractor(tmp_path: Path):
     path = onnx_file(tmp_path / "net.onnx", np.eye(64)[:, :5])
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     config(tmp_path, f"{{file: {path}, sha256: {digest}}}")

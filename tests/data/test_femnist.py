@@ -11,7 +11,7 @@ from fedpriv.errors import ConfigError, DataError
 WRITERS = {"a": (3, 1), "b": (5, 2), "c": (0, 4), "d": (1, 0)}
 
 
-def made(writer, part):
+def writer_examples(writer, part):
     n = WRITERS[writer][part]
     rng = np.random.default_rng([ord(writer), part])
     return rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), rng.integers(0, 62, n)
@@ -20,7 +20,7 @@ def made(writer, part):
 def leaf_table(writers, part):
     data = {}
     for writer in writers:
-        images, labels = made(writer, part)
+        images, labels = writer_examples(writer, part)
         data[writer] = {"x": (images.reshape(-1, 784) / 255).tolist(), "y": labels.tolist()}
     return {"users": list(data), "num_samples": [len(table["y"]) for table in data.values()], "user_data": data}
 
@@ -42,8 +42,8 @@ def npz(tmp_path):
     rows = [(w, part) for w in WRITERS for part in (0, 1)]
     np.savez(
         tmp_path / "small.npz",
-        images=np.concatenate([made(*row)[0] for row in rows]),
-        labels=np.concatenate([made(*row)[1] for row in rows]),
+        images=np.concatenate([writer_examples(*row)[0] for row in rows]),
+        labels=np.concatenate([writer_examples(*row)[1] for row in rows]),
         writers=np.concatenate([np.full(WRITERS[w][part], "abcd".index(w)) for w, part in rows]),
         split=np.concatenate([np.full(WRITERS[w][part], part, dtype=np.uint8) for w, part in rows]),
     )
@@ -51,7 +51,7 @@ def npz(tmp_path):
 
 
 @pytest.mark.data
-def test_the_sizes_of_the_real_femnist(shared_data):
+def test_real_femnist_counts(shared_data):
     root = str(shared_data / "femnist")
     paper = load("femnist", root=root, files=["femnist_iadmm5pct.npz"])
     assert len(paper.train) == 15440 and len(paper.writers.unique()) == 114
@@ -63,12 +63,12 @@ def test_the_sizes_of_the_real_femnist(shared_data):
 
 
 @pytest.mark.data
-def test_both_real_files_together(shared_data):
+def test_real_femnist_files_combine(shared_data):
     both = load("femnist", root=str(shared_data / "femnist"), flat=True)
     assert both.train.tensors[0].shape == (15440 + 39115, 784) and len(both.writers.unique()) == 397
 
 
-def test_leaf_json_and_npz_give_the_same_examples(leaf, npz):
+def test_femnist_leaf_and_npz_equal(leaf, npz):
     table = load("femnist", root=str(npz), files=["small.npz"])
     folders = load("femnist", root=str(leaf))
     assert torch.equal(table.writers, folders.writers)
@@ -78,15 +78,15 @@ def test_leaf_json_and_npz_give_the_same_examples(leaf, npz):
         assert torch.equal(ours.tensors[1], theirs.tensors[1])
 
 
-def test_ink_is_one_unless_leafs_colours_are_kept(leaf):
-    images, labels = made("a", 0)
+def test_femnist_invert_sets_ink_to_one(leaf):
+    images, labels = writer_examples("a", 0)
     kept = load("femnist", root=str(leaf), invert=False).train
     torch.testing.assert_close(kept.tensors[0][:3, 0], torch.tensor(images) / 255)
     assert kept.tensors[1][:3].tolist() == labels.tolist()
     torch.testing.assert_close(load("femnist", root=str(leaf)).train.tensors[0], 1 - kept.tensors[0])
 
 
-def test_choosing_writers(leaf):
+def test_femnist_writer_filters(leaf):
     def sizes(**options):
         split = load("femnist", root=str(leaf), **options)
         return split.writers.unique().tolist(), len(split.train), len(split.test)
@@ -101,12 +101,12 @@ def test_choosing_writers(leaf):
 
 
 @pytest.mark.parametrize(("option", "value"), [("min_examples", 0), ("max_writers", 0), ("test", "none")])
-def test_options_out_of_range_are_named(leaf, option, value):
+def test_femnist_option_out_of_range_raises(leaf, option, value):
     with pytest.raises(ConfigError, match=rf"data\.{option} = {value!r}"):
         load("femnist", root=str(leaf), **{option: value})
 
 
-def test_missing_data_are_named(tmp_path, leaf, monkeypatch):
+def test_femnist_missing_files_raise(tmp_path, leaf, monkeypatch):
     with pytest.raises(DataError, match=r"no folder .*nowhere"):
         load("femnist", root=str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"no file .*absent\.npz"):
@@ -141,13 +141,13 @@ BROKEN_JSON = {
 
 
 @pytest.mark.parametrize("kind", BROKEN_JSON)
-def test_a_broken_json_file_is_named(leaf, kind):
+def test_femnist_broken_json_raises(leaf, kind):
     next((leaf / "train").glob("all_data_0*")).write_text(BROKEN_JSON[kind])
     with pytest.raises(DataError, match=r"all_data_.*\.json: "):
         load("femnist", root=str(leaf))
 
 
-def test_values_out_of_range_are_named(leaf):
+def test_femnist_value_out_of_range_raises(leaf):
     path = next((leaf / "train").glob("all_data_0*"))
     path.write_text(bad_leaf(lambda table: table["user_data"]["a"].update(y=[0, 62, 1])))
     with pytest.raises(DataError, match=r"train\[1\] has label 62"):
@@ -157,7 +157,7 @@ def test_values_out_of_range_are_named(leaf):
         load("femnist", root=str(leaf))
 
 
-def test_broken_npz_files_are_named(npz):
+def test_femnist_broken_npz_raises(npz):
     good = dict(np.load(npz / "small.npz"))
 
     def fails(message, **arrays):

@@ -27,7 +27,7 @@ def write(folder: Path, **rows: list[str]) -> Path:
 
 
 @pytest.mark.data
-def test_the_real_files_give_the_counts_of_flamby(shared_data: Path):
+def test_heart_counts_match_flamby(shared_data: Path):
     split = load("heart", root=str(shared_data / "heart"), train_rows="complete")
     assert split.writers.bincount().tolist() == [199, 172, 30, 85]
     assert split.test_writers.bincount().tolist() == [104, 89, 16, 45]
@@ -37,7 +37,7 @@ def test_the_real_files_give_the_counts_of_flamby(shared_data: Path):
     assert every.train.tensors[0].abs().max() == 1
 
 
-def test_a_patient_by_hand(tmp_path: Path):
+def test_heart_row_matches_hand_encoding(tmp_path: Path):
     x, y = load("heart", root=str(write(tmp_path, va=["50,1,3,130,275,1,2,165,0,0.5,,,,2"] * 6))).train.tensors
     numbers = [0, 0.25, 0.75, 0, 0.25]
     flags = [0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1, 0]  # sex, cp, fbs, restecg, exang
@@ -45,7 +45,7 @@ def test_a_patient_by_hand(tmp_path: Path):
     assert y[-1] == 1
 
 
-def test_no_patient_is_left_out_and_missing_is_public(tmp_path: Path):
+def test_heart_missing_values_use_public_rules(tmp_path: Path):
     gaps = ["50,1,4,,,,,,,,,,,0"] * 3 + ["50,1,4,0,0,0,0,130,0,1,,,,0"]
     split = load("heart", root=str(write(tmp_path, cleveland=patients(12, 6) + gaps)), indicators=["chol"])
     names = [split.writer_names[writer] for writer in split.writers.tolist()]
@@ -57,7 +57,7 @@ def test_no_patient_is_left_out_and_missing_is_public(tmp_path: Path):
     assert len(load("heart", root=str(tmp_path), train_rows="complete").train) == len(x) - 3
 
 
-def test_ucis_own_files_are_the_same(tmp_path: Path):
+def test_heart_uci_and_csv_files_equal(tmp_path: Path):
     (tmp_path / "csv").mkdir()
     (tmp_path / "uci").mkdir()
     write(tmp_path / "csv", va=[*patients(10, 5), "60,0,2,,0,,1,99,1,0.5,,,,3"])
@@ -70,8 +70,8 @@ def test_ucis_own_files_are_the_same(tmp_path: Path):
         assert torch.equal(a, b)
 
 
-def test_nobody_elses_values_move_a_patient(tmp_path: Path):
-    """With labels as they are, the division stays; and what a patient becomes is measured on nobody."""
+def test_heart_row_independent_of_other_rows(tmp_path: Path):
+    """With equal labels the split is unchanged, and the encoding of a patient depends on no other patient."""
     before = load("heart", root=str(write(tmp_path))).train.tensors[0]
     rows = patients(12, 6)
     rows[0] = rows[0].replace("140,250", "200,600")
@@ -79,7 +79,7 @@ def test_nobody_elses_values_move_a_patient(tmp_path: Path):
     assert np.count_nonzero((before != after).any(1)) <= 1
 
 
-def test_a_flag_of_the_hospital_and_centred_flags(tmp_path: Path):
+def test_heart_hospital_intercept_and_centering(tmp_path: Path):
     split = load("heart", root=str(write(tmp_path)), intercept="hospital", centered=True)
     x = split.train.tensors[0]
     assert x.shape[1] == 18 + 4
@@ -89,7 +89,7 @@ def test_a_flag_of_the_hospital_and_centred_flags(tmp_path: Path):
     assert x[0, 5:11].tolist() == [-0.5, 0.5, -0.25, -0.25, -0.25, 0.75]
 
 
-def test_a_site_has_its_own_file_alone(tmp_path: Path):
+def test_heart_single_hospital_loads_alone(tmp_path: Path):
     both = load("heart", root=str(write(tmp_path, va=patients(30, 9))), intercept="hospital")
     for name in HOSPITALS[:3]:
         (tmp_path / f"{name}.csv").unlink()
@@ -109,7 +109,7 @@ def test_a_site_has_its_own_file_alone(tmp_path: Path):
         ("50,1,4,nan,250,0,0,130,0,1,2,0,3,0", None),
     ],
 )
-def test_a_damaged_row(row: str, message: str | None, tmp_path: Path):
+def test_heart_damaged_row_raises(row: str, message: str | None, tmp_path: Path):
     folder = write(tmp_path, va=[*patients(12, 6), row])
     if message is None:
         assert load("heart", root=str(folder)).train.tensors[0].isfinite().all()
@@ -118,7 +118,7 @@ def test_a_damaged_row(row: str, message: str | None, tmp_path: Path):
         load("heart", root=str(folder))
 
 
-def test_missing_files_say_what_belongs_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_heart_missing_files_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(DataError, match=r"heart: folder .*: set root to a folder with cleveland\.csv, hungarian\.csv"):
         load("heart", root=str(tmp_path / "absent"))
     write(tmp_path)

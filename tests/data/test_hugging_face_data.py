@@ -58,7 +58,7 @@ RULES = {"missing": {"age": 40}, "indicators": ["smoker"]}
 
 
 @pytest.mark.parametrize("saved", SAVED)
-def test_rows_by_hand(saved: str, tmp_path: Path):
+def test_hf_rows_match_hand_encoding(saved: str, tmp_path: Path):
     where = SAVED[saved](patients(), tmp_path / "data")
     split = data.load("hf", **where, **TABLE, **RULES, classes=["well", "ill"], client="hospital")
     # age, no, yes, smoker missing, the constant
@@ -73,7 +73,7 @@ def test_rows_by_hand(saved: str, tmp_path: Path):
     assert [split.writer_names[number] for number in split.test_writers.tolist()] == ["west", "south"]
 
 
-def test_it_is_the_table_of_the_same_csv_file(tmp_path: Path):
+def test_hf_table_matches_csv(tmp_path: Path):
     where = to_disk(patients(), tmp_path / "data")
     for name, part in patients().items():
         part.to_csv(str(tmp_path / f"{name}.csv"))
@@ -94,7 +94,7 @@ def images(n: int = 6) -> Any:
 
 
 @pytest.mark.parametrize("saved", ["save_to_disk", "parquet"])
-def test_images_and_labels_with_names(saved: str, tmp_path: Path):
+def test_hf_images_with_named_labels(saved: str, tmp_path: Path):
     found, pixels = images()
     where = SAVED[saved](found, tmp_path / "data")
     split = data.load("hf", **where, input="image", label="label")
@@ -107,7 +107,7 @@ def test_images_and_labels_with_names(saved: str, tmp_path: Path):
     assert data.load("hf", **where, input="image", label="label", flat=True).train[0][0].shape == (64,)
 
 
-def test_arrays_with_a_public_range_and_numbers_to_predict(tmp_path: Path):
+def test_hf_arrays_and_numeric_targets_scaled(tmp_path: Path):
     rows = {"x": [[[0.0, 8.0], [16.0, 99.0]], [[4.0, 4.0], [4.0, -1.0]]], "y": [10.0, 30]}
     found = datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name in ("train", "test")})
     where = to_disk(found, tmp_path / "data")
@@ -139,14 +139,14 @@ def test_arrays_with_a_public_range_and_numbers_to_predict(tmp_path: Path):
         ({"missing": {}}, DataError, r"train, row 2: age = '' .* give missing.age a value that is public"),
     ],
 )
-def test_what_cannot_be_used_is_named(changed: dict[str, Any], error: type, message: str, tmp_path: Path):
+def test_hf_unusable_option_raises(changed: dict[str, Any], error: type, message: str, tmp_path: Path):
     where = to_disk(patients(), tmp_path / "data")
     options = {**where, **TABLE, **RULES, "classes": ["well", "ill"], **changed}
     with pytest.raises(error, match=message):
         data.load("hf", **options)
 
 
-def test_other_mistakes_are_named(tmp_path: Path):
+def test_hf_invalid_rows_and_files_raise(tmp_path: Path):
     found, _ = images()
     where = to_disk(found, tmp_path / "images")
     with pytest.raises(ConfigError, match=r"data\.numbers\.image = .*images are already in \[0, 1\]"):
@@ -155,8 +155,8 @@ def test_other_mistakes_are_named(tmp_path: Path):
     (tmp_path / "files" / "train.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match=r"train\.parquet cannot be read"):
         data.load("hf", path=str(tmp_path / "files"), train="train.parquet", test="test.parquet", **TABLE)
-    nobody = {**PATIENTS, "hospital": ["south", None, "north", "west"]}
-    where = to_disk(patients(nobody), tmp_path / "nobody")
+    no_client = {**PATIENTS, "hospital": ["south", None, "north", "west"]}
+    where = to_disk(patients(no_client), tmp_path / "no_client")
     with pytest.raises(DataError, match="row 1 has no hospital: name a client"):
         data.load("hf", **where, **TABLE, **RULES, classes=["well", "ill"], client="hospital")
     where = to_disk(patients({**PATIENTS, "age": [[1, 2], [3], [4], [5]]}), tmp_path / "ragged")
@@ -164,8 +164,8 @@ def test_other_mistakes_are_named(tmp_path: Path):
         data.load("hf", **where, input="age", label="outcome", classes=["well", "ill"])
 
 
-def test_nothing_is_left_in_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Clients' rows are not copied into the home folder of whoever reads them."""
+def test_hf_load_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Client rows are not copied into the home folder of the user who reads them."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     where = to_files("csv")(patients(), tmp_path / "data")
     data.load("hf", **where, **TABLE, **RULES, classes=["well", "ill"])
@@ -173,7 +173,7 @@ def test_nothing_is_left_in_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("partition", "sizes"), [("by_writer", [8, 8, 8]), ("iid, n_clients: 4", [6] * 4)])
-def test_a_configuration_trains(partition: str, sizes: list[int], tmp_path: Path):
+def test_hf_config_trains(partition: str, sizes: list[int], tmp_path: Path):
     rows = {name: value * 6 for name, value in PATIENTS.items()}
     rows |= {"hospital": [f"h{k % 3}" for k in range(24)], "age": list(range(24))}
     to_disk(patients(rows), tmp_path / "patients")
@@ -220,7 +220,7 @@ def trained(clients: Sequence[fp.Client]) -> fp.Result:
     return fp.train(clients, fp.fedavg(0.5), fp.Privacy(epsilon=5), rounds=2, seed=0, secret_seed=1)
 
 
-def test_partitions_train_alike_from_memory_and_when_they_are_drawn():
+def test_lazy_and_listed_partitions_train_equally():
     torch.manual_seed(0)
     partitioner, model, loss = Partitioner(points(), 4), SoftmaxRegression(3, 2), nn.CrossEntropyLoss()
 
@@ -236,7 +236,7 @@ def test_partitions_train_alike_from_memory_and_when_they_are_drawn():
     assert torch.equal(as_tensors[3][0], RowDataset(points(), inputs="x", target="y")[3][0])
 
 
-def test_several_columns_reach_the_model_by_name():
+def test_row_dataset_passes_columns_by_name():
     class ByName(nn.Linear):
         def forward(self, x: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
             return super().forward(x + more)
@@ -249,7 +249,7 @@ def test_several_columns_reach_the_model_by_name():
     assert trained(fp.make_clients(ByName(2, 2), nn.CrossEntropyLoss(), owned)).rounds == 2
 
 
-def test_rows_that_are_none_are_refused():
+def test_row_dataset_invalid_rows_raise():
     rows = [{"x": [1.0], "y": 0}]
     with pytest.raises(ConfigError, match="column = 'z': the rows have none; choose one of x, y"):
         RowDataset(rows, "z", "y")

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_classes_are_numbered_by_the_setting(folder: Path):
+def test_image_folder_classes_follow_setting(folder: Path):
     (folder / "train" / "ill" / "notes.txt").write_text("no image")
     split = read(folder)
     x, y = split.train.tensors
@@ -49,7 +49,7 @@ def test_classes_are_numbered_by_the_setting(folder: Path):
     assert split.n_classes == 2
 
 
-def test_colour_and_size_are_settings(folder: Path):
+def test_image_folder_channels_and_size(folder: Path):
     colours = np.zeros((8, 12, 3), np.uint8)
     colours[..., 0] = 255
     save(folder / "train" / "well" / "red.jpg", colours)
@@ -60,13 +60,13 @@ def test_colour_and_size_are_settings(folder: Path):
     assert torch.equal(x[0, 0], x[0, 1]), "a grey image has three equal channels"
 
 
-def test_another_image_changes_nothing(folder: Path):
+def test_image_independent_of_other_images(folder: Path):
     before = read(folder).train[0][0]
     save(folder / "train" / "well" / "large.png", grey(3, 40, 60))
     assert torch.equal(read(folder).train[0][0], before)
 
 
-def test_a_transparent_background_is_black(folder: Path):
+def test_transparent_pixels_become_black(folder: Path):
     pixels = np.zeros((4, 6, 4), np.uint8)
     pixels[..., 0] = 255
     save(folder / "train" / "well" / "clear.png", pixels)
@@ -74,7 +74,7 @@ def test_a_transparent_background_is_black(folder: Path):
     assert x[y == 0][1].max() == 0
 
 
-def test_a_folder_for_each_client(folder: Path):
+def test_image_folder_per_client(folder: Path):
     for client, level in (("south", 0), ("north", 255)):
         save(folder / "sites" / client / "ill" / "a.png", grey(level))
     split = read(folder, train="sites", clients=True)
@@ -92,18 +92,18 @@ def test_a_folder_for_each_client(folder: Path):
         ({"root": "nowhere"}, "images must be in root/train/CLASS/"),
     ],
 )
-def test_wrong_folders(folder: Path, changed: dict[str, Any], message: str):
+def test_invalid_image_folder_raises(folder: Path, changed: dict[str, Any], message: str):
     with pytest.raises(DataError) as caught:
         read(folder, **changed)
     assert message in str(caught.value)
 
 
-def test_a_class_that_is_listed_twice(folder: Path):
+def test_image_class_listed_twice_raises(folder: Path):
     with pytest.raises(ConfigError, match="list each folder of a class once"):
         read(folder, classes=["well", "ill", "ill"])
 
 
-def test_files_that_are_no_image_of_8_bits(folder: Path):
+def test_image_not_8_bit_raises(folder: Path):
     broken = folder / "train" / "ill" / "x.png"
     broken.write_bytes(b"\x89PNG broken")
     with pytest.raises(DataError, match=r"ill/x\.png: cannot be read as an image"):

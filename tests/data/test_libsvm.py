@@ -22,7 +22,7 @@ def table(folder: Path, rows: str = ROWS, **changed: object):
     return data.load("libsvm", **{**options, **changed})
 
 
-def test_rows_by_hand(tmp_path: Path):
+def test_libsvm_rows_match_hand_encoding(tmp_path: Path):
     split = table(tmp_path)
     assert split.train[:][0].tolist() == [[pytest.approx(0.6), 0, pytest.approx(0.8), 0], [0, -1, 0, 0], [0, 0, 0, 0]]
     assert split.train[:][1].tolist() == [1, 0, 0]
@@ -32,19 +32,19 @@ def test_rows_by_hand(tmp_path: Path):
     assert table(tmp_path, classes=[1, -1]).train[:][1].tolist() == [0, 1, 1]
 
 
-def test_labels_may_be_numbers(tmp_path: Path):
+def test_libsvm_numeric_targets(tmp_path: Path):
     split = table(tmp_path, "2.5 1:1\n-7 2:1\n", classes=None)
     assert split.n_classes is None
     assert split.train[:][1].tolist() == [2.5, -7]
 
 
 @pytest.mark.parametrize(("name", "compress"), [("train.gz", gzip.compress), ("train.bz2", bz2.compress)])
-def test_compressed_files(tmp_path: Path, name: str, compress):
+def test_libsvm_compressed_files_equal(tmp_path: Path, name: str, compress):
     (tmp_path / name).write_bytes(compress(ROWS.encode()))
     assert torch.equal(table(tmp_path, train=name).train[:][0], table(tmp_path).train[:][0])
 
 
-def test_files_are_looked_for_in_the_shared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_libsvm_default_root_is_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "libsvm").mkdir()
     monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
     assert len(table(tmp_path / "libsvm", root=None).train[:][1]) == 3
@@ -65,7 +65,7 @@ def test_files_are_looked_for_in_the_shared_folder(tmp_path: Path, monkeypatch: 
         ("+1 1:nan\n", {}, "NaN"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, rows: str, changed: dict[str, object], message: str):
+def test_libsvm_invalid_input_raises(tmp_path: Path, rows: str, changed: dict[str, object], message: str):
     with pytest.raises((ConfigError, DataError)) as caught:
         table(tmp_path, rows, **changed)
     assert message in str(caught.value)

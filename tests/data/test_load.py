@@ -6,7 +6,7 @@ from fedpriv.data import DATASETS, Split, extract_labels, load
 from fedpriv.errors import ConfigError
 
 
-def test_digits_are_split_80_20_with_the_class_shares_kept():
+def test_digits_stratified_split_80_20():
     split = load("digits")
     x, y = split.train.tensors
     assert x.shape == (1437, 1, 8, 8) and x.dtype == torch.float32 and y.dtype == torch.int64
@@ -17,7 +17,7 @@ def test_digits_are_split_80_20_with_the_class_shares_kept():
     assert ((y.bincount() / total - 0.8).abs() < 0.005).all()
 
 
-def test_digits_depend_on_the_seed_only():
+def test_digits_split_depends_on_seed_only():
     first, again, other = load("digits"), load("digits", flat=True), load("digits", seed=1)
     assert torch.equal(first.train.tensors[0].flatten(1), again.train.tensors[0])
     assert not torch.equal(first.train.tensors[0], other.train.tensors[0])
@@ -33,18 +33,18 @@ def not_a_split() -> int:
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_a_users_own_loader():
+def test_custom_loader_by_path():
     assert load(f"{__name__}:my_data", n=7).description == "7 zeros"
     with pytest.raises(ConfigError, match=r"says that it returns int: it must be .*-> Split"):
         load(f"{__name__}:not_a_split")
 
 
-def test_unknown_names_and_options_are_answered_with_the_nearest():
+def test_unknown_data_name_suggests_nearest():
     with pytest.raises(ConfigError, match=r"data = 'mnits'.*did you mean 'mnist'"):
         load("mnits")
     with pytest.raises(ConfigError, match=r"data\.flatt = True.*did you mean 'flat'"):
         load("digits", flatt=True)
 
 
-def test_every_dataset_has_one_line_of_description():
+def test_every_dataset_has_description():
     assert all(entry.description and "\n" not in entry.description for entry in DATASETS.values())

@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.data
-def test_the_real_mnist(shared_data):
+def test_real_mnist_statistics(shared_data):
     split = load("mnist", root=str(shared_data / "mnist"))
     x, y = split.train.tensors
     assert x.shape == (60000, 1, 28, 28) and x.dtype == torch.float32
@@ -45,7 +45,7 @@ def test_the_real_mnist(shared_data):
     assert x.mean() == pytest.approx(0.1307, abs=1e-4) and x.std() == pytest.approx(0.3081, abs=1e-4)
 
 
-def test_plain_and_gzipped_files_in_either_layout_are_the_same(folder, tmp_path_factory):
+def test_mnist_file_layouts_load_equal(folder, tmp_path_factory):
     raw = tmp_path_factory.mktemp("torchvision") / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name, content in contents().items():
@@ -57,17 +57,17 @@ def test_plain_and_gzipped_files_in_either_layout_are_the_same(folder, tmp_path_
     assert torch.equal(zipped.train.tensors[0][:, 0], torch.tensor(pixels) / 255)
 
 
-def test_a_local_folder_needs_no_download_even_if_one_is_allowed(folder):
+def test_mnist_local_folder_skips_download(folder):
     assert len(load("mnist", root=str(folder), download=True).train) == 6
 
 
-def test_options(folder):
+def test_mnist_flat_and_unit_options(folder):
     x = load("mnist", root=str(folder), flat=True, transforms=["unit"]).train.tensors[0]
     assert x.shape == (6, 784)
     torch.testing.assert_close(x.norm(dim=1), torch.ones(6))
 
 
-def test_the_environment_names_the_folder(folder, monkeypatch, tmp_path):
+def test_mnist_root_from_environment(folder, monkeypatch, tmp_path):
     (tmp_path / "mnist").mkdir()
     for file in folder.glob("*.gz"):
         file.rename(tmp_path / "mnist" / file.name)
@@ -75,7 +75,7 @@ def test_the_environment_names_the_folder(folder, monkeypatch, tmp_path):
     assert len(load("mnist").test) == 3
 
 
-def test_a_missing_folder_or_file_is_named(folder):
+def test_mnist_missing_file_raises(folder):
     with pytest.raises(DataError, match=r"no train-images-idx3-ubyte in .*nowhere.*download=True"):
         load("mnist", root=str(folder / "nowhere"))
     (folder / "t10k-labels-idx1-ubyte.gz").unlink()
@@ -83,7 +83,7 @@ def test_a_missing_folder_or_file_is_named(folder):
         load("mnist", root=str(folder))
 
 
-def test_a_download_that_cannot_be_written_is_explained(tmp_path):
+def test_mnist_unwritable_download_raises(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(DataError, match=r"download into .* failed .*set root"):
         load("mnist", root=str(tmp_path / "file"), download=True)
@@ -105,20 +105,20 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_file_is_named(folder, kind):
+def test_mnist_broken_file_raises(folder, kind):
     content, message = BROKEN[kind]
     (folder / "train-images-idx3-ubyte.gz").write_bytes(content)
     with pytest.raises(DataError, match=rf"train-images-idx3-ubyte\.gz.*{message}.*fetch this file again"):
         load("mnist", root=str(folder))
 
 
-def test_files_that_do_not_belong_together_are_refused(folder):
+def test_mnist_count_mismatch_raises(folder):
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(5))))
     with pytest.raises(DataError, match=r"train has images \[6, 28, 28\] and 5 labels"):
         load("mnist", root=str(folder))
 
 
-def test_a_label_out_of_range_is_named(folder):
+def test_mnist_label_out_of_range_raises(folder):
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.array([0, 1, 2, 77, 4, 5]))))
     with pytest.raises(DataError, match=r"train\[3\] has label 77"):
         load("mnist", root=str(folder))

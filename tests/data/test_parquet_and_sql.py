@@ -58,7 +58,7 @@ def from_sql(folder: Path, rows: list[Row], **changed: Any):
     return load("sql", **{"url": f"sqlite:///{file}", "train": "train", "test": "test", **OPTIONS, **changed})
 
 
-def test_a_parquet_row_by_hand(tmp_path: Path):
+def test_parquet_rows_match_hand_encoding(tmp_path: Path):
     split = from_parquet(tmp_path, ROWS)
     # age in [-1, 1], no, yes, smoker missing, the constant
     expected = [[-0.5, 0, 1, 0, 1], [1, 1, 0, 0, 1], [-0.2, 0, 0, 1, 1]]
@@ -69,7 +69,7 @@ def test_a_parquet_row_by_hand(tmp_path: Path):
     assert split.writer_names == {0: "north", 1: "south"}
 
 
-def test_a_database_has_the_rows_in_the_order_of_its_key(tmp_path: Path):
+def test_sql_rows_ordered_by_key(tmp_path: Path):
     split = from_sql(tmp_path, ROWS)
     expected = [[1, 1, 0, 0, 1], [-0.2, 0, 0, 1, 1], [-0.5, 0, 1, 0, 1]]
     torch.testing.assert_close(split.train[:][0], torch.tensor(expected))
@@ -77,8 +77,8 @@ def test_a_database_has_the_rows_in_the_order_of_its_key(tmp_path: Path):
     assert by_age.train[:][1].tolist() == [1, 0], "ages 25 and 130, which SQLite keeps as patients 3 and 1"
 
 
-def test_another_row_moves_none(tmp_path: Path):
-    """Rows that are dealt to clients by their index must not move when one of them changes."""
+def test_sql_row_change_moves_no_other_row(tmp_path: Path):
+    """Rows that are dealt to clients by index must keep their index when another row changes."""
     before = from_sql(tmp_path, ROWS).train[:][0]
     after = from_sql(tmp_path, [(3, "south", 99.0, "no", 0), *ROWS[1:]]).train[:][0]
     assert torch.equal(before[:2], after[:2])
@@ -95,13 +95,13 @@ def test_another_row_moves_none(tmp_path: Path):
         ((4, None, 1.0, "no", 1), "has no hospital: name a client for each row"),
     ],
 )
-def test_a_wrong_row_is_named(read: Any, row: Row, message: str, tmp_path: Path):
+def test_invalid_table_row_raises(read: Any, row: Row, message: str, tmp_path: Path):
     with pytest.raises(DataError, match=r"train[^,]*, row 3") as caught:
         read(tmp_path, [*ROWS, row])
     assert message in str(caught.value)
 
 
-def test_a_text_among_numbers_is_named(tmp_path: Path):
+def test_text_in_number_column_raises(tmp_path: Path):
     with pytest.raises(DataError, match=r"table train, row 3: age = 'old' is not a number"):
         from_sql(tmp_path, [*ROWS, (4, "north", "old", "no", 1)])
     rows: list[Row] = [(1, "north", "25", "no", 0), (2, "north", "old", "no", 1)]
@@ -109,7 +109,7 @@ def test_a_text_among_numbers_is_named(tmp_path: Path):
         from_parquet(tmp_path, rows)
 
 
-def test_nan_is_a_missing_value(tmp_path: Path):
+def test_parquet_nan_counts_as_missing(tmp_path: Path):
     rows: list[Row] = [(1, "north", float("nan"), "no", 0)]
     assert from_parquet(tmp_path, rows).train[0][0][0] == pytest.approx(-0.2)
     with pytest.raises(DataError, match=r"if it is missing, give missing\.age a value that is public"):
@@ -117,12 +117,12 @@ def test_nan_is_a_missing_value(tmp_path: Path):
 
 
 @pytest.mark.parametrize("read", [from_parquet, from_sql])
-def test_a_column_that_does_not_exist(read: Any, tmp_path: Path):
+def test_unknown_table_column_raises(read: Any, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"no such column; did you mean 'age'"):
         read(tmp_path, ROWS, numbers={"agee": (0, 100)}, missing={})
 
 
-def test_one_parquet_file_a_client(tmp_path: Path):
+def test_parquet_file_per_client(tmp_path: Path):
     for name, rows in (("b", ROWS[:1]), ("a", ROWS[1:])):
         write_parquet(tmp_path / "train" / f"{name}.parquet", rows)
         write_parquet(tmp_path / "test" / f"{name}.parquet", TEST)
@@ -135,7 +135,7 @@ def test_one_parquet_file_a_client(tmp_path: Path):
         from_parquet(tmp_path, ROWS, **{**folders, "test": str(tmp_path / "test.parquet*")}, client=None)
 
 
-def test_files_that_are_no_parquet(tmp_path: Path):
+def test_unreadable_parquet_raises(tmp_path: Path):
     (tmp_path / "wrong.parquet").write_text("age,outcome\n1,0\n")
     for name in ("wrong.parquet", "absent.parquet"):
         with pytest.raises(DataError, match=rf"{name} cannot be read .*: give a Parquet file"):
@@ -144,7 +144,7 @@ def test_files_that_are_no_parquet(tmp_path: Path):
         from_parquet(tmp_path, [])
 
 
-def test_databases_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unreadable_database_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(DataError, match="there is no table or view patients"):
         from_sql(tmp_path, ROWS, train="patients")
     with pytest.raises(ConfigError, match=r"adults has no primary key: name a column"):
@@ -161,14 +161,14 @@ def test_databases_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(from_sql(tmp_path, ROWS, url="$HOSPITAL").train) == 3
 
 
-def test_a_password_is_not_repeated(tmp_path: Path):
+def test_sql_error_hides_password(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         from_sql(tmp_path, ROWS, url="postgresql://ann:geheim@db.example.org/patients")
     assert "geheim" not in str(caught.value)
     assert "put it into an environment variable" in str(caught.value)
 
 
-def test_names_are_quoted(tmp_path: Path):
+def test_sql_table_name_quoted(tmp_path: Path):
     with pytest.raises(DataError, match=r"does not exist: correct data\.train"):
         from_sql(tmp_path, ROWS, train='train"; drop table train; --')
     assert (

@@ -26,7 +26,7 @@ sizes = st.tuples(st.integers(1, 120), st.integers(1, 12)).filter(lambda pair: p
 
 
 @given(sizes, st.sampled_from(["iid", "in_order"]), st.integers(0, 99))
-def test_even_partitions(size, kind, seed):
+def test_even_partition_sizes_differ_by_one(size, kind, seed):
     n, n_clients = size
     parts = partition(kind, drawn_labels(n, 5, seed), n_clients, seeded(seed))
     assert_each_example_once(parts, n, n_clients)
@@ -37,7 +37,7 @@ def test_even_partitions(size, kind, seed):
 
 
 @given(sizes, st.integers(1, 5), st.integers(1, 6), st.integers(0, 99))
-def test_by_label_gives_few_labels(size, labels_per_client, n_classes, seed):
+def test_by_label_limits_labels_per_client(size, labels_per_client, n_classes, seed):
     n, n_clients = size
     labels = drawn_labels(n, n_classes, seed)
     possible = len(labels.unique()) <= n_clients * labels_per_client <= n
@@ -52,7 +52,7 @@ def test_by_label_gives_few_labels(size, labels_per_client, n_classes, seed):
 
 @settings(max_examples=50)
 @given(st.integers(40, 200), st.integers(1, 5), st.floats(0.3, 1e4), st.integers(0, 99))
-def test_dirichlet_gives_everyone_enough(n, n_clients, alpha, seed):
+def test_dirichlet_partition_min_examples(n, n_clients, alpha, seed):
     labels = drawn_labels(n, 4, seed)
     parts = partition("dirichlet", labels, n_clients, seeded(seed), alpha=alpha, min_examples=2)
     assert_each_example_once(parts, n, n_clients)
@@ -60,7 +60,7 @@ def test_dirichlet_gives_everyone_enough(n, n_clients, alpha, seed):
 
 
 @given(st.integers(1, 80), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
-def test_by_writer_keeps_writers_whole(n, n_writers, n_clients, seed):
+def test_by_writer_keeps_writers_together(n, n_writers, n_clients, seed):
     writers = 100 + 7 * drawn_labels(n, n_writers, seed)
     present = writers.unique()
     if n_clients > len(present):
@@ -76,7 +76,7 @@ def test_by_writer_keeps_writers_whole(n, n_writers, n_clients, seed):
         assert held == [{writer} for writer in present.tolist()]
 
 
-def test_the_generator_decides():
+def test_partition_depends_on_generator():
     labels = drawn_labels(200, 5, 0)
     for kind in ("iid", "by_label", "dirichlet"):
         first, again, other = (partition(kind, labels, 5, seeded(seed)) for seed in (1, 1, 2))
@@ -84,7 +84,7 @@ def test_the_generator_decides():
         assert not all(a.equal(b) for a, b in zip(first, other, strict=True))
 
 
-def test_alpha_sets_how_skewed_the_labels_are():
+def test_dirichlet_alpha_sets_label_skew():
     labels = torch.arange(10).repeat_interleave(300)
 
     def largest_share(alpha):
@@ -94,12 +94,12 @@ def test_alpha_sets_how_skewed_the_labels_are():
     assert largest_share(0.1) > 0.45 and largest_share(1e4) < 0.13
 
 
-def test_equal_labels_are_cut_into_equal_shards():
+def test_by_label_equal_counts_equal_shards():
     parts = partition("by_label", torch.arange(10).repeat(60), 100, seeded())
     assert {len(part) for part in parts} == {6}
 
 
-def test_what_cannot_be_divided_is_refused():
+def test_invalid_partition_raises():
     labels = torch.tensor([0, 0, 1, 1])
     for kind in ("iid", "in_order", "by_label", "dirichlet"):
         with pytest.raises(ConfigError, match=r"n_clients = 5: give between 1 and 4.*empty"):
@@ -123,7 +123,7 @@ def test_what_cannot_be_divided_is_refused():
 
 
 @pytest.mark.data
-def test_femnist_by_writer_is_one_client_per_writer(shared_data):
+def test_femnist_by_writer_client_sizes(shared_data):
     from fedpriv.data import extract_labels, load
 
     split = load("femnist", root=str(shared_data / "femnist"), files=["femnist_iadmm5pct.npz"])

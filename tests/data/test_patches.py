@@ -22,7 +22,7 @@ def drawn(n: int, seed: int, shape: tuple[int, int, int] = (3, 32, 32)) -> torch
     return dead_leaves(n, shape, torch.Generator().manual_seed(seed))
 
 
-def test_drawn_images_are_the_same_again_and_have_their_range() -> None:
+def test_dead_leaves_reproducible_and_in_range() -> None:
     images = drawn(20, 0)
     assert torch.equal(images, drawn(20, 0))
     assert not torch.equal(images, drawn(20, 1))
@@ -31,7 +31,7 @@ def test_drawn_images_are_the_same_again_and_have_their_range() -> None:
     assert images.std() > 0.1
 
 
-def test_drawn_images_have_the_spectrum_of_photographs() -> None:
+def test_dead_leaves_spectrum_like_photographs() -> None:
     """Power falls with about the square of the frequency (Field, 1987): white noise would have a slope of 0."""
     images = drawn(200, 0, (1, 32, 32))[:, 0]
     power = torch.fft.rfft2(images - images.mean((1, 2), keepdim=True)).abs().square().mean(0)[0]
@@ -40,8 +40,8 @@ def test_drawn_images_have_the_spectrum_of_photographs() -> None:
     assert -2.8 < slope < -1.4
 
 
-def test_patches_are_what_their_words_say_for_one_filter_and_region() -> None:
-    """A second way: one patch at a time, its mean and variance taken away, times the filter."""
+def test_patch_feature_matches_direct_computation() -> None:
+    """Second computation: standardizes one patch at a time and multiplies it by the filter."""
     image = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     number = 7
 
@@ -60,7 +60,7 @@ def test_patches_are_what_their_words_say_for_one_filter_and_region() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_an_image_and_its_mirror_image_have_the_same_patches(channels: int) -> None:
+def test_patches_invariant_to_mirroring(channels: int) -> None:
     images = torch.rand(4, channels, 32, 32, generator=torch.Generator().manual_seed(0))
     features = patches(images)
     assert features.shape == (4, 512, 3, 3)
@@ -69,7 +69,7 @@ def test_an_image_and_its_mirror_image_have_the_same_patches(channels: int) -> N
     assert (upside_down - features).abs().max() > 0.1
 
 
-def test_patches_do_not_see_brightness_and_contrast() -> None:
+def test_patches_invariant_to_brightness_and_contrast() -> None:
     images = drawn(4, 3)
     torch.testing.assert_close(patches(images * 0.999 + 0.001), patches(images), atol=0.02, rtol=0)
     assert patches(torch.full((1, 3, 8, 8), 0.7)).abs().max() == 0
@@ -77,7 +77,7 @@ def test_patches_do_not_see_brightness_and_contrast() -> None:
         patches(torch.rand(1, 3, 5, 32))
 
 
-def test_whitening_gives_what_it_is_made_from_equal_variances_but_for_the_ridge() -> None:
+def test_whitening_variances_match_formula() -> None:
     """Known answer: variances v become v / (v + r), with r twice their mean."""
     generator = torch.Generator().manual_seed(0)
     axes = torch.linalg.qr(torch.randn(4, 4, generator=generator)).Q
@@ -90,8 +90,8 @@ def test_whitening_gives_what_it_is_made_from_equal_variances_but_for_the_ridge(
 
 
 @pytest.mark.parametrize("names", [["edges", "whiten", "unit"], ["patches", "unit"]])
-def test_each_image_is_mapped_on_its_own(names: list[str]) -> None:
-    """What makes it public: filters and statistics are those of drawn images, whoever else is in the batch."""
+def test_patch_transforms_act_per_image(names: list[str]) -> None:
+    """Filters and statistics come from synthetic images, so they are public and no other image of the batch matters."""
     images = torch.rand(3, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     together = apply(images, names)
     alone = torch.cat([apply(image[None], names) for image in images])
@@ -100,7 +100,7 @@ def test_each_image_is_mapped_on_its_own(names: list[str]) -> None:
     torch.testing.assert_close(neighbour[:2], together[:2], atol=1e-5, rtol=1e-5)
 
 
-def test_whiten_gives_other_drawn_images_the_variances_that_theory_says() -> None:
+def test_whiten_fresh_images_variances_match_theory() -> None:
     """Against numpy on fresh images: variances v become about v / (v + r), so a few directions no longer have most."""
     edges = apply(drawn(10_000, 7, (1, 8, 8)), ["edges"]).flatten(1)
     variances = np.linalg.eigvalsh(np.cov(edges.double().numpy().T))
@@ -110,8 +110,8 @@ def test_whiten_gives_other_drawn_images_the_variances_that_theory_says() -> Non
     np.testing.assert_allclose(actual, expected, rtol=0.1)
 
 
-def test_a_plan_needs_no_statistics_to_know_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whitening 4608 numbers takes minutes, and a plan some seconds."""
+def test_plan_computes_no_whitening_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whitening of 4608 features takes minutes; a plan takes seconds."""
 
     def refuse(features: torch.Tensor) -> Whitening:
         raise AssertionError(f"statistics of {tuple(features.shape)}")
@@ -123,7 +123,7 @@ def test_a_plan_needs_no_statistics_to_know_the_shape(monkeypatch: pytest.Monkey
         apply(torch.rand(1, 1, 12, 12), ["edges", "whiten"])  # a shape that no other test has cached
 
 
-def test_whiten_refuses_more_numbers_than_it_can_work_on() -> None:
+def test_whiten_too_many_features_raises() -> None:
     rows = torch.zeros(2, 9000)
     with pytest.raises(ConfigError, match="needs at most 8192 numbers an image, found 9000"):
         Whitening.of(rows)
@@ -131,7 +131,7 @@ def test_whiten_refuses_more_numbers_than_it_can_work_on() -> None:
         apply(torch.zeros(1, 1, 8, 8), ["whitn"])
 
 
-def test_a_patch_that_fits_a_filter_answers_it_most() -> None:
+def test_matching_patch_has_largest_response() -> None:
     filters = _filters(3)
     assert filters.shape == (512, 3, 6, 6)
     torch.testing.assert_close(filters.flatten(1).mean(1), torch.zeros(512), atol=1e-6, rtol=0)

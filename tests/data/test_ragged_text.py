@@ -45,14 +45,14 @@ class Reader(nn.Module):
         return self.head((hidden * mask.unsqueeze(2)).sum(1) / mask.sum(1, keepdim=True))
 
 
-def to_the_longest(examples: list[tuple[Tensor, int]]) -> Any:
+def pad_to_longest(examples: list[tuple[Tensor, int]]) -> Any:
     words = pad_sequence([text for text, _ in examples], batch_first=True)
     return {"words": words, "mask": (words > 0).float()}, torch.tensor([label for _, label in examples])
 
 
-def to_a_length(examples: list[tuple[Tensor, int]]) -> Any:
+def pad_to_fixed_length(examples: list[tuple[Tensor, int]]) -> Any:
     padded = [nn.functional.pad(text, (0, LENGTH - len(text))) for text, _ in examples]
-    return to_the_longest([(text, label) for text, (_, label) in zip(padded, examples, strict=True)])
+    return pad_to_longest([(text, label) for text, (_, label) in zip(padded, examples, strict=True)])
 
 
 def training(collate: Collate | None, lengths: list[int]) -> fp.Training:
@@ -65,16 +65,16 @@ def training(collate: Collate | None, lengths: list[int]) -> fp.Training:
 RAGGED = [2, 8, 5, 3, 7, 6]
 
 
-@pytest.mark.parametrize("collate", [to_the_longest, None])
-def test_lengths_that_differ_are_refused_with_the_fix(collate: Collate | None):
-    """Without a collate function torch itself fails to stack them, and says nothing of padding."""
-    said = r"client 0: inputs .* shapes \[\(2,\), \(3,\), \(5,\)\].*pad each example to a chosen length"
-    with pytest.raises(fp.DataError, match=said):
+@pytest.mark.parametrize("collate", [pad_to_longest, None])
+def test_ragged_texts_raise_with_fix(collate: Collate | None):
+    """Without a collate function torch itself cannot stack the texts, and its error does not mention padding."""
+    message = r"client 0: inputs .* shapes \[\(2,\), \(3,\), \(5,\)\].*pad each example to a chosen length"
+    with pytest.raises(fp.DataError, match=message):
         training(collate, RAGGED)
 
 
-def test_the_fix_trains_and_changes_no_gradient():
-    run = training(to_a_length, RAGGED)
+def test_fixed_length_padding_keeps_gradients():
+    run = training(pad_to_fixed_length, RAGGED)
     assert len(list(run)) == 2
     assert not any("collate_fn" in text for text in run.warnings)
     inputs = run.population.examples.inputs
@@ -86,7 +86,7 @@ def test_the_fix_trains_and_changes_no_gradient():
     one = torch.ones(1, 1, dtype=torch.bool)
     for text, label in Texts(0, RAGGED):
         sums: list[Tensor] = []
-        for collate in (to_a_length, to_the_longest):
+        for collate in (pad_to_fixed_length, pad_to_longest):
             x, y = collate([(text, label)])
             given = map_tree(lambda t: (t.double() if t.is_floating_point() else t).unsqueeze(0), x)
             batch = Batch(torch.zeros(1).long(), given, y.unsqueeze(0), one)
@@ -94,7 +94,7 @@ def test_the_fix_trains_and_changes_no_gradient():
         torch.testing.assert_close(*sums, rtol=1e-9, atol=1e-12)
 
 
-def test_lengths_that_are_alike_need_no_padding():
-    same = training(to_the_longest, [4] * 6)
+def test_equal_lengths_train_without_padding():
+    same = training(pad_to_longest, [4] * 6)
     assert len(list(same)) == 2
     assert not any("collate_fn" in text for text in same.warnings)

@@ -33,7 +33,7 @@ KYMATIO = {
 }
 
 
-def test_coefficients_are_those_of_another_implementation() -> None:
+def test_scattering_matches_kymatio() -> None:
     found = scattering(waves()[None, None])[0]
     assert found.shape == (CHANNELS, 7, 7) == (81, 7, 7)
     for place, wanted in KYMATIO.items():
@@ -41,7 +41,7 @@ def test_coefficients_are_those_of_another_implementation() -> None:
     assert float(found[13, 3, 3]) == pytest.approx(0.1542072458957667, abs=1e-3)  # a large wavelet
 
 
-def test_the_inner_coefficients_are_convolutions_moduli_and_means() -> None:
+def test_scattering_matches_direct_convolution() -> None:
     """By direct convolution with wavelets sampled in space, far from the edges."""
 
     def bell(spread: float, angle: float, slant: float) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +66,7 @@ def test_the_inner_coefficients_are_convolutions_moduli_and_means() -> None:
         np.testing.assert_allclose(found[channel, 6:-6, 6:-6], wanted[6:-6, 6:-6], atol=3e-4)
 
 
-def test_a_shift_by_four_pixels_shifts_by_one_and_by_one_pixel_changes_little() -> None:
+def test_scattering_under_shifts() -> None:
     image = torch.zeros(1, 1, 48, 48, dtype=torch.float64)
     image[..., 16:32, 20:28] = 1
     still, far, near = (scattering(image.roll(shift, -1)) for shift in (0, 4, 1))
@@ -75,7 +75,7 @@ def test_a_shift_by_four_pixels_shifts_by_one_and_by_one_pixel_changes_little() 
     assert float((near - still).norm() / still.norm()) < 0.6 * float(of_images)
 
 
-def test_a_constant_image_has_its_mean_and_no_waves() -> None:
+def test_scattering_of_constant_image() -> None:
     found = scattering(torch.full((1, 2, 12, 9), 0.7))
     assert found.shape == (1, 162, 3, 3)
     for colour in found.split(81, 1):
@@ -83,19 +83,19 @@ def test_a_constant_image_has_its_mean_and_no_waves() -> None:
         assert float(colour[:, 1:].abs().max()) < 1e-6
 
 
-def test_it_moves_images_no_further_apart() -> None:
+def test_scattering_does_not_expand_distances() -> None:
     images = torch.rand(6, 1, 20, 20, generator=torch.Generator().manual_seed(0))
     apart, before = torch.pdist(scattering(images).flatten(1)), torch.pdist(images.flatten(1))
     assert bool((apart < before).all())
 
 
-def test_wavelets_are_the_first_layer() -> None:
+def test_wavelets_equal_first_scattering_layer() -> None:
     images = torch.rand(3, 2, 20, 13, generator=torch.Generator().manual_seed(0))
     for of_colour, layer in zip(scattering(images).split(81, 1), wavelets(images).split(16, 1), strict=True):
         torch.testing.assert_close(layer, of_colour[:, 1:17])
 
 
-def test_groups_are_of_three_channels_and_small_images_are_refused() -> None:
+def test_group_norm_by_three_channels_small_image_raises() -> None:
     found = apply(torch.rand(2, 1, 8, 8), ["scattering", "group_norm"])
     torch.testing.assert_close(found.reshape(2, 27, -1).mean(2), torch.zeros(2, 27), atol=1e-5, rtol=0)
     with pytest.raises(ConfigError, match="multiple of 3 channels, found 1"):

@@ -10,7 +10,7 @@ from fedpriv.data import load
 from fedpriv.errors import ConfigError
 
 
-def test_readings_are_of_one_point():
+def test_sensor_readings_follow_linear_model():
     split = load("sensors", n=400, readings=5, dim=3, seed=2)
     rows, values = (part.double().numpy() for part in split.train.tensors)
     tests, seen = (part.double().numpy() for part in split.test.tensors)
@@ -26,13 +26,13 @@ def test_readings_are_of_one_point():
     assert split.n_classes is None
 
 
-def test_they_depend_on_the_seed_only():
+def test_sensors_depend_on_seed_only():
     first, again, other = load("sensors"), load("sensors"), load("sensors", seed=1)
     assert torch.equal(first.train.tensors[1], again.train.tensors[1])
     assert not torch.equal(first.train.tensors[1], other.train.tensors[1])
 
 
 @pytest.mark.parametrize("name", ["n", "readings", "dim", "n_test"])
-def test_there_must_be_some(name: str):
+def test_sensors_zero_count_raises(name: str):
     with pytest.raises(ConfigError, match=rf"data\.{name} = 0: must be a whole number, at least 1"):
         load("sensors", **{name: 0})

@@ -44,7 +44,7 @@ def read(folder: Path, **options: Any):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_windows_by_hand(zipped: bool, tmp_path: Path):
+def test_shakespeare_windows_match_hand_encoding(zipped: bool, tmp_path: Path):
     split = read(write(tmp_path, PLAY, zipped))
     # HAM says AB AB \nA B\n AB \n-, of which the last sixth // 5 = 1 is for testing; OPH A\n
     x, y = split.train.tensors
@@ -56,14 +56,14 @@ def test_windows_by_hand(zipped: bool, tmp_path: Path):
     assert read(tmp_path, max_roles=1).train.tensors[1].shape == (5, 2)
 
 
-def test_a_character_is_in_one_example_and_moves_no_other(tmp_path: Path):
+def test_character_change_affects_one_window(tmp_path: Path):
     before = read(write(tmp_path, PLAY)).train.tensors
     after = read(write(tmp_path, PLAY.replace("ABAB", "AB?B"))).train.tensors
     for a, b in zip(before, after, strict=True):
         assert (a != b).any(1).nonzero()[:, 0].tolist() == [1]
 
 
-def test_every_character_has_a_token_and_none_is_measured(tmp_path: Path):
+def test_unknown_characters_have_fixed_tokens(tmp_path: Path):
     split = read(write(tmp_path, PLAY.replace("B", "é").replace("A", "~")))
     assert split.n_classes == 97
     assert set(split.train.tensors[1].flatten().tolist()) == {0, 1, 96}
@@ -78,7 +78,7 @@ def leaf(folder: Path, text: str, width: int = 4) -> Path:
     return folder
 
 
-def test_leafs_examples_are_taken_where_they_do_not_overlap(tmp_path: Path):
+def test_leaf_examples_become_disjoint_windows(tmp_path: Path):
     split = read(leaf(tmp_path, "abcdefghijklmn"), length=3)
     texts = ["".join(chr(token + 30) for token in row) for row in split.train.tensors[1].tolist()]
     assert texts == ["cde", "fgh", "ijk", "lmn"]
@@ -86,7 +86,7 @@ def test_leafs_examples_are_taken_where_they_do_not_overlap(tmp_path: Path):
         read(tmp_path, length=6)
 
 
-def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_shakespeare_unusable_files_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(DataError, match=r"has neither input\.txt nor train/"):
         read(tmp_path / "absent")
     with pytest.raises(DataError, match=r"has no speech: it needs speeches divided by blank lines"):
@@ -106,8 +106,8 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load("shakespeare")
 
 
-def test_the_loss_of_a_window_is_the_mean_over_its_targets():
-    """As torch's cross entropy of one window has it, which leaves out -100; a window without targets costs nothing."""
+def test_window_loss_is_mean_over_targets():
+    """Equals torch's cross entropy of one window, which ignores -100; a window without targets has loss 0."""
     outputs = torch.randn(3, 5, 4, dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([[0, 1, 2, 3], [4, -100, 0, -100], [-100] * 4])
     losses = example_losses(models.Loss(models.cross_entropy), outputs, targets)
@@ -130,7 +130,7 @@ class Fixed(nn.Module):
         return self.logits[None, :, None].expand(len(tokens), -1, tokens.shape[1])
 
 
-def test_accuracy_and_perplexity_count_characters():
+def test_accuracy_and_perplexity_per_character():
     """Of five targets three are token 1: perplexity 2^((3 + 4) / 5), however windows are padded."""
     targets = torch.tensor([[1, 1, 1, -100], [0, 2, -100, -100]])
     test = torch.utils.data.TensorDataset(torch.zeros(2, 4, dtype=torch.int64), targets)
@@ -141,7 +141,7 @@ def test_accuracy_and_perplexity_count_characters():
     assert metrics.get_direction("test_perplexity") == "lower"
 
 
-def test_windows_cannot_be_divided_by_class():
+def test_windows_by_label_partition_raises():
     with pytest.raises(ConfigError, match="an example has a sequence of classes"):
         partition("by_label", torch.zeros(4, 3, dtype=torch.int64), 2, torch.Generator())
 
@@ -157,7 +157,7 @@ rounds: 2
     return build(load_config(folder / "run.yaml", list(overrides)))
 
 
-def test_a_role_is_a_client_that_trains_an_lstm(tmp_path: Path):
+def test_shakespeare_roles_train_lstm(tmp_path: Path):
     write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 6}" for name in ("HAM", "OPH")))
     training = run(tmp_path)
     reports = list(training)
@@ -166,7 +166,7 @@ def test_a_role_is_a_client_that_trains_an_lstm(tmp_path: Path):
     assert 0 <= reports[-1].metrics["test_accuracy"] <= 1
 
 
-def test_a_wrong_model_for_windows_is_refused(tmp_path: Path):
+def test_wrong_model_for_windows_raises(tmp_path: Path):
     write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 6}" for name in ("HAM", "OPH")))
     with pytest.raises(ConfigError):
         run(tmp_path, "model=mnist_cnn")
@@ -179,7 +179,7 @@ MODELS = ["model={name: char_lstm, width: 3, hidden: 4}", "model={name: char_tra
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch, where vmap is tried first
 @pytest.mark.parametrize("model", MODELS)
-def test_ghost_clipping_of_windows_is_that_of_a_loop_over_them(model: str, tmp_path: Path):
+def test_window_ghost_clipping_matches_loop(model: str, tmp_path: Path):
     """A round's step of each model of text, against torch's own gradient of each window."""
     write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 3}" for name in ("HAM", "OPH")))
     other = run(tmp_path, model, "compute.backend=loop", "privacy={at: none}", "rounds=1", "seed=3")
@@ -191,7 +191,7 @@ def test_ghost_clipping_of_windows_is_that_of_a_loop_over_them(model: str, tmp_p
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ["char_lstm", "char_transformer"])
-def test_each_window_is_clipped_however_much_of_it_is_padding(name: str, tmp_path: Path):
+def test_padded_window_clipped_to_same_norm(name: str, tmp_path: Path):
     """The norms are those of a loop over windows, and a full window moves the sum as far as a short one."""
     split = read(write(tmp_path, "HAM:\n" + "to be or not " * 3 + "\n\nOPH:\nt"), length=7)
     x, y = split.train.tensors
@@ -214,8 +214,8 @@ def test_each_window_is_clipped_however_much_of_it_is_padding(name: str, tmp_pat
         assert float(ghost.clipped_sum(params, batch(one), clip)[0].norm()) == pytest.approx(0.05)
 
 
-def test_text_after_the_last_target_moves_nothing(tmp_path: Path):
-    """What stands in the inputs where a window is padded is seen by no target: models look back alone."""
+def test_input_after_last_target_ignored(tmp_path: Path):
+    """No target depends on the inputs of padded positions, because the models are causal."""
     write(tmp_path, "HAM:\n" + "to be or not " * 3)
     _, y = read(tmp_path, length=7).test.tensors
     padded = y == -100
@@ -231,8 +231,8 @@ def test_text_after_the_last_target_moves_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("unit", ["sample", "client"])
-def test_the_number_of_windows_of_a_role_is_said_to_be_public(unit: str, tmp_path: Path):
-    """Where windows begin follows from how much a role says: plan and statement say that sizes are public."""
+def test_window_counts_stated_public(unit: str, tmp_path: Path):
+    """The number of windows of a role depends on the length of its text, so plan and statement list sizes as public."""
     write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 6}" for name in ("HAM", "OPH")))
     run(tmp_path)
     settings = [f"privacy.unit={unit}", "privacy.trust=central"]
@@ -247,7 +247,7 @@ def test_the_number_of_windows_of_a_role_is_said_to_be_public(unit: str, tmp_pat
 
 
 @pytest.mark.data
-def test_the_real_plays(shared_data: Path):
+def test_real_shakespeare_loads(shared_data: Path):
     split = load("shakespeare", root=str(shared_data / "shakespeare"))
     assert len(split.train) + len(split.test) > 1_000_000 // 80
     assert "ROMEO" in split.writer_names.values()

@@ -24,7 +24,7 @@ def tensors(x, y):
     return TensorDataset(torch.tensor(x), torch.tensor(y))
 
 
-def test_good_examples_pass():
+def test_check_dataset_accepts_valid_examples():
     check_dataset(tensors([[0.0], [1.0]], [0, 1]), 2)
     check_dataset(Squares(4), 2)
     assert extract_labels(Squares(4)).tolist() == [0, 1, 0, 1]
@@ -32,7 +32,7 @@ def test_good_examples_pass():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_the_first_input_that_is_not_finite_is_named(bad):
+def test_nonfinite_input_raises_with_index(bad):
     with pytest.raises(DataError, match=r"train\[1\].*NaN or infinite"):
         check_dataset(tensors([[0.0, 0.0], [0.0, bad], [bad, 0.0]], [0, 0, 0]), 1, name="train")
     with pytest.raises(DataError, match=r"train\[2\].*NaN or infinite"):
@@ -40,14 +40,14 @@ def test_the_first_input_that_is_not_finite_is_named(bad):
 
 
 @pytest.mark.parametrize("label", [-1, 3, 62])
-def test_a_label_that_is_no_class_is_named(label):
+def test_invalid_label_raises_with_index(label):
     with pytest.raises(DataError, match=rf"test\[1\] has label {label}, not in \[0, 3\)"):
         check_dataset(tensors([[0.0], [0.0]], [0, label]), 3, name="test")
     with pytest.raises(DataError, match=rf"dataset\[2\] has label {label}"):
         check_dataset(Squares(3, label=lambda i: label if i == 2 else 0), 3)
 
 
-def test_unusable_datasets_are_refused():
+def test_unusable_dataset_raises():
     with pytest.raises(DataError, match="train is empty"):
         check_dataset(tensors([], []), 2, name="train")
     with pytest.raises(DataError, match="int64"):
@@ -60,7 +60,7 @@ def test_unusable_datasets_are_refused():
         check_dataset(Dataset(), 2)
 
 
-def test_a_split_checks_itself():
+def test_invalid_split_raises():
     good = tensors([[0.0], [1.0]], [0, 1])
     Split(good, good, 2, torch.tensor([7, 7]), "two points")
     with pytest.raises(DataError, match=r"test\[1\] has label 1"):
@@ -69,7 +69,7 @@ def test_a_split_checks_itself():
         Split(good, good, 2, torch.tensor([7, 7, 8]), "")
 
 
-def test_unit_norm_and_flat():
+def test_as_inputs_flat_and_unit_norm():
     images = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     images[3] = 0
     x = as_inputs(images, flat=True, transforms=["unit"])

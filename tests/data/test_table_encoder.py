@@ -40,13 +40,13 @@ def inputs(rows: Table, **rules: object) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("gap", GAPS)
-def test_what_is_missing_is_the_public_value(gap: str):
+def test_missing_value_replaced_by_public_value(gap: str):
     assert inputs(table((gap, "no", "ill")), missing={"age": 75}) == [[0.5, 1, 0, 1]]
     assert inputs(table(("25", gap, "ill")), missing={"smoker": "yes"}) == [[-0.5, 0, 1, 1]]
 
 
 @pytest.mark.parametrize("gap", GAPS)
-def test_an_indicator_says_where_something_is_missing(gap: str):
+def test_missing_indicator_marks_gaps(gap: str):
     rows = table((gap, "no", "ill"), ("25", gap, "ill"), ("25", "yes", "ill"))
     both = ["age", "smoker"]
     # age, no, yes, age missing, smoker missing, the constant
@@ -56,7 +56,7 @@ def test_an_indicator_says_where_something_is_missing(gap: str):
     assert filled == [[0.5, 1, 0, 1, 0, 1], [-0.5, 0, 1, 0, 1, 1], expected[2]]
 
 
-def test_a_listed_value_is_not_missing():
+def test_listed_category_not_missing():
     rows = table(("25", "NA", "ill"), ("25", "", "ill"))
     rules = {"categories": {"smoker": ["no", "NA"]}, "missing": {"smoker": "no"}, "indicators": ["smoker"]}
     assert inputs(rows, **rules) == [[-0.5, 0, 1, 0, 1], [-0.5, 1, 0, 1, 1]]
@@ -67,7 +67,7 @@ AGES = st.one_of(st.sampled_from(GAPS), st.integers(-50, 200).map(str))
 
 @settings(max_examples=50)
 @given(st.lists(AGES, min_size=1, max_size=6), AGES)
-def test_a_row_depends_on_no_other(others: list[str], age: str):
+def test_encoded_row_independent_of_others(others: list[str], age: str):
     rules = {"missing": {"age": 40}, "indicators": ["age"]}
     alone = inputs(table((age, "no", "ill")), **rules)
     together = inputs(table((age, "no", "ill"), *((other, "yes", "well") for other in others)), **rules)
@@ -85,7 +85,7 @@ def test_a_row_depends_on_no_other(others: list[str], age: str):
         (("1", "no", ""), {"missing": {"age": 4}}, "row 3: outcome = '' is none of well, ill: correct it"),
     ],
 )
-def test_what_has_no_rule_is_an_error(row: tuple[str, str, str], rules: dict[str, object], message: str):
+def test_missing_value_without_rule_raises(row: tuple[str, str, str], rules: dict[str, object], message: str):
     with pytest.raises(DataError) as caught:
         encoder(**rules).encoded(table(("1", "no", "ill"), row))
     assert message in str(caught.value)
@@ -104,7 +104,7 @@ def test_what_has_no_rule_is_an_error(row: tuple[str, str, str], rules: dict[str
         ({"indicators": ["age", "age"]}, "list each column once"),
     ],
 )
-def test_rules_that_cannot_be(changed: dict[str, object], message: str):
+def test_invalid_missing_rules_raise(changed: dict[str, object], message: str):
     with pytest.raises(ConfigError) as caught:
         encoder(**changed)
     assert message in str(caught.value)
@@ -132,7 +132,7 @@ rounds: 1
     return folder / "run.yaml"
 
 
-def test_rules_in_a_configuration(tmp_path: Path):
+def test_config_missing_rules_applied(tmp_path: Path):
     (tmp_path / "train.csv").write_text("age,smoker,outcome\n,no,ill\n25,,well\n")
     rules = configured(tmp_path, missing="{age: 75, smoker: 'yes'}", indicators="[age]")
     config = load_config(rules)
@@ -142,14 +142,14 @@ def test_rules_in_a_configuration(tmp_path: Path):
         load_config(configured(tmp_path, missing="{age: [1]}"))
 
 
-def test_rules_for_missing_values_are_part_of_a_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_rules_change_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     without = fingerprint(load_config(configured(Path())))
     assert fingerprint(load_config(configured(Path(), missing="{age: 4}"))) != without
     assert fingerprint(load_config(configured(Path(), indicators="[age]"))) != without
 
 
-def test_frames_are_encoded_as_files_are(tmp_path: Path):
+def test_data_frame_matches_csv_encoding(tmp_path: Path):
     pandas = pytest.importorskip("pandas")
     text = "age,smoker,visits,outcome\n25.5,no,1,ill\n,yes,2,well\n130,,,ill\n"
     (tmp_path / "t.csv").write_text(text)
@@ -167,7 +167,7 @@ def test_frames_are_encoded_as_files_are(tmp_path: Path):
     assert torch.equal(nullable.tensors[0], dataset.tensors[0])
 
 
-def test_frames_that_are_no_table():
+def test_invalid_data_frame_raises():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"age": [1.0, None], "smoker": ["no", "yes"], "outcome": ["ill", "well"]}, index=[7, 7])
     with pytest.raises(DataError, match="client 3, row 1: age = '' is not a number"):
@@ -180,7 +180,7 @@ def test_frames_that_are_no_table():
         encoder().dataset(frame.rename(columns={"smoker": "age"}))
 
 
-def test_a_frame_a_client_trains():
+def test_data_frame_per_client_trains():
     pandas = pytest.importorskip("pandas")
     ages = torch.rand(3, 20, generator=torch.Generator().manual_seed(1)).mul(100).tolist()
     frames = [pandas.DataFrame({"age": own, "ill": [age > 50 for age in own]}) for own in ages]
@@ -194,7 +194,7 @@ def test_a_frame_a_client_trains():
     assert result.test_accuracy > 0.9
 
 
-def test_centred_flags_add_up_to_zero_and_predict_the_same():
+def test_centered_flags_sum_zero_and_keep_rank():
     """A linear model with a constant has one more degree of freedom than columns: nothing is lost."""
     columns = {"ill": ["0", "1", "0"], "kind": ["a", "b", ""]}
     settings: dict[str, Any] = {"classes": [0, 1], "categories": {"kind": ["a", "b", "c"]}, "indicators": ["kind"]}

@@ -14,7 +14,7 @@ from fedpriv.data import load, partition
 from fedpriv.errors import ConfigError, DataError
 
 
-def test_adult(data_root: Path) -> None:
+def test_adult_matches_published_counts(data_root: Path) -> None:
     split = load("adult")
     (x, y), (x_test, y_test) = split.train.tensors, split.test.tensors
     assert (x.shape, x_test.shape) == ((30162, 39), (15060, 39))
@@ -32,7 +32,7 @@ def test_adult(data_root: Path) -> None:
     assert (x[:, -2] == 1).all()
 
 
-def test_adult_may_be_divided_by_a_public_column(data_root: Path) -> None:
+def test_adult_partition_by_occupation(data_root: Path) -> None:
     split = load("adult", owner="occupation")
     assert split.writers is not None
     assert split.test_writers is not None
@@ -45,15 +45,15 @@ def test_adult_may_be_divided_by_a_public_column(data_root: Path) -> None:
     assert [len(part) for part in parts] == [5428, 5485, 9057, 4505, 5687]
 
 
-def test_breast_cancer(data_root: Path) -> None:
+def test_breast_cancer_matches_published_counts(data_root: Path) -> None:
     x, y = load("breast_cancer", protocol="paper").train.tensors
     assert x.shape == (683, 10)
     assert int(y.sum()) == 239
     torch.testing.assert_close(x[:, :9].mean(0), torch.zeros(9, dtype=x.dtype))
 
 
-def test_breast_cancer_holds_patients_out(data_root: Path) -> None:
-    """By patient, not by row, and whatever the rows say."""
+def test_breast_cancer_split_by_patient(data_root: Path) -> None:
+    """The test set is drawn by patient, independently of the values of the rows."""
     split = load("breast_cancer")
     (x, y), (x_test, y_test) = split.train.tensors, split.test.tensors
     assert (len(y) + len(y_test), int(y.sum() + y_test.sum())) == (683, 239)
@@ -70,7 +70,7 @@ def test_breast_cancer_holds_patients_out(data_root: Path) -> None:
     assert not torch.equal(load("breast_cancer", seed=1).test.tensors[0], x_test)
 
 
-def test_scaling_looks_at_no_row() -> None:
+def test_breast_cancer_scaling_uses_public_ranges() -> None:
     """Public ranges: within [-1, 1] wherever the published extremes are, and one row does not move another."""
     split = load("breast_cancer", variant="diagnostic", bias=False)
     raw = torch.from_numpy(load_breast_cancer().data)
@@ -83,7 +83,7 @@ def test_scaling_looks_at_no_row() -> None:
     torch.testing.assert_close(radius.sort().values, raw[:, 0].sort().values)
 
 
-def test_diagnostic_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_breast_cancer_diagnostic_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDPRIV_DATA", raising=False)
     x, y = load("breast_cancer", variant="diagnostic", bias=False, protocol="paper").train.tensors
     assert x.shape == (569, 30)
@@ -92,7 +92,7 @@ def test_diagnostic_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
         load("breast_cancer")
 
 
-def test_monks_obey_their_rule(data_root: Path) -> None:
+def test_monks_labels_follow_rule(data_root: Path) -> None:
     parts = load("monks", protocol="paper").train.tensors, load("monks").train.tensors, load("monks").test.tensors
     assert [tuple(x.shape) for x, _ in parts] == [(556, 18), (346, 18), (86, 18)]
     for x, y in parts:
@@ -102,7 +102,7 @@ def test_monks_obey_their_rule(data_root: Path) -> None:
     assert len(held_out.unique(dim=0)) == 432  # the whole domain, no row of it twice
 
 
-def test_broken_tables_are_refused(tmp_path: Path) -> None:
+def test_broken_uci_table_raises(tmp_path: Path) -> None:
     (tmp_path / "breast-cancer-wisconsin.data").write_text("1,2,3\n")
     with pytest.raises(DataError, match="row 1 has 3 fields instead of 11"):
         load("breast_cancer", root=str(tmp_path))
@@ -170,14 +170,12 @@ def written(folder: Path, files: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_sound_copies_are_read(name: str, tmp_path: Path) -> None:
+def test_valid_uci_files_load(name: str, tmp_path: Path) -> None:
     assert load(name, root=written(tmp_path, SOUND[name])).n_classes == 2
 
 
 @pytest.mark.parametrize(("name", "file", "old", "new", "message"), DAMAGED)
-def test_unknown_categories_and_impossible_values_are_refused(
-    name: str, file: str, old: str, new: str, message: str, tmp_path: Path
-) -> None:
+def test_invalid_uci_value_raises(name: str, file: str, old: str, new: str, message: str, tmp_path: Path) -> None:
     assert old in SOUND[name][file]
     files = SOUND[name] | {file: SOUND[name][file].replace(old, new, 1)}
     with pytest.raises(DataError, match=message) as caught:
@@ -185,7 +183,7 @@ def test_unknown_categories_and_impossible_values_are_refused(
     assert len(str(caught.value)) < 500
 
 
-def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
+def test_truncated_uci_archive_raises(tmp_path: Path) -> None:
     whole = gzip.compress(SOUND["adult"]["adult.data"].encode() * 50)
     for damaged in (whole[:-9], whole[:40], whole[:20] + b"\xff\xff\xff" + whole[23:]):
         (tmp_path / "adult.data.gz").write_bytes(damaged)
@@ -193,7 +191,7 @@ def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
             load("adult", root=str(tmp_path))
 
 
-def test_stratified_clients_have_equal_class_shares() -> None:
+def test_stratified_partition_equal_class_shares() -> None:
     labels = torch.tensor([0] * 23 + [1] * 9)
     parts = partition("stratified", labels, 4, torch.Generator().manual_seed(0))
     assert sorted(torch.cat(parts).tolist()) == list(range(32))

@@ -26,10 +26,10 @@ assert datasets is torchvision.datasets and datasets.MNIST
 
 
 @pytest.mark.parametrize("before", [FRESH, AFTER_A_FAILURE], ids=["fresh", "after a failed import"])
-def test_datasets_can_be_imported_in_a_fresh_process(before):
+def test_torchvision_datasets_import_in_fresh_process(before):
     subprocess.run([sys.executable, "-c", before + IMPORT], check=True)
 
 
-def test_what_cannot_be_imported_is_explained():
+def test_torchvision_missing_part_raises():
     with pytest.raises(DataError, match=r"found torch \d.* and torchvision \d.*pip install"):
         import_torchvision("no_such_part")

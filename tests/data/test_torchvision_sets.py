@@ -48,7 +48,7 @@ def idx_set(folder: Path, prefixes: tuple[str, str], labels: list[int], zipped: 
     return pixels
 
 
-def test_cifar10_is_its_batches_in_order(tmp_path: Path):
+def test_cifar10_batches_load_in_order(tmp_path: Path):
     rows = cifar10(tmp_path)
     split = load("torchvision", dataset="cifar10", root=str(tmp_path))
     x, y = split.train.tensors
@@ -67,7 +67,7 @@ def test_cifar100_has_fine_labels(tmp_path: Path):
     assert split.train.tensors[1].tolist() == [5, 6, 7]
 
 
-def test_svhn_has_its_tenth_label_as_the_digit_zero(tmp_path: Path):
+def test_svhn_label_10_becomes_0(tmp_path: Path):
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 2), dtype=np.uint8)
     for name in ("train", "test"):
         scipy.io.savemat(tmp_path / f"{name}_32x32.mat", {"X": pixels, "y": np.array([[10], [3]], np.uint8)})
@@ -78,14 +78,14 @@ def test_svhn_has_its_tenth_label_as_the_digit_zero(tmp_path: Path):
 
 @pytest.mark.parametrize(("name", "folder"), [("fashion_mnist", "FashionMNIST"), ("kmnist", "KMNIST")])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_sets_in_the_format_of_mnist(name: str, folder: str, zipped: bool, tmp_path: Path):
+def test_mnist_format_sets_load(name: str, folder: str, zipped: bool, tmp_path: Path):
     pixels = idx_set(tmp_path / folder / "raw", ("train", "t10k"), [9, 0], zipped)
     x, y = load("torchvision", dataset=name, root=str(tmp_path)).train.tensors
     assert torch.equal(x[:, 0], torch.tensor(pixels) / 255)
     assert y.tolist() == [9, 0]
 
 
-def test_emnist_is_upright_and_letters_start_from_0(tmp_path: Path):
+def test_emnist_images_upright_and_labels_from_0(tmp_path: Path):
     pixels = idx_set(tmp_path / "EMNIST" / "raw", ("emnist-letters-train", "emnist-letters-test"), [1, 26])
     split = load("torchvision", dataset="emnist", emnist_split="letters", root=str(tmp_path))
     assert split.n_classes == 26
@@ -99,13 +99,13 @@ def test_emnist_is_upright_and_letters_start_from_0(tmp_path: Path):
         load("torchvision", dataset="kmnist", emnist_split="letters", root=str(tmp_path))
 
 
-def test_the_shared_folder_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_torchvision_root_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cifar10(tmp_path / "cifar10")
     monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
     assert len(load("torchvision", dataset="cifar10").train) == 10
 
 
-def test_missing_files_say_what_belongs_where(tmp_path: Path):
+def test_torchvision_missing_files_raise(tmp_path: Path):
     with pytest.raises(DataError) as caught:
         load("torchvision", dataset="cifar10", root=str(tmp_path))
     assert f"no cifar-10-batches-py/data_batch_1 in {tmp_path}" in str(caught.value)
@@ -118,8 +118,8 @@ def test_missing_files_say_what_belongs_where(tmp_path: Path):
         load("torchvision", dataset="cifar11", root=str(tmp_path))
 
 
-def test_a_download_that_fails_says_what_to_do_by_hand(tmp_path: Path):
-    """The folder is a file, so torchvision fails before it asks the network."""
+def test_failed_download_names_files_to_place(tmp_path: Path):
+    """The folder is a file, so torchvision fails before it uses the network."""
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError) as caught:
         load("torchvision", dataset="svhn", root=str(tmp_path / "file"), download=True)
@@ -132,7 +132,7 @@ class Command:
         return os.system, ("echo run > /dev/null",)
 
 
-def test_a_pickle_that_names_code_is_refused(tmp_path: Path):
+def test_cifar_pickle_with_code_raises(tmp_path: Path):
     cifar10(tmp_path)
     file = tmp_path / "cifar-10-batches-py" / "test_batch"
     file.write_bytes(pickle.dumps({"data": Command(), "labels": []}))
@@ -146,13 +146,13 @@ def test_a_pickle_that_names_code_is_refused(tmp_path: Path):
         load("torchvision", dataset="cifar10", root=str(tmp_path))
 
 
-def test_a_label_beyond_the_classes_is_refused(tmp_path: Path):
+def test_torchvision_label_out_of_range_raises(tmp_path: Path):
     idx_set(tmp_path / "KMNIST" / "raw", ("train", "t10k"), [10, 0])
     with pytest.raises(DataError, match=r"train\[0\] has label 10"):
         load("torchvision", dataset="kmnist", root=str(tmp_path))
 
 
-def test_a_run_is_planned_without_the_images():
+def test_plan_needs_no_image_files():
     """Sizes and shapes are published, so a plan needs no file."""
     run = Path(__file__).parents[2] / "configs" / "cifar10_scattering_sums.yaml"
     overrides = ["data.root=absent", "data.transforms=[]", "privacy.epsilon=null", "privacy.noise_multiplier=3"]

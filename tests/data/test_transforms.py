@@ -33,8 +33,8 @@ from fedpriv.errors import ConfigError
     names=st.lists(st.sampled_from(sorted({*TRANSFORMS} - {"patches", "products"})), max_size=4, unique=True),
     seed=st.integers(0, 99),
 )
-def test_each_image_is_mapped_on_its_own(names: list[str], seed: int) -> None:
-    """What makes a transform public: another image in the batch changes nothing."""
+def test_transforms_act_per_image(names: list[str], seed: int) -> None:
+    """A transform is public because another image in the batch changes nothing."""
     # float64: some, as size_norm behind bandpass, magnify the rounding of sums whose order depends on the batch
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     try:
@@ -52,11 +52,11 @@ def test_center_and_unit() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*TRANSFORMS} - {"patches"}))
-def test_a_blank_image_stays_blank(name: str) -> None:
+def test_blank_image_stays_blank(name: str) -> None:
     assert torch.equal(TRANSFORMS[name](torch.zeros(1, 24, 8, 8)).unique(), torch.zeros(1))
 
 
-def test_bandpass_keeps_a_low_wave_and_drops_brightness_and_a_high_one() -> None:
+def test_bandpass_keeps_low_frequencies_only() -> None:
     def wave(frequency: int) -> torch.Tensor:
         row = torch.cos(torch.pi * (torch.arange(28) + 0.5) * frequency / 28)
         return row.expand(28, 28)[None, None].clone()
@@ -69,7 +69,7 @@ def test_bandpass_keeps_a_low_wave_and_drops_brightness_and_a_high_one() -> None
 
 
 @pytest.mark.parametrize("eighths", range(8))
-def test_edges_tells_directions_apart(eighths: int) -> None:
+def test_edges_separates_directions(eighths: int) -> None:
     """A ramp of slope 1 has all of its gradient in its direction's plane, in every inner cell."""
     angle = eighths * math.pi / 8
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
@@ -82,7 +82,7 @@ def test_edges_tells_directions_apart(eighths: int) -> None:
     torch.testing.assert_close(found[1], found[0], atol=2e-3, rtol=0)  # downhill is the same line
 
 
-def test_edges_shares_between_neighbours_and_takes_the_root() -> None:
+def test_edges_interpolates_directions_and_takes_root() -> None:
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
     angle = 2.25 * math.pi / 8
     found = edges((4 * (x * math.cos(angle) + y * math.sin(angle)))[None, None])[0, :, 1, 1]
@@ -95,7 +95,7 @@ def test_edges_shares_between_neighbours_and_takes_the_root() -> None:
         edges(torch.zeros(1, 1, 3, 8))
 
 
-def test_contrast_keeps_how_directions_differ_and_the_root_of_how_much() -> None:
+def test_contrast_scales_by_root_of_deviation() -> None:
     v = torch.tensor([1.0, -1, 2, 0, 0, -2, 1, -1])  # mean 0, root mean square sqrt(1.5)
     image = torch.stack([v, 16 * v + 5])[:, :, None, None]
     wanted = v / 1.5**0.25
@@ -104,7 +104,7 @@ def test_contrast_keeps_how_directions_differ_and_the_root_of_how_much() -> None
     torch.testing.assert_close(contrast(torch.cat([shared, image[:1].expand(1, 8, 3, 3)], 1))[:, :8], 0 * shared)
 
 
-def test_contrast_is_of_channels_that_have_directions() -> None:
+def test_contrast_acts_on_directional_channels() -> None:
     found = scattering(torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
     by_colour = [contrast(colour[:, 1:]) for colour in found.split(81, 1)]
     torch.testing.assert_close(contrast(found), torch.cat(by_colour, 1))
@@ -112,7 +112,7 @@ def test_contrast_is_of_channels_that_have_directions() -> None:
         apply(torch.rand(2, 3, 8, 8), ["contrast"])
 
 
-def test_products_are_random_features_of_the_squared_inner_product() -> None:
+def test_products_approximate_squared_inner_product() -> None:
     images = unit(torch.randn(6, 2, 5, 5, generator=torch.Generator().manual_seed(0)))
     images[3:] = unit(images[3:] + 2 * images[:3])
     found, flat = products(images).flatten(1), images.flatten(1)
@@ -122,7 +122,7 @@ def test_products_are_random_features_of_the_squared_inner_product() -> None:
     torch.testing.assert_close(products(images[4:5]), products(images)[4:5])
 
 
-def test_deskew_is_the_shear_that_makes_the_image_upright() -> None:
+def test_deskew_matches_scipy_shear() -> None:
     """Against scipy, and: the mixed second moment of the result vanishes and the mass is in the middle."""
     stroke = torch.zeros(1, 1, 28, 28)
     for y in range(6, 22):
@@ -146,7 +146,7 @@ def test_deskew_is_the_shear_that_makes_the_image_upright() -> None:
     torch.testing.assert_close(upright.float(), torch.as_tensor(expected), atol=1e-4, rtol=0)
 
 
-def test_size_norm_brings_shapes_of_any_size_and_place_to_one() -> None:
+def test_size_norm_equalizes_size_and_position() -> None:
     """Ellipses become the same spread; one twice as tall as wide ends up with the square root of that ratio."""
     y = torch.arange(28.0)[:, None] - 13.5
     x = torch.arange(28.0)[None] - 13.5

@@ -1,4 +1,4 @@
-"""A process takes the share of cores that it is given, and no thread more than the work is worth."""
+"""A process uses its share of cores, and extra threads only for enough work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ({"cpu_max": "nonsense"}, 8),
     ],
 )
-def test_a_container_limits_the_cores(limit, contents: dict[str, str], expected: int) -> None:
+def test_usable_cores_within_container_limit(limit, contents: dict[str, str], expected: int) -> None:
     limit(**contents)
     assert cores.usable_cores() == expected
 
@@ -56,7 +56,7 @@ def restored_threads():
 
 
 @pytest.mark.usefixtures("restored_threads")
-def test_torch_gets_no_more_threads_than_the_container_has_cores(limit) -> None:
+def test_torch_threads_within_container_cores(limit) -> None:
     torch.set_num_threads(4)
     limit(cpu_max="300000 100000")
     fp.Compute().start()
@@ -74,7 +74,7 @@ def test_torch_gets_no_more_threads_than_the_container_has_cores(limit) -> None:
     [(20, None, 1), (20, 2, 2), (16_000, None, 2)],
     ids=["little", "insisted", "much"],
 )
-def test_a_linear_model_shares_only_much_work(
+def test_linear_model_threads_only_large_work(
     monkeypatch: pytest.MonkeyPatch, n_examples: int, insisted: int | None, expected: int
 ) -> None:
     seen = set[int]()
@@ -98,7 +98,7 @@ def test_a_linear_model_shares_only_much_work(
 
 
 @pytest.mark.usefixtures("restored_threads")
-def test_threads_are_back_after_an_error() -> None:
+def test_thread_count_restored_after_error() -> None:
     torch.set_num_threads(2)
     with pytest.raises(ValueError, match="broken"), threads.single_thread():
         assert torch.get_num_threads() == 1

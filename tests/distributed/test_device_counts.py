@@ -1,4 +1,4 @@
-"""What a round asks of a device: counted without one, so that it holds wherever tests run."""
+"""Device transfers and kernels of a round, counted without a device, so that the test runs everywhere."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = ("sample", "central")  # what the larger model is tried with whenever so
 
 
 def partly_awake(n: int) -> fp.Graph:
-    """A cycle of n nodes, of which some compute in a round."""
+    """A cycle of n nodes; some of them compute in a round."""
     return fp.Graph(nx.cycle_graph(n), activity=fp.RandomNodes(0.6))
 
 
@@ -106,7 +106,7 @@ def no_state_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     + [("sample", "softmax with bias"), ("sample", "mlp")],
 )
-def test_one_question_a_round(kind: str, model: str) -> None:
+def test_device_transfers_per_round_bounded(kind: str, model: str) -> None:
     each = 24 if "sampling" in KINDS[kind][1] else 4  # so many that batches are alike, and few enough for one piece
     few, many = (rounds_of(model, n, *KINDS[kind], each) for n in (6, 17))
     for counts in (*few, *many):
@@ -116,7 +116,7 @@ def test_one_question_a_round(kind: str, model: str) -> None:
 
 
 @pytest.mark.parametrize("kind", COHORTS)
-def test_a_part_of_the_clients(kind: str) -> None:
+def test_device_transfers_with_cohorts_bounded(kind: str) -> None:
     strategy, network = COHORTS[kind]
     for clients in (8, 17):
         of = network(clients)
@@ -127,8 +127,8 @@ def test_a_part_of_the_clients(kind: str) -> None:
 
 @pytest.mark.parametrize("batches", [pytest.param(1, marks=pytest.mark.slow), 5])
 @pytest.mark.parametrize("kind", ["sample", pytest.param("tracking", marks=pytest.mark.slow)])
-def test_an_evaluation_waits_once_for_each_answer_and_for_no_batch(kind: str, batches: int) -> None:
-    """The model's metrics are copied at once, and so are those of all nodes' own models."""
+def test_evaluation_synchronises_once_per_result(kind: str, batches: int) -> None:
+    """The metrics of the mean model are copied at once, and so are those of the models of all nodes."""
     test = TensorDataset(torch.randn(1000 * batches, 1, 28, 28), torch.arange(1000 * batches) % 10)
     strategy, settings = KINDS[kind]
     plain, evaluated = (rounds_of("cnn", 5, strategy, settings, test=data) for data in (None, test))
@@ -137,7 +137,7 @@ def test_an_evaluation_waits_once_for_each_answer_and_for_no_batch(kind: str, ba
     assert [counts.synchronisations for counts in extra] == [2 if kind == "tracking" else 1] * 2
 
 
-def test_nodes_are_evaluated_together() -> None:
+def test_node_evaluation_kernels_constant() -> None:
     test = TensorDataset(torch.randn(300, 1, 28, 28), torch.arange(300) % 10)
     few, many = (rounds_of("cnn", n, fp.gradient_tracking(), {}, test=test) for n in (5, 12))
     assert {counts.kernels for counts in few} == {counts.kernels for counts in many}

@@ -74,7 +74,7 @@ MODES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", MODES)
-def test_mode_set_after_training_was_built_changes_nothing(mode: str) -> None:
+def test_mode_set_after_setup_same_result(mode: str) -> None:
     expected = finish(make())
     training = make()
     with MODES[mode]():
@@ -85,7 +85,7 @@ def test_mode_set_after_training_was_built_changes_nothing(mode: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["autocast", "no gradients"])
-def test_mode_around_whole_run_changes_nothing(mode: str) -> None:
+def test_mode_around_run_same_result(mode: str) -> None:
     expected = finish(make())
     with MODES[mode]():
         found = finish(make())
@@ -93,7 +93,7 @@ def test_mode_around_whole_run_changes_nothing(mode: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_code_between_rounds_keeps_its_modes() -> None:
+def test_code_between_rounds_keeps_modes() -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         for _ in make():
             assert not torch.is_grad_enabled()
@@ -101,7 +101,7 @@ def test_code_between_rounds_keeps_its_modes() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_modes_are_restored_after_an_error(mode: str) -> None:
+def test_modes_restored_after_error(mode: str) -> None:
     def state() -> tuple[object, ...]:
         backend = torch.backends.mkldnn
         return (
@@ -120,7 +120,7 @@ def test_modes_are_restored_after_an_error(mode: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["autocast", "no gradients"])
-def test_fit_in_a_mode_trains(mode: str) -> None:
+def test_fit_inside_mode_trains(mode: str) -> None:
     loader = torch.utils.data.DataLoader(TensorDataset(X, Y), 8, shuffle=True)
     model = Padded()
     with MODES[mode]():

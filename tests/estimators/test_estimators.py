@@ -36,7 +36,7 @@ def failing(estimator) -> dict[str, str]:
 @parametrize_with_checks(
     [PrivateLogisticRegression(epsilon=1e4, data_norm=5.0, max_iter=20)], expected_failed_checks=failing
 )
-def test_scikit_learns_checks(estimator, check):
+def test_estimator_passes_sklearn_checks(estimator, check):
     check(estimator)
 
 
@@ -47,7 +47,7 @@ def blobs(n: int = 1500):
     return centres[y] + 0.5 * stream.normal(size=(n, 2)), np.array(["a", "b", "c"])[y]
 
 
-def test_it_learns_and_says_what_it_spent():
+def test_estimator_learns_and_reports_epsilon():
     x, y = blobs()
     model = PrivateLogisticRegression(epsilon=1.0, data_norm=4.0, random_state=0).fit(x, y)
     assert model.score(x, y) > 0.95
@@ -57,7 +57,7 @@ def test_it_learns_and_says_what_it_spent():
     assert cross_val_score(PrivateLogisticRegression(2.0, data_norm=4.0), x, y, cv=2).min() > 0.9
 
 
-def test_without_noise_to_speak_of_it_is_logistic_regression():
+def test_low_noise_estimator_matches_sklearn():
     """Plain multinomial regression with the same regulariser on the same scaled rows, bias column included."""
     x, y = blobs(300)
     lam = 0.05
@@ -69,7 +69,7 @@ def test_without_noise_to_speak_of_it_is_logistic_regression():
     np.testing.assert_allclose(ours.predict_proba(x), reference.predict_proba(rows), atol=2e-3)
 
 
-def test_a_secret_seed_by_default_and_repeats_with_a_given_one():
+def test_random_state_reproduces_fit():
     x, y = blobs(200)
 
     def fit(state):
@@ -79,8 +79,8 @@ def test_a_secret_seed_by_default_and_repeats_with_a_given_one():
     np.testing.assert_array_equal(fit(3), fit(3))
 
 
-def test_fits_that_differ_share_no_noise_though_they_share_a_seed():
-    """As folds of a cross-validation do, and points of a grid: a difference of two answers must keep its noise."""
+def test_different_fits_with_one_seed_share_no_noise():
+    """Folds of a cross-validation share a seed; the difference of two query results must keep its noise."""
     x, y = blobs(200)
     other = x.copy()
     other[7] *= -1
@@ -96,7 +96,7 @@ def test_fits_that_differ_share_no_noise_though_they_share_a_seed():
     assert abs(np.corrcoef(one.coef_.ravel(), twice.coef_.ravel())[0, 1]) < 0.99
 
 
-def test_errors_name_the_parameter():
+def test_estimator_errors_name_parameter():
     x, y = blobs(50)
     for options in ({"data_norm": 4.0}, {}, {"intervals": True}):
         with pytest.raises(ConfigError, match="epsilon"):
@@ -122,13 +122,13 @@ def test_errors_name_the_parameter():
         ("random_state", "secret"),
     ],
 )
-def test_settings_are_refused_under_their_own_names(field, value):
+def test_estimator_invalid_setting_raises(field, value):
     x, y = blobs(50)
     with pytest.raises(ConfigError, match=f"^{field} = "):
         PrivateLogisticRegression(data_norm=4.0, **{field: value}).fit(x, y)
 
 
-def test_no_weight_is_no_regulariser():
+def test_zero_lam_is_unregularized():
     x, y = blobs(50)
     none, little = (
         PrivateLogisticRegression(1e8, delta=0.5, data_norm=4.0, lam=lam, max_iter=9).fit(x, y).coef_
@@ -137,22 +137,24 @@ def test_no_weight_is_no_regulariser():
     np.testing.assert_allclose(none, little, rtol=1e-2)
 
 
-def test_the_bound_on_rows_is_that_of_columns_in_the_unit_interval_whatever_the_data():
+def test_default_data_norm_from_column_count():
     x, y = blobs(50)
     for scale in (0.01, 1.0, 100.0):
-        unsaid = PrivateLogisticRegression(1e10, delta=0.5, max_iter=3).fit(scale * x, y)
-        said = PrivateLogisticRegression(1e10, delta=0.5, data_norm=np.sqrt(x.shape[1]), max_iter=3).fit(scale * x, y)
-        np.testing.assert_allclose(unsaid.coef_, said.coef_, rtol=1e-2)
+        default = PrivateLogisticRegression(1e10, delta=0.5, max_iter=3).fit(scale * x, y)
+        explicit = PrivateLogisticRegression(1e10, delta=0.5, data_norm=np.sqrt(x.shape[1]), max_iter=3).fit(
+            scale * x, y
+        )
+        np.testing.assert_allclose(default.coef_, explicit.coef_, rtol=1e-2)
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, np.nan, np.inf])
-def test_a_bound_on_rows_that_is_none_is_refused(bound):
+def test_invalid_data_norm_raises(bound):
     x, y = blobs(50)
     with pytest.raises(ConfigError, match=r"data_norm.*from public knowledge"):
         PrivateLogisticRegression(epsilon=1.0, data_norm=bound).fit(x, y)
 
 
-def test_it_learns_from_an_ill_conditioned_table():
+def test_estimator_learns_ill_conditioned_table():
     """Short rows beside the constant, most of one class: fifty plain steps of 1 / L predict the larger class only."""
     stream = np.random.default_rng(0)
     x = stream.integers(2, size=(8000, 10)).astype(float)
@@ -163,7 +165,7 @@ def test_it_learns_from_an_ill_conditioned_table():
     assert model.score(x, y) > majority + 0.05
 
 
-def test_adult_with_mixed_columns_in_three_lines(data_root):
+def test_estimator_on_adult_mixed_columns(data_root):
     """Scales and categories are public, rows are sparse; 85 % is without privacy, 76 % the larger class."""
     (x, y), (x_test, y_test) = (adult(data_root / "adult" / name) for name in ("adult.data.gz", "adult.test.gz"))
     scale = FunctionTransformer(lambda v: np.clip(v.astype(float) / [100, 1.5e6, 16, 1e5, 5e3, 100], 0, 1))
@@ -185,7 +187,7 @@ def adult(path):
     return table[:, :14], np.array([label.rstrip(".") for label in table[:, 14]])
 
 
-def test_it_stands_in_a_pipeline():
+def test_estimator_in_pipeline():
     x, y = blobs(300)
     model = make_pipeline(FunctionTransformer(lambda v: v / 4), PrivateLogisticRegression(5.0, data_norm=1.0))
     assert model.fit(x, y).score(x, y) > 0.9
@@ -202,7 +204,7 @@ def unbalanced(n: int = 12000):
     return x[:n], y[:n], x[n:], y[n:]
 
 
-def test_the_defaults_learn_more_from_more_epsilon():
+def test_default_estimator_improves_with_epsilon():
     x, y, x_test, y_test = unbalanced()
     majority = 1 - y_test.mean()
     best = LogisticRegression(C=1e6, max_iter=2000).fit(x, y).score(x_test, y_test)
@@ -216,7 +218,7 @@ def test_the_defaults_learn_more_from_more_epsilon():
     assert score(np.inf) > majority + 0.9 * (best - majority)
 
 
-def test_the_defaults_read_digits():
+def test_default_estimator_on_digits():
     x, y = load_digits(return_X_y=True)
     scores = [PrivateLogisticRegression(e, random_state=0).fit(x[:1400] / 16, y[:1400]) for e in (1.0, 3.0)]
     one, three = (model.score(x[1400:] / 16, y[1400:]) for model in scores)
@@ -224,7 +226,7 @@ def test_the_defaults_read_digits():
     assert three > 0.76
 
 
-def test_the_number_of_steps_is_public():
+def test_number_of_steps_independent_of_data():
     x, y = blobs(300)
     other = np.roll(x, 1, axis=0) * 3
 
@@ -236,7 +238,7 @@ def test_the_number_of_steps_is_public():
     assert steps(x, max_iter=7) == 7
 
 
-def test_an_infinite_epsilon_is_a_baseline_that_says_so():
+def test_infinite_epsilon_reported_not_private():
     x, y = blobs(300)
     model = PrivateLogisticRegression(epsilon=np.inf).fit(x, y)
     assert model.score(x, y) > 0.97
@@ -246,7 +248,7 @@ def test_an_infinite_epsilon_is_a_baseline_that_says_so():
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csr_array, sparse.csc_array, sparse.coo_array])
-def test_sparse_rows_are_the_same_rows(kind):
+def test_sparse_and_dense_rows_agree(kind):
     x, y, x_test, _ = unbalanced(400)
     x[3] *= 100  # longer than the bound
     x[4] = 0
@@ -256,7 +258,7 @@ def test_sparse_rows_are_the_same_rows(kind):
     np.testing.assert_allclose(dense.predict_proba(x_test), thin.predict_proba(kind(x_test)), rtol=1e-9)
 
 
-def test_two_classes_are_logistic_regression_and_weights_are_scikit_learn_s():
+def test_weighted_two_class_fit_matches_sklearn():
     """On the same scaled rows and constant; a row's weight times its class's."""
     x, y, _, _ = unbalanced(600)
     weights, lam = np.random.default_rng(1).random(600), 0.01
@@ -270,7 +272,7 @@ def test_two_classes_are_logistic_regression_and_weights_are_scikit_learn_s():
 
 
 @pytest.mark.parametrize("labels", [2, 3])
-def test_a_row_moves_a_step_by_no_more_than_the_noise_is_for(labels):
+def test_step_sensitivity_bounded_by_clip(labels):
     """Its values, label and weight replaced by others, clipped or not; one step from 0 shows the mean gradient."""
     n, smoothness = 40, 1.0625 / (4 if labels == 2 else 2)
     stream = np.random.default_rng(0)
@@ -291,7 +293,7 @@ def test_a_row_moves_a_step_by_no_more_than_the_noise_is_for(labels):
 
 
 @pytest.mark.parametrize("weight", [1.01, -0.1, np.nan, np.inf])
-def test_a_weight_that_a_row_may_not_have_is_refused(weight):
+def test_invalid_sample_weight_raises(weight):
     x, y = blobs(50)
     weights = np.full(50, 0.5)
     weights[7] = weight
@@ -299,13 +301,13 @@ def test_a_weight_that_a_row_may_not_have_is_refused(weight):
         PrivateLogisticRegression(data_norm=4.0).fit(x, y, weights)
 
 
-def test_balanced_weights_are_refused_with_the_fix():
+def test_balanced_class_weight_raises_with_fix():
     x, y = blobs(50)
     with pytest.raises(ConfigError, match=r"count private labels; use public numbers"):
         PrivateLogisticRegression(data_norm=4.0, class_weight="balanced").fit(x, y)
 
 
-def test_a_column_of_text_is_answered_with_what_encodes_it():
+def test_text_column_suggests_public_encoder():
     table = pd.DataFrame({"age": [1.0, 2.0], "sex": ["f", "m"]})
     with pytest.raises(DataError, match=r"column sex is .*fedpriv\.PublicEncoder"):
         PrivateLogisticRegression(epsilon=1.0, classes=[0, 1]).fit(table, [0, 1])
@@ -314,7 +316,7 @@ def test_a_column_of_text_is_answered_with_what_encodes_it():
 @pytest.mark.parametrize(
     ("word", "write"), [("C", "write lam=0.01"), ("eps", "write epsilon=1"), ("solver", "leave it")]
 )
-def test_words_of_scikit_learn_are_answered(word: str, write: str):
+def test_sklearn_argument_suggests_replacement(word: str, write: str):
     with pytest.raises(ConfigError, match=write):
         PrivateLogisticRegression(**{word: 1})
 
@@ -335,8 +337,8 @@ def test_unscaled_columns_warn(intervals: bool):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_missing_values_show_public_encoder(value: float) -> None:
-    """scikit-learn's text advises an imputer, which computes its values from the data without noise."""
+def test_missing_values_suggest_public_encoder(value: float) -> None:
+    """The error of scikit-learn suggests an imputer, which computes its values from the data without noise."""
     rows = np.zeros((40, 2))
     labels = np.arange(40) % 2
     fitted = PrivateLogisticRegression(epsilon=1.0).fit(rows, labels)

@@ -26,7 +26,7 @@ def estimator(**options) -> PrivateLogisticRegression:
     return PrivateLogisticRegression(**{"epsilon": 1.0, "classes": [0, 1], "max_iter": 2, **options})
 
 
-def test_grid_search_named_in_spent():
+def test_grid_search_listed_as_not_covered():
     x, y = rows()
     search = GridSearchCV(estimator(), {"lam": [0.0, 0.1]}, cv=2)
     with pytest.warns(PromiseWarning, match=r"GridSearchCV fits several times.*spent_ contains one fit"):
@@ -51,7 +51,7 @@ def test_several_fits_warn(name: str, fit):
 
 
 @pytest.mark.parametrize("intervals", [False, True])
-def test_scaler_in_front_named_in_spent(intervals: bool):
+def test_scaler_listed_as_not_covered(intervals: bool):
     x, y = rows()
     model = estimator(epsilon=30.0, intervals=intervals)
     with pytest.warns(PromiseWarning, match=r"standardscaler \(StandardScaler\) learns from private rows"):
@@ -59,7 +59,7 @@ def test_scaler_in_front_named_in_spent(intervals: bool):
     assert model.spent_.not_covered == ("what standardscaler (StandardScaler) learned from the rows",)
 
 
-def test_public_pipeline_single_fit_silent():
+def test_public_pipeline_does_not_warn():
     x, y = rows()
     model = estimator()
     with warnings.catch_warnings():
@@ -68,7 +68,7 @@ def test_public_pipeline_single_fit_silent():
     assert model.spent_.not_covered == ()
 
 
-def test_search_without_privacy_silent():
+def test_non_private_search_does_not_warn():
     x, y = rows()
     with warnings.catch_warnings():
         warnings.simplefilter("error", PromiseWarning)

@@ -40,7 +40,7 @@ def coverage(epsilon: float, n: int, fits: int) -> tuple[np.ndarray, float]:
     return (np.abs(z) < 1.96).mean(0), float(np.square(z).mean())
 
 
-def test_intervals_cover_where_noise_is_larger_than_sampling():
+def test_intervals_cover_when_noise_dominates():
     covered, variance = coverage(epsilon=1.0, n=4000, fits=12)
     assert covered.min() >= 9 / 12
     assert 0.6 < variance < 1.6
@@ -48,13 +48,13 @@ def test_intervals_cover_where_noise_is_larger_than_sampling():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "n"), [(1.0, 4000), (1.0, 20000), (4.0, 2000)])
-def test_intervals_cover_as_often_as_they_say(epsilon: float, n: int):
+def test_intervals_coverage_matches_level(epsilon: float, n: int):
     covered, variance = coverage(epsilon, n, fits=200)
     assert covered.min() > 0.95 - 4 * np.sqrt(0.05 * 0.95 / 200)
     assert 0.8 < variance < 1.3
 
 
-def test_without_noise_the_estimate_and_its_errors_are_those_of_maximum_likelihood():
+def test_noiseless_intervals_match_maximum_likelihood():
     x, y = sample(4000, 0)
     model = fitted(4000, 0, np.inf)
     plain = LogisticRegression(C=np.inf, tol=1e-8).fit(x, y)
@@ -66,7 +66,7 @@ def test_without_noise_the_estimate_and_its_errors_are_those_of_maximum_likeliho
     np.testing.assert_allclose(np.sqrt(np.diag(model.covariance_)), np.sqrt(np.diag(covariance)), rtol=0.05)
 
 
-def test_noise_widens_intervals_and_all_answers_are_paid_for():
+def test_noise_widens_intervals_within_epsilon():
     wide, narrow = (fitted(4000, 0, epsilon) for epsilon in (1.0, 8.0))
     assert (np.diag(wide.covariance_) > 2 * np.diag(narrow.covariance_)).all()
     for model, epsilon in ((wide, 1.0), (narrow, 8.0)):
@@ -74,7 +74,7 @@ def test_noise_widens_intervals_and_all_answers_are_paid_for():
         assert model.spent_.accountant == "gaussian"
 
 
-def test_where_noise_hides_the_information_there_is_no_interval():
+def test_intervals_infinite_when_noise_dominates():
     x, y = sample(4000, 0)
     x[:, 1] *= 0.01  # nearly constant
     with pytest.warns(PromiseWarning, match="too large for intervals"):
@@ -84,7 +84,7 @@ def test_where_noise_hides_the_information_there_is_no_interval():
     assert all(row["low"] == -np.inf and row["odds_high"] == np.inf for row in rows)
 
 
-def test_the_table_has_names_odds_and_levels():
+def test_coefficients_table_names_odds_levels():
     x, y = sample(4000, 0)
     frame = pd.DataFrame(x, columns=["age", "dose"])
     model = PrivateLogisticRegression(8.0, intervals=True, classes=[0, 1], random_state=0).fit(frame, y)
@@ -97,7 +97,7 @@ def test_the_table_has_names_odds_and_levels():
     assert (wider["low"] < table["low"]).all()
 
 
-def test_coefficients_are_for_the_class_that_is_named_last():
+def test_coefficients_refer_to_last_class():
     """`classes=["well", "ill"]` means odds of being ill, though scikit-learn sorts "ill" before "well"."""
     x, y = sample(4000, 0)
     labels = np.where(y == 1, "ill", "well")
@@ -113,7 +113,7 @@ def test_coefficients_are_for_the_class_that_is_named_last():
         ill.coefficients(names=["age"])
 
 
-def test_what_intervals_cannot_do_is_refused():
+def test_intervals_unsupported_option_raises():
     x, y = sample(200, 0)
     for options, reason in (({"clip_norm": 0.4}, "biases"), ({"class_weight": {0: 1, 1: 2}}, "equal weight")):
         with pytest.raises(ConfigError, match=reason):
@@ -127,7 +127,7 @@ def test_what_intervals_cannot_do_is_refused():
         fitted(4000, 0, 8.0).coefficients(level=95)
 
 
-def test_fits_of_other_rows_share_no_noise():
+def test_interval_fits_of_other_rows_share_no_noise():
     """A fit of n rows and one of n - 1 rows with the same random_state: their difference must still have noise."""
     x, y = sample(4000, 0)
     models = [
@@ -137,8 +137,8 @@ def test_fits_of_other_rows_share_no_noise():
     assert np.abs(models[0].coef_ - models[1].coef_).max() > 0.01
 
 
-def test_hopeless_intervals_refused_before_fit():
-    """Whatever 300 rows are, the noise of epsilon 0.1 hides the intercept: nothing must be spent."""
+def test_hopeless_intervals_raise_before_fit():
+    """For any 300 rows the noise of epsilon 0.1 hides the intercept, so nothing must be spent."""
     with pytest.raises(ConfigError, match=r"epsilon.*at least \d+ rows.*plan_intervals"):
         fitted(300, 0, 0.1)
 
@@ -204,7 +204,7 @@ def test_unbalanced_columns_reach_maximum_likelihood(adult_world: World):
     assert (np.abs(found - adult_world.best(y)) < 0.05 * errors).all()
 
 
-def test_unbalanced_columns_covered(adult_world: World):
+def test_unbalanced_columns_intervals_cover(adult_world: World):
     z = adult_world.standardised(epsilon=8.0, fits=6)
     assert (np.abs(z) < 1.96).mean() >= 26 / 30
     assert np.square(z).mean() < 2
@@ -212,7 +212,7 @@ def test_unbalanced_columns_covered(adult_world: World):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [3.0, 8.0])
-def test_unbalanced_columns_covered_as_often_as_stated(adult_world: World, epsilon: float):
+def test_unbalanced_columns_coverage_matches_level(adult_world: World, epsilon: float):
     z = adult_world.standardised(epsilon, fits=200)
     assert (np.abs(z) < 1.96).mean(0).min() > 0.95 - 4 * np.sqrt(0.05 * 0.95 / 200)
     assert 0.8 < np.square(z).mean() < 1.3
@@ -240,7 +240,7 @@ def test_plan_intervals_matches_fit(adult_world: World):
     np.testing.assert_allclose([row["width"] for row in planned], 2 * 1.96 * errors, rtol=0.2)
 
 
-def test_plan_intervals_infinite_where_noise_hides(adult_world: World):
+def test_plan_intervals_infinite_when_noise_dominates(adult_world: World):
     """Four columns of 32 561 rows: none at epsilon 1, some at 2."""
     widths = [
         PrivateLogisticRegression(epsilon, data_norm=2.0).plan_intervals(adult_world.x, adult_world.drawn(0))[0][

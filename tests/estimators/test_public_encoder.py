@@ -29,15 +29,15 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame({"age": [50.0, None, 120.0], "smoker": ["no", "yes", None], "other": [1, 2, 3]})
 
 
-def test_rows_are_encoded_by_the_settings_alone():
+def test_public_encoder_matches_hand_encoding():
     encoder = PublicEncoder(**SETTINGS).fit(frame())
     assert [*encoder.get_feature_names_out()] == ["age", "smoker=no", "smoker=yes", "smoker=unknown", "age missing"]
     np.testing.assert_array_equal(encoder.transform(frame()), [[0, 1, 0, 0, 0], [0, 0, 1, 0, 1], [1, 0, 0, 1, 0]])
     assert encoder.data_norm_ == math.sqrt(3)
 
 
-def test_fit_looks_at_no_value():
-    """Fitted to other rows, or to rows that it could not encode, it is the same."""
+def test_public_encoder_fit_ignores_values():
+    """An encoder fitted to other rows, or to rows that it cannot encode, is identical."""
     nonsense = pd.DataFrame({"age": ["old", object()], "smoker": [3, "x"], "other": [0, 0]})
     first, second = PublicEncoder(**SETTINGS).fit(frame()), PublicEncoder(**SETTINGS).fit(nonsense)
     np.testing.assert_array_equal(first.transform(frame()), second.transform(frame()))
@@ -45,13 +45,13 @@ def test_fit_looks_at_no_value():
 
 
 @pytest.mark.parametrize("drop_first", [False, True])
-def test_no_row_is_longer_than_it_says(drop_first: bool):
+def test_public_encoder_rows_bounded_by_data_norm(drop_first: bool):
     encoder = PublicEncoder(**SETTINGS, drop_first=drop_first).fit(frame())
     assert np.linalg.norm(encoder.transform(frame()), axis=1).max() <= encoder.data_norm_
     assert len(encoder.get_feature_names_out()) == encoder.transform(frame()).shape[1] == (4 if drop_first else 5)
 
 
-def test_in_a_pipeline_with_a_private_estimator():
+def test_public_encoder_in_private_pipeline():
     stream = np.random.default_rng(0)
     age = stream.integers(20, 90, 4000)
     x = pd.DataFrame({"age": age, "smoker": stream.choice(["no", "yes"], 4000)})
@@ -62,7 +62,7 @@ def test_in_a_pipeline_with_a_private_estimator():
     assert clone(model).fit(x, y).score(x, y) > 0.7
 
 
-def test_what_it_cannot_encode_is_named():
+def test_public_encoder_invalid_rows_raise():
     encoder = PublicEncoder({"age": (0, 100)}).fit(frame())
     with pytest.raises(DataError, match="X, row 1: age = '' is not a number: if it is missing"):
         encoder.transform(frame())
@@ -86,14 +86,14 @@ LEAKS = {
 
 
 @pytest.mark.parametrize("name", LEAKS)
-def test_steps_that_learn_from_private_rows_are_named(name: str):
+def test_check_pipeline_learning_step_raises(name: str):
     pipeline, step = LEAKS[name]
     with pytest.raises(PrivacyError, match="would learn from private rows") as caught:
         check_pipeline(pipeline)
     assert step in str(caught.value) and "PublicEncoder" in str(caught.value)
 
 
-def test_steps_without_anything_to_fit_pass():
+def test_check_pipeline_accepts_stateless_steps():
     categories = [["a", "b"]]
     columns = make_column_transformer((OneHotEncoder(categories=categories), ["smoker"]), ("passthrough", ["age"]))
     check_pipeline(make_pipeline(columns, FunctionTransformer(np.log1p), Normalizer(), PrivateLogisticRegression()))

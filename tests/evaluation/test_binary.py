@@ -32,21 +32,21 @@ def answers(labels: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
 
 def expected(scores: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     chances, truth = torch.sigmoid(scores.double()).numpy(), targets.numpy()
-    said = chances >= 0.5
+    predicted = chances >= 0.5
     import_torchvision("transforms")  # torchmetrics imports it, and fails beside a torch for the processor alone
     import torchmetrics.functional.classification as other
 
     return {
         "auc": float(peer.roc_auc_score(truth, chances)),
-        "sensitivity": float(peer.recall_score(truth, said)),
-        "specificity": float(peer.recall_score(truth, said, pos_label=0)),
+        "sensitivity": float(peer.recall_score(truth, predicted)),
+        "specificity": float(peer.recall_score(truth, predicted, pos_label=0)),
         "brier": float(peer.brier_score_loss(truth, chances)),
         "calibration_error": float(other.binary_calibration_error(torch.tensor(chances), targets, n_bins=10)),
     }
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_values_are_those_of_other_libraries(name: str):
+def test_binary_metrics_match_sklearn_and_torchmetrics(name: str):
     scores, targets = answers()
     wanted = pytest.approx(expected(scores, targets)[name], abs=1e-6)
     metric = BINARY[name]()
@@ -57,20 +57,20 @@ def test_values_are_those_of_other_libraries(name: str):
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_several_labels_are_averaged(name: str):
+def test_binary_metrics_average_labels(name: str):
     scores, targets = answers(3)
     each = [BINARY[name]()(scores[:, label], targets[:, label]) for label in range(3)]
     assert BINARY[name]()(scores, targets) == pytest.approx(float(np.mean(each)))
 
 
-def test_a_threshold_moves_sensitivity_and_specificity():
+def test_threshold_trades_sensitivity_for_specificity():
     scores, targets = answers()
     low, high = (fedpriv.binary_metrics(threshold=value) for value in (0.2, 0.8))
     assert low["sensitivity"](scores, targets) > high["sensitivity"](scores, targets)
     assert low["specificity"](scores, targets) < high["specificity"](scores, targets)
 
 
-def test_what_has_no_meaning_is_nan():
+def test_undefined_binary_metric_is_nan():
     scores = torch.tensor([1.0, -1.0])
     ones = torch.ones(2, dtype=torch.long)
     assert math.isnan(fedpriv.Auc()(scores, ones)) and math.isnan(fedpriv.Specificity()(scores, ones))
@@ -82,12 +82,12 @@ def test_what_has_no_meaning_is_nan():
     ("outputs", "targets", "reason"),
     [(torch.randn(4, 3), torch.ones(4), "shape"), (torch.randn(4), torch.tensor([0, 1, 2, 1]), "neither 0 nor 1")],
 )
-def test_other_tasks_are_refused(outputs: torch.Tensor, targets: torch.Tensor, reason: str):
+def test_binary_metric_other_task_raises(outputs: torch.Tensor, targets: torch.Tensor, reason: str):
     with pytest.raises(ValueError, match=reason):
         fedpriv.Auc()(outputs, targets)
 
 
-def test_a_run_reports_them():
+def test_run_reports_binary_metrics():
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(300, 3, generator=draw)
     data = TensorDataset(x, (x[:, 0] > 0).float())
@@ -99,7 +99,7 @@ def test_a_run_reports_them():
     assert "test sensitivity" in str(result)
 
 
-def test_a_configuration_names_them(tmp_path: Path):
+def test_config_reports_binary_metrics(tmp_path: Path):
     lines = "".join(f"{age},{'ill' if age > 50 else 'well'}\n" for age in range(20, 90))
     for name in ("train", "test"):
         (tmp_path / f"{name}.csv").write_text("age,outcome\n" + lines.replace("20,", "21,"))
@@ -117,7 +117,7 @@ def test_a_configuration_names_them(tmp_path: Path):
     assert measured["test_auc"] == 1.0 and 0 <= measured["test_brier"] < 0.25 and measured["test_sens"] > 0.5
 
 
-def test_data_of_ten_classes_are_refused():
+def test_config_binary_metric_ten_classes_raises():
     with pytest.raises(ConfigError, match="two classes"):
         build(load_config(CONFIG, ["log.metrics={auc: auc}"]))
     with pytest.raises(ConfigError, match="choose one of rmse, mae, auc"):

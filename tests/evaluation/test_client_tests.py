@@ -61,7 +61,7 @@ def expected(models: list[nn.Module]) -> dict[str, float]:
     return {"min": low, "p10": p10, "median": median, "p90": p90, "max": high, "mean": each.mean()}
 
 
-def test_one_model_is_tested_on_each_clients_own_examples() -> None:
+def test_client_tests_of_one_model() -> None:
     run = training(test=data(30, 99))
     *_, last = run
     result = run.result()
@@ -73,7 +73,7 @@ def test_one_model_is_tested_on_each_clients_own_examples() -> None:
     assert result.test_accuracy != pytest.approx(wanted["mean"])
 
 
-def test_each_nodes_own_model_is_tested_on_its_own_examples() -> None:
+def test_client_tests_of_node_models() -> None:
     run = training(fp.decentralized_sgd(0.5), network=fp.Graph(nx.path_graph(N)))
     list(run)
     result, models = run.result(), list[nn.Module]()
@@ -83,7 +83,7 @@ def test_each_nodes_own_model_is_tested_on_its_own_examples() -> None:
     assert result.measures["client_test_accuracy"] == pytest.approx(expected(models))
 
 
-def test_without_test_data_all_of_them_are_the_test_data() -> None:
+def test_client_tests_joined_as_test_data() -> None:
     run = training()
     list(run)
     result, whole = run.result(), ConcatDataset(TESTS)
@@ -91,7 +91,7 @@ def test_without_test_data_all_of_them_are_the_test_data() -> None:
     assert result.test_accuracy == pytest.approx(sum(right) / len(whole))
 
 
-def test_a_client_without_one_is_left_out_and_they_change_no_run() -> None:
+def test_client_without_test_set_left_out() -> None:
     some = training(client_tests=[*TESTS[:2], None, None, None])
     list(some)
     found = some.result()
@@ -102,13 +102,13 @@ def test_a_client_without_one_is_left_out_and_they_change_no_run() -> None:
     assert torch.equal(found.params, bare.result().params)
 
 
-def test_a_run_can_end_when_the_worst_client_no_longer_gains() -> None:
+def test_stop_on_worst_client_accuracy() -> None:
     run = training(stop=fp.Stop("client_test_accuracy_min", 1, least=0.99, min_rounds=0), rounds=6)
     assert len(list(run)) == 2
     assert run.result().ended == "metric"
 
 
-def test_sets_that_cannot_be_are_refused() -> None:
+def test_invalid_client_tests_raise() -> None:
     with pytest.raises(fp.ConfigError, match="client_tests = 2: give one test set for each of the 5 clients"):
         training(client_tests=TESTS[:2])
     with pytest.raises(fp.ConfigError, match="no client has a test set"):
@@ -117,8 +117,8 @@ def test_sets_that_cannot_be_are_refused() -> None:
         training(client_tests=[*TESTS[:4], Subset(TESTS[0], [])])
 
 
-def test_a_clients_training_examples_are_no_test_set() -> None:
-    """Every metric would be an answer about them without noise."""
+def test_client_test_with_training_examples_raises() -> None:
+    """Every metric would be a query result about training examples without noise."""
     own = [data(20, i) for i in range(N)]
     theirs = Subset(own[2], [1, 2, 3])
     clients = fp.make_clients(nn.Linear(4, CLASSES), nn.CrossEntropyLoss(), own)
@@ -130,7 +130,7 @@ def test_a_clients_training_examples_are_no_test_set() -> None:
         fp.train(clients, fp.fedavg(1), fp.Privacy(epsilon=1), rounds=1, test=data(9, 99), client_tests=copies)
 
 
-def test_quantiles_lie_between_values() -> None:
+def test_spread_interpolates_quantiles() -> None:
     assert summarize_quantiles([0.0, 1.0]) == {"min": 0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1, "mean": 0.5}
     assert set(summarize_quantiles([0.25]).values()) == {0.25}
 
@@ -148,7 +148,7 @@ def writers(tmp_path: Path) -> Path:
     return folder
 
 
-def test_femnists_writers_are_tested_one_by_one(writers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_femnist_client_tests_by_writer(writers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     settings = [
         f"data={{name: femnist, root: '{writers}', flat: true, partition: {{kind: by_writer, n_clients: null}}}}",
@@ -187,7 +187,7 @@ def test_femnists_writers_are_tested_one_by_one(writers: Path, tmp_path: Path, m
     assert Run.read(folder).to_json()["client_test_accuracy"]["min"] == last["client_test_accuracy_min"]
 
 
-def test_data_that_do_not_say_whose_they_are_are_refused(tmp_path: Path) -> None:
+def test_client_tests_without_owners_raise(tmp_path: Path) -> None:
     command = [
         "train",
         str(Path(__file__).parents[1] / "run.yaml"),

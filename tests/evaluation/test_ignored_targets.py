@@ -55,7 +55,7 @@ def measured(loss: object, test: TensorDataset, model: nn.Module) -> dict[str, f
 
 @pytest.mark.parametrize("make", LOSSES)
 @pytest.mark.parametrize("ignored", [0, 255, -100])
-def test_ignored_tokens_do_not_count(make, ignored: int):
+def test_ignored_tokens_excluded_from_metrics(make, ignored: int):
     test, model = sequences(ignored), half_right()
     found = measured(make(ignored), test, model)
     tokens, targets = test.tensors
@@ -65,7 +65,7 @@ def test_ignored_tokens_do_not_count(make, ignored: int):
     assert found["test_perplexity"] == pytest.approx(plain.exp().item(), rel=1e-5)
 
 
-def test_ignored_classes_do_not_count():
+def test_ignored_classes_excluded_from_accuracy():
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     model = nn.Linear(3, CLASSES)
     y = model(x).argmax(1)
@@ -73,7 +73,7 @@ def test_ignored_classes_do_not_count():
     assert measured(nn.CrossEntropyLoss(ignore_index=255), TensorDataset(x, y), model)["test_accuracy"] == 1
 
 
-def test_own_loss_leaves_token_metrics_out():
+def test_custom_loss_omits_token_metrics():
     def of_examples(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(outputs, targets, ignore_index=0, reduction="none").mean(1)
 
@@ -87,7 +87,7 @@ def test_own_loss_leaves_token_metrics_out():
     assert "test_accuracy" not in columns and "test_perplexity" not in columns
 
 
-def test_failing_test_target_stops_before_release():
+def test_invalid_test_target_raises_before_release():
     """A target that no position of the clients has, behind the first of a sequence."""
     tokens, targets = sequences(-100).tensors
     targets = targets.clone()

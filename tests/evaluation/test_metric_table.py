@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
-from round_reports import report, shown
+from round_reports import report, terminal_output
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from typer.testing import CliRunner
@@ -53,7 +53,7 @@ def trained(new_row: None, tmp_path: Path) -> tuple[Path, str, str]:
     return folder, done.stderr, done.stdout
 
 
-def test_a_row_that_is_added_shows_everywhere(trained: tuple[Path, str, str]) -> None:
+def test_added_metric_shown_in_all_outputs(trained: tuple[Path, str, str]) -> None:
     folder, progress, printed = trained
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 < last[NAME] < 1
@@ -87,7 +87,7 @@ def test_a_row_that_is_added_shows_everywhere(trained: tuple[Path, str, str]) ->
     assert labels == ["test accuracy", "balanced accuracy", "nodes, worst to best"]
 
 
-def test_it_is_on_the_card_and_the_plot_of_a_result(new_row: None) -> None:
+def test_added_metric_shown_in_card_and_plot(new_row: None) -> None:
     training = build(load_config(Path(__file__).parents[1] / "run.yaml", SETTINGS))
     list(training)
     result = training.result()
@@ -96,7 +96,7 @@ def test_it_is_on_the_card_and_the_plot_of_a_result(new_row: None) -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["test accuracy", "balanced accuracy"]
 
 
-def test_a_run_that_goes_on_shows_it_before_its_end(trained: tuple[Path, str, str]) -> None:
+def test_added_metric_shown_for_unfinished_run(trained: tuple[Path, str, str]) -> None:
     folder = trained[0]
     (folder / "result.json").unlink()
     facts = Run.read(folder).to_json()
@@ -109,7 +109,7 @@ def test_a_run_that_goes_on_shows_it_before_its_end(trained: tuple[Path, str, st
     assert "metrics.jsonl" in done.output
 
 
-def test_sums_over_batches_are_the_metric_of_all() -> None:
+def test_metric_sums_independent_of_batches() -> None:
     """The mean over classes of the fraction that is found, whatever the batches."""
     generator = torch.Generator().manual_seed(0)
     outputs, targets = torch.randn(90, 4, generator=generator), torch.randint(3, (90,), generator=generator)
@@ -123,14 +123,14 @@ def test_sums_over_batches_are_the_metric_of_all() -> None:
     assert metrics.accuracy(outputs, targets, torch.nn.functional.cross_entropy, Task("other")) is None
 
 
-def test_no_name_stands_in_two_rows() -> None:
+def test_metric_names_unique() -> None:
     names = metrics.list_report_names()
     assert len({*names}) == len(names)
     assert math.isnan(compute_value(torch.zeros(2, 3))), "no example at all"
 
 
-def test_a_row_without_a_word_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metric_without_live_name_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = Metric("test_accuracy", metrics.accuracy, ".2%", "higher")
     monkeypatch.setattr(metrics, "TESTED", (metrics.TESTED[0], quiet))
-    assert "accuracy" not in shown(terminal=False)
+    assert "accuracy" not in terminal_output(terminal=False)
     assert report(2).metrics["test_accuracy"] > 0

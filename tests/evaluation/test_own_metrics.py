@@ -50,7 +50,7 @@ def macro_f1(outputs: Tensor, targets: Tensor) -> float:
     return sum(each) / CLASSES
 
 
-def test_a_function_and_an_object_of_torchmetrics_measure_all_test_examples() -> None:
+def test_custom_metric_function_matches_torchmetrics() -> None:
     import_torchvision("transforms")  # torchmetrics imports it, and fails beside a torch for the processor alone
     from torchmetrics.classification import MulticlassF1Score
 
@@ -68,12 +68,12 @@ def test_a_function_and_an_object_of_torchmetrics_measure_all_test_examples() ->
     assert f"test f1 {wanted:.4g}" in " ".join(f"{k} {v}" for k, v in result._tested().items())
 
 
-def test_metrics_change_no_run() -> None:
+def test_custom_metrics_keep_run() -> None:
     params = [(list(run), run.result().params)[1] for run in (training(), training(metrics={"f1": macro_f1}))]
     assert torch.equal(*params)
 
 
-def test_a_picture_has_a_panel_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_has_panel_for_custom_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     run = training(metrics={"f1": macro_f1})
     list(run)
     figure = run.result().plot()
@@ -92,18 +92,18 @@ BROKEN: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_no_metric_is_refused_before_the_first_answer(name: str) -> None:
+def test_invalid_metric_raises_before_query(name: str) -> None:
     given, match = BROKEN[name]
     with pytest.raises(fp.ConfigError, match=match):
         training(metrics=given)
 
 
-def test_without_test_data_there_is_nothing_to_measure() -> None:
+def test_metrics_without_test_data_raise() -> None:
     with pytest.raises(fp.ConfigError, match=r"metrics .* no test data"):
         training(metrics={"f1": macro_f1}, test=None)
 
 
-def test_a_command_shows_them_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_metric_shown_in_all_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_metrics.py").write_text(
         "def right(outputs, targets):\n    return (outputs.argmax(1) == targets).double().mean()\n"
     )
@@ -131,8 +131,8 @@ def test_a_command_shows_them_everywhere(tmp_path: Path, monkeypatch: pytest.Mon
 
     picture.draw(Run.read(folder), tmp_path / "picture.png")
     assert [axes.get_ylabel() for axes in drawn[0].axes] == ["test accuracy, %", "test right", "epsilon spent"]
-    told = CliRunner().invoke(app, ["show", str(folder)])
-    assert "test right" in told.stdout
+    output = CliRunner().invoke(app, ["show", str(folder)])
+    assert "test right" in output.stdout
     damaged = (folder / "metrics.jsonl").read_text().replace('"test_right": 0', '"test_right": "0"', 1)
     (folder / "metrics.jsonl").write_text(damaged)
     assert CliRunner().invoke(app, ["show", str(folder)]).exit_code == 2
@@ -159,7 +159,7 @@ STOPS: dict[str, tuple[fp.Stop, tuple[float, ...], int]] = {
 
 
 @pytest.mark.parametrize("name", STOPS)
-def test_a_run_ends_when_its_metric_no_longer_improves(name: str) -> None:
+def test_stop_ends_run_without_improvement(name: str) -> None:
     stop, values, rounds = STOPS[name]
     run = training(stop=stop, metrics={"m": rising(*values)})
     assert len(list(run)) == rounds
@@ -168,8 +168,8 @@ def test_a_run_ends_when_its_metric_no_longer_improves(name: str) -> None:
     assert result.ended == ("rounds" if rounds == 8 else "metric")
 
 
-def test_such_a_run_is_charged_for_its_whole_plan() -> None:
-    """When it stops depends on answers, so an epsilon of the rounds that were made would be too small."""
+def test_stopped_run_charges_whole_plan() -> None:
+    """The stopping time depends on query results, so the epsilon of the completed rounds would be too small."""
     run = training(stop=fp.Stop("m", 2, better="higher", min_rounds=0), metrics={"m": rising(1)})
     planned = run.plan.spent().epsilon
     reports = list(run)
@@ -185,7 +185,7 @@ def test_such_a_run_is_charged_for_its_whole_plan() -> None:
     assert whole.result().spent.epsilon == pytest.approx(planned)
 
 
-def test_the_count_goes_on_after_a_resume(tmp_path: Path) -> None:
+def test_stop_patience_continues_after_resume(tmp_path: Path) -> None:
     stop = fp.Stop("m", 3, better="higher", min_rounds=0)
     values = [5.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     first = training(stop=stop, metrics={"m": rising(*values)}, folder=tmp_path, checkpoint_every=1)
@@ -206,7 +206,7 @@ def test_the_count_goes_on_after_a_resume(tmp_path: Path) -> None:
     assert over.result().ended == "metric"
 
 
-def test_only_evaluations_count() -> None:
+def test_stop_counts_evaluations_only() -> None:
     stop = fp.Stop("m", 2, better="higher", min_rounds=0)
     assert len(list(training(stop=stop, metrics={"m": rising(1)}, evaluate_every=2))) == 6
 
@@ -224,19 +224,19 @@ REFUSED: dict[str, tuple[fp.Stop, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_stop_that_cannot_be_is_refused(name: str) -> None:
+def test_invalid_stop_raises(name: str) -> None:
     stop, options, match = REFUSED[name]
     with pytest.raises(fp.ConfigError, match=match):
         training(stop=stop, **options)
 
 
-def test_accuracy_and_loss_know_their_direction() -> None:
+def test_stop_direction_of_accuracy_and_loss() -> None:
     assert fp.Stop("accuracy").begin(["test_accuracy"]).sign == 1
     assert fp.Stop("loss").begin(["test_loss"]).sign == -1
     assert not EarlyStopping().after(1, {"test_loss": 1.0}).stops
 
 
-def test_yaml_ends_a_run_so(tmp_path: Path) -> None:
+def test_stop_from_yaml(tmp_path: Path) -> None:
     folder, stop = tmp_path / "run", "log.stop={metric: accuracy, patience: 1, least: 0.9, min_rounds: 0}"
     assert fingerprint(load_config(RUN, [stop])) == fingerprint(load_config(RUN))
     done = CliRunner().invoke(app, ["train", str(RUN), "--out", str(folder), stop])

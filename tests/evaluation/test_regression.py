@@ -44,7 +44,7 @@ def config(folder: Path, **changed: object) -> Path:
     return path
 
 
-def test_least_squares_without_noise(tmp_path: Path):
+def test_noiseless_regression_matches_least_squares(tmp_path: Path):
     training = build(load_config(config(tmp_path)))
     for _ in training:
         pass
@@ -59,7 +59,7 @@ def test_least_squares_without_noise(tmp_path: Path):
     assert "test RMSE" in str(result)
 
 
-def test_errors_are_in_the_units_of_the_target(tmp_path: Path):
+def test_regression_errors_in_target_units(tmp_path: Path):
     path = config(tmp_path, log={"metrics": {"rmse": "rmse", "off_by": "mae"}}, rounds=3)
     training = build(load_config(path))
     for report in training:
@@ -74,7 +74,7 @@ def test_errors_are_in_the_units_of_the_target(tmp_path: Path):
     assert result.measures["test_off_by"] == pytest.approx(np.abs(days - stays).mean(), rel=1e-5)
 
 
-def test_errors_of_numbers_are_for_numbers(tmp_path: Path):
+def test_regression_metric_on_classes_raises(tmp_path: Path):
     path = config(tmp_path, log={"metrics": {"rmse": "rmse"}})
     settings = yaml.safe_load(path.read_text())
     settings["data"] = {"name": "digits", "flat": True, "partition": {"kind": "iid", "n_clients": 3}}
@@ -83,7 +83,7 @@ def test_errors_of_numbers_are_for_numbers(tmp_path: Path):
         build(load_config(path))
 
 
-def test_an_error_beyond_all_numbers_is_none():
+def test_rmse_of_infinite_output_is_nan():
     outputs, targets = torch.tensor([[1.0], [3.0]]), torch.tensor([0.0, 0.0])
     assert Rmse(10)(outputs, targets).item() == pytest.approx(10 * 5**0.5)
     assert Mae(10)(outputs, targets).item() == 20
@@ -92,7 +92,7 @@ def test_an_error_beyond_all_numbers_is_none():
         Rmse()(torch.zeros(2, 2), targets)
 
 
-def test_a_plan_needs_no_classes(tmp_path: Path):
+def test_forecast_for_regression(tmp_path: Path):
     assert forecast(load_config(config(tmp_path, privacy={"epsilon": 3})), timed=True).seconds_per_round > 0
 
 
@@ -104,14 +104,14 @@ def test_a_plan_needs_no_classes(tmp_path: Path):
         ({"loss": "hinge"}, "loss = 'hinge': is for classes, but the targets are numbers: use mse"),
     ],
 )
-def test_what_is_for_classes_is_refused(tmp_path: Path, changed: dict[str, object], message: str):
+def test_classification_setting_for_regression_raises(tmp_path: Path, changed: dict[str, object], message: str):
     with pytest.raises(ConfigError) as caught:
         build(load_config(config(tmp_path, **changed)))
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["stratified", "by_label", "dirichlet"])
-def test_there_are_no_classes_to_divide_by(tmp_path: Path, kind: str):
+def test_class_partition_for_regression_raises(tmp_path: Path, kind: str):
     path = config(tmp_path)
     settings = yaml.safe_load(path.read_text())
     settings["data"]["partition"]["kind"] = kind
@@ -120,7 +120,7 @@ def test_there_are_no_classes_to_divide_by(tmp_path: Path, kind: str):
         build(load_config(path))
 
 
-def test_a_label_without_classes_needs_a_range(tmp_path: Path):
+def test_numeric_label_without_range_raises(tmp_path: Path):
     path = config(tmp_path)
     settings = yaml.safe_load(path.read_text())
     del settings["data"]["numbers"]["stay"]
@@ -137,7 +137,7 @@ def test_a_label_without_classes_needs_a_range(tmp_path: Path):
         (torch.zeros(2, 1), "use float"),
     ],
 )
-def test_targets_must_be_finite_numbers(targets: torch.Tensor, message: str):
+def test_invalid_regression_targets_raise(targets: torch.Tensor, message: str):
     examples = torch.utils.data.TensorDataset(torch.zeros(2, 3), targets)
     with pytest.raises(DataError, match=message):
         Split(examples, examples, None, None, "two rows")

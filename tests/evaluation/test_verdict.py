@@ -24,21 +24,21 @@ def clients(at_most: float) -> list[fp.Client]:
     return fp.make_clients(nn.Linear(4, 3), nn.CrossEntropyLoss(), data, problem)
 
 
-def test_an_exact_run_says_that_constraints_hold_and_what_that_costs() -> None:
+def test_exact_run_reports_constraints_hold() -> None:
     result = fp.train(clients(0.9), fp.proximal_al(), fp.Privacy(at="none"), rounds=40)
     assert "constraints hold: largest violation" in str(result)
     assert f"largest multiplier {torch.tensor(result.measures['multipliers']).abs().max():.3g}" in str(result)
     assert "constraints hold" in result._repr_html_()
 
 
-def test_a_run_that_breaks_them_says_so() -> None:
+def test_exact_run_reports_violated_constraints() -> None:
     result = fp.train(clients(1e-3), fp.proximal_al(), fp.Privacy(at="none"), rounds=3)
     assert result.measures["constraints"] == "violated"
     assert "constraints are violated: largest violation" in str(result)
 
 
 @pytest.mark.parametrize(("at_most", "verdict"), [(2.9, "hold"), (0.02, "violated")])
-def test_a_private_run_says_what_noise_lets_one_see(at_most: float, verdict: str) -> None:
+def test_private_run_verdict_depends_on_noise(at_most: float, verdict: str) -> None:
     statistics = fp.Statistics(bound=3.0, public_counts=True)
     privacy = fp.Privacy(noise_multiplier=1e-3, statistics=statistics)
     result = fp.train(clients(at_most), fp.private_al(beta=0.01), privacy, rounds=4, seed=0, secret_seed=0)
@@ -49,8 +49,8 @@ def test_a_private_run_says_what_noise_lets_one_see(at_most: float, verdict: str
     assert "unclear because of noise whether constraints hold" in str(unclear)
 
 
-def test_rounds_are_said_once() -> None:
-    """And a strategy that was told another number is refused, as before."""
+def test_strategy_rounds_default_to_run() -> None:
+    """A strategy with another number of rounds still raises."""
     privacy = fp.Privacy(noise_multiplier=1.0, statistics=fp.Statistics(public_counts=True))
     runs = [
         fp.train(clients(1.0), strategy, privacy, rounds=4, seed=0, secret_seed=0)
@@ -62,7 +62,7 @@ def test_rounds_are_said_once() -> None:
         fp.train(clients(1.0), fp.private_al(3), privacy, rounds=4)
 
 
-def test_the_command_line_and_tensorboard_say_it(tmp_path: Path) -> None:
+def test_cli_and_tensorboard_report_constraints(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(
         "data: {name: digits, partition: {kind: iid, n_clients: 3}}\nmodel: softmax\nloss: cross_entropy\n"
@@ -80,5 +80,5 @@ def test_the_command_line_and_tensorboard_say_it(tmp_path: Path) -> None:
     assert "largest multiplier" in texts[0]
 
 
-def test_a_run_without_constraints_says_nothing_of_them() -> None:
+def test_no_constraints_no_verdict() -> None:
     assert format_constraint_verdict({"test_accuracy": 0.9}) == ""

@@ -1,4 +1,4 @@
-"""Runs in processes of their own, as users start them."""
+"""Runs in separate processes, started as users start them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faulty_disk import Files, Full, Moment, Recorder, restore
+from faulty_disk import CrashPoint, Files, FullDisk, RecordingDisk, restore
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
@@ -73,7 +73,7 @@ def records(ledger: bytes) -> int:
     return max(ledger.count(b"\n") - 1, 0)
 
 
-class World:
+class UninterruptedRun:
     """One strategy's unbroken run, with every moment of it."""
 
     def __init__(self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ class World:
         self.moments, self.operations = self.recorded(whole, lambda: start(whole, name))
         self.wanted, self.releases, self.epsilon = contents(whole), releases(whole), epsilon(whole)
 
-    def recorded(self, folder: Path, go) -> tuple[list[Moment], list[str]]:
+    def recorded(self, folder: Path, go) -> tuple[list[CrashPoint], list[str]]:
         """Let a run go to its end, and return what it was at every moment."""
-        recorder = Recorder(folder)
+        recorder = RecordingDisk(folder)
         with self._monkeypatch.context() as patched:
             patched.setattr(files, "disk", recorder)
             code, said = go()
@@ -100,7 +100,7 @@ class World:
         self._seen.add(key)
         return new
 
-    def goes_on(self, found: Files, at: str) -> None:
+    def check_resume(self, found: Files, at: str) -> None:
         """One command resumes from these files, and keeps the promises of the plan."""
         folder = self._folder / "broken"
         restore(folder, found)
@@ -130,71 +130,73 @@ class World:
 
 
 @pytest.fixture(autouse=True)
-def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take three quarters of the time, and is not compared; only its file operations are of interest."""
     monkeypatch.setattr("fedpriv.reports.picture.draw", lambda run, path: files.write_whole(path, b"a picture"))
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, request.param, monkeypatch)
+def uninterrupted(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UninterruptedRun:
+    return UninterruptedRun(tmp_path, request.param, monkeypatch)
 
 
 first, *others = STRATEGIES
 every_strategy = pytest.mark.parametrize(
-    "world", [first, *(pytest.param(name, marks=pytest.mark.slow) for name in others)], indirect=True
+    "uninterrupted", [first, *(pytest.param(name, marks=pytest.mark.slow) for name in others)], indirect=True
 )
 
 
 @every_strategy
-def test_killed_at_any_operation(world: World) -> None:
-    assert len(world.operations) > 40
-    for moment in world.moments:
+def test_run_killed_at_each_operation_resumes(uninterrupted: UninterruptedRun) -> None:
+    assert len(uninterrupted.operations) > 40
+    for moment in uninterrupted.moments:
         assert records(moment.killed.get("ledger.jsonl", b"")) >= moment.told
-        if world.is_new(moment.killed):
-            world.goes_on(moment.killed, f"killed {moment.at}")
+        if uninterrupted.is_new(moment.killed):
+            uninterrupted.check_resume(moment.killed, f"killed {moment.at}")
 
 
 @pytest.mark.slow
 @every_strategy
-def test_cut_off_from_power_at_any_operation(world: World) -> None:
-    for moment in world.moments:
+def test_power_cut_at_each_operation_resumes(uninterrupted: UninterruptedRun) -> None:
+    for moment in uninterrupted.moments:
         for way, found in enumerate(moment.power_cuts):
             kept = records(found.get("ledger.jsonl", b""))
             assert kept >= moment.told, f"forgotten: {kept} of {moment.told} releases, way {way}, {moment.at}"
-            if world.is_new(found):
-                world.goes_on(found, f"power cut in way {way} {moment.at}")
+            if uninterrupted.is_new(found):
+                uninterrupted.check_resume(found, f"power cut in way {way} {moment.at}")
 
 
 @pytest.mark.slow
 @every_strategy
-def test_out_of_disk_at_any_operation(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = next(i for i, operation in enumerate(world.operations) if "report.png" in operation)
+def test_full_disk_at_each_operation_resumes(
+    uninterrupted: UninterruptedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = next(i for i, operation in enumerate(uninterrupted.operations) if "report.png" in operation)
     for last in range(picture):
         folder = tmp_path / "full"
         with monkeypatch.context() as patched:
-            patched.setattr(files, "disk", Full(last))
-            code, said = start(folder, world.name)
-        assert code == 2, world.operations[last]
+            patched.setattr(files, "disk", FullDisk(last))
+            code, said = start(folder, uninterrupted.name)
+        assert code == 2, uninterrupted.operations[last]
         assert said.count("error: ") == 1 and "No space left on device" in said, said
         found = {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
         assert not [name for name in found if name.startswith(".")], "nothing is left beside"
         if folder.exists():
             shutil.rmtree(folder)
-        if world.is_new(found):
-            world.goes_on(found, f"disk full at {world.operations[last]}")
+        if uninterrupted.is_new(found):
+            uninterrupted.check_resume(found, f"disk full at {uninterrupted.operations[last]}")
 
 
-@pytest.mark.parametrize("world", [pytest.param("iadmm_prox", marks=pytest.mark.slow)], indirect=True)
-def test_killed_at_any_operation_of_a_resume(world: World, tmp_path: Path) -> None:
-    """Whoever comes back may be killed again."""
+@pytest.mark.parametrize("uninterrupted", [pytest.param("iadmm_prox", marks=pytest.mark.slow)], indirect=True)
+def test_resume_killed_at_each_operation_resumes(uninterrupted: UninterruptedRun, tmp_path: Path) -> None:
+    """The resumed run is killed too."""
     places = ["before open .ledger.jsonl.new", "before write .checkpoint.pt.new", "half of write metrics.jsonl"]
-    moments = [next(moment for moment in world.moments if moment.at == place) for place in places]
+    moments = [next(moment for moment in uninterrupted.moments if moment.at == place) for place in places]
     folder = tmp_path / "again"
     for first in moments:
         restore(folder, first.killed)
-        for moment in world.recorded(folder, lambda: fedpriv("resume", str(folder)))[0]:
+        for moment in uninterrupted.recorded(folder, lambda: fedpriv("resume", str(folder)))[0]:
             for found in (moment.killed, *moment.power_cuts):
-                if world.is_new(found):
-                    world.goes_on(found, f"killed {first.at}, and on resume {moment.at}")
+                if uninterrupted.is_new(found):
+                    uninterrupted.check_resume(found, f"killed {first.at}, and on resume {moment.at}")
         shutil.rmtree(folder)

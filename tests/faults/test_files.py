@@ -1,4 +1,4 @@
-"""What a run asks of its disk reaches the operating system: content before names, names before anybody is told."""
+"""Syncs and renames reach the operating system in order: content before names, names before reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedpriv.storage.folder import RunFolder
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def disk_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Every fsync and rename that reaches the system, with the number of the file or folder."""
     calls: list[tuple[str, int]] = []
     fsync, rename = os.fsync, os.replace
@@ -40,59 +40,59 @@ def number(path: Path) -> int:
     return path.stat().st_ino
 
 
-def test_a_whole_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+def test_write_whole_syncs_before_rename(tmp_path: Path, disk_calls: list[tuple[str, int]]) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"an older and longer one")
     files.write_whole(path, b"content")
-    assert asked == [("sync", number(path)), ("rename", number(path)), ("sync", number(tmp_path))]
+    assert disk_calls == [("sync", number(path)), ("rename", number(path)), ("sync", number(tmp_path))]
     assert path.read_bytes() == b"content"
     assert [one.name for one in tmp_path.iterdir()] == ["x"]
 
 
-def test_the_name_of_a_new_folder_is_on_the_disk(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
-    """Otherwise a power cut could take a run's folder, with a ledger whose every line was synced."""
+def test_new_folder_name_synced(tmp_path: Path, disk_calls: list[tuple[str, int]]) -> None:
+    """Otherwise a power cut could lose the folder of a run, with a ledger whose lines were all synced."""
     with RunFolder(tmp_path / "runs" / "one"):
-        assert asked == [("sync", number(tmp_path)), ("sync", number(tmp_path / "runs"))]
+        assert disk_calls == [("sync", number(tmp_path)), ("sync", number(tmp_path / "runs"))]
         assert (tmp_path / "runs" / "one").stat().st_mode & 0o777 == 0o700
 
 
-def test_lines_and_the_name_of_their_file_are_synced_once(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+def test_appender_syncs_lines_and_name_once(tmp_path: Path, disk_calls: list[tuple[str, int]]) -> None:
     path = tmp_path / "lines"
     grows = files.Appender(path)
     grows.append(b"one\n")
     grows.append(b"two\n")
-    assert asked == []  # the run says when
+    assert disk_calls == []  # the run says when
     grows.sync()
-    assert asked == [("sync", number(path)), ("sync", number(tmp_path))]
+    assert disk_calls == [("sync", number(path)), ("sync", number(tmp_path))]
     grows.sync()
-    assert len(asked) == 2
+    assert len(disk_calls) == 2
     grows.append(b"three\n")
     grows.sync()
-    assert asked[2:] == [("sync", number(path))]
+    assert disk_calls[2:] == [("sync", number(path))]
     assert path.read_bytes() == b"one\ntwo\nthree\n"
 
 
-def test_a_torn_end_is_cut_on_the_disk_too(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+def test_torn_line_truncated_and_synced(tmp_path: Path, disk_calls: list[tuple[str, int]]) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"one\ntor")
     grows = files.Appender(path, keep=4)
-    assert ("sync", number(path)) in asked
+    assert ("sync", number(path)) in disk_calls
     grows.append(b"two\n")
     assert path.read_bytes() == b"one\ntwo\n"
-    asked.clear()
+    disk_calls.clear()
     files.Appender(path, keep=8)
-    assert asked == []  # nothing to cut
+    assert disk_calls == []  # nothing to cut
 
 
-def test_a_write_that_takes_a_part_goes_on_with_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_write_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
     files.write_whole(tmp_path / "x", b"more than three bytes")
     assert (tmp_path / "x").read_bytes() == b"more than three bytes"
 
 
-def test_a_failed_sync_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may have thrown the pages away: a second fsync would succeed without them."""
+def test_failed_sync_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may have discarded the pages: a second fsync would succeed without them."""
     grows = files.Appender(tmp_path / "lines")
     grows.append(b"one\n")
 
@@ -108,7 +108,7 @@ def test_a_failed_sync_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.Mo
             again()
 
 
-def test_a_failed_line_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_append_leaves_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "lines"
     grows = files.Appender(path)
     grows.append(b"one\n")
@@ -128,9 +128,7 @@ def test_a_failed_line_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_round_is_told_after_its_records_are_on_the_disk(
-    durable: bool, tmp_path: Path, asked: list[tuple[str, int]]
-) -> None:
+def test_report_after_ledger_sync_if_durable(durable: bool, tmp_path: Path, disk_calls: list[tuple[str, int]]) -> None:
     x, y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2
     data = [TensorDataset(x[:6], y[:6]), TensorDataset(x[6:], y[6:])]
     clients = fp.make_clients(SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), data)
@@ -141,6 +139,6 @@ def test_a_round_is_told_after_its_records_are_on_the_disk(
     ledger = ("sync", number(tmp_path / "run" / "ledger.jsonl"))
     synced = []
     for _ in training:
-        synced.append(ledger in asked)
-        asked.clear()
+        synced.append(ledger in disk_calls)
+        disk_calls.clear()
     assert synced[1:-1] == [durable] * 4  # the first and the last come with a checkpoint

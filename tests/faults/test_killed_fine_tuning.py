@@ -24,7 +24,7 @@ CONFIGURATIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
-def test_a_killed_run_is_resumed_and_trains_the_same_parts(kind: str, tmp_path: Path) -> None:
+def test_killed_fine_tuning_resumes_same_parameters(kind: str, tmp_path: Path) -> None:
     path, small, trained = CONFIGURATIONS[kind]
     config, words = str(ROOT / path), [*small, *FEW]
     with running("train", config, "--out", str(tmp_path / "killed"), *words) as run:

@@ -1,4 +1,4 @@
-"""A search that is killed with SIGKILL, wherever that is, goes on: it pays its price once, and finds the same best."""
+"""A search killed with SIGKILL at any point resumes, is charged once, and finds the same best trial."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRIALS = 3
 
 @dataclass
 class Deadly(files.Disk):
-    """A disk whose process is killed before its `last`-th operation; writes are two, of a half each."""
+    """A disk that kills its process before operation `last`; each write counts as two, of half the data each."""
 
     last: int
     folder: Path
@@ -68,8 +68,8 @@ def quiet(number: int, report: object) -> None:
     """Watches nothing."""
 
 
-def made(folder: Path) -> Search:
-    """A search that draws on a lifetime budget of its own."""
+def make_search(folder: Path) -> Search:
+    """A search with its own lifetime budget."""
     budget = folder / "budget"
     if not budget.exists():
         folder.mkdir(exist_ok=True)
@@ -78,15 +78,15 @@ def made(folder: Path) -> Search:
     return Search(config, Space.of(SPACE), SearchSettings(TRIALS))
 
 
-def hidden(folder: Path) -> Search:
-    """A search of which one model is published."""
+def make_secret_search(folder: Path) -> Search:
+    """A search that publishes one model only."""
     folder.mkdir(exist_ok=True)
     space = Space.of({"strategy.learning_rate": {"low": 0.1, "high": 1.0}})
     return Search(load_config(BASE, [*QUICK, *CENTRAL]), space, SearchSettings(2, "random", hidden="geometric"))
 
 
-def killed(folder: Path, last: int, make: Callable[[Path], Search] = made) -> bool:
-    """Search, or go on, in a process that is killed before an operation; whether it came so far."""
+def killed(folder: Path, last: int, make: Callable[[Path], Search] = make_search) -> bool:
+    """Starts or resumes a search in a process that is killed before an operation; returns True if it was."""
 
     def go() -> None:
         files.disk = Deadly(last, folder)
@@ -110,8 +110,8 @@ def chosen(folder: Path) -> list[Any]:
 
 
 def check(folder: Path, found: Outcome, before: dict[str, list[str]], tried: list[Any]) -> None:
-    """Priced once, nothing drawn again that was released, and the best of what the folders say."""
-    price = made(folder).price.spent.epsilon
+    """Checks one charge, no release drawn twice, and the best score of all trials."""
+    price = make_search(folder).price.spent.epsilon
     names = [f"{number:04d}" for number in range(TRIALS)]
     assert sorted(path.name for path in (folder / "out" / "trials").iterdir() if path.is_dir()) == names
     after = released(folder)
@@ -128,7 +128,9 @@ def check(folder: Path, found: Outcome, before: dict[str, list[str]], tried: lis
     assert found.best is not None and scores[found.best.name] == max(scores.values()) == found.score
 
 
-def operations(folder: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Search] = made) -> list[str]:
+def operations(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Search] = make_search
+) -> list[str]:
     """All of an unbroken search."""
     whole = make(folder)
     disk = Deadly(-1, folder)
@@ -138,12 +140,12 @@ def operations(folder: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Pa
     return disk.done
 
 
-def of_list(done: list[str]) -> list[int]:
+def trial_list_places(done: list[str]) -> list[int]:
     """Where the list of trials is opened; a half of it is written before the next but one."""
     return [k for k, name in enumerate(done) if name.startswith("open") and "trials.json" in name]
 
 
-def gone_through(done: list[str], places: Iterable[int], folder: Path) -> None:
+def check_kills(done: list[str], places: Iterable[int], folder: Path) -> None:
     for last in places:
         place = folder / f"killed-{last}"
         assert killed(place, last), done[last]
@@ -151,61 +153,61 @@ def gone_through(done: list[str], places: Iterable[int], folder: Path) -> None:
         again = killed(place, 7 + last % 11)  # and whoever comes back is killed too
         assert all(released(place)[name][: len(lines)] == lines for name, lines in before.items())
         before, tried = (released(place), chosen(place)) if again else (before, tried)
-        check(place, made(place).run(place / "out", quiet), before, tried)
+        check(place, make_search(place).run(place / "out", quiet), before, tried)
 
 
-def test_killed_while_the_list_of_trials_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A half of it, once the second trial has ended; then again, in the third."""
+def test_search_killed_during_trial_list_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the list is written after the second trial; the resumed search is killed again in the third trial."""
     done = operations(tmp_path / "whole", monkeypatch)
-    assert len(of_list(done)) == 1 + 2 * TRIALS
-    gone_through(done, [of_list(done)[4] + 2], tmp_path)
+    assert len(trial_list_places(done)) == 1 + 2 * TRIALS
+    check_kills(done, [trial_list_places(done)[4] + 2], tmp_path)
 
 
 @pytest.mark.slow
-def test_killed_at_many_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_killed_at_many_operations_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = operations(tmp_path / "whole", monkeypatch)
-    places = {k + at for k in of_list(done) for at in range(5)} | {*range(0, len(done), len(done) // 25)}
-    gone_through(done, sorted(places), tmp_path)
+    places = {k + at for k in trial_list_places(done) for at in range(5)} | {*range(0, len(done), len(done) // 25)}
+    check_kills(done, sorted(places), tmp_path)
 
 
-def test_a_hidden_search_is_killed_and_hides_what_it_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = operations(tmp_path / "whole", monkeypatch, hidden)
+def test_killed_secret_search_hides_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = operations(tmp_path / "whole", monkeypatch, make_secret_search)
     ends = [k for k, name in enumerate(done) if "best" in name]
     for last in (len(done) // 2, *ends[:1]):
         place, number = tmp_path / f"killed-{last}", None
-        if not killed(place, last, hidden):
+        if not killed(place, last, make_secret_search):
             continue  # its own number of trials is smaller
         state = place / "out" / "secret" / "trials.json"
         number = json.loads(state.read_text())["number"] if state.exists() else None
         if number is not None:  # it is drawn once
-            killed(place, 9, hidden)
+            killed(place, 9, make_secret_search)
             assert not state.exists() or json.loads(state.read_text())["number"] == number
-        found = hidden(place).run(place / "out", quiet)
-        assert found.trials == () and found.price.spent.epsilon == hidden(place).price.spent.epsilon
+        found = make_secret_search(place).run(place / "out", quiet)
+        assert found.trials == () and found.price.spent.epsilon == make_secret_search(place).price.spent.epsilon
         assert {path.name for path in (place / "out").iterdir()} <= {"best", "search.json", ".lock"}
 
 
-def test_killed_while_it_removes_what_must_stay_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_search_killed_during_removal_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(path: Path, **how: object) -> None:
         if path.name == "secret":
             os.kill(os.getpid(), signal.SIGKILL)
 
     def go() -> None:
         search.shutil.rmtree = dies
-        hidden(tmp_path / "a").run(tmp_path / "a" / "out", quiet)
+        make_secret_search(tmp_path / "a").run(tmp_path / "a" / "out", quiet)
 
     assert os.WTERMSIG(os.waitpid(forked(go), 0)[1]) == signal.SIGKILL
     assert (tmp_path / "a" / "out" / "secret").exists() and (tmp_path / "a" / "out" / "best").exists()
     kept = json.loads((tmp_path / "a" / "out" / "best" / "best.json").read_text())
-    found = hidden(tmp_path / "a").run(tmp_path / "a" / "out", quiet)
+    found = make_secret_search(tmp_path / "a").run(tmp_path / "a" / "out", quiet)
     assert not (tmp_path / "a" / "out" / "secret").exists()
     assert (found.chosen, found.score) == (kept["chosen"], kept["score"])
 
 
 @pytest.mark.slow
-def test_the_command_is_killed_at_random_moments(tmp_path: Path) -> None:
-    """From outside, as a machine would that runs out of memory; the same command goes on."""
-    made(tmp_path)
+def test_tune_command_killed_at_random_resumes(tmp_path: Path) -> None:
+    """Killed from outside, like a process on a machine without memory; the same command resumes."""
+    make_search(tmp_path)
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(SPACE))
     words = ["tune", BASE, str(tmp_path / "space.yaml"), *QUICK, "rounds=40", f"privacy.budget={tmp_path / 'budget'}"]
     words += ["--trials", str(TRIALS), "--out", str(tmp_path / "out"), "--json"]

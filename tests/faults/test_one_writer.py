@@ -1,4 +1,4 @@
-"""One writer a folder, by a lock that ends with its process; a loser removes nothing of a winner's."""
+"""A lock admits one writer per folder and ends with its process; a refused process removes no file of the other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fedpriv(*words: str) -> str:
     return done.stderr
 
 
-def test_a_second_process_is_refused_and_leaves_the_first_alone(tmp_path: Path) -> None:
+def test_second_process_refused_first_continues(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = (CONFIG, "--out", str(folder), *LONG)
     with running("train", *words) as run:
@@ -48,7 +48,7 @@ def test_a_second_process_is_refused_and_leaves_the_first_alone(tmp_path: Path) 
     RunFolder(folder).close()  # the lock died with its process
 
 
-def test_of_many_that_start_at_once_one_wins(tmp_path: Path) -> None:
+def test_concurrent_claims_one_succeeds(tmp_path: Path) -> None:
     start = time.monotonic() + 0.2
 
     def claim() -> None:
@@ -62,13 +62,13 @@ def test_of_many_that_start_at_once_one_wins(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "config.yaml").read_bytes() == b"mine"
 
 
-def test_of_many_without_a_name_each_gets_its_own(tmp_path: Path) -> None:
+def test_concurrent_unnamed_runs_get_own_folders(tmp_path: Path) -> None:
     children = [forked(lambda: RunFolder.numbered(tmp_path / "runs" / "a").write("config.yaml", b"")) for _ in range(8)]
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
     assert len(list((tmp_path / "runs").glob("a-*/config.yaml"))) == 8
 
 
-def test_a_run_that_cannot_start_removes_only_what_it_made(tmp_path: Path) -> None:
+def test_abandoned_folder_removes_own_files_only(tmp_path: Path) -> None:
     mine = tmp_path / "notes.txt"
     mine.write_text("mine")
     folder = RunFolder.new(tmp_path)
@@ -76,14 +76,14 @@ def test_a_run_that_cannot_start_removes_only_what_it_made(tmp_path: Path) -> No
     folder.abandon()
     assert list(tmp_path.iterdir()) == [mine]
     (tmp_path / "metrics.jsonl").write_text("somebody's")
-    with pytest.raises(FedprivError, match=r"holds metrics\.jsonl of another run"):
+    with pytest.raises(FedprivError, match=r"contains metrics\.jsonl of another run"):
         RunFolder.new(tmp_path)
     resumed = RunFolder(tmp_path)
     resumed.abandon()
     assert (tmp_path / "metrics.jsonl").read_text() == "somebody's"
 
 
-def test_a_fork_does_not_write_its_parents_folder(tmp_path: Path) -> None:
+def test_fork_writing_parent_folder_raises(tmp_path: Path) -> None:
     folder = RunFolder.new(tmp_path / "run")
 
     def write() -> None:
@@ -103,8 +103,8 @@ def training(folder: Path, *, resume: bool = False) -> fp.Training:
     return fp.Training(clients, fp.fedavg(0.1), privacy, rounds=9, seed=1, folder=folder, resume=resume)
 
 
-def test_in_one_process_the_last_has_it(tmp_path: Path) -> None:
-    """A notebook that lost its Training makes another one; the first, were it found again, would charge twice."""
+def test_later_run_takes_over_folder(tmp_path: Path) -> None:
+    """A notebook may create a second Training; the first must not charge the ledger again."""
     first = training(tmp_path)
     reports = iter(first)
     next(reports)
@@ -120,44 +120,44 @@ def test_in_one_process_the_last_has_it(tmp_path: Path) -> None:
     assert sorted(set(charged)) == list(range(9))
 
 
-def test_a_ledger_that_was_moved_away_gives_no_value(tmp_path: Path) -> None:
-    """Else a new file without its first records would take its place."""
+def test_moved_ledger_raises_before_release(tmp_path: Path) -> None:
+    """Otherwise a new file without the first records would replace it."""
     reports = iter(training(tmp_path))
     next(reports)
     (tmp_path / "ledger.jsonl").unlink()
-    with pytest.raises(fp.LedgerError, match=r"moved or removed.*not released"):
+    with pytest.raises(fp.LedgerError, match=r"moved or removed.*nothing was released"):
         next(reports)
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
-def test_a_ledger_that_something_else_wrote_to_gives_no_value(tmp_path: Path) -> None:
-    """What follows would not be linked to the line before it."""
+def test_foreign_ledger_line_raises_before_release(tmp_path: Path) -> None:
+    """The next record would not be linked to the line before it."""
     reports = iter(training(tmp_path))
     next(reports)
     with (tmp_path / "ledger.jsonl").open("ab") as file:
         file.write(b"{}\n")
     before = (tmp_path / "ledger.jsonl").read_bytes()
-    with pytest.raises(fp.LedgerError, match=r"another program wrote to it.*not released"):
+    with pytest.raises(fp.LedgerError, match=r"another program wrote to it.*nothing was released"):
         next(reports)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
 
 
-def test_a_copy_in_the_ledgers_place_gives_no_value(tmp_path: Path) -> None:
-    """What is appended to the file that was opened would be lost with it."""
+def test_replaced_ledger_raises_before_release(tmp_path: Path) -> None:
+    """Records appended to the opened file would be lost with it."""
     reports = iter(training(tmp_path))
     next(reports)
     path = tmp_path / "ledger.jsonl"
     before = path.read_bytes()
     path.rename(tmp_path / "elsewhere")
     path.write_bytes(before)
-    with pytest.raises(fp.LedgerError, match=r"moved or removed.*not released"):
+    with pytest.raises(fp.LedgerError, match=r"moved or removed.*nothing was released"):
         next(reports)
     assert path.read_bytes() == before == (tmp_path / "elsewhere").read_bytes()
 
 
 @pytest.mark.parametrize("text", ["process 7\x1b[31m on host", "whatever", ""])
-def test_a_lock_that_does_not_say_who_holds_it_is_not_printed(text: str, tmp_path: Path) -> None:
-    """It may hold anything, such as what moves a terminal's cursor."""
+def test_malformed_lock_text_not_printed(text: str, tmp_path: Path) -> None:
+    """The lock may contain anything, such as terminal control sequences."""
     lock = tmp_path / "lock"
     lock.write_text(text)
     assert _holder(lock) == "another process"
@@ -165,7 +165,7 @@ def test_a_lock_that_does_not_say_who_holds_it_is_not_printed(text: str, tmp_pat
     assert _holder(lock) == "process 7 on host"
 
 
-def test_a_lock_says_who_holds_it_to_its_owner(tmp_path: Path) -> None:
+def test_lock_names_process_for_owner_only(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run"):
         lock = tmp_path / "run" / ".lock"
         assert lock.read_text().startswith(f"process {os.getpid()} on ")

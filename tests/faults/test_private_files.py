@@ -1,4 +1,4 @@
-"""A run's files are its owner's alone, whatever the umask, and lie where they seem to lie."""
+"""Files of a run are readable by the owner only, with any umask, and symbolic links are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fedpriv(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.usefixtures("umask")
-def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_run_files_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "above" / "run"
     code, said = fedpriv("train", CONFIG, "--out", str(folder), *WORDS)
     assert code == 0, said
@@ -40,7 +40,7 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "checkpoint.pt", "config.yaml", "metrics.jsonl", "metrics.csv"])
 @pytest.mark.parametrize("dangling", [True, False])
-def test_no_link_is_followed_by_a_new_run(name: str, dangling: bool, tmp_path: Path) -> None:
+def test_new_run_refuses_symlinks(name: str, dangling: bool, tmp_path: Path) -> None:
     elsewhere, folder = tmp_path / "elsewhere", tmp_path / "run"
     folder.mkdir()
     if not dangling:
@@ -53,7 +53,7 @@ def test_no_link_is_followed_by_a_new_run(name: str, dangling: bool, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "checkpoint.pt", "metrics.jsonl", "metrics.csv", ".lock"])
-def test_no_link_is_followed_by_a_resume(name: str, tmp_path: Path) -> None:
+def test_resume_refuses_symlinks(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert fedpriv("train", CONFIG, "--out", str(folder), *WORDS)[0] == 0
     (folder / "result.json").unlink()

@@ -38,18 +38,18 @@ def check(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments(tmp_path: Path) -> None:
+def test_run_killed_at_random_resumes(tmp_path: Path) -> None:
     draws, kills = random.Random(), 0
     for number in itertools.count():
         folder = tmp_path / f"run-{number}"
-        while not go_on(folder, patience=draws.expovariate(1 / SECONDS) if kills < KILLS else None):
+        while not run_until_killed(folder, patience=draws.expovariate(1 / SECONDS) if kills < KILLS else None):
             kills += 1
         check(folder)
         if kills >= KILLS:
             return
 
 
-def go_on(folder: Path, patience: float | None) -> bool:
+def run_until_killed(folder: Path, patience: float | None) -> bool:
     """Start, resume or show a run, and kill it when patience ends; returns whether it came to its end."""
     if (folder / "config.yaml").exists() and not (folder / "checkpoint.pt").exists():
         shutil.rmtree(folder)  # nothing was released

@@ -23,14 +23,14 @@ def checkpoint(folder: Path) -> tuple[int, int]:
     return saved["progress"]["round"], saved["records"]
 
 
-def nothing_is_past_the_checkpoint(folder: Path) -> bool:
+def checkpoint_is_last(folder: Path) -> bool:
     """So that a resume has nothing to repeat."""
     records = (folder / "ledger.jsonl").read_bytes().count(b"\n") - 1
     return checkpoint(folder) == (rounds(folder), records)
 
 
-def test_sigterm_ends_a_run_between_two_rounds_and_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    """The latter as under `nohup`. Ctrl-C has a test in test_cli_resume.py."""
+def test_sigterm_ends_run_ignored_sighup_does_not(tmp_path: Path) -> None:
+    """SIGHUP is ignored as under `nohup`. Ctrl-C has a test in test_cli_resume.py."""
     folder = tmp_path / "run"
     with running("train", CONFIG, "--out", str(folder), *LONG) as run:
         wait(lambda: rounds(folder) > 2, run)
@@ -40,13 +40,13 @@ def test_sigterm_ends_a_run_between_two_rounds_and_what_is_ignored_stays_ignored
         run.send_signal(signal.SIGTERM)
         _, stderr = run.communicate(timeout=300)
     assert run.returncode == 143
-    assert f"stopped after round {rounds(folder)}; go on with: fedpriv resume {folder}" in stderr
+    assert f"stopped after round {rounds(folder)}; resume with: fedpriv resume {folder}" in stderr
     assert "Traceback" not in stderr
-    assert nothing_is_past_the_checkpoint(folder)
+    assert checkpoint_is_last(folder)
 
 
-def test_a_closed_terminal_ends_a_run_too(tmp_path: Path) -> None:
-    """Nobody is left to read the message; the checkpoint is written all the same."""
+def test_closed_terminal_ends_run_with_checkpoint(tmp_path: Path) -> None:
+    """The message cannot be printed; the checkpoint is written."""
     folder = tmp_path / "run"
     child, terminal = pty.fork()
     if child == 0:
@@ -62,11 +62,11 @@ def test_a_closed_terminal_ends_a_run_too(tmp_path: Path) -> None:
     os.close(terminal)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 129
-    assert nothing_is_past_the_checkpoint(folder)
+    assert checkpoint_is_last(folder)
 
 
 @pytest.fixture
-def heard() -> Iterator[None]:
+def default_signals() -> Iterator[None]:
     """Nothing is ignored, as a program in the background ignores Ctrl-C."""
     before = {
         number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -76,9 +76,9 @@ def heard() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("heard")
-def test_only_a_second_ctrl_c_insists() -> None:
-    """A terminal that is closed tells its session's leader twice, perhaps while the run is being left."""
+@pytest.mark.usefixtures("default_signals")
+def test_repeated_sighup_ignored_ctrl_c_interrupts() -> None:
+    """A closed terminal sends SIGHUP twice to the session leader, perhaps while the run is ending."""
     for patient in (True, False):
         with Signals() as signals, pytest.raises(KeyboardInterrupt), signals.patiently() if patient else nullcontext():
             with nullcontext() if patient else pytest.raises(KeyboardInterrupt):

@@ -29,7 +29,7 @@ def clients() -> list[fedpriv.Client]:
     return fedpriv.make_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), [DATA])
 
 
-def test_each_setting_is_trained_with_every_seed_and_all_are_priced_together():
+def test_compare_trains_settings_and_seeds_and_composes():
     lines: list[str] = []
     comparison = fedpriv.compare(SETTINGS, clients, COMMON, seeds=2, progress=lines.append)
     assert lines == ["fedavg, seed 0", "fedavg, seed 1", "iadmm, seed 0", "iadmm, seed 1"]
@@ -44,12 +44,12 @@ def test_each_setting_is_trained_with_every_seed_and_all_are_priced_together():
     assert not torch.equal(every[0].params, every[1].params), "runs have noise of their own"
 
 
-def test_a_strategy_alone_is_a_setting():
+def test_compare_accepts_strategy_as_setting():
     comparison = fedpriv.compare({"fedavg": fedpriv.fedavg(1.0)}, clients, COMMON, seeds=1)
     assert comparison.results["fedavg"][0].rounds == 4
 
 
-def test_what_others_would_write_is_answered():
+def test_compare_wrong_arguments_suggest_fix():
     with pytest.raises(ConfigError, match="lambda: make_clients"):
         fedpriv.compare(SETTINGS, clients(), COMMON)
     with pytest.raises(ConfigError, match=r'is one of train: write common=\{"rounds": \.\.\.\}'):
@@ -58,14 +58,14 @@ def test_what_others_would_write_is_answered():
         fedpriv.compare({"a": 0.5}, clients, COMMON)
 
 
-def test_the_picture_has_a_curve_for_each_setting():
+def test_compare_plot_has_curve_per_setting():
     figure = fedpriv.compare(SETTINGS, clients, COMMON, seeds=2).plot()
     left, right = figure.axes
     assert [line.get_label() for line in left.lines] == ["fedavg", "iadmm"]
     assert [len(line.get_xdata()) for line in right.lines] == [4, 6]
 
 
-def test_runs_without_privacy_have_no_finite_price():
+def test_compare_non_private_cost_is_infinite():
     options = {**COMMON, "privacy": fedpriv.Privacy(at="none")}
     comparison = fedpriv.compare({"exact": {"strategy": fedpriv.fedavg(1.0)}}, clients, options, seeds=1)
     assert comparison.spent is not None and math.isinf(comparison.spent.epsilon)
@@ -81,6 +81,6 @@ def test_runs_without_privacy_have_no_finite_price():
         (SETTINGS, {**COMMON, "secret_seed": 1}, r"common\.secret_seed.*several runs"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(settings: Any, common: Any, reason: str):
+def test_compare_invalid_settings_raise(settings: Any, common: Any, reason: str):
     with pytest.raises(ConfigError, match=reason):
         fedpriv.compare(settings, clients, common)

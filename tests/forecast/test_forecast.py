@@ -19,8 +19,8 @@ def digits(*overrides: str) -> Config:
     return load_config(DIGITS, overrides)
 
 
-def test_a_forecast_needs_no_data():
-    """MNIST is not there, yet its sizes are known."""
+def test_forecast_without_data():
+    """The MNIST files are missing, but the sizes are known."""
     config = digits("data={name: mnist, root: /nowhere, partition: {kind: iid, n_clients: 9}}")
     found = forecast(config)
     assert found.examples == (6666, 6667)
@@ -36,29 +36,29 @@ def test_a_forecast_needs_no_data():
 
 @pytest.mark.parametrize("transforms", ["[]", "[scattering]", "[edges, unit]", "[bandpass]"])
 @pytest.mark.parametrize("flat", ["true", "false"])
-def test_a_forecast_knows_the_shape_of_transformed_images(transforms: str, flat: str):
+def test_forecast_parameters_with_transforms(transforms: str, flat: str):
     config = digits(f"data.transforms={transforms}", f"data.flat={flat}")
     assert forecast(config).parameters == len(build(config).result().params)
 
 
-def test_a_forecast_refuses_transforms_that_images_are_too_small_for():
+def test_forecast_transforms_on_small_images_raise():
     with pytest.raises(fedpriv.ConfigError, match=r"^data\.transforms = 'edges': needs 4 pixels per side"):
         forecast(digits("data={name: mnist, transforms: [edges, edges, edges], partition: {kind: iid, n_clients: 9}}"))
 
 
-def test_a_forecast_says_that_a_run_will_stop_early():
+def test_forecast_warns_of_early_stop():
     found = forecast(digits("privacy.noise_multiplier=2"))
     assert found.spent.epsilon > 3
     assert "noise_multiplier=2 is too little for epsilon=3" in found.warnings[0]
     assert forecast(digits("privacy.noise_multiplier=20")).warnings == ()
 
 
-def test_a_forecast_says_when_a_client_is_smaller_than_a_batch():
+def test_forecast_notes_client_smaller_than_batch():
     assert "a client has fewer" in forecast(digits("privacy.sampling.fixed_size.size=144")).batches
     assert "a client has fewer" not in forecast(digits("privacy.sampling.fixed_size.size=143")).batches
 
 
-def test_a_forecast_warns():
+def test_forecast_warnings():
     assert "delta=0.001 is not below 1/1437" in forecast(digits("privacy.delta=1e-3")).warnings[0]
     many = forecast(digits("privacy={epsilon: 3, mechanism: laplace}"))
     assert "needs 24% less noise" in many.warnings[0]
@@ -73,7 +73,7 @@ def test_a_forecast_warns():
     assert timed.rows()["gradients"] == timed.backend == "linear"
 
 
-def test_a_forecast_of_the_published_variant_says_what_the_claim_amounts_to():
+def test_forecast_published_variant_states_claim_totals():
     found = forecast(digits(*PUBLISHED, "rounds=200", "data.partition.n_clients=2"))
     assert found.claim is not None
     assert (found.claim.stated_epsilon, found.claim.basic_total) == (0.05, 10)
@@ -84,7 +84,7 @@ def test_a_forecast_of_the_published_variant_says_what_the_claim_amounts_to():
     assert any("depends on the private data" in warning for warning in found.warnings)
 
 
-def test_a_forecast_says_what_the_papers_formula_would_call_the_noise():
+def test_forecast_states_epsilon_by_paper_formula():
     rate, rounds = 1 / 71, 1000
     noise = fedpriv.papers.claims.dual_averaging_noise(0.8, rounds, 71, 0.1)
     graph = "network={topology: {name: complete}, activity: {name: random_edges, count: 1}}"
@@ -99,10 +99,13 @@ def test_a_forecast_says_what_the_papers_formula_would_call_the_noise():
     assert forecast(digits(private.replace(str(rate), "0.1"))).formula is None
 
 
-def test_steps_that_no_proof_covers_are_said_in_the_plan() -> None:
+def test_forecast_warns_of_unproven_steps() -> None:
     folder = Path(__file__).parents[2] / "configs"
-    said = [
+    warnings = [
         forecast(load_config(folder / f"{name}.yaml")).warnings
         for name in ("digits_tracking", "digits_tracking_published")
     ]
-    assert [any("proof of convergence needs at most" in warning for warning in each) for each in said] == [False, True]
+    assert [any("proof of convergence needs at most" in warning for warning in each) for each in warnings] == [
+        False,
+        True,
+    ]

@@ -54,7 +54,7 @@ def by_hand(of: RunSketch) -> float:
 
 
 @pytest.mark.parametrize("planned", [(fp.Cyclic(BLOCKS), fp.Independent()), (fp.Poisson(1 / BLOCKS), fp.Independent())])
-def test_noise_in_the_final_model_is_that_of_matrices_written_out(planned):
+def test_final_noise_matches_explicit_matrices(planned):
     found = choices(draft(sampling=planned[0], noise=planned[1]))
     cyclic = "sampling: {cyclic: {blocks: 6}}"
     others = {
@@ -83,7 +83,7 @@ def test_noise_in_the_final_model_is_that_of_matrices_written_out(planned):
         assert (found[words].needs is None) == needs_nothing
 
 
-def test_what_cancels_is_suggested_where_draws_are_seen():
+def test_correlated_noise_suggested_for_public_draws():
     found = forecast_noises(draft(), draft().plan())
     assert found is not None
     assert found.suggested is not None
@@ -94,8 +94,8 @@ def test_what_cancels_is_suggested_where_draws_are_seen():
     assert again.suggested is None
 
 
-def test_noise_of_pairs_may_cancel_over_time_too():
-    """Factors of pairs and of time multiply: what is compared is what it is without pairs."""
+def test_pairwise_and_correlated_noise_multiply():
+    """The ratio between noise options is the same with and without pairwise noise."""
     alone, paired = (choices(draft(trust=trust)) for trust in (fp.Local(), fp.Pairwise(1, 3.0)))
     assert alone.keys() == paired.keys()
     assert sum("time" in words for words in paired) == 4
@@ -104,7 +104,7 @@ def test_noise_of_pairs_may_cancel_over_time_too():
 
 
 @pytest.mark.parametrize(("trust", "secret"), [(fp.Central(), True), (fp.SecureAggregation(9), False)])
-def test_whole_clients_take_turns(trust, secret):
+def test_noise_options_with_cyclic_cohorts(trust, secret):
     cohort, whole = fp.Star(N, fp.CyclicCohort(4)), {"unit": "client", "at": "message", "trust": trust}
     of = draft(sampling=fp.FullBatch(), noise=fp.BSR(2), network=cohort, **whole)
     found = choices(of)
@@ -112,7 +112,7 @@ def test_whole_clients_take_turns(trust, secret):
     assert any(words.startswith("network.cohort: {cyclic: {blocks: 4}}, noise: {time: {blt") for words in found)
 
 
-def test_nodes_of_a_graph_are_followed_through_the_strategy():
+def test_noise_options_on_graph():
     of = draft(fp.gradient_tracking(0.1), network=fp.Graph(nx.cycle_graph(N)))
     assert choices(of)["as planned"].left == 1
 
@@ -127,5 +127,5 @@ def test_nodes_of_a_graph_are_followed_through_the_strategy():
     ],
     ids=["everything every round", "not private", "two answers a round", "not linear"],
 )
-def test_nothing_is_compared_where_it_would_mean_nothing(of):
+def test_no_noise_options_when_not_comparable(of):
     assert forecast_noises(of, of.plan()) is None

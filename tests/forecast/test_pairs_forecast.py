@@ -14,7 +14,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from counting_calls import calls
+from counting_calls import count_calls
 from pair_draws import SIGMA, rows_of
 from pair_runs import PRIVACY, SIZES, training_of
 from typer.testing import CliRunner
@@ -82,7 +82,7 @@ def same(found: NoiseLeft, expected: NoiseLeft) -> None:
 # --- the noise that stays -----------------------------------------------------------------------------------------
 
 
-def test_known_values() -> None:
+def test_pairs_forecast_matches_known_values() -> None:
     """The table of the derivation: 100 clients that all share secrets, one colluder."""
     found = forecast_of(Pairwise(1, 3.0), sizes=(5,) * 100)
     one = [line for line in found.left if line.colluders == 1]
@@ -96,7 +96,7 @@ def test_known_values() -> None:
 
 @pytest.mark.parametrize("secrets", [Complete(), Links(((0, 1), (0, 2), (0, 3), (1, 2), (2, 3), (3, 4)))], ids=str)
 @pytest.mark.parametrize("shape", ["star", "ring"])
-def test_every_number_is_that_of_all_draws_with_their_signs(secrets: Complete | Links, shape: str) -> None:
+def test_pairs_forecast_matches_brute_force(secrets: Complete | Links, shape: str) -> None:
     sizes = (6,) * 5
     network = fp.Star(5) if shape == "star" else fp.Graph(nx.cycle_graph(5), mixing_steps=2)
     found = forecast_of(Pairwise(2, 2.0, secrets), network, sizes=sizes)
@@ -109,7 +109,7 @@ def test_every_number_is_that_of_all_draws_with_their_signs(secrets: Complete | 
         same(line, brute(5, edges, line.colluders, line.ratio, mixing))
 
 
-def test_every_number_is_that_of_rows_noised_by_the_runs_own_streams() -> None:
+def test_pairs_forecast_matches_noised_rows() -> None:
     n, dim, edges = 5, 40_000, sort_pairs(nx.complete_graph(5).edges)
     network = fp.Graph(nx.cycle_graph(n), mixing_steps=2)
     found = forecast_of(Pairwise(1, 2.0), network, sizes=(6,) * n)
@@ -129,8 +129,8 @@ def test_every_number_is_that_of_rows_noised_by_the_runs_own_streams() -> None:
         assert float(paired.std() / alone.std()) == pytest.approx(getattr(line, name), rel=0.02), name
 
 
-def test_only_those_who_take_part_count() -> None:
-    """Cohorts of three among nine: their secrets alone hide them, whatever the others do."""
+def test_pairs_forecast_counts_cohort_only() -> None:
+    """In cohorts of three out of nine clients, only the secrets within the cohort add noise."""
     found = forecast_of(Pairwise(1, 2.0), fp.Star(9, fp.FixedCohort(3)), sizes=(6,) * 9, strategy=fp.fedavg(0.5))
     assert found.participants == 3
     assert {line.colluders for line in found.left} == {0, 1}
@@ -146,8 +146,8 @@ def test_only_those_who_take_part_count() -> None:
     assert alone is None
 
 
-def test_links_that_change_are_those_of_a_round() -> None:
-    """A node is away: the others mix without it, and share their secrets among themselves."""
+def test_pairs_forecast_with_outage() -> None:
+    """While one node is absent, the others mix and share secrets among themselves."""
     network = fp.Graph(nx.complete_graph(4), outages=[fp.Outage(2, 0, 3)])
     found = forecast_of(Pairwise(1, 2.0), network)
     assert found.participants == 3
@@ -155,8 +155,8 @@ def test_links_that_change_are_those_of_a_round() -> None:
         same(line, brute(3, sort_pairs(nx.complete_graph(3).edges), line.colluders, line.ratio, np.ones((3, 3)) / 3))
 
 
-def test_clients_of_unequal_weight_all_add_the_noise_of_the_largest() -> None:
-    """Under local trust a larger client adds less; both ends of a pair add the same."""
+def test_pairs_forecast_unequal_clients_noise() -> None:
+    """With local trust a larger client adds less noise; both ends of a pair add the same."""
     found = forecast_of(Pairwise(1, 2.0), strategy=fp.fedavg(0.5, local_steps=2), sampling=fp.FullBatch())
     weights = min(SIZES) / np.array(SIZES)  # a mean over few examples moves most with one of them
     for line in found.left:
@@ -167,7 +167,7 @@ def test_clients_of_unequal_weight_all_add_the_noise_of_the_largest() -> None:
         assert line.if_one_drops == pytest.approx(math.sqrt(own * (3 + 3 * line.ratio**2) / left))
 
 
-def test_a_cohort_has_the_secrets_among_its_members_alone() -> None:
+def test_pairs_forecast_cohort_on_ring_secrets() -> None:
     """Cohorts of three out of a ring of five: two pairs or one, and the client in the middle matters most."""
     network, ring = fp.Star(5, fp.FixedCohort(3)), Links(((0, 1), (1, 2), (2, 3), (3, 4), (0, 4)))
     found = forecast_of(Pairwise(0, 2.0, ring), network, sizes=(6,) * 5, strategy=fp.fedavg(0.5), rounds=1)
@@ -178,7 +178,7 @@ def test_a_cohort_has_the_secrets_among_its_members_alone() -> None:
         same(line, brute(3, among, line.colluders, line.ratio))
 
 
-def test_a_usual_round_is_not_one_in_which_somebody_is_away() -> None:
+def test_pairs_forecast_ignores_single_outage() -> None:
     assert forecast_of(Pairwise(1, 2.0), fp.Graph(nx.complete_graph(4), outages=[fp.Outage(2, 0, 1)])).participants == 4
 
 
@@ -186,14 +186,14 @@ def test_a_usual_round_is_not_one_in_which_somebody_is_away() -> None:
 
 
 @pytest.mark.parametrize(("steps", "suggested"), [(1, 0.3), (10, 1.0), (200, 10.0)])
-def test_the_better_a_graph_mixes_the_larger_a_ratio_is_suggested(steps: int, suggested: float) -> None:
+def test_suggested_ratio_grows_with_mixing(steps: int, suggested: float) -> None:
     graph = nx.gnp_random_graph(60, 0.1, seed=3)
     found = forecast_of(Pairwise(1, 3.0), fp.Graph(graph, mixing_steps=steps), sizes=(6,) * 60)
     declared = {line.ratio: line.in_node or 0.0 for line in found.left if line.colluders == 1}
     assert found.suggested == suggested == min(declared, key=lambda ratio: declared[ratio])
 
 
-def test_on_a_star_a_ratio_is_large_enough_when_a_larger_one_buys_little() -> None:
+def test_suggested_ratio_on_star() -> None:
     assert forecast_of(Pairwise(3, 0.5)).suggested == 0.3  # one honest client has its own noise, whatever the ratio
     assert forecast_of(Pairwise(0, 0.5), sizes=(6,) * 100).suggested == 3.0
 
@@ -201,7 +201,7 @@ def test_on_a_star_a_ratio_is_large_enough_when_a_larger_one_buys_little() -> No
 # --- if more collude ----------------------------------------------------------------------------------------------
 
 
-def test_epsilon_if_others_collude_is_that_of_a_run_with_the_same_noise_that_declared_them() -> None:
+def test_epsilon_if_more_collude_matches_declared_run() -> None:
     found = forecast_of(Pairwise(1, 10.0))
     planned = training_of(replace(PRIVACY, trust=Pairwise(1, 10.0)), fp.decentralized_sgd(fp.StepSize(0.1)), rounds=3)
     multiplier = planned.plan.privacy.noise_multiplier
@@ -212,8 +212,10 @@ def test_epsilon_if_others_collude_is_that_of_a_run_with_the_same_noise_that_dec
         worth = math.sqrt(
             price.compute_complete_exposure(4, 10.0, 1) / price.compute_complete_exposure(4, 10.0, colluders)
         )
-        told = replace(PRIVACY, epsilon=None, noise_multiplier=multiplier * worth, trust=Pairwise(colluders, 10.0))
-        declared = training_of(told, fp.decentralized_sgd(fp.StepSize(0.1)), rounds=3).plan.spent()
+        declared_privacy = replace(
+            PRIVACY, epsilon=None, noise_multiplier=multiplier * worth, trust=Pairwise(colluders, 10.0)
+        )
+        declared = training_of(declared_privacy, fp.decentralized_sgd(fp.StepSize(0.1)), rounds=3).plan.spent()
         assert one.spent.epsilon == pytest.approx(declared.epsilon, rel=1e-9)
         assert one.spent.trust == declared.trust == f"pairwise(colluders={colluders}, ratio=10, complete, simulated)"
         assert one.spent.epsilon > last and (one.spent.epsilon > PRIVACY.epsilon) == (colluders > 1)
@@ -222,8 +224,8 @@ def test_epsilon_if_others_collude_is_that_of_a_run_with_the_same_noise_that_dec
     assert [one.colluders for one in forecast_of(Pairwise(3, 10.0)).if_others] == [0]
 
 
-def test_numbers_of_colluders_without_a_price_are_left_out_and_said() -> None:
-    """A ring of a hundred: one colluder can be tried, many cannot, and the ring is too sparse for the bound."""
+def test_colluder_counts_without_bound_listed() -> None:
+    """On a ring of a hundred, one colluder can be enumerated; more cannot, and the ring is too sparse for the bound."""
     ring = Links(tuple((i, (i + 1) % 100) for i in range(100)))
     found = forecast_of(Pairwise(1, 1.0, ring), sizes=(5,) * 100, sampling=fp.FullBatch(), rounds=1)
     assert {one.colluders for one in found.left} == {0, 1}
@@ -232,13 +234,13 @@ def test_numbers_of_colluders_without_a_price_are_left_out_and_said() -> None:
 
 
 @pytest.mark.parametrize("secrets", [Complete(), RandomRegular(16)], ids=str)
-def test_a_thousand_nodes_are_little_work(secrets: Complete | RandomRegular) -> None:
+def test_pairs_forecast_of_thousand_nodes_is_cheap(secrets: Complete | RandomRegular) -> None:
     network = fp.Graph(nx.random_regular_graph(6, 1000, 0), mixing_steps=3)
     privacy = replace(PRIVACY, trust=Pairwise(1, 1.0, secrets), sampling=fp.FullBatch())
     strategy = fp.decentralized_sgd(fp.StepSize(0.1))
     plan = make_plan(strategy, privacy, (5,) * 1000, network, rounds=1, randomness=Randomness(0))
     found: list[PairsForecast | None] = []
-    n_calls = calls(lambda: found.append(forecast_pairs(plan, network, Randomness(0))))
+    n_calls = count_calls(lambda: found.append(forecast_pairs(plan, network, Randomness(0))))
     assert n_calls < 100 * 1000  # and not one for each of half a million pairs
     assert found[0] is not None and {line.colluders for line in found[0].left} >= {0, 1}
 
@@ -246,7 +248,7 @@ def test_a_thousand_nodes_are_little_work(secrets: Complete | RandomRegular) -> 
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_it() -> None:
+def test_plan_prints_pairs_forecast() -> None:
     trust = "privacy.trust={pairwise: {colluders: 2, ratio: 2}}"
     done = CliRunner().invoke(app, ["plan", str(RUN), trust, "data.partition.n_clients=9"])
     assert done.exit_code == 0, done.output
@@ -261,12 +263,12 @@ def test_the_command_prints_it() -> None:
     assert f"2 3 {' '.join(f'{number:.3g}' for number in numbers)}" in words
     assert "if none collude epsilon=" in words and f"if 3 collude {found.if_others[1].spent}" in words
     done = CliRunner().invoke(app, ["plan", str(RUN), trust, "data.partition.n_clients=9", "--json"])
-    told = json.loads(done.stdout)["pairs"]
-    assert told["suggested"] == found.suggested and len(told["left"]) == len(found.left)
-    assert told["if_others"][1]["spent"]["epsilon"] == pytest.approx(found.if_others[1].spent.epsilon)
+    output = json.loads(done.stdout)["pairs"]
+    assert output["suggested"] == found.suggested and len(output["left"]) == len(found.left)
+    assert output["if_others"][1]["spent"]["epsilon"] == pytest.approx(found.if_others[1].spent.epsilon)
 
 
-def test_the_command_says_what_it_does_not_know() -> None:
+def test_plan_prints_missing_pairs_bounds() -> None:
     many = ["data.partition={kind: iid, n_clients: 100}", "network={topology: ring}", "strategy={name: dual_averaging}"]
     trust = "privacy.trust={pairwise: {colluders: 1, ratio: 1, secrets: topology}}"
     done = CliRunner().invoke(app, ["plan", str(RUN), trust, "rounds=2", *many])
@@ -276,6 +278,6 @@ def test_the_command_says_what_it_does_not_know() -> None:
     assert "if 3 collude" in done.output and "no bound is known" in done.output
 
 
-def test_other_trust_has_none_of_it() -> None:
+def test_no_pairs_forecast_for_local_trust() -> None:
     assert forecast(load_config(RUN)).pairs is None
     assert "collude" not in CliRunner().invoke(app, ["plan", str(RUN)]).output

@@ -80,7 +80,7 @@ def test_run_folders(first: int, runs: tuple[Path, ...], tmp_path: Path):
     assert not faults, f"{len(faults)} faults\n\n" + "\n\n".join(faults)
 
 
-def test_a_checkpoint_of_any_length_is_whole_or_refused(runs: tuple[Path, ...], tmp_path: Path):
+def test_truncated_checkpoint_raises(runs: tuple[Path, ...], tmp_path: Path):
     content = (runs[1] / "checkpoint.pt").read_bytes()
     path = tmp_path / "checkpoint.pt"
     faults: list[str] = []

@@ -15,12 +15,12 @@ sys.path.pop(0)
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 
 
-def test_no_case_is_left_out():
+def test_golden_file_has_all_cases():
     assert {*GOLDEN} == {*CASES}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_stopped_and_resumed_run_gives_what_it_gave(name: str):
+def test_resumed_run_equals_golden(name: str):
     result = golden(CASES[name], exact=False)
     expected = GOLDEN[name]
     params = result.pop("params")

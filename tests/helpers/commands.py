@@ -43,7 +43,7 @@ def trained(folder: Path, *overrides: str) -> Path:
     return folder
 
 
-def refused(*words: str) -> str:
+def error_line(*words: str) -> str:
     """The one line of an error."""
     done = fedpriv(*words)
     assert done.exit_code == 2
@@ -57,7 +57,7 @@ def result_of(folder: Path) -> dict[str, object]:
     return {**json.loads((folder / "result.json").read_text()), "seconds": None}
 
 
-def same_run(one: Path, other: Path) -> None:
+def assert_same_run(one: Path, other: Path) -> None:
     """Equal runs without noise, but for the clock, their names, and answers that a killed process gave before."""
     left_out = {"chain": None, "head": None, "releases": None}
     metrics = [(folder / "metrics.jsonl").read_text().splitlines() for folder in (one, other)]
@@ -73,13 +73,13 @@ def releases_in(folder: Path) -> list[tuple[int, str, int]]:
     return [(line["round"], line["query"], line["index"]) for line in lines]
 
 
-def made_each_release_once(folder: Path, whole: Path) -> None:
+def assert_each_release_once(folder: Path, whole: Path) -> None:
     """The private run has the releases and the epsilon of an unbroken run with the same plan."""
     assert releases_in(folder) == releases_in(whole)
     assert result_of(folder)["epsilon"] == result_of(whole)["epsilon"]
 
 
-def killed(folder: Path, overrides: Sequence[str], after: int) -> None:
+def run_and_kill(folder: Path, overrides: Sequence[str], after: int) -> None:
     """Start a run in a process of its own and end it with `kill -9` once it has reported `after` rounds."""
     metrics = folder / "metrics.jsonl"
     with subprocess.Popen(

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-def calls(run: Callable[[], object]) -> int:
+def count_calls(run: Callable[[], object]) -> int:
     """Number of functions that are called, of Python and of C."""
     count = 0
 
@@ -27,7 +27,7 @@ def calls(run: Callable[[], object]) -> int:
     return count
 
 
-class Largest(TorchDispatchMode):
+class LargestTensor(TorchDispatchMode):
     """The largest tensor that an operation makes, in memory."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Largest(TorchDispatchMode):
         return found
 
 
-class Anything:
+class AdmitAll:
     """No limit."""
 
     def admit(self, record: object) -> None:

@@ -65,30 +65,30 @@ def in_metrics(edit: Callable[[list[str]], list[str]]) -> Edit:
     return apply
 
 
-def forged(folder: Path, **changes: object) -> list[str]:
+def forge_ledger(folder: Path, **changes: object) -> list[str]:
     """A whole new ledger whose chain fits; what is changed is changed in each line that has it."""
     path = folder / "ledger.jsonl"
     return rewrite(path, [line | {k: v for k, v in changes.items() if k in line} for line in lines_of(path)])
 
 
-def with_a_new_chain(**changes: object) -> Edit:
-    return lambda folder: void(forged(folder, **changes))
+def forge_with_new_chain(**changes: object) -> Edit:
+    return lambda folder: discard(forge_ledger(folder, **changes))
 
 
-def void(_: object) -> None:
+def discard(_: object) -> None:
     """Of an edit."""
 
 
-def downgraded(folder: Path) -> None:
+def downgrade_ledger(folder: Path) -> None:
     """A ledger without a chain, with more noise."""
     header, *records = lines_of(folder / "ledger.jsonl")
     lines = [header, *(record | {"noise_multiplier": 1e3} for record in records)]
     (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def thorough(folder: Path, **changes: object) -> list[str]:
+def forge_all_files(folder: Path, **changes: object) -> list[str]:
     """The ledger, and its hash in metrics and result."""
-    heads = forged(folder, **changes)
+    heads = forge_ledger(folder, **changes)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row | {"head": heads[row["releases"]]} for row in rows]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -98,13 +98,13 @@ def thorough(folder: Path, **changes: object) -> list[str]:
     return heads
 
 
-def noisier(folder: Path) -> None:
+def overstate_noise(folder: Path) -> None:
     """A thousand times the noise, and no checkpoint that would know better."""
-    thorough(folder, noise_multiplier=1e3)
+    forge_all_files(folder, noise_multiplier=1e3)
     (folder / "checkpoint.pt").unlink()
 
 
-def cut_to(folder: Path, rounds: int) -> None:
+def truncate_to(folder: Path, rounds: int) -> None:
     """As if there had been so many rounds."""
     in_ledger(lambda lines: lines[: 1 + rounds])(folder)
     in_metrics(lambda rows: rows[:rounds])(folder)
@@ -152,10 +152,12 @@ ALTERED: dict[str, Edit] = {
     "metrics head": in_json("metrics.jsonl", 1, head="0" * 64),
     "metrics without head": in_json("metrics.jsonl", 1, head=...),
     "metrics releases": in_json("metrics.jsonl", 1, releases=1),
-    "a new chain": with_a_new_chain(noise_multiplier=1e3),
-    "a new chain, banana": with_a_new_chain(mechanism="banana"),
-    "a new chain in all files but the checkpoint": lambda folder: void(thorough(folder, noise_multiplier=1e3)),
-    "no chain": downgraded,
+    "a new chain": forge_with_new_chain(noise_multiplier=1e3),
+    "a new chain, banana": forge_with_new_chain(mechanism="banana"),
+    "a new chain in all files but the checkpoint": lambda folder: discard(
+        forge_all_files(folder, noise_multiplier=1e3)
+    ),
+    "no chain": downgrade_ledger,
 }
 INCOMPLETE: dict[str, Edit] = {
     "last record": in_ledger(lambda lines: lines[:-1]),
@@ -168,7 +170,7 @@ INCOMPLETE: dict[str, Edit] = {
     "first round": in_metrics(lambda rows: rows[1:]),
     "a round in the middle": in_metrics(lambda rows: rows[:1] + rows[2:]),
     "metrics": lambda folder: (folder / "metrics.jsonl").unlink(),
-    "checkpoint cut": lambda folder: void((folder / "checkpoint.pt").write_bytes(b"PK")),
+    "checkpoint cut": lambda folder: discard((folder / "checkpoint.pt").write_bytes(b"PK")),
 }
 OF_RESULTS: dict[str, tuple[Edit, str]] = {
     "epsilon": (in_json("result.json", epsilon=0.02), "altered"),
@@ -181,10 +183,10 @@ OF_RESULTS: dict[str, tuple[Edit, str]] = {
     "fewer releases": (in_json("result.json", releases=3), "altered"),
     "more releases": (in_json("result.json", releases=30), "altered"),
     "ended": (in_json("result.json", ended="strategy"), "altered"),
-    "its own hash": (in_json("result.json", chain=...), "altered"),
+    "hash in result": (in_json("result.json", chain=...), "altered"),
     "last round": (in_metrics(lambda rows: rows[:-1]), "incomplete"),
     "a round more": (in_metrics(lambda rows: [*rows, rows[-1].replace('"round": 6', '"round": 7')]), "altered"),
-    "all files, without the checkpoint": (noisier, "altered"),
+    "all files, without the checkpoint": (overstate_noise, "altered"),
 }
 
 

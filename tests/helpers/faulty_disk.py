@@ -27,7 +27,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Moment:
+class CrashPoint:
     """Between two operations, or in the middle of one.
 
     Attributes:
@@ -44,11 +44,11 @@ class Moment:
 
 
 @dataclass
-class Recorder(Disk):
+class RecordingDisk(Disk):
     """A disk that works, and remembers every moment in the life of a folder."""
 
     folder: Path
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[CrashPoint] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Recorder(Disk):
             self._some(live),
         ]
         rows = [json.loads(line) for line in killed.get("metrics.jsonl", b"").split(b"\n")[:-1]]
-        self.moments.append(Moment(at, killed, power_cuts, max((row["releases"] for row in rows), default=0)))
+        self.moments.append(CrashPoint(at, killed, power_cuts, max((row["releases"] for row in rows), default=0)))
 
     def _some(self, live: dict[str, Node]) -> Files:
         found: Files = {}
@@ -148,7 +148,7 @@ class Recorder(Disk):
 
 
 @dataclass
-class Full(Disk):
+class FullDisk(Disk):
     """A disk whose `last`-th operation, counted from 0, and all later ones that need space fail: half is written."""
 
     last: int

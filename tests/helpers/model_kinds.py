@@ -310,7 +310,7 @@ KINDS = {
     "mixture of experts": Kind(of(picked, linear, lambda: nn.Linear(E, 2)), inputs="flat"),
     "complex numbers inside": Kind(of(rotated, linear)),
     "buffer": Kind(Sinusoids),
-    "adapter beside a frozen layer": Kind(Adapted, inputs="flat"),
+    "adapter next to a frozen layer": Kind(Adapted, inputs="flat"),
     "a layer used twice": Kind(of(twice, linear), inputs="flat"),
     "layer norm and rms norm": Kind(
         of(lambda m, x: m[1](m[0](x)).mean(1), lambda: nn.LayerNorm(E), lambda: nn.RMSNorm(E))
@@ -446,5 +446,5 @@ KINDS = {
     "outputs with fields": Kind(
         lambda: WithFields(E, CLASSES), inputs="flat", loss=lambda out, y: functional.cross_entropy(out.logits, y)
     ),
-    "a loss of its own": Kind(lambda: OwnLoss(E, CLASSES), inputs="labelled", loss=lambda out, _: out["loss"]),
+    "built-in loss": Kind(lambda: OwnLoss(E, CLASSES), inputs="labelled", loss=lambda out, _: out["loss"]),
 }

@@ -17,7 +17,7 @@ PARTS = {
 """In which parts of the page each question has its answer; 0 is the sentence before them."""
 
 
-def counted_without_fedpriv(page: str) -> float:
+def epsilon_by_verifier(page: str) -> float:
     """The epsilon that the small verifier prints for the ledger that a page names, by the page's own command."""
     (ledger,) = re.findall(r"python -m fedpriv_verify (\S+): ", parts_of(page)[7])
     counted = subprocess.run([sys.executable, VERIFIER, ledger], capture_output=True, text=True, check=True)

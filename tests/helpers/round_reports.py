@@ -16,7 +16,7 @@ def report(number: int, *, measured: bool = True, epsilon: float | None = None, 
     return RoundReport(number, rounds, metrics, number / 10 if epsilon is None else epsilon, 4.0, 2 * number)
 
 
-def shown(*, terminal: bool, rounds: int = 40, epsilon: float | None = None, width: int = 140) -> str:
+def terminal_output(*, terminal: bool, rounds: int = 40, epsilon: float | None = None, width: int = 140) -> str:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=width, color_system=None)
     ticks = itertools.count(0.5, 0.5)

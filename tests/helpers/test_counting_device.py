@@ -24,7 +24,7 @@ KNOWN: dict[str, tuple[Callable[[Tensor], object], tuple[int, int, int]]] = {
     "numbers like others": (lambda x: x.new_tensor([1.0]), (0, 1, 0)),
     "an index on the processor": (lambda x: x[torch.tensor([0, 2])], (1, 1, 0)),
     "a list as index": (lambda x: x[[0, 2]], (1, 1, 0)),
-    "an index that is there": (lambda x: x.index_select(0, torch.zeros(2, dtype=torch.long, device=DEVICE)), (2, 0, 0)),
+    "index on the device": (lambda x: x.index_select(0, torch.zeros(2, dtype=torch.long, device=DEVICE)), (2, 0, 0)),
     "a number": (lambda x: x.sum().item(), (1, 0, 1)),
     "a question": (lambda x: bool((x > 0).all()), (2, 0, 1)),
     "a list": (lambda x: x.tolist(), (0, 0, 1)),
@@ -40,7 +40,7 @@ KNOWN: dict[str, tuple[Callable[[Tensor], object], tuple[int, int, int]]] = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_known_operations_are_counted_right(name: str) -> None:
+def test_counting_device_counts_known_operations(name: str) -> None:
     does, wanted = KNOWN[name]
     with CountingDevice() as device:
         x = torch.randn(3, 4).to(DEVICE)
@@ -50,7 +50,7 @@ def test_known_operations_are_counted_right(name: str) -> None:
     assert found.numbers == wanted, found.where
 
 
-def test_what_stays_on_the_processor_is_not_counted() -> None:
+def test_counting_device_ignores_cpu_operations() -> None:
     with CountingDevice() as device:
         x = torch.randn(3, 4)
         assert (x @ x.T).sum().item() == pytest.approx(x.sum(0).square().sum().item(), abs=1e-3)
@@ -70,7 +70,7 @@ def test_what_stays_on_the_processor_is_not_counted() -> None:
         lambda x: x.clamp(torch.tensor(1.0)),
     ],
 )
-def test_two_devices_in_one_operation_are_refused(does: Callable[[Tensor], object]) -> None:
+def test_counting_device_mixed_devices_raise(does: Callable[[Tensor], object]) -> None:
     with CountingDevice():
         x = torch.randn(3, 4).to(DEVICE)
         with pytest.raises(RuntimeError, match="two devices"):
@@ -80,7 +80,7 @@ def test_two_devices_in_one_operation_are_refused(does: Callable[[Tensor], objec
             x.numpy()
 
 
-def test_values_are_those_of_the_processor() -> None:
+def test_counting_device_values_match_cpu() -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), torch.randn(5, 4)
     wanted = torch.autograd.grad(model(x).sum(), list(model.parameters()))
@@ -93,7 +93,7 @@ def test_values_are_those_of_the_processor() -> None:
     assert device.counts.uploads == 5
 
 
-def test_nothing_is_computed_there_uncounted() -> None:
+def test_counting_device_use_outside_block_raises() -> None:
     with CountingDevice():
         x = torch.randn(3, 4).to(DEVICE)
     with pytest.raises(RuntimeError, match="gone"):

@@ -23,7 +23,7 @@ def raises(bench: Bench) -> Facts:
     raise ValueError("for a reason")
 
 
-def ends_its_process(bench: Bench) -> Facts:
+def exits_process(bench: Bench) -> Facts:
     os._exit(7)
 
 
@@ -32,5 +32,5 @@ def hangs(bench: Bench) -> Facts:
     return {}
 
 
-CHECKS = [Check(check.__name__, check) for check in (good, bad, raises, ends_its_process)]
+CHECKS = [Check(check.__name__, check) for check in (good, bad, raises, exits_process)]
 CHECKS += [Check("good again", good), Check("hangs", hangs)]

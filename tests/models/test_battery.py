@@ -39,7 +39,7 @@ def assert_close(found: Tensor, wanted: Tensor, relative: float) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("dtype", "relative"), [(torch.float64, 1e-9), (torch.float32, 1e-6)], ids=["64", "32"])
-def test_gradients_are_those_of_one_example_at_a_time(name: str, dtype: torch.dtype, relative: float) -> None:
+def test_battery_gradients_match_per_example_loop(name: str, dtype: torch.dtype, relative: float) -> None:
     torch.manual_seed(1)
     kind = KINDS[name]
     model = kind.make()
@@ -64,7 +64,7 @@ def test_gradients_are_those_of_one_example_at_a_time(name: str, dtype: torch.dt
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_training_moves_trained_parameters_alone(name: str) -> None:
+def test_battery_training_keeps_frozen_parameters(name: str) -> None:
     torch.manual_seed(2)
     kind = KINDS[name]
     model = kind.make()
@@ -82,7 +82,7 @@ def test_training_moves_trained_parameters_alone(name: str) -> None:
         assert all(not torch.equal(trained[key], p) for key, p in before.named_parameters() if p.requires_grad)
 
 
-def test_padding_that_is_masked_by_name_changes_no_gradient() -> None:
+def test_masked_padding_keeps_gradient() -> None:
     """The same words padded to other lengths give the same gradient: what is padded is masked."""
     torch.manual_seed(5)
     kind = KINDS["text with a mask, by name"]
@@ -100,7 +100,7 @@ def test_padding_that_is_masked_by_name_changes_no_gradient() -> None:
     torch.testing.assert_close(gradient(3), gradient(T), rtol=1e-9, atol=1e-12)
 
 
-def test_inputs_that_are_no_tensors_are_refused() -> None:
+def test_non_tensor_inputs_raise() -> None:
     class Strings(torch.utils.data.Dataset):
         def __len__(self) -> int:
             return 4
@@ -112,9 +112,9 @@ def test_inputs_that_are_no_tensors_are_refused() -> None:
         Population(fp.make_clients(nn.Linear(E, CLASSES), nn.CrossEntropyLoss(), [Strings()]))
 
 
-def test_frozen_values_and_buffers_are_in_the_type_of_a_run() -> None:
-    """Else a run in float64, or on another device, mixes types and devices."""
-    kind = KINDS["adapter beside a frozen layer"]
+def test_frozen_values_converted_to_run_dtype() -> None:
+    """Otherwise a run in float64 or on another device mixes types and devices."""
+    kind = KINDS["adapter next to a frozen layer"]
     model = kind.make()
     model.register_buffer("places", torch.ones(2))
     population = Population(clients(kind, model), dtype=torch.float64)

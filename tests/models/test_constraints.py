@@ -30,7 +30,7 @@ def logistic(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.logaddexp(0, -(2 * y - 1) * (x @ w))
 
 
-def test_values_of_the_ready_made_constraints():
+def test_built_in_constraints_match_numpy():
     constraints = (fp.LossAtMost(0.5), fp.ClassLossAtMost(1, 0.2), fp.GroupLossGap(-1, 0.1))
     training = run(fp.Problem(fp.class_loss(0), constraints))
     w = np.array([0.3, -0.7, 0.2])
@@ -44,7 +44,7 @@ def test_values_of_the_ready_made_constraints():
         assert objective[i] == pytest.approx(losses[y == 0].mean() / 3, abs=1e-12)
 
 
-def test_clients_with_problems_in_turn_keep_their_places():
+def test_alternating_problems_keep_client_order():
     """Two kinds of problems, and clients that share one stand apart: objectives add up to the mean."""
     of_zero = fp.Problem(fp.class_loss(0), (fp.LossAtMost(0.5),))
     of_one = fp.Problem(fp.class_loss(1), (fp.ClassLossAtMost(1, 0.2), fp.LossAtMost(0.1)))
@@ -66,7 +66,7 @@ def test_clients_with_problems_in_turn_keep_their_places():
         np.testing.assert_allclose(values[i].numpy(), wanted, atol=1e-12)
 
 
-def test_a_function_gives_what_the_ready_made_gives():
+def test_function_constraint_matches_built_in():
     def class_one(model, inputs, targets):
         return (model.losses(inputs, targets)[targets == 1].mean() - 0.2).view(1)
 
@@ -77,7 +77,7 @@ def test_a_function_gives_what_the_ready_made_gives():
         torch.testing.assert_close(a, b)
 
 
-def test_networks_are_batched_too():
+def test_constraint_on_cnn_matches_torch():
     torch.manual_seed(0)
     x = torch.randn(8, 1, 4, 4)
     sets = [TensorDataset(x[:4], torch.tensor([0, 1, 0, 1])), TensorDataset(x[4:], torch.tensor([1, 1, 0, 0]))]
@@ -95,7 +95,7 @@ def test_networks_are_batched_too():
         torch.testing.assert_close(found[i, 0], expected)
 
 
-def test_an_empty_group_names_the_client_and_the_group():
+def test_constraint_empty_group_raises():
     sets = [data(0), TensorDataset(torch.zeros(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1]))]
     clients = fp.make_clients(
         LogisticRegression(3), resolve_loss("logistic"), sets, fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1),))
@@ -105,21 +105,21 @@ def test_an_empty_group_names_the_client_and_the_group():
         list(training)
 
 
-def test_a_server_without_data_is_refused():
+def test_constraint_server_without_data_raises():
     server = fp.Problem(None, (fp.GroupLossGap(-1, 0.1),))
     nothing = TensorDataset(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
     with pytest.raises(fp.DataError, match=r"server has constraints .* but no data.*give it"):
         fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [nothing], server)
 
 
-def test_a_constraint_that_is_nan_names_the_client():
+def test_nan_constraint_raises_with_client():
     broken = fp.Function(lambda model, x, y: model.params[:1] * float("nan"))
     with pytest.raises(fp.DataError, match=r"client 0: its constraint value is \[nan\]"):
         list(run(fp.Problem(constraints=(broken,)), rounds=3))
 
 
-def test_a_gradient_that_is_nan_names_the_client():
-    """The norm's root has no slope at zero, where a run starts: the value is finite, its gradient is not."""
+def test_nan_constraint_gradient_raises_with_client():
+    """The root of the norm has no derivative at zero, where a run starts: its value is finite, its gradient is not."""
     sets = [data(0), data(1)]
     fine, broken = fp.LossAtMost(0.9), fp.Function(lambda model, x, y: model.params.square().sum().sqrt().view(1) - 1)
     model, loss = LogisticRegression(3), resolve_loss("logistic")
@@ -142,12 +142,12 @@ def test_a_gradient_that_is_nan_names_the_client():
         (lambda model, x, y: model.losses(x, y).mean().detach().view(1), "no gradient.*differentiable"),
     ],
 )
-def test_a_function_that_returns_something_else_is_refused(function, message: str):
+def test_constraint_function_bad_result_raises(function, message: str):
     with pytest.raises(fp.ConfigError, match=rf"constraints\..*{message}"):
         list(run(fp.Problem(constraints=(fp.Function(function),)), rounds=3))
 
 
-def test_settings_that_cannot_be_meant_are_refused():
+def test_invalid_constraint_settings_raise():
     line = fp.LinearEquality(torch.ones(1, 2), torch.ones(1))
     for make, message in (
         (lambda: list(run(fp.Problem(constraints=(line,)))), r"shape \(1, 2\).: must be \(1, 3\)"),
@@ -162,8 +162,8 @@ def test_settings_that_cannot_be_meant_are_refused():
             make()
 
 
-def test_infeasible_constraints_end_as_infeasible():
-    """Nobody's logistic loss is below -0.1."""
+def test_infeasible_constraints_reported():
+    """A logistic loss is never below -0.1."""
     training = run(
         fp.Problem(constraints=(fp.LossAtMost(-0.1),)), rounds=3000, outer=fp.Outer(beta=1.0), solver=Newton()
     )
@@ -174,7 +174,7 @@ def test_infeasible_constraints_end_as_infeasible():
     assert result["max_violation"] > 0.1
 
 
-def test_constraints_that_are_only_slow_to_hold_are_not_called_infeasible():
+def test_slow_constraints_reported_as_stalled():
     """`w_0 >= 2`, with multipliers that hardly rise: other parameters would lessen the violation."""
     far = fp.Function(lambda model, x, y: 2 - model.params[:1])
     outer = fp.Outer(1e-3, tolerance=10.0)
@@ -187,7 +187,7 @@ def test_constraints_that_are_only_slow_to_hold_are_not_called_infeasible():
     assert result["max_violation"] > 1
 
 
-def test_a_violation_that_falls_slowly_is_progress():
+def test_slowly_falling_violation_is_no_stall():
     outer, rounds, held = fp.Outer(), 0, 1.0
     for k in range(100):
         rounds, held = outer.stalls(rounds, held, 0.998**k)
@@ -197,7 +197,7 @@ def test_a_violation_that_falls_slowly_is_progress():
     assert rounds >= 20
 
 
-def test_exact_answers_are_refused_in_a_private_run():
+def test_exact_queries_in_private_run_raise():
     with pytest.raises(fp.ConfigError, match=r"privacy\.at.*exact query results.*set privacy.at to 'none'"):
         fp.Training(
             fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [data(0)]),
@@ -207,7 +207,7 @@ def test_exact_answers_are_refused_in_a_private_run():
         )
 
 
-def test_exact_runs_are_recorded_as_not_private():
+def test_exact_run_recorded_as_non_private():
     training = run(fp.Problem(constraints=(fp.LossAtMost(0.5),)), rounds=4)
     list(training)
     records = training.ledger.records
@@ -216,7 +216,7 @@ def test_exact_runs_are_recorded_as_not_private():
     assert training.result().to_json()["epsilon"] == "inf"
 
 
-def test_kkt_by_hand():
+def test_kkt_residual_matches_hand_computation():
     """min (w0^2 + w1^2) / 2 - w0 s.t. w0 + w1 = 1: solution (1, 0), multiplier 0."""
     objective = fp.Function(lambda model, x, y: (model.params.square().sum() / 2 - model.params[0]).view(1))
     line = fp.LinearEquality(torch.tensor([[1.0, 1.0]]), torch.tensor([-1.0]))
@@ -233,7 +233,7 @@ def test_kkt_by_hand():
     assert (off.stationarity, off.feasibility) == (2.5, 0.5)
 
 
-def test_a_function_may_look_at_the_outputs_of_the_model():
+def test_function_constraint_on_model_outputs():
     """The mean score of a client's examples, by hand."""
     problem = fp.Problem(constraints=(fp.Function(lambda model, inputs, targets: model(inputs).mean().view(1)),))
     training = run(problem)

@@ -34,7 +34,7 @@ def trained(model: nn.Module) -> set[str]:
     return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def test_patterns_choose_what_is_trained_and_all_else_is_frozen():
+def test_train_only_freezes_other_parameters():
     model = MnistCNN()
     assert train_only(model, ["layers.9.*", "*.bias"]) is model
     assert trained(model) == {"layers.9.weight", *(f"layers.{i}.bias" for i in (0, 1, 4, 5, 9))}
@@ -50,32 +50,32 @@ def test_patterns_choose_what_is_trained_and_all_else_is_frozen():
         ("", "choose one of"),
     ],
 )
-def test_a_pattern_that_fits_nothing_names_what_is_near(pattern: str, near: str):
+def test_train_pattern_without_match_raises(pattern: str, near: str):
     with pytest.raises(ConfigError, match=rf"^model\.train = '{re.escape(pattern)}': .*{near}"):
         train_only(MnistCNN(), ["layers.0.*", pattern])
 
 
-def test_a_configuration_with_a_wrong_pattern_is_refused_by_name():
-    for wrong, said in (
+def test_config_wrong_train_pattern_raises():
+    for wrong, message in (
         ("[haed.*]", r"^model\.train = 'haed\.\*'"),
         ("[]", r"^model\.train = "),
         ("3", r"^model\.train"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             forecast(load_config(RUN, [f"model={{name: softmax, train: {wrong}}}"]))
 
 
-def test_plan_and_show_say_how_much_is_trained(tmp_path: Path):
-    told = rf"parameters +{HEAD} trained, {BODY} frozen"
-    assert re.search(told, command("plan", str(RUN), *SMALL))
+def test_plan_and_show_print_parameter_counts(tmp_path: Path):
+    pattern = rf"parameters +{HEAD} trained, {BODY} frozen"
+    assert re.search(pattern, command("plan", str(RUN), *SMALL))
     assert "frozen" not in command("plan", str(RUN))
     assert f"{HEAD} numbers each" in command("plan", str(RUN), *SMALL)
     shown = command("train", str(RUN), "--out", str(tmp_path / "run"), *SMALL)
-    assert re.search(told, shown)
-    assert re.search(told, command("show", str(tmp_path / "run")))
-    said = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert said["parameters"] == {"trained": HEAD, "frozen": BODY}
-    assert said["bytes_sent"] % (4 * HEAD) == 0
+    assert re.search(pattern, shown)
+    assert re.search(pattern, command("show", str(tmp_path / "run")))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["parameters"] == {"trained": HEAD, "frozen": BODY}
+    assert result["bytes_sent"] % (4 * HEAD) == 0
 
 
 def parts_and_whole(tmp_path: Path, config: Config) -> tuple[Result, Result]:
@@ -93,7 +93,7 @@ def parts_and_whole(tmp_path: Path, config: Config) -> tuple[Result, Result]:
     return resumed.result(), whole.result()
 
 
-def test_what_is_frozen_does_not_move_and_a_resumed_run_is_the_unbroken_one(tmp_path: Path):
+def test_fine_tuning_resumed_run_equals_unbroken(tmp_path: Path):
     config = load_config(RUN, [*SMALL, "secret_seed=3", "log.checkpoint_every=2"])
     resumed, whole = parts_and_whole(tmp_path, config)
     start, found = build(config).population.model.state_dict(), resumed.model.state_dict()
@@ -104,6 +104,6 @@ def test_what_is_frozen_does_not_move_and_a_resumed_run_is_the_unbroken_one(tmp_
         assert torch.equal(value, start[name]) == (not name.startswith("layers.9."))
 
 
-def test_what_is_trained_is_a_part_of_what_a_run_is():
+def test_train_patterns_change_fingerprint():
     assert fingerprint(load_config(RUN, ["model={name: softmax, train: null}"])) == fingerprint(load_config(RUN))
     assert fingerprint(load_config(RUN, ["model={name: softmax, train: ['*']}"])) != fingerprint(load_config(RUN))

@@ -42,7 +42,7 @@ def by_autograd(model: nn.Module, row: Tensor, x: Tensor, y: Tensor, clip: Clip 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("clip", [Clip(0.3), None], ids=str)
 @pytest.mark.parametrize("alike", [True, False])
-def test_backends_agree_on_frozen_parts_with_plain_torch(kind: str, clip: Clip | None, alike: bool) -> None:
+def test_frozen_model_backends_match_torch(kind: str, clip: Clip | None, alike: bool) -> None:
     model, draw = MODELS[kind], torch.Generator().manual_seed(4)
     start = copy.deepcopy(model)
     x = torch.randn(2, 4, 1, 5, 5, generator=draw, dtype=torch.float64)
@@ -59,7 +59,7 @@ def test_backends_agree_on_frozen_parts_with_plain_torch(kind: str, clip: Clip |
 
 
 @pytest.mark.parametrize("kind", ["bias", "weight"])
-def test_the_closed_form_is_for_layers_that_are_trained_whole(kind: str) -> None:
+def test_linear_backend_with_frozen_part_raises(kind: str) -> None:
     loss = nn.CrossEntropyLoss()
     assert type(build_backend("auto", MODELS[kind], loss)) is BACKENDS["ghost"]
     with pytest.raises(fp.ConfigError, match="nothing frozen"):
@@ -67,7 +67,7 @@ def test_the_closed_form_is_for_layers_that_are_trained_whole(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_run_with_frozen_parts_is_the_same_with_every_backend(kind: str) -> None:
+def test_frozen_run_same_with_every_backend(kind: str) -> None:
     def run(backend: str) -> Tensor:
         made, compute = clients(MODELS[kind]), fp.Compute(backend, dtype="float64")
         return fp.train(

@@ -14,7 +14,7 @@ import fedpriv as fp
 from fedpriv.clients.layout import Layout
 
 
-def test_saved_models_hold_frozen_parts_and_their_own_rows(tmp_path: Path) -> None:
+def test_saved_models_include_frozen_parts(tmp_path: Path) -> None:
     made = clients()
     graph = fp.Graph(nx.cycle_graph(3))
     result = fp.train(made, fp.decentralized_sgd(fp.StepSize(0.5)), fp.Privacy(epsilon=5), rounds=2, network=graph)
@@ -48,7 +48,7 @@ def run_in(folder: Path, model: nn.Module, *, rounds: int, resume: bool) -> fp.T
     return training
 
 
-def test_resume_with_frozen_parts_is_the_unbroken_run(tmp_path: Path) -> None:
+def test_frozen_resumed_run_equals_unbroken(tmp_path: Path) -> None:
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
     whole = run_in(tmp_path / "whole", resnet(), rounds=6, resume=False).result()
@@ -58,7 +58,7 @@ def test_resume_with_frozen_parts_is_the_unbroken_run(tmp_path: Path) -> None:
     assert_frozen_as(resumed.model, resnet())
 
 
-def test_resume_with_another_body_is_refused(tmp_path: Path) -> None:
+def test_resume_with_other_frozen_values_raises(tmp_path: Path) -> None:
     run_in(tmp_path, resnet(), rounds=3, resume=False)
     torch.manual_seed(1)
     with pytest.raises(fp.FedprivError, match="other frozen values"):

@@ -47,7 +47,7 @@ WHOLE = [fp.Privacy(epsilon=3), fp.Privacy(epsilon=3, unit="client", at="message
 
 @pytest.mark.parametrize("backend", ["auto", "loop"])
 @pytest.mark.parametrize("privacy", WHOLE, ids=["sample", "client"])
-def test_examples_kept_by_a_forward_pass_are_in_no_released_model(privacy: fp.Privacy, backend: str):
+def test_released_model_holds_no_forward_examples(privacy: fp.Privacy, backend: str):
     made = wide_clients(Keeps())
     result = fp.train(made, fp.fedavg(0.5), privacy, rounds=2, compute=fp.Compute(backend=backend))
     assert result.model.seen == []
@@ -55,7 +55,7 @@ def test_examples_kept_by_a_forward_pass_are_in_no_released_model(privacy: fp.Pr
 
 
 @pytest.mark.parametrize("privacy", WHOLE, ids=["sample", "client"])
-def test_a_frozen_value_that_private_data_change_is_not_released(privacy: fp.Privacy) -> None:
+def test_frozen_value_changed_by_data_raises(privacy: fp.Privacy) -> None:
     training = fp.Training(wide_clients(WidestSeen()), fp.fedavg(0.5), privacy, rounds=2)
     with pytest.raises(fp.PrivacyError, match=r"^model\.widest is frozen.* private data"):
         list(training)
@@ -66,7 +66,7 @@ def test_a_frozen_value_that_private_data_change_is_not_released(privacy: fp.Pri
 @pytest.mark.parametrize(
     "value", [torch.zeros(2, 3), torch.zeros(3, dtype=torch.half), torch.zeros(1, dtype=torch.bool)]
 )
-def test_a_change_of_a_constant_is_noticed_whatever_its_type(value: Tensor) -> None:
+def test_changed_constants_any_dtype_detected(value: Tensor) -> None:
     model = nn.Linear(2, 2)
     model.register_buffer("kept", torch.zeros(5)[1:3])
     model.register_buffer("own", value)

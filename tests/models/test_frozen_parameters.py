@@ -47,14 +47,14 @@ def test_frozen_parameters_stay_fixed(name: str) -> None:
         assert {n for n, p in model.named_parameters() if p.requires_grad} == {"head.weight", "head.bias"}
 
 
-def test_only_trained_parameters_are_sent() -> None:
+def test_bytes_sent_count_trained_parameters() -> None:
     training = fp.Training(clients(), fp.fedavg(0.5), fp.Privacy(epsilon=3), rounds=1)
     (report,) = training
     assert report.metrics["bytes_sent"] == 4 * HEAD * 2 * 3  # up and down, for each of three clients
 
 
-def test_constraints_see_frozen_parts() -> None:
-    """An exact answer at a row is that of the module with this row in it."""
+def test_constraints_use_frozen_parameters() -> None:
+    """The exact value at a row equals that of the module with this row in it."""
     model = small().float()
     problem = fp.Problem(constraints=(fp.LossAtMost(0.5),))
     made = fp.make_clients(model, nn.CrossEntropyLoss(), data(), problem)
@@ -69,7 +69,7 @@ def test_constraints_see_frozen_parts() -> None:
     assert_frozen_as(training.result().model, model)
 
 
-def test_a_model_without_anything_to_train_is_refused() -> None:
+def test_model_without_trainable_parameters_raises() -> None:
     for model in (nn.Linear(4, 2).requires_grad_(False), nn.Flatten()):
         with pytest.raises(fp.ConfigError, match=rf"^model = '{type(model).__name__}': has no parameter to train"):
             validate_model(model)
@@ -77,8 +77,8 @@ def test_a_model_without_anything_to_train_is_refused() -> None:
         fp.train(clients(resnet().requires_grad_(False)), fp.fedavg(0.5), fp.Privacy(epsilon=3), rounds=1)
 
 
-def test_parameters_in_another_order_are_another_layout() -> None:
-    """Rows know no names: the same names and shapes in another order would be swapped in silence."""
+def test_layout_depends_on_parameter_order() -> None:
+    """Rows hold no names: the same names and shapes in another order would be swapped without an error."""
 
     def pair(first: str, second: str) -> nn.Module:
         return nn.ModuleDict({first: nn.Linear(2, 2), second: nn.Linear(2, 2)})
@@ -91,7 +91,7 @@ def test_parameters_in_another_order_are_another_layout() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:model.* was replaced by a new GroupNorm")
-def test_frozen_parameters_stay_frozen_when_a_model_is_repaired() -> None:
+def test_fix_model_keeps_frozen_parameters() -> None:
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.BatchNorm2d(8), nn.BatchNorm2d(8, affine=False))
     model[0].weight.requires_grad_(False)
     model[1].requires_grad_(False)
@@ -104,7 +104,7 @@ def test_frozen_parameters_stay_frozen_when_a_model_is_repaired() -> None:
 # --- eval mode
 
 
-def test_a_trained_model_is_in_eval_mode() -> None:
+def test_trained_model_in_eval_mode() -> None:
     test = data()[2]
     result = fp.train(clients(), fp.fedavg(0.5), fp.Privacy(epsilon=20), rounds=2, test=test)
     assert not any(module.training for module in result.model.modules())
@@ -115,8 +115,8 @@ def test_a_trained_model_is_in_eval_mode() -> None:
     assert float((first.argmax(1) == y).double().mean()) == result.test_accuracy
 
 
-def test_an_evaluation_leaves_the_modes_of_layers_as_they_were() -> None:
-    """A part that a user has put in eval mode must not wake up after the first test."""
+def test_evaluation_restores_layer_modes() -> None:
+    """A part that the user set to eval mode must stay in eval mode after the first test."""
     model = resnet()
     model.body.eval()
     made = clients(model)

@@ -24,20 +24,20 @@ def changed(name: str) -> list[fp.Client]:
 
 
 @pytest.mark.parametrize("name", ["body.1.conv.weight", "scale"])
-def test_clients_whose_frozen_parts_differ_are_refused_by_the_tensors_name(name: str) -> None:
+def test_clients_differing_frozen_values_raise(name: str) -> None:
     with pytest.raises(fp.ConfigError, match=rf"^clients\[2\]\.model = '{name}': .*client 0"):
         fp.Training(changed(name), fp.fedavg(0.5), fp.Privacy(epsilon=3), rounds=1)
 
 
-def test_clients_that_freeze_other_parts_are_refused() -> None:
+def test_clients_freezing_different_parts_raise() -> None:
     made = clients()
     made[1].model.body.requires_grad_(True)
     with pytest.raises(fp.ConfigError, match=r"^clients\[1\]\.model = 'ResNet': .*frozen"):
         fp.Training(made, fp.fedavg(0.5), fp.Privacy(epsilon=3), rounds=1)
 
 
-def test_clients_share_what_is_frozen_and_have_the_rest_for_themselves() -> None:
-    """Also clients that came with copies of their own, whose memory is freed; the user's model is left alone."""
+def test_clients_share_frozen_tensors_only() -> None:
+    """Clients given separate copies share them too, which frees memory; the user's model is left unchanged."""
     model = resnet()
     separate = [fp.Client(resnet(), client.loss, client.loader) for client in clients()]
     for made in (clients(model), separate):
@@ -49,7 +49,7 @@ def test_clients_share_what_is_frozen_and_have_the_rest_for_themselves() -> None
         assert not mine & {tensor.data_ptr() for tensor in fixed[0].values()}
 
 
-def test_a_shared_part_that_is_trained_becomes_each_clients_own() -> None:
+def test_shared_trainable_part_copied_per_client() -> None:
     made = clients()
     for client in made:
         client.model.body.requires_grad_(True)
@@ -82,7 +82,7 @@ print(training.population.dim, report.metrics["bytes_sent"], before, peak_megaby
 
 
 @pytest.mark.slow
-def test_a_hundred_clients_share_one_body_in_memory(tmp_path: Path) -> None:
+def test_hundred_clients_share_frozen_memory(tmp_path: Path) -> None:
     """A hundred bodies are 4.5 GB. Messages and checkpoints hold heads."""
     n, root = 100, Path(__file__).parents[2]
     words = [sys.executable, "-c", PEAK, str(n), str(tmp_path)]

@@ -81,7 +81,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_they_train(name: str) -> None:
+def test_transformers_model_trains(name: str) -> None:
     torch.manual_seed(0)
     make, loss, backend = KINDS[name]
     data = [Rows(*texts(8, seed, loss is of_model)) for seed in range(3)]
@@ -92,7 +92,7 @@ def test_they_train(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, backend) in KINDS.items() if backend == "ghost"])
-def test_their_gradients_are_those_of_one_example_at_a_time(name: str) -> None:
+def test_transformers_gradients_match_loop(name: str) -> None:
     torch.manual_seed(1)
     make, loss, _ = KINDS[name]
     model: nn.Module = make().double().eval()
@@ -108,7 +108,7 @@ def test_their_gradients_are_those_of_one_example_at_a_time(name: str) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9 * float(wanted.abs().max()))
 
 
-def test_words_behind_the_mask_count_for_nothing() -> None:
+def test_transformers_masked_words_ignored() -> None:
     torch.manual_seed(2)
     model = bert().double().eval()
     x, y = texts(1, 0, labels=False)

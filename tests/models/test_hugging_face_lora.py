@@ -86,7 +86,7 @@ def adapted(folder: Path) -> nn.Module:
     return add_lora(Classifier(folder), LAYERS, rank=2, train=["body.classifier.*"])
 
 
-def test_a_classifier_learns_from_private_notes_by_its_adapters_alone(tmp_path: Path):
+def test_lora_classifier_learns_private_notes(tmp_path: Path):
     folder = weights(tmp_path)
     start = adapted(folder)
     clients = fp.make_clients(adapted(folder), cross_entropy, [notes(300, seed) for seed in range(3)])
@@ -106,8 +106,8 @@ def test_a_classifier_learns_from_private_notes_by_its_adapters_alone(tmp_path: 
     assert len(result.params) == sum(before[name].numel() for name in trained)
 
 
-def test_lengths_of_other_texts_do_not_change_a_row():
-    """Filling up to a public length: a row's tokens are the same whatever stands beside it."""
+def test_text_row_independent_of_other_lengths():
+    """Texts are padded to a public length, so a row has the same tokens in any batch."""
     together, _ = notes(30, 1)[:]
     one, _ = notes(1, 1)[:]
     assert together["input_ids"].shape == (30, LENGTH)

@@ -34,7 +34,7 @@ def transformer() -> VisionTransformer:
     return VisionTransformer((1, 4, 4), 3, patch=2, width=8, heads=2)
 
 
-def test_adapters_change_nothing_at_first_and_are_trained_alone():
+def test_lora_starts_as_identity_and_trains_alone():
     x = torch.randn(5, 16)
     wanted = transformer()(x)
     model = add_lora(transformer(), LAYERS, rank=2, train=["head.*"])
@@ -43,7 +43,7 @@ def test_adapters_change_nothing_at_first_and_are_trained_alone():
     assert trained(model) == {*adapters, "head.weight", "head.bias"}
 
 
-def test_an_adapted_layer_is_the_sum_of_weight_and_product():
+def test_lora_layer_matches_formula():
     torch.manual_seed(1)
     layer = add_lora(nn.Sequential(nn.Linear(6, 5)), ["0"], rank=2, alpha=3.0)
     adapted = layer[0]
@@ -60,7 +60,7 @@ class Encoder(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "layers", "said"),
+    ("model", "layers", "message"),
     [
         (transformer(), ["blocks.*.qeury"], r"matches no name in the model"),
         (transformer(), ["norm"], r"'norm': is a LayerNorm"),
@@ -68,19 +68,19 @@ class Encoder(nn.Module):
         (Encoder(), ["layer.self_attn.out_proj"], r"NonDynamicallyQuantizableLinear"),
     ],
 )
-def test_layers_that_cannot_have_an_adapter_are_refused(model: nn.Module, layers: list[str], said: str):
-    with pytest.raises(ConfigError, match=rf"^model\.lora\.layers = .*{said}"):
+def test_lora_unsupported_layer_raises(model: nn.Module, layers: list[str], message: str):
+    with pytest.raises(ConfigError, match=rf"^model\.lora\.layers = .*{message}"):
         add_lora(model, layers)
 
 
-def test_rank_and_alpha_are_positive():
+def test_lora_rank_and_alpha_not_positive_raise():
     for wrong in ({"rank": 0}, {"alpha": -1.0}):
         with pytest.raises(ConfigError, match=rf"^model\.lora\.{next(iter(wrong))}"):
             add_lora(transformer(), LAYERS, **wrong)
 
 
 @pytest.mark.parametrize("clip", [Clip(0.3), None], ids=str)
-def test_backends_agree_on_adapters(clip: Clip | None):
+def test_lora_backends_agree(clip: Clip | None):
     model, draw = add_lora(transformer(), LAYERS, rank=2, train=["head.*"]).double(), torch.Generator().manual_seed(4)
     x = torch.randn(2, 4, 16, generator=draw, dtype=torch.float64)
     y = torch.randint(0, 3, (2, 4), generator=draw)
@@ -101,7 +101,7 @@ def tiny(name: str, *more: str) -> Config:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_configuration_trains_its_part_and_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path):
+def test_lora_config_resumed_run_equals_unbroken(name: str, tmp_path: Path):
     config = tiny(name)
     resumed, whole = parts_and_whole(tmp_path, config)
     start, found = build(config).population.model, resumed.model.state_dict()
@@ -114,18 +114,18 @@ def test_a_configuration_trains_its_part_and_a_resumed_run_is_the_unbroken_one(n
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_the_command_trains_it(name: str, tmp_path: Path):
+def test_lora_config_trains_by_command(name: str, tmp_path: Path):
     words = [*TINY[name], "rounds=1", "log.tensorboard=false"]
     command("train", str(ROOT / name), "--out", str(tmp_path / "run"), *words)
-    said = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert said["epsilon"] <= 3
-    assert said["bytes_sent"] == 2 * 20 * 4 * said["parameters"]["trained"]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["epsilon"] <= 3
+    assert result["bytes_sent"] == 2 * 20 * 4 * result["parameters"]["trained"]
 
 
 # --- peft
 
 
-def test_adapters_of_peft_beside_a_hugging_face_model_are_trained_privately():
+def test_peft_adapters_train_privately():
     """A small model from a configuration: nothing is downloaded."""
     import_torchvision("transforms")  # transformers imports it
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")

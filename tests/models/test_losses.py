@@ -82,19 +82,19 @@ CLASS_LOSSES: dict[str, tuple[Any, Callable[[Tensor, Tensor], Tensor]]] = {
 
 @pytest.mark.parametrize("name", CLASS_LOSSES)
 @pytest.mark.parametrize("backend", ["auto", "loop"])
-def test_losses_of_classes(name: str, backend: Any) -> None:
+def test_class_losses_match_torch(name: str, backend: Any) -> None:
     loss, losses = CLASS_LOSSES[name]
     result, _ = trained_here(linear(3), loss, rows(X, Y), compute=fp.Compute(backend=backend))
     assert_same_parameters(result, trained_by_torch(linear(3), losses, X, Y))
 
 
-def test_a_loss_that_sums_over_a_batch_is_warned_of_once() -> None:
-    """It is tried with several targets, of which each shows the same."""
+def test_sum_reduction_warns_once() -> None:
+    """The loss is tested with several targets, and each shows the same reduction."""
     _, warned = trained_here(linear(3), lambda o, t: F.cross_entropy(o, t, reduction="sum"), rows(X, Y))
     assert sum("sums over a batch" in text for text in warned) == 1
 
 
-def test_negative_log_likelihood_with_weights() -> None:
+def test_weighted_nll_matches_torch() -> None:
     def model() -> nn.Module:
         return nn.Sequential(linear(3), nn.LogSoftmax(1))
 
@@ -115,15 +115,15 @@ NUMBER_LOSSES: dict[str, tuple[Any, Callable[[Tensor, Tensor], Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", NUMBER_LOSSES)
-def test_losses_of_numbers(name: str) -> None:
+def test_regression_losses_match_torch(name: str) -> None:
     loss, losses = NUMBER_LOSSES[name]
     targets = NUMBERS[:, None].abs()
     result, _ = trained_here(linear(1), loss, rows(X, targets))
     assert_same_parameters(result, trained_by_torch(linear(1), losses, X, targets))
 
 
-def test_a_column_of_outputs_against_plain_targets_is_not_broadcast() -> None:
-    """Torch's own batch loss compares all with all; each example's loss alone is what anybody means."""
+def test_output_column_and_flat_targets_not_broadcast() -> None:
+    """The batch loss of torch compares all outputs with all targets; the intended loss compares per example."""
     result, warned = trained_here(linear(1), nn.MSELoss(), rows(X, NUMBERS), test=rows(X, NUMBERS))
     model = trained_by_torch(linear(1), lambda o, t: (o[:, 0] - t).square(), X, NUMBERS)
     assert_same_parameters(result, model)
@@ -132,7 +132,7 @@ def test_a_column_of_outputs_against_plain_targets_is_not_broadcast() -> None:
         assert result.test_loss == pytest.approx(float((model(X)[:, 0] - NUMBERS).square().mean()), rel=1e-4)
 
 
-def test_plain_outputs_against_a_column_of_targets_are_not_broadcast() -> None:
+def test_flat_outputs_and_target_column_not_broadcast() -> None:
     """The same mistake from the other side."""
     model = nn.Sequential(linear(1), nn.Flatten(0))
     result, warned = trained_here(model, nn.MSELoss(), rows(X, NUMBERS[:, None]))
@@ -141,7 +141,7 @@ def test_plain_outputs_against_a_column_of_targets_are_not_broadcast() -> None:
     assert any("every output of a batch with every target" in text for text in warned)
 
 
-def test_weights_of_positive_labels() -> None:
+def test_bce_pos_weight_matches_torch() -> None:
     loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(4.0))
     targets = BINARY[:, None]
     result, _ = trained_here(linear(1), loss, rows(X, targets))
@@ -154,7 +154,7 @@ def test_weights_of_positive_labels() -> None:
     assert_same_parameters(result, expected)
 
 
-def test_several_labels_with_a_weight_each() -> None:
+def test_multilabel_weight_matches_torch() -> None:
     weight = torch.tensor([1.0, 2.0, 3.0])
     result, _ = trained_here(linear(3), nn.BCEWithLogitsLoss(weight=weight), rows(X, MANY))
     expected = trained_by_torch(
@@ -166,7 +166,7 @@ def test_several_labels_with_a_weight_each() -> None:
     assert_same_parameters(result, expected)
 
 
-def test_class_probabilities_as_targets() -> None:
+def test_soft_targets_match_torch() -> None:
     soft = torch.softmax(torch.randn(len(X), 3, generator=torch.Generator().manual_seed(5)), 1)
     result, _ = trained_here(linear(3), nn.CrossEntropyLoss(), rows(X, soft))
     assert_same_parameters(
@@ -175,8 +175,8 @@ def test_class_probabilities_as_targets() -> None:
 
 
 @pytest.mark.parametrize("backend", ["auto", "vmap", "loop"])
-def test_labels_to_be_ignored_are_no_part_of_an_examples_mean(backend: Any) -> None:
-    """As in a sentence that is padded: its loss is the mean over its own words."""
+def test_ignored_labels_excluded_from_example_mean(backend: Any) -> None:
+    """As for a padded sentence: its loss is the mean over its own words."""
     targets = torch.stack([Y, (Y + 1) % 3], 1)
     targets[::2, 1] = -100
 
@@ -198,7 +198,7 @@ def test_labels_to_be_ignored_are_no_part_of_an_examples_mean(backend: Any) -> N
 @pytest.mark.parametrize(
     "loss", [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum"), models.Loss(models.cross_entropy)]
 )
-def test_closed_gradients_are_those_of_autograd(loss: nn.Module) -> None:
+def test_closed_gradients_match_autograd(loss: nn.Module) -> None:
     outputs, labels = torch.randn(7, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2, 2, 1, 0, 1])
     outputs.data[1] = torch.tensor([torch.inf, 0.0, 0.0])
     outputs.data[2] *= 300
@@ -209,7 +209,7 @@ def test_closed_gradients_are_those_of_autograd(loss: nn.Module) -> None:
     torch.testing.assert_close(closed, recorded, rtol=1e-12, atol=1e-15, equal_nan=True)
 
 
-def test_closed_gradients_are_the_same_bits_in_any_batch() -> None:
+def test_closed_gradients_bitwise_equal_any_batch() -> None:
     outputs, labels = torch.randn(130, 10) * 3, torch.arange(130) % 10
     function = Functional(linear(10), nn.CrossEntropyLoss()).closed_gradients
     whole = function(outputs, labels)
@@ -235,7 +235,7 @@ def test_closed_gradients_are_the_same_bits_in_any_batch() -> None:
 @pytest.mark.parametrize(
     "model", [linear(3), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))], ids=["linear", "chain"]
 )
-def test_losses_of_single_labels_without_a_closed_gradient(loss: nn.Module, labels: Tensor, model: nn.Module) -> None:
+def test_losses_without_closed_gradient_match_loop(loss: nn.Module, labels: Tensor, model: nn.Module) -> None:
     x = torch.randn(3, 4)
     batch = Batch(torch.arange(1), x[None], labels[None], torch.ones(1, 3, dtype=torch.bool))
     row = Layout.of(model).row_of(model).unsqueeze(0)
@@ -244,7 +244,7 @@ def test_losses_of_single_labels_without_a_closed_gradient(loss: nn.Module, labe
     torch.testing.assert_close(sums, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_weights_train_more_positives_and_are_said() -> None:
+def test_class_weights_raise_positives_and_warn() -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(400, 4, generator=generator)
     labels = (inputs[:, 0] + torch.randn(400, generator=generator) > 1.5).long()
@@ -256,7 +256,7 @@ def test_weights_train_more_positives_and_are_said() -> None:
     assert any("CrossEntropyLoss(weight=...)" in text for text in warned)
 
 
-def test_test_loss_is_the_mean_of_single_losses_whatever_the_reduction() -> None:
+def test_evaluation_loss_is_mean_for_any_reduction() -> None:
     for loss in (
         nn.CrossEntropyLoss(),
         nn.CrossEntropyLoss(reduction="sum"),
@@ -278,7 +278,7 @@ def refused(model: nn.Module, loss: Any, targets: Tensor = Y) -> str:
     return str(found.value)
 
 
-def test_weights_inside_a_lambda_are_refused_with_what_to_write() -> None:
+def test_weighted_lambda_loss_raises_with_fix() -> None:
     text = refused(linear(3), lambda o, t: F.cross_entropy(o, t, weight=WEIGHTS))
     assert "neither the mean" in text
     assert "fedpriv.models.Loss(lambda outputs, targets: ...)" in text
@@ -288,11 +288,11 @@ def test_weights_inside_a_lambda_are_refused_with_what_to_write() -> None:
     assert_same_parameters(result, trained_by_torch(linear(3), weighted(), X, Y))
 
 
-def test_a_penalty_on_a_batch_is_refused() -> None:
+def test_batch_penalty_loss_raises() -> None:
     assert "neither the mean" in refused(linear(3), lambda o, t: F.cross_entropy(o, t) + o.mean(0).square().sum())
 
 
-def test_a_contrast_between_the_examples_of_a_batch_is_refused() -> None:
+def test_contrastive_loss_raises() -> None:
     def contrast(outputs: Tensor, targets: Tensor) -> Tensor:
         near = outputs @ outputs.T
         same = (targets[:, None] == targets[None]).float()
@@ -301,12 +301,12 @@ def test_a_contrast_between_the_examples_of_a_batch_is_refused() -> None:
     assert "neither the mean" in refused(linear(3), contrast)
 
 
-def test_a_weight_for_each_place_in_a_batch_is_refused() -> None:
+def test_position_weighted_loss_raises() -> None:
     loss = nn.BCEWithLogitsLoss(weight=torch.rand(len(X), 1))
     assert "loss" in refused(linear(1), loss, BINARY[:, None])
 
 
-def test_a_penalty_on_parameters_is_refused_and_names_what_to_take() -> None:
+def test_parameter_penalty_loss_raises_with_fix() -> None:
     model = linear(3)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -318,13 +318,13 @@ def test_a_penalty_on_parameters_is_refused_and_names_what_to_take() -> None:
     assert "regularizer" in text
 
 
-def test_a_penalty_on_another_module_is_refused() -> None:
+def test_other_module_penalty_loss_raises() -> None:
     other = nn.Linear(2, 2)
     text = refused(linear(3), lambda o, t: F.cross_entropy(o, t) + other.weight.sum())
     assert "reads a parameter of shape (2, 2)" in text
 
 
-def test_a_loss_with_parameters_of_its_own_is_refused() -> None:
+def test_loss_with_trainable_parameter_raises() -> None:
     class Temperature(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -343,7 +343,7 @@ def test_a_loss_with_parameters_of_its_own_is_refused() -> None:
     )
 
 
-def test_what_a_forward_pass_changes_is_said_once() -> None:
+def test_forward_pass_state_change_warns_once() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
             super().__init__()

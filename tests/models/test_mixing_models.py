@@ -76,7 +76,7 @@ def in_eval_mode(model: nn.Module) -> nn.Module:
     return model
 
 
-def beside_the_first(layers: nn.ModuleList, x: Tensor) -> Tensor:
+def compares_with_first(layers: nn.ModuleList, x: Tensor) -> Tensor:
     """Its first layer gives one row for all examples, its last the first example what it gives it alone."""
     h = x + layers[0](torch.zeros(1, T, E))
     return layers[1](h - h[:1]).mean(1)
@@ -108,8 +108,8 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         r"model\.layers\.0 = 'LSTM'.*set batch_first=True",
         [examples_first],
     ),
-    "beside the first": (
-        Kind(lambda: Mapped(beside_the_first, nn.Linear(E, E), nn.Linear(E, E))),
+    "compared with the first": (
+        Kind(lambda: Mapped(compares_with_first, nn.Linear(E, E), nn.Linear(E, E))),
         r"model = 'Mapped': its output for an example alone differs from that in a batch",
         [],
     ),
@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         r"model\.layers\.0 = 'Embedding'.*set sparse=False",
         [lambda model: changed(model, sparse=False)],
     ),
-    "embedding whose gradients count words": (
+    "embedding scaled by frequency": (
         Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, scale_grad_by_freq=True)), inputs="words"),
         r"model\.layers\.0 = 'Embedding'.*set scale_grad_by_freq=False",
         [lambda model: changed(model, scale_grad_by_freq=False)],
@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         r"model\.layers\.0\.weight = 'UninitializedParameter': has no shape yet: call the model once",
         [called_once],
     ),
-    "embedding that rescales itself": (
+    "embedding with max_norm": (
         Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, max_norm=1.0).requires_grad_(False)), inputs="words"),
         r"model\.layers\.0 = 'Embedding'.*reveals what the data contain; set max_norm=None",
         [lambda model: changed(model, max_norm=None)],
@@ -140,22 +140,22 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
 
 @pytest.mark.filterwarnings("ignore:model.* was replaced by a new GroupNorm")
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_layer_that_mixes_examples_is_refused_with_a_fix_that_helps(name: str) -> None:
+def test_mixing_layer_raises_and_fix_works(name: str) -> None:
     torch.manual_seed(3)
-    kind, said, fixes = REFUSED[name]
+    kind, message, fixes = REFUSED[name]
 
     def run(model: nn.Module) -> fp.Training:
         return fp.Training(clients(kind, model), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
 
-    with pytest.raises(fp.ConfigError, match=said):
+    with pytest.raises(fp.ConfigError, match=message):
         run(kind.make())
     for fix in fixes:
         assert len(list(run(fix(kind.make())))) == 1
 
 
 @pytest.mark.parametrize("through_data", [False, True])
-def test_a_model_that_writes_into_frozen_values_is_refused(through_data: bool) -> None:
-    """Frozen values are released without noise: marks of what was looked up would be, too."""
+def test_model_writing_frozen_values_raises(through_data: bool) -> None:
+    """Frozen values are released without noise, so marks of embedding lookups would be released as well."""
 
     class Marking(nn.Embedding):
         def forward(self, input: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def test_a_model_that_writes_into_frozen_values_is_refused(through_data: bool) -
         fp.Training(clients(kind, make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
 
 
-def test_fixes_that_keep_weights_keep_what_the_model_computes() -> None:
+def test_weight_keeping_fixes_keep_outputs() -> None:
     torch.manual_seed(4)
     x = inputs("image", 4)
     model = Residual(lambda: nn.BatchNorm2d(4))

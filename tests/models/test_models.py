@@ -42,7 +42,7 @@ def per_example_gradients(model, loss, x, y):
 # --- models
 
 
-def test_softmax_regression_is_one_linear_map_that_starts_at_zero():
+def test_softmax_regression_linear_from_zero():
     model = SoftmaxRegression(784, 10)
     assert n_parameters(model) == 7840 and not any(p.any() for p in model.parameters())
     assert n_parameters(SoftmaxRegression(784, 10, bias=True)) == 7850
@@ -51,14 +51,14 @@ def test_softmax_regression_is_one_linear_map_that_starts_at_zero():
     torch.testing.assert_close(model(images), images.reshape(3, 784) @ model.linear.weight.T)
 
 
-def test_a_two_class_svm_has_one_score():
+def test_two_class_svm_has_one_score():
     assert LinearSVM(5)(drawn(4, 5)).shape == (4, 1)
     assert LinearSVM(5, 3)(drawn(4, 5)).shape == (4, 3)
     assert predict(torch.tensor([[-1.0], [2.0]])).tolist() == [0, 1]
     assert predict(torch.tensor([[0.0, 1.0, 0.5], [3.0, 1.0, 0.0]])).tolist() == [1, 0]
 
 
-def test_the_sizes_that_the_docstrings_state():
+def test_model_sizes_match_docstrings():
     assert n_parameters(MnistCNN()) == 29034
     assert n_parameters(FemnistCNN()) == 59294
 
@@ -67,8 +67,8 @@ OF_TEXT = {"char_lstm": {"hidden": 7}, "char_transformer": {"width": 8}}
 
 
 @pytest.mark.parametrize("name", OF_TEXT)
-def test_models_of_text_treat_examples_alone_and_see_no_later_token(name):
-    """Their gradients by example are in tests/data/test_shakespeare.py: vmap does not batch an LSTM."""
+def test_text_models_per_example_and_causal(name):
+    """Their per-example gradients are tested in tests/data/test_shakespeare.py, because vmap does not batch an LSTM."""
     model = resolve(name, input_shape=(6,), n_classes=5, **OF_TEXT[name])
     validate_model(model)
     tokens = torch.tensor([[0, 1, 2, 3, 4, 1], [0, 4, 4, 2, 1, 3]])
@@ -82,8 +82,8 @@ def test_models_of_text_treat_examples_alone_and_see_no_later_token(name):
     torch.testing.assert_close(model(tokens[:, :3]), scores[..., :3])  # a shorter window
 
 
-def test_the_heads_of_a_transformer_of_text_look_back_from_one_token_to_many():
-    """Without queries and keys, attention is a softmax of minus slope times distance, over what came before."""
+def test_text_transformer_attention_biases():
+    """Without queries and keys, attention is a softmax of minus slope times distance over earlier tokens."""
     attention = resolve("char_transformer", input_shape=(6,), n_classes=5, width=8).blocks[0].attention
     bias = attention._bias(drawn(1, 3, 8))
     assert bias.shape == (4, 3, 3) and bool(bias[:, 0, 1:].isinf().all())
@@ -92,14 +92,14 @@ def test_the_heads_of_a_transformer_of_text_look_back_from_one_token_to_many():
     assert not bias[:, [0, 1, 2], [0, 1, 2]].any()
 
 
-def test_heads_of_a_transformer_divide_its_width():
+def test_transformer_heads_not_dividing_width_raise():
     for name in ("vit", "char_transformer"):
         with pytest.raises(ConfigError, match=r"model\.heads = 3.*divides the width, 8"):
             resolve(name, input_shape=(1, 8, 8), n_classes=5, width=8, heads=3)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in OF_TEXT])
-def test_every_model_treats_examples_alone_and_is_differentiable_by_example(name):
+def test_every_model_has_per_example_gradients(name):
     n_classes = 2 if name == "logistic_regression" else 10
     model = resolve(name, input_shape=(1, 28, 28), n_classes=n_classes)
     validate_model(model)
@@ -116,7 +116,7 @@ def test_every_model_treats_examples_alone_and_is_differentiable_by_example(name
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_models_are_built_by_name():
+def test_models_resolved_by_name():
     assert n_parameters(resolve("softmax", input_shape=(2, 3), n_classes=4, bias=True)) == 28
     assert resolve("mnist_cnn", input_shape=(3, 32, 32), n_classes=7, channels=(4, 8, 8))(
         drawn(2, 3, 32, 32)
@@ -126,7 +126,7 @@ def test_models_are_built_by_name():
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_wrong_models_are_refused():
+def test_invalid_model_raises():
     with pytest.raises(ConfigError, match="did you mean 'softmax'"):
         resolve("sofmax", input_shape=(4,), n_classes=2)
     with pytest.raises(ConfigError, match=r"model\.chanels = 3.*did you mean 'channels'"):
@@ -146,7 +146,7 @@ def test_wrong_models_are_refused():
 # --- losses
 
 
-def test_losses_agree_with_torch():
+def test_losses_match_torch():
     outputs, labels = drawn(6, 5), torch.tensor([0, 4, 2, 2, 1, 3])
     peers = {"cross_entropy": nn.CrossEntropyLoss, "hinge": nn.MultiMarginLoss}
     for name, peer in peers.items():
@@ -161,7 +161,7 @@ def test_losses_agree_with_torch():
     torch.testing.assert_close(resolve_loss("logistic")(scores, LABELS), nn.BCEWithLogitsLoss()(scores[:, 0], targets))
 
 
-def test_binary_losses_by_hand():
+def test_binary_losses_match_hand_computation():
     scores = torch.tensor([[0.5], [0.5], [-2.0], [-2.0]])
     assert resolve_loss("hinge", reduction="none")(scores, LABELS).tolist() == [1.5, 0.5, 3.0, 0.0]
     huge = torch.tensor([[1e4]])
@@ -171,7 +171,7 @@ def test_binary_losses_by_hand():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_can_be_batched_without_a_fallback(name):
+def test_every_loss_vmaps_without_warning(name):
     model = SoftmaxRegression(5, 1 if name == "logistic" else 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -180,7 +180,7 @@ def test_every_loss_can_be_batched_without_a_fallback(name):
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_wrong_losses_are_refused():
+def test_invalid_loss_raises():
     with pytest.raises(ConfigError, match="one score"):
         resolve_loss("logistic")(torch.zeros(2, 2), torch.tensor([0, 1]))
     with pytest.raises(ConfigError, match=r"loss\.reduction = 'max'"):
@@ -208,7 +208,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:model.* was replaced by a new Gr
 
 
 @pytest.mark.parametrize("kind", UNFIT)
-def test_normalisation_over_the_batch_is_refused_and_repaired(kind):
+def test_batch_normalization_raises_and_is_fixed(kind):
     model = inside(UNFIT[kind])
     with pytest.raises(ConfigError, match=rf"model\.0\.1 = '{kind.split()[0]}'.*--fix-model"):
         validate_model(model)
@@ -223,8 +223,8 @@ def test_normalisation_over_the_batch_is_refused_and_repaired(kind):
     assert all(torch.equal(buffer, before[name]) for name, buffer in fixed.named_buffers())
 
 
-def test_an_instance_norm_that_is_repaired_gives_what_it_gave_in_training() -> None:
-    """What opacus makes of it still moves its running statistics, which are nobody's noised answer."""
+def test_fixed_instance_norm_keeps_training_outputs() -> None:
+    """The replacement by Opacus still updates its running statistics, which are released without noise."""
     from opacus.validators import ModuleValidator
 
     layer, x = nn.InstanceNorm2d(8, affine=True, track_running_stats=True), drawn(2, 8, 4, 4)
@@ -238,12 +238,12 @@ def test_an_instance_norm_that_is_repaired_gives_what_it_gave_in_training() -> N
         validate_model(theirs)
 
 
-def test_a_replacement_that_changes_outputs_says_so() -> None:
+def test_fix_model_changing_outputs_warns() -> None:
     with pytest.warns(UserWarning, match=r"model\.0\.1 is a new GroupNorm now.*the model's outputs differ"):
         fix_model(inside(nn.BatchNorm2d(8)))
 
 
-def test_batch_norm_in_eval_mode_is_a_fixed_map_of_each_example() -> None:
+def test_batch_norm_in_eval_mode_accepted() -> None:
     model = inside(nn.BatchNorm2d(8))
     model[0][1].running_mean.uniform_()
     validate_model(model.eval())
@@ -255,25 +255,25 @@ def test_batch_norm_in_eval_mode_is_a_fixed_map_of_each_example() -> None:
         validate_model(inside(nn.BatchNorm2d(8, track_running_stats=False)).eval())
 
 
-def test_complex_parameters_are_refused() -> None:
+def test_complex_parameters_raise() -> None:
     model = nn.Linear(2, 2, dtype=torch.complex64)
     with pytest.raises(ConfigError, match=r"model\.weight = 'torch.complex64': is complex.*view_as_real"):
         validate_model(model)
 
 
-def test_batch_norm_on_flat_features_keeps_them_apart():
+def test_fixed_batch_norm_1d_output_not_zero():
     fixed = fix_model(nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32)))
     assert fixed(drawn(1, 4)).abs().sum() > 0, "one group per feature would be all zero"
 
 
-def test_a_model_that_is_one_layer():
+def test_single_layer_model_validated_and_fixed():
     with pytest.raises(ConfigError, match=r"^model = 'BatchNorm2d'"):
         validate_model(nn.BatchNorm2d(8))
     assert isinstance(fix_model(nn.BatchNorm2d(8)), nn.GroupNorm)
 
 
-def test_layers_that_treat_examples_alone_are_left_as_they_are() -> None:
-    """Opacus' replacement for this attention gives other outputs at the same weights."""
+def test_fix_model_keeps_per_example_layers() -> None:
+    """The Opacus replacement of this attention layer gives other outputs at the same weights."""
     from opacus.validators import ModuleValidator
 
     model, x = (
@@ -288,14 +288,14 @@ def test_layers_that_treat_examples_alone_are_left_as_they_are() -> None:
     assert float((theirs(x, x, x)[0] - model["mha"](x, x, x)[0]).detach().abs().max()) > 0.1
 
 
-def test_harmless_layers_pass():
+def test_validate_model_accepts_per_example_layers():
     validate_model(
         nn.Sequential(nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.InstanceNorm2d(4), nn.Dropout(), nn.Embedding(3, 4))
     )
     validate_model(inside(nn.GroupNorm(2, 8)).eval())
 
 
-def test_what_opacus_cannot_repair_is_said():
+def test_fix_model_unknown_norm_raises():
     class OwnNorm(nn.BatchNorm2d):
         pass
 

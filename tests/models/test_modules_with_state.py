@@ -82,7 +82,7 @@ def test_module_with_computed_tensors_trains(kind: str) -> None:
     copy_module(result.model)(X)
 
 
-def test_copied_module_has_values_of_its_own() -> None:
+def test_copied_module_shares_no_values() -> None:
     model = kept_map()
     with pytest.raises(RuntimeError):
         copy.deepcopy(model)
@@ -93,7 +93,7 @@ def test_copied_module_has_values_of_its_own() -> None:
     assert copied.layer.weight is not model.layer.weight
 
 
-def test_module_that_cannot_be_copied_raises_with_its_path() -> None:
+def test_uncopyable_module_raises_with_path() -> None:
     model = nn.Sequential(nn.Linear(6, 3), nn.Tanh())
     model[1].lines = (line for line in "ab")
     with pytest.raises(fp.ConfigError, match=r"^model\.1 = 'Tanh': cannot be copied"):
@@ -101,7 +101,7 @@ def test_module_that_cannot_be_copied_raises_with_its_path() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_gradient_in_a_forward_pass_trains() -> None:
+def test_gradient_in_forward_pass_trains() -> None:
     torch.manual_seed(0)
     clients = fp.make_clients(Slope(), nn.CrossEntropyLoss(), [TensorDataset(X, Y)])
     result = fp.train(clients, fp.fedavg(0.3), fp.Privacy(epsilon=3), rounds=2, test=TensorDataset(X + 1, Y))
@@ -119,13 +119,13 @@ def test_bool_labels_train() -> None:
     assert result.test_loss is not None
 
 
-def test_batch_norm_without_statistics_is_not_told_to_call_eval() -> None:
+def test_batch_norm_without_statistics_error_omits_eval() -> None:
     layer = nn.BatchNorm1d(4, track_running_stats=False).eval()
     with pytest.raises(fp.ConfigError, match=r"\.eval\(\) changes nothing: put there a GroupNorm"):
         models.validate_model(nn.Sequential(nn.Linear(6, 4), layer))
 
 
-def test_batch_norm_without_privacy_is_refused_for_the_reason_that_holds() -> None:
+def test_non_private_batch_norm_raises() -> None:
     clients = fp.make_clients(
         nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), nn.CrossEntropyLoss(), [TensorDataset(X, Y)]
     )

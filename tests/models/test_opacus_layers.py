@@ -57,7 +57,7 @@ def model_and_data(name: str) -> tuple[nn.Module, Tensor, Tensor]:
 
 @pytest.mark.parametrize("backend", ["ghost", "loop"])
 @pytest.mark.parametrize("name", MODELS)
-def test_clipped_sums_are_those_of_opacus(name: str, backend: Literal["ghost", "loop"]):
+def test_clipped_sums_match_opacus(name: str, backend: Literal["ghost", "loop"]):
     model, x, y = model_and_data(name)
     bound = 0.3
     params = nn.utils.parameters_to_vector(model.parameters()).detach().unsqueeze(0)
@@ -78,7 +78,7 @@ def test_clipped_sums_are_those_of_opacus(name: str, backend: Literal["ghost", "
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_layers_of_opacus_train_as_they_are(name: str):
+def test_opacus_layers_train_unchanged(name: str):
     model, x, y = model_and_data(name)
     model = model.float()
     loader = DataLoader(TensorDataset(x.float(), y), batch_size=4)
@@ -88,7 +88,7 @@ def test_layers_of_opacus_train_as_they_are(name: str):
     assert result.spent.epsilon <= 3.0
 
 
-def test_wrappers_of_opacus_are_refused_with_what_to_give():
+def test_opacus_wrappers_raise_with_fix():
     data = TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
     model = nn.Linear(4, 2)
     optimizer = optim.SGD(model.parameters(), lr=0.1)
@@ -145,8 +145,8 @@ def summed_by_opacus(model: nn.Module, x: Tensor, y: Tensor, bound: float) -> Te
     return (gradients * (bound / gradients.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)
 
 
-def test_a_layer_for_which_only_opacus_has_a_rule_trains_here_too():
-    """Its sampler is registered with Opacus; here plain autograd gives the same sums, one example at a time."""
+def test_opacus_registered_layer_matches_loop():
+    """Its gradient sampler is registered with Opacus; plain autograd gives the same sums, one example at a time."""
 
     @opacus.grad_sample.register_grad_sampler(OwnScale)
     def sampler(layer: OwnScale, activations: list[Tensor], backprops: Tensor) -> dict[nn.Parameter, Tensor]:
@@ -169,8 +169,8 @@ class SpreadsLargeOnes(nn.Module):
         return x
 
 
-def test_hooks_let_an_example_into_the_gradients_of_others_and_our_backends_do_not():
-    """Why there is no backend by `GradSampleModule`: what an example adds would exceed the clip bound."""
+def test_mixing_layer_sensitivity_bounded_without_hooks():
+    """With hooks, as in `GradSampleModule`, the influence of an example exceeds the clip bound; here it does not."""
     bound = 0.3
     torch.manual_seed(0)
     model = nn.Sequential(SpreadsLargeOnes(), nn.Linear(FEATURES, CLASSES)).double()

@@ -58,13 +58,13 @@ def network() -> nn.Linear:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_of_torch_script_trains_like_its_function(name: str) -> None:
+def test_torchscript_loss_matches_function(name: str) -> None:
     torch.testing.assert_close(trained(network(), LOSSES[name]()), trained(network(), plain), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_it_may_print_what_it_computes_with(name: str) -> None:
-    """So the ledger's lines are written before it is called, as for any code of a user's own."""
+def test_torchscript_loss_is_not_known(name: str) -> None:
+    """It may print its inputs, so the ledger is written before the call, as for any code of the user."""
     assert not is_known(LOSSES[name]())
 
 
@@ -83,7 +83,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_of_torch_script_is_refused(name: str) -> None:
+def test_torchscript_network_raises(name: str) -> None:
     made, field = NETWORKS[name]
     with pytest.raises(fp.ConfigError, match=r"TorchScript.*load_state_dict") as error:
         trained(made(), plain)

@@ -33,13 +33,13 @@ def saved(path: Path, **changes: Tensor | None) -> Path:
 
 
 @pytest.mark.parametrize("name", ["net.safetensors", "net.pt"])
-def test_a_model_gets_the_numbers_of_the_file(tmp_path: Path, name: str):
+def test_load_weights_copies_file_values(tmp_path: Path, name: str):
     found = load_weights(net(), saved(tmp_path / name))
     for given, wanted in zip(found.state_dict().values(), net(1).state_dict().values(), strict=True):
         assert torch.equal(given, wanted)
 
 
-def test_a_new_head_keeps_the_numbers_that_it_was_made_with(tmp_path: Path):
+def test_load_weights_without_keeps_new_head(tmp_path: Path):
     found = load_weights(net(n_classes=3), saved(tmp_path / "net.safetensors"), without=["layers.9.*"]).state_dict()
     for name, value in found.items():
         other = net(n_classes=3) if name.startswith("layers.9") else net(1)
@@ -57,15 +57,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_file_of_another_model_is_one_error_and_changes_nothing(tmp_path: Path, kind: str):
-    changes, said = WRONG[kind]
+def test_load_weights_mismatch_raises_and_changes_nothing(tmp_path: Path, kind: str):
+    changes, message = WRONG[kind]
     model = net()
-    with pytest.raises(ConfigError, match=rf"(?s)^model\.weights = '.*net\.pt': .*{said}"):
+    with pytest.raises(ConfigError, match=rf"(?s)^model\.weights = '.*net\.pt': .*{message}"):
         load_weights(model, saved(tmp_path / "net.pt", **changes))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), net().parameters(), strict=True))
 
 
-def test_files_that_hold_no_weights_are_refused(tmp_path: Path):
+def test_load_weights_invalid_file_raises(tmp_path: Path):
     class Code:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return (Path.touch, (Path(tmp_path / "ran"),))  # type: ignore[return-value]
@@ -83,7 +83,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path):
         load_weights(net(), saved(tmp_path / "net.pt"), without=["head.*"])
 
 
-def test_tied_weights_may_be_in_the_file_once(tmp_path: Path):
+def test_load_weights_tied_stored_once(tmp_path: Path):
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -99,7 +99,7 @@ def config(path: Path, *more: str) -> Config:
     return load_config(RUN, [model, "strategy={name: fedavg, learning_rate: .5}", "rounds=3", *more])
 
 
-def test_a_run_starts_from_the_file_and_a_resumed_one_wants_the_same(tmp_path: Path):
+def test_resume_with_other_weights_file_raises(tmp_path: Path):
     path = saved(tmp_path / "net.safetensors")
     made = config(path, "log.checkpoint_every=1")
     with RunFolder.new(tmp_path / "run") as folder:
@@ -119,7 +119,7 @@ def test_a_run_starts_from_the_file_and_a_resumed_one_wants_the_same(tmp_path: P
 # --- ResNet-18
 
 
-def test_resnet18_is_that_of_torchvision_with_group_norm():
+def test_resnet18_matches_torchvision_group_norm():
     torch.manual_seed(0)
     of_torchvision = import_torchvision("models").resnet18
     ours, theirs = ResNet18((3, 40, 40)), of_torchvision(num_classes=10, norm_layer=partial(nn.GroupNorm, 32))
@@ -131,7 +131,7 @@ def test_resnet18_is_that_of_torchvision_with_group_norm():
         torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-4)
 
 
-def test_resnet18_takes_small_images_and_refuses_what_is_no_image():
+def test_resnet18_small_image_works_flat_input_raises():
     assert ResNet18((1, 8, 8), 3, width=8, stem="cifar")(torch.randn(2, 64)).shape == (2, 3)
     with pytest.raises(ConfigError, match=r"^model\.input_shape"):
         ResNet18((64,))

@@ -56,7 +56,7 @@ def _plain(text: str) -> str:
     return ast.unparse(ast.parse(text))
 
 
-def test_each_is_one_change_that_python_can_read() -> None:
+def test_mutant_is_one_parsable_change() -> None:
     source = SOURCE.encode()
     found = mutants_of("f.py", source)
     for mutant in found:
@@ -71,7 +71,7 @@ def test_each_is_one_change_that_python_can_read() -> None:
     assert not untouched
 
 
-def test_a_sample_stays_when_other_lines_change() -> None:
+def test_mutant_rank_unchanged_by_other_lines() -> None:
     before = sorted(mutants_of("f.py", SOURCE.encode()), key=lambda m: m.rank(7))
     after = sorted(mutants_of("f.py", SOURCE.replace("MOST = 3", "MORE = 30").encode()), key=lambda m: m.rank(7))
     common = {m.key for m in before} & {m.key for m in after}
@@ -80,15 +80,15 @@ def test_a_sample_stays_when_other_lines_change() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_seed_is_an_order(seed: int) -> None:
+def test_mutant_rank_depends_on_seed(seed: int) -> None:
     found = mutants_of("f.py", SOURCE.encode())
     ranks = [m.rank(seed) for m in found]
     assert ranks == [m.rank(seed) for m in found]
     assert ranks != [m.rank(1 - seed) for m in found]
 
 
-def test_changes_without_an_effect_are_changes_of_the_code_as_it_is() -> None:
-    """A line that was rewritten since has other changes, and its reasons must be thought about again."""
+def test_equivalent_mutants_match_current_code() -> None:
+    """A rewritten line has other mutants, so the reasons of its equivalent mutants must be checked again."""
     rows = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text())["equivalent"]
     changes = {(row["file"], _flat(row["old"]), _flat(row["new"])) for row in rows}
     assert len(changes) == len(rows)

@@ -56,7 +56,7 @@ class ShardedNetwork:
 
     def _all(self, rows: Tensor) -> Tensor:
         """Participants' rows in the order of the cohort."""
-        ids = self._meeting.exchange(self._place, self._ids[self.here(self._cohort)])
+        ids = self._meeting.exchange(self._place, self._ids[self.local_positions(self._cohort)])
         return torch.cat(self._meeting.exchange(self._place, rows))[torch.cat(ids).argsort()]
 
     def mean(self, rows: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class ShardedNetwork:
         return self._whole.mix(self._all(rows))[mine]
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
-        return others.index_copy(0, self.here(self._cohort), rows)
+        return others.index_copy(0, self.local_positions(self._cohort), rows)
 
     def gather(self, rows: Tensor) -> Tensor:
         self._whole.numbers_sent += sum(self._meeting.exchange(self._place, rows.numel()))

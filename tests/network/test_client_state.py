@@ -33,11 +33,11 @@ N, FEATURES, ROUNDS = 12, 4, 7
 DISK, MEMORY = fp.Compute(state="disk"), fp.Compute()
 
 
-def some() -> fp.Star:
+def random_cohorts() -> fp.Star:
     return fp.Star(N, fp.PoissonCohort(0.4))
 
 
-def nodes() -> fp.Graph:
+def random_nodes() -> fp.Graph:
     return fp.Graph(nx.cycle_graph(N), activity=fp.RandomNodes(0.6))
 
 
@@ -63,14 +63,14 @@ LOCAL = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.5))
 SECRET = replace(LOCAL, unit="client", at="message", trust=fp.Central(0.4))
 OWN = Strategy(Momentum(), AddMeanUpdate(), name="own")
 RUNS: dict[str, tuple[Strategy, fp.Privacy, Callable[[], Any]]] = {
-    "iadmm_prox": (fp.inexact_admm(), LOCAL, some),
-    "iadmm_trust": (fp.inexact_admm(fp.Trust()), LOCAL, some),
-    "gradient_tracking": (fp.gradient_tracking(), LOCAL, nodes),
-    "gradient_tracking_pair": (fp.gradient_tracking_pair(), LOCAL, some),
-    "dual_averaging": (fp.dual_averaging(inactive="literal"), LOCAL, nodes),
-    "a client's own, cohorts drawn in secret": (OWN, SECRET, lambda: fp.Star(N)),
-    "a client's own, empty cohorts": (OWN, replace(LOCAL, at="none"), lambda: fp.Star(N, fp.PoissonCohort(0.05))),
-    "a client's own, everyone now and then": (OWN, LOCAL, lambda: fp.Star(N, fp.PoissonCohort(0.95))),
+    "iadmm_prox": (fp.inexact_admm(), LOCAL, random_cohorts),
+    "iadmm_trust": (fp.inexact_admm(fp.Trust()), LOCAL, random_cohorts),
+    "gradient_tracking": (fp.gradient_tracking(), LOCAL, random_nodes),
+    "gradient_tracking_pair": (fp.gradient_tracking_pair(), LOCAL, random_cohorts),
+    "dual_averaging": (fp.dual_averaging(inactive="literal"), LOCAL, random_nodes),
+    "custom strategy, secret cohorts": (OWN, SECRET, lambda: fp.Star(N)),
+    "custom strategy, empty cohorts": (OWN, replace(LOCAL, at="none"), lambda: fp.Star(N, fp.PoissonCohort(0.05))),
+    "custom strategy, full cohorts at times": (OWN, LOCAL, lambda: fp.Star(N, fp.PoissonCohort(0.95))),
 }
 
 
@@ -115,7 +115,7 @@ def state_of(training: fp.Training) -> dict[str, Any]:
 
 @pytest.mark.parametrize("in_a_folder", [True, False])
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_is_the_same_bit_for_bit(name: str, in_a_folder: bool, tmp_path: Path) -> None:
+def test_disk_state_run_equals_memory_run(name: str, in_a_folder: bool, tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"] if in_a_folder else [None, None]
     one, other = (training_of(name, compute, at) for compute, at in zip((MEMORY, DISK), folders, strict=True))
     assert_equal(trajectory(one), trajectory(other))
@@ -129,7 +129,7 @@ def test_a_run_is_the_same_bit_for_bit(name: str, in_a_folder: bool, tmp_path: P
     assert one.result().to_json()["params_l2"] == other.result().to_json()["params_l2"]
 
 
-def test_no_strategy_with_state_of_clients_is_left_out() -> None:
+def test_strategies_with_client_state_all_tested() -> None:
     required = {"learning_rate": 0.1, "proximal": 0.1, "rounds": 3, "radius": 1.0}
     more = {
         "dual_averaging": {"inactive": "literal"},
@@ -152,7 +152,7 @@ def test_no_strategy_with_state_of_clients_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
-def test_a_stopped_run_goes_on(stop: int, tmp_path: Path) -> None:
+def test_disk_state_run_resumes(stop: int, tmp_path: Path) -> None:
     whole = trajectory(training_of("iadmm_prox", DISK, tmp_path / "a"))
     trajectory(training_of("iadmm_prox", DISK, tmp_path / "b"), stop)
     rest = trajectory(training_of("iadmm_prox", DISK, tmp_path / "b", resume=True))
@@ -161,7 +161,7 @@ def test_a_stopped_run_goes_on(stop: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if "_" in name])
-def test_files_of_any_moment_go_on(name: str, tmp_path: Path) -> None:
+def test_disk_state_resumes_from_any_round(name: str, tmp_path: Path) -> None:
     """A process may be killed after any round: what is copied then is what it would have left.
 
     Without noise the rounds after the checkpoint, which have changed the files, are made again.
@@ -181,8 +181,8 @@ def test_files_of_any_moment_go_on(name: str, tmp_path: Path) -> None:
         assert_equal(whole[ROUNDS - len(rest) :], rest)
 
 
-def test_files_stay_small_and_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """Rows that no checkpoint names are written over."""
+def test_disk_state_files_small_and_private(tmp_path: Path) -> None:
+    """Rows that no checkpoint refers to are overwritten."""
     training = training_of("iadmm_prox", DISK, tmp_path / "a", rounds=60)
     row, most = 4 * training.population.dim, 0
     for _ in training:
@@ -194,7 +194,7 @@ def test_files_stay_small_and_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "another run's", "gone"])
-def test_files_that_are_not_those_of_the_checkpoint_are_refused(harm: str, tmp_path: Path) -> None:
+def test_resume_damaged_state_file_raises(harm: str, tmp_path: Path) -> None:
     trajectory(training_of("iadmm_prox", DISK, tmp_path / "a"), stop=5)
     folder = shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns(".lock"))
     path = folder / "client_state.1"
@@ -214,20 +214,20 @@ def test_files_that_are_not_those_of_the_checkpoint_are_refused(harm: str, tmp_p
 
 
 @pytest.mark.parametrize(("begun", "going"), [(DISK, MEMORY), (MEMORY, DISK)])
-def test_a_run_goes_on_where_its_state_is(begun: fp.Compute, going: fp.Compute, tmp_path: Path) -> None:
+def test_resume_with_other_state_setting_raises(begun: fp.Compute, going: fp.Compute, tmp_path: Path) -> None:
     trajectory(training_of("iadmm_prox", begun, tmp_path / "a"), stop=3)
     with pytest.raises(fp.ConfigError, match=rf"compute\.state.*{going.state}.*began with {begun.state}"):
         training_of("iadmm_prox", going, tmp_path / "a", resume=True)
 
 
-def test_what_saves_nothing_is_refused() -> None:
+def test_disk_state_without_benefit_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*clients of fedavg keep nothing between rounds"):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             fp.fedavg(0.1),
             LOCAL,
             rounds=2,
-            network=some(),
+            network=random_cohorts(),
             compute=DISK,
         )
     with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*every client takes part in every round"):
@@ -250,7 +250,7 @@ class ByPlace(Momentum):
         return {**super().init(params), "seen": (params.double() + torch.arange(len(params)).unsqueeze(1), params)}
 
 
-def test_clients_that_start_apart_are_refused() -> None:
+def test_disk_state_differing_start_rows_raise() -> None:
     apart = Strategy(ByPlace(), AddMeanUpdate(), name="own")
     with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*start with different rows \(seen\.0\)"):
         fp.train(
@@ -290,7 +290,7 @@ print((megabytes() - before) / (n * dim * 8 / 2**20))
 """
 
 
-def test_memory_is_that_of_a_cohort() -> None:
+def test_disk_state_memory_of_cohort() -> None:
     """Duals and models of all clients would be `n dim 8` bytes, in float32; with the copies of a round, more."""
     run = subprocess.run([sys.executable, "-c", SCRIPT, "disk"], capture_output=True, text=True, check=True)
     assert float(run.stdout) < 0.05

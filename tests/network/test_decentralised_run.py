@@ -48,7 +48,7 @@ def vector(state: dict[str, torch.Tensor]) -> torch.Tensor:
     return parameters_to_vector(model.parameters()).detach()
 
 
-def test_the_mean_model_and_each_nodes_own_can_be_loaded(folder: Path) -> None:
+def test_mean_and_node_models_load(folder: Path) -> None:
     one, each = torch.load(folder / "model.pt"), torch.load(folder / "node_models.pt")
     rows = torch.stack([vector(state) for state in each])
     torch.testing.assert_close(rows.mean(0), vector(one))
@@ -66,7 +66,7 @@ def test_the_mean_model_and_each_nodes_own_can_be_loaded(folder: Path) -> None:
     assert result["node_test_accuracy"] == pytest.approx(expected)
 
 
-def test_suboptimality_is_the_objective_less_the_optimum_and_says_that_it_is_not_private(folder: Path) -> None:
+def test_suboptimality_matches_objective(folder: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     model = SoftmaxRegression(64, 10)
     model.load_state_dict(torch.load(folder / "model.pt"))
@@ -78,14 +78,14 @@ def test_suboptimality_is_the_objective_less_the_optimum_and_says_that_it_is_not
     assert result["not_private"] == ["optimality_gap", "suboptimality"]
 
 
-def test_messages_are_counted_and_the_graph_is_described(folder: Path) -> None:
+def test_ring_run_counts_bytes_and_spectral_gap(folder: Path) -> None:
     """Each of four links of a ring carries a row both ways in each round; eigenvalues 1, 1/3, 1/3, -1/3."""
     result = json.loads((folder / "result.json").read_text())
     assert result["bytes_sent"] == 6 * 2 * LINKS * FLOATS * BYTES
     assert result["spectral_gap"] == pytest.approx(2 / 3)
 
 
-def test_nodes_are_watched_as_the_run_goes(folder: Path) -> None:
+def test_node_metrics_logged_during_run(folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((folder / "result.json").read_text())
     names = [f"node_test_accuracy_{part}" for part in ("min", "mean", "max")]
@@ -104,7 +104,7 @@ def test_nodes_are_watched_as_the_run_goes(folder: Path) -> None:
         assert [event.step for event in board.Scalars(name)] == [2, 4, 6]
 
 
-def test_an_unfinished_run_shows_its_nodes(tmp_path: Path) -> None:
+def test_unfinished_run_shows_node_metrics(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(CONFIG)
     config = load_config(tmp_path / "run.yaml")
     (tmp_path / "config.yaml").write_text(to_yaml(config))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_halves import sent
-from test_shards import BARE
+from test_round_halves import sent
+from test_sharded_strategies import BARE
 
 import fedpriv as fp
 from fedpriv.config import build, load_config
@@ -44,7 +44,7 @@ def by_bytes(
 
 
 @pytest.mark.parametrize("strategy", ["{name: iadmm_prox}", "{name: fedavg, learning_rate: 1, server_momentum: .5}"])
-def test_a_second_engine_gives_the_same_run(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+def test_other_engine_gives_same_run(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     def train() -> tuple[fp.Result, list[str]]:
         config = [f"strategy={strategy}", "network.cohort={fixed: 4}", "rounds=4", "secret_seed=3"]
         training = build(load_config(BARE, config))
@@ -68,7 +68,7 @@ def test_a_second_engine_gives_the_same_run(monkeypatch: pytest.MonkeyPatch, str
     assert (other.spent, other.measures["bytes_sent"]) == (plain.spent, plain.measures["bytes_sent"])
 
 
-def test_an_engine_that_is_not_there_is_refused() -> None:
+def test_unknown_engine_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'elsewhere'"):
         load_config(BARE, ["compute.engine=elsewhere"])
     with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'elsewhere'"):

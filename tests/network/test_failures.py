@@ -27,11 +27,11 @@ STRATEGIES = [
     fp.dual_averaging(L2(0.1), inactive="literal"),
 ]
 OUTAGES = {
-    "one comes back": [fp.Outage(1, 2, 5)],
-    "one is gone for good": [fp.Outage(1, 2)],
+    "one returns": [fp.Outage(1, 2, 5)],
+    "one leaves for good": [fp.Outage(1, 2)],
     "in pieces": [fp.Outage(0, 2, 6), fp.Outage(3, 2, 6)],
-    "one is left": [fp.Outage(i, 3) for i in range(1, N)],
-    "nobody, then everybody": [fp.Outage(i, 3, 5) for i in range(N)],
+    "one remains": [fp.Outage(i, 3) for i in range(1, N)],
+    "none, then all": [fp.Outage(i, 3, 5) for i in range(N)],
     "gone from the start": [fp.Outage(2, 0, 4)],
 }
 PRIVATE = fp.Privacy(noise_multiplier=2.0)
@@ -50,7 +50,7 @@ def trained(strategy: Strategy, outages: list[fp.Outage], privacy: fp.Privacy = 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=[f"{i} {s.name}" for i, s in enumerate(STRATEGIES)])
 @pytest.mark.parametrize("outages", OUTAGES.values(), ids=OUTAGES)
-def test_a_private_run_outlives_its_nodes(strategy: Strategy, outages: list[fp.Outage]) -> None:
+def test_private_run_with_outages_charges_active_rounds(strategy: Strategy, outages: list[fp.Outage]) -> None:
     run = trained(strategy, outages)
     result = run.result()
     assert torch.isfinite(run.progress.models).all()
@@ -70,7 +70,7 @@ def test_a_private_run_outlives_its_nodes(strategy: Strategy, outages: list[fp.O
     assert (0 in by_rounds) == (ordered[0] == 0)
 
 
-def test_a_node_that_vanishes_keeps_its_price_and_its_model() -> None:
+def test_vanished_node_keeps_cost_and_model() -> None:
     run = trained(fp.decentralized_sgd(fp.StepSize(0.5)), [fp.Outage(1, 2)])
     short = fp.Privacy(noise_multiplier=2.0)
     assert run.result().spent.per_client[1] == pytest.approx(_two_rounds(short), rel=1e-9)
@@ -93,7 +93,7 @@ def _two_rounds(privacy: fp.Privacy) -> float:
 
 @given(st.integers(2, 9), st.integers(0, 99), st.sampled_from(sorted(mixing.MIXINGS.keys() - {"file"})), st.data())
 @settings(max_examples=30)
-def test_what_is_left_of_any_graph_is_doubly_stochastic(n: int, seed: int, rule: str, data: st.DataObject) -> None:
+def test_mixing_with_outages_doubly_stochastic(n: int, seed: int, rule: str, data: st.DataObject) -> None:
     graph = topology.check_graph(nx.compose(topology.path(n), topology.erdos_renyi(n, 0.4, seed)), n)
     drawn: Activity = data.draw(
         st.sampled_from([Always(), fp.RandomLinks(0.5), fp.RandomNodes(0.7), fp.OnePeerExponential()])

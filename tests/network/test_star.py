@@ -11,8 +11,8 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
 
-def test_a_mean_over_a_random_cohort_is_over_its_expected_size() -> None:
-    """How many took part is not in it; over many rounds it is the mean of all clients."""
+def test_poisson_cohort_mean_divides_by_expected_size() -> None:
+    """The true cohort size does not enter; over many rounds the average is the mean of all clients."""
     star, rows, means = fp.Star(8, fp.PoissonCohort(0.5)), torch.arange(8.0).unsqueeze(1), []
     sizes = set()
     for index in range(400):
@@ -27,14 +27,14 @@ def test_a_mean_over_a_random_cohort_is_over_its_expected_size() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])
-def test_a_mean_over_a_cohort_of_fixed_size_is_over_that(size: int) -> None:
+def test_fixed_cohort_mean_divides_by_size(size: int) -> None:
     star, rows = fp.Star(8, fp.FixedCohort(size)), torch.arange(8.0).unsqueeze(1)
     cohort = star.participants(0, Randomness(3))
     assert len(set(cohort.tolist())) == size
     assert float(star.mean(rows[cohort])[0]) == pytest.approx(float(rows[cohort].mean()))
 
 
-class Watched:
+class RecordingStep:
     """Notes whether what it receives is one row of memory."""
 
     receives, sends, memory, linear = ("model",), ("update",), "none", True
@@ -51,18 +51,18 @@ class Watched:
 
 
 @pytest.mark.parametrize("cohort", [fp.Everyone(), fp.PoissonCohort(0.5), fp.FixedCohort(3)])
-def test_what_is_one_row_for_all_stays_one_row_for_a_cohort(cohort) -> None:
-    step, start = Watched(), torch.randn(1, 3)
+def test_shared_row_not_expanded_for_cohort(cohort) -> None:
+    step, start = RecordingStep(), torch.randn(1, 3)
     strategy = fp.Strategy(step, AddMeanUpdate())
     progress = initial_state(strategy, start.expand(8, -1))
-    for done in run_rounds(strategy, Silent(), fp.Star(8, cohort), progress, Randomness(3), rounds=4):
+    for done in run_rounds(strategy, UnusedOracle(), fp.Star(8, cohort), progress, Randomness(3), rounds=4):
         assert done.progress.received.stride(0) == 0
     assert len(step.steps) == 4
     assert all(one for _, one in step.steps)
     assert cohort == fp.Everyone() or {size for size, _ in step.steps} != {8}
 
 
-class Silent:
+class UnusedOracle:
     """Nobody asks it."""
 
     is_aggregate = False
@@ -74,7 +74,7 @@ class Silent:
         return message
 
 
-def test_the_mean_of_equal_rows_is_that_row() -> None:
+def test_mean_of_equal_rows_is_exact() -> None:
     row = torch.randn(1, 5, generator=torch.Generator().manual_seed(0))
     star, rows = fp.Star(10**6), row.expand(10**6, -1)
     assert torch.equal(star.mean(rows)[:1], row)  # added up one by one they give another, in the last bits

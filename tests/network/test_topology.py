@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from counting_calls import calls
+from counting_calls import count_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +34,7 @@ DEGREES = {
 
 
 @pytest.mark.parametrize("name", DEGREES)
-def test_named_graphs_have_their_degree(name: str) -> None:
+def test_named_graphs_mean_degree(name: str) -> None:
     n, options, degree = DEGREES[name]
     graph = topology.check_graph(topology.TOPOLOGIES[name].build(n_clients=n, **options), n)
     assert sorted(graph) == list(range(n))
@@ -43,7 +43,7 @@ def test_named_graphs_have_their_degree(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ring", "path", "hub", "complete", "exponential", "hypercube"])
 @pytest.mark.parametrize("n", [1, 2])
-def test_tiny_graphs(name: str, n: int) -> None:
+def test_tiny_graphs_average_in_one_step(name: str, n: int) -> None:
     graph = topology.check_graph(topology.TOPOLOGIES[name].build(n_clients=n), n)
     assert mixing.metropolis(graph).toarray() == pytest.approx(np.full((n, n), 1 / n))
 
@@ -62,15 +62,15 @@ def test_tiny_graphs(name: str, n: int) -> None:
         ("barabasi_albert", 9000, {"links": 1000}),
     ],
 )
-def test_graphs_that_would_take_minutes_are_refused_before_they_are_made(name: str, n: int, options: dict) -> None:
+def test_too_large_graph_raises_before_build(name: str, n: int, options: dict) -> None:
     def build() -> None:
         with pytest.raises(fp.ConfigError, match="a graph has at most"):
             topology.TOPOLOGIES[name].build(n, **options)
 
-    assert calls(build) < 5000
+    assert count_calls(build) < 5000
 
 
-def test_known_spectra() -> None:
+def test_mixing_contraction_matches_closed_form() -> None:
     """Complete: one step averages. Ring of n: eigenvalues 1/3 + 2/3 cos(2 pi k / n). Hypercube: 1 - 2 k / (d + 1)."""
     assert mixing.compute_contraction(mixing.metropolis(nx.complete_graph(9))) == pytest.approx(0, abs=1e-12)
     ring = [1 / 3 + 2 / 3 * np.cos(2 * np.pi * k / 10) for k in range(1, 10)]
@@ -79,7 +79,7 @@ def test_known_spectra() -> None:
     assert mixing.compute_contraction(mixing.max_degree(cube)) == pytest.approx(3 / 5)
 
 
-def test_sparse_and_dense_spectra_agree() -> None:
+def test_sparse_and_dense_contraction_agree() -> None:
     graph = topology.random_regular(600, 4)
     weights = mixing.metropolis(graph)
     dense = np.linalg.norm(weights.toarray() - 1 / 600, 2)
@@ -93,7 +93,7 @@ def test_sparse_and_dense_spectra_agree() -> None:
     st.sampled_from(["metropolis", "lazy_metropolis", "max_degree"]),
 )
 @settings(max_examples=20)
-def test_weights_of_any_connected_graph_are_valid(n: int, p: float, seed: int, name: str) -> None:
+def test_mixing_weights_valid_on_random_graphs(n: int, p: float, seed: int, name: str) -> None:
     graph = topology.erdos_renyi(n, p, seed)
     if nx.is_connected(graph):
         weights = mixing.check_mixing_matrix(mixing.MIXINGS[name].build(graph), graph)
@@ -111,7 +111,7 @@ def test_weights_of_any_connected_graph_are_valid(n: int, p: float, seed: int, n
         ({(0, 0): float("nan")}, r"W\[0, 0\] = nan': must be finite"),
     ],
 )
-def test_bad_matrices_are_refused_with_the_place(change: dict[tuple[int, int], float], message: str) -> None:
+def test_invalid_mixing_matrix_raises_with_entry(change: dict[tuple[int, int], float], message: str) -> None:
     weights = np.array([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]])
     for at, value in change.items():
         weights[at] = value
@@ -119,7 +119,7 @@ def test_bad_matrices_are_refused_with_the_place(change: dict[tuple[int, int], f
         mixing.check_mixing_matrix(weights, nx.path_graph(3))
 
 
-def test_pieces_and_shapes_are_refused() -> None:
+def test_disconnected_graph_or_wrong_shape_raises() -> None:
     graph = nx.empty_graph(4)
     graph.add_edges_from([(0, 1), (2, 3)])
     with pytest.raises(fp.ConfigError, match="node 2 cannot be reached from node 0"):
@@ -135,9 +135,9 @@ def test_pieces_and_shapes_are_refused() -> None:
         (np.kron(np.eye(2), np.full((2, 2), 0.5)), "no weights lead from node 0 to node 2"),
         (np.roll(np.eye(4), 1, 0) / 2 + np.roll(np.eye(4), -1, 0) / 2, r"never agree; set W\[0, 0\] > 0"),
     ],
-    ids=["nobody sends", "pairs", "two sides swap"],
+    ids=["no sender", "pairs", "two sides swap"],
 )
-def test_weights_that_never_agree_are_refused_on_a_connected_graph(weights: np.ndarray, message: str) -> None:
+def test_non_contracting_weights_raise(weights: np.ndarray, message: str) -> None:
     graph = nx.cycle_graph(4)
     centred = np.linalg.eigvalsh(weights - 1 / 4)
     assert np.abs(centred).max() == pytest.approx(1)  # doubly stochastic, and yet no contraction
@@ -147,7 +147,7 @@ def test_weights_that_never_agree_are_refused_on_a_connected_graph(weights: np.n
     assert Graph(graph, weights).spectral_gap > 0
 
 
-def test_files(tmp_path: Path) -> None:
+def test_graph_files_round_trip(tmp_path: Path) -> None:
     graph = topology.erdos_renyi(12, 0.4, 3)
     nx.write_edgelist(graph, tmp_path / "g.edges", data=False)
     nx.write_graphml(graph, tmp_path / "g.graphml")
@@ -174,8 +174,8 @@ def test_files(tmp_path: Path) -> None:
         ("", "the graph has 0 nodes but there are 3 clients"),
     ],
 )
-def test_a_typing_error_in_an_edge_list_is_found(text: str, message: str, tmp_path: Path) -> None:
-    """networkx skips short lines, and would make a node of any misprint."""
+def test_edge_list_typo_raises(text: str, message: str, tmp_path: Path) -> None:
+    """networkx skips short lines and creates a node for any misprint."""
     (tmp_path / "g.edges").write_text(text)
     with pytest.raises(fp.ConfigError) as caught:
         topology.check_graph(topology.edge_list(str(tmp_path / "g.edges")), 3)
@@ -185,13 +185,13 @@ def test_a_typing_error_in_an_edge_list_is_found(text: str, message: str, tmp_pa
 @pytest.mark.parametrize(
     "text", ["0 1\n1 2\n", "1 2 {}\n# none\n2 3 {'weight': 3}\n\n", "ann bob # friends\nbob eve\n", "00 01\n01 2\n"]
 )
-def test_edge_lists_of_a_path(text: str, tmp_path: Path) -> None:
+def test_edge_list_formats_load(text: str, tmp_path: Path) -> None:
     (tmp_path / "g.edges").write_text(text)
     found = topology.check_graph(topology.edge_list(str(tmp_path / "g.edges")), 3)
     assert set(map(frozenset, found.edges)) == {frozenset({0, 1}), frozenset({1, 2})}
 
 
-def test_two_random_edges_of_twenty_nodes_activate_3_81() -> None:
+def test_random_edges_active_fraction_matches_theory() -> None:
     graph = Graph(nx.complete_graph(20), activity=activity.RandomEdges(2))
     assert graph.active_fraction * 20 == pytest.approx(3.8095, abs=1e-3)
     counts = [len(graph.participants(k, Randomness(0))) for k in range(500)]
@@ -199,14 +199,14 @@ def test_two_random_edges_of_twenty_nodes_activate_3_81() -> None:
 
 
 @pytest.mark.parametrize("graph", [nx.complete_graph(10), nx.cycle_graph(60), topology.barabasi_albert(200, 2)])
-def test_one_random_edge_contracts_as_theory_says(graph: nx.Graph) -> None:
+def test_one_random_edge_contraction_matches_theory(graph: nx.Graph) -> None:
     """E[W'W] = E[W] = I - L / (2 E), for L the Laplacian: sqrt(1 - lambda_2(L) / (2 E)), n = lambda_2 if complete."""
     slowest = np.linalg.eigvalsh(nx.laplacian_matrix(graph).toarray().astype(float))[1]
     facts = Graph(graph, activity=activity.RandomEdges(1)).facts()
     assert facts.contraction == pytest.approx(np.sqrt(1 - slowest / 2 / graph.number_of_edges()), abs=1e-9)
 
 
-def test_two_random_edges_contract_as_all_pairs_of_them_do() -> None:
+def test_two_random_edges_contraction_matches_enumeration() -> None:
     """All 6 pairs of links of a ring of four: two are apart, four share a node."""
     graph, total = nx.cycle_graph(4), np.zeros((4, 4))
     pairs = list(itertools.combinations(graph.edges, 2))
@@ -233,7 +233,7 @@ def test_one_peer_exponential_averages_in_log_n_rounds() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_one_peer_exponential_contracts_as_its_eigenvalues_say(steps: int) -> None:
+def test_one_peer_exponential_contraction(steps: int) -> None:
     """W of jump s has eigenvalues (1 + w^s) / 2 at the fifth roots of unity w = e^(2 pi i j / 5): |cos(pi j s / 5)|."""
     squares = np.cos(np.pi * np.outer(np.arange(1, 5), [1, 2, 4]) / 5) ** 2
     graph = Graph(topology.exponential(5), activity=activity.OnePeerExponential(), mixing_steps=steps)
@@ -251,7 +251,7 @@ def test_one_peer_exponential_contracts_as_its_eigenvalues_say(steps: int) -> No
     ],
     ids=lambda a: type(a).__name__,
 )
-def test_every_round_keeps_the_mean_and_the_inactive(drawn: activity.Activity) -> None:
+def test_mixing_keeps_mean_and_inactive_rows(drawn: activity.Activity) -> None:
     outages = (activity.Outage(0, 3, 6), activity.Outage(5, 4))
     graph = Graph(
         topology.complete(9),
@@ -261,7 +261,7 @@ def test_every_round_keeps_the_mean_and_the_inactive(drawn: activity.Activity) -
     rows = torch.randn(9, 2, dtype=torch.float64)
     for k in range(12):
         active = graph.participants(k, Randomness(1))
-        mixed = graph.fill(graph.mix(rows[active]), rows)
+        mixed = graph.replace_rows(graph.mix(rows[active]), rows)
         torch.testing.assert_close(mixed.mean(0), rows.mean(0))
         silent = [i for i in range(9) if i not in active.tolist()]
         assert torch.equal(mixed[silent], rows[silent])
@@ -269,7 +269,7 @@ def test_every_round_keeps_the_mean_and_the_inactive(drawn: activity.Activity) -
         rows = mixed
 
 
-def test_draws_are_seeded() -> None:
+def test_activity_draws_are_seeded() -> None:
     graph = Graph(topology.complete(9), activity=activity.RandomNodes(0.5))
     first = [graph.participants(k, Randomness(1)).tolist() for k in range(5)]
     again = [graph.participants(k, Randomness(1)).tolist() for k in range(5)]
@@ -286,7 +286,7 @@ def test_sparse_and_dense_mixing_agree() -> None:
     assert network.numbers_sent == 2 * 600 * 3 * 5
 
 
-def test_users_function_is_checked() -> None:
+def test_link_function_validated() -> None:
     graph = Graph(topology.path(4), activity=activity.LinkFunction(lambda k: [(k % 3, k % 3 + 1)]))
     assert graph.participants(1, Randomness(0)).tolist() == [1, 2]
     assert graph.active_fraction == pytest.approx(0.5, abs=0.01)  # iota, by which dual averaging weighs h
@@ -295,6 +295,6 @@ def test_users_function_is_checked() -> None:
         wrong.participants(0, Randomness(0))
 
 
-def test_a_server_strategy_is_refused_on_a_graph() -> None:
+def test_server_mean_on_graph_raises() -> None:
     with pytest.raises(fp.ConfigError, match="needs a server"):
         Graph(topology.ring(4)).mean(torch.ones(4, 1))

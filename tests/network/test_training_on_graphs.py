@@ -52,7 +52,7 @@ def training(strategy: Strategy, network: fp.Graph | fp.Star, *, backend: str = 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)
-def test_a_private_run_with_everything_that_can_happen(strategy: Strategy) -> None:
+def test_graph_run_charges_active_rounds(strategy: Strategy) -> None:
     outages = [fp.Outage(1, 2, 4), *(fp.Outage(i, 4, 5) for i in range(6))]
     network = fp.Graph(topology.ring(6), activity=fp.RandomNodes(0.6), outages=outages)
     run = training(strategy, network)
@@ -75,7 +75,7 @@ def test_a_private_run_with_everything_that_can_happen(strategy: Strategy) -> No
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)
-def test_backends_agree_on_a_private_trajectory(strategy: Strategy) -> None:
+def test_backends_agree_on_private_graph_run(strategy: Strategy) -> None:
     found = []
     for backend in ("loop", "vmap", "ghost", "linear"):
         run = training(strategy, fp.Graph(topology.erdos_renyi(6, 0.6, 2), mixing_steps=2), backend=backend, rounds=3)
@@ -87,14 +87,14 @@ def test_backends_agree_on_a_private_trajectory(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)
-def test_on_a_star_all_have_one_model_and_nothing_is_said_of_each_node(strategy: Strategy) -> None:
+def test_star_run_has_no_node_metrics(strategy: Strategy) -> None:
     run = training(strategy, fp.Star(6), rounds=3)
     for _ in run:
         pass
     assert run.result().measures.keys() == {"bytes_sent", "spectral_gap", "backend"}
 
 
-def test_bytes_are_counted() -> None:
+def test_graph_run_counts_bytes() -> None:
     """A ring of six sends twelve rows a round, of eight numbers of eight bytes; pairs are twice as long."""
     for strategy, factor in ((STRATEGIES[0], 1), (STRATEGIES[1], 2)):
         run = training(strategy, fp.Graph(topology.ring(6), mixing_steps=3), rounds=2)
@@ -154,7 +154,7 @@ def written() -> Split:
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_clients_that_are_counted_in_the_data_are_sampled_at_their_own_fraction(tmp_path: Path) -> None:
+def test_by_writer_clients_active_fraction(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(CONFIG)
     config = load_config(path, [f"data={{name: '{__name__}:written', partition: {{kind: by_writer}}}}"])
@@ -177,14 +177,14 @@ def test_clients_that_are_counted_in_the_data_are_sampled_at_their_own_fraction(
         ("network={topology: star, outages: [{node: 1}]}", "network.outages = .*: belongs to graphs"),
     ],
 )
-def test_bad_networks_name_the_fix(tmp_path: Path, change: str, message: str) -> None:
+def test_invalid_network_raises_with_fix(tmp_path: Path, change: str, message: str) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(CONFIG)
     with pytest.raises(fp.ConfigError, match=message):
         forecast(load_config(path, [change]))
 
 
-def test_a_strategy_that_needs_a_server_is_refused_before_data_are_touched(tmp_path: Path) -> None:
+def test_server_strategy_on_graph_raises_before_data(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(CONFIG)
     with pytest.raises(fp.ConfigError, match="needs a server"):

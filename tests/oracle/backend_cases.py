@@ -93,7 +93,7 @@ class Images(nn.Module):
 
 
 class Wide(nn.Module):
-    """Layers whose weights are large beside what goes in and comes out: one position, and several."""
+    """Layers with weights that are large compared with their inputs and outputs, for one position and for several."""
 
     def __init__(self) -> None:
         super().__init__()

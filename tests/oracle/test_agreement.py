@@ -34,14 +34,14 @@ def assert_same(case: Case, name: str, params, batch, clip, anchor=None, rtol=1e
 @pytest.mark.parametrize(("case", "name"), PAIRS)
 @pytest.mark.parametrize("clip", CLIPS, ids=str)
 @pytest.mark.parametrize("sizes", [(5, 5, 5), (4, 0, 2), (1,), (0,)], ids=str)
-def test_sums_agree(case: Case, name: str, clip: Clip | None, sizes: tuple[int, ...]) -> None:
+def test_backend_sums_match_loop(case: Case, name: str, clip: Clip | None, sizes: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     assert_same(case, name, case.rows(len(sizes)), ragged(sizes), clip)
 
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
 @pytest.mark.parametrize("clip", CLIPS, ids=str)
-def test_differences_agree(case: Case, name: str, clip: Clip | None) -> None:
+def test_anchored_sums_match_loop(case: Case, name: str, clip: Clip | None) -> None:
     torch.manual_seed(1)
     params = case.rows(2)
     assert_same(case, name, params, ragged((3, 2)), clip, anchor=params + 0.1 * case.rows(2))
@@ -49,8 +49,8 @@ def test_differences_agree(case: Case, name: str, clip: Clip | None) -> None:
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
 @pytest.mark.parametrize("clip", CLIPS, ids=str)
-def test_single_precision_agrees(case: Case, name: str, clip: Clip | None) -> None:
-    """As near to the sums in double precision as the loop's are, whose rounding differs from processor to processor."""
+def test_float32_sums_near_loop(case: Case, name: str, clip: Clip | None) -> None:
+    """The error is at most 4 times that of the loop backend, plus 1e-6: processors round differently."""
     torch.manual_seed(2)
     single, params, batch = copy.deepcopy(case.loss).float(), case.rows(2, torch.float32), ragged((6, 3), torch.float32)
     double = replace(batch, inputs=batch.inputs.double())
@@ -63,7 +63,7 @@ def test_single_precision_agrees(case: Case, name: str, clip: Clip | None) -> No
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
 @pytest.mark.parametrize("clip", [Clip(0.3), None], ids=str)
-def test_rows_that_are_one_row_take_a_shortcut_to_the_same_sums(case: Case, name: str, clip: Clip | None) -> None:
+def test_shared_parameters_match_repeated_rows(case: Case, name: str, clip: Clip | None) -> None:
     torch.manual_seed(3)
     row, batch = case.rows(1), ragged((3, 2, 4))
     backend = BACKENDS[name](case.model, case.loss)
@@ -74,7 +74,7 @@ def test_rows_that_are_one_row_take_a_shortcut_to_the_same_sums(case: Case, name
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_largest_norms_agree(case: Case, name: str, norm: str) -> None:
+def test_largest_norm_matches_loop(case: Case, name: str, norm: str) -> None:
     torch.manual_seed(4)
     params, batch = case.rows(3), ragged((4, 0, 2))
     batch.inputs[2, 1, 0, 0] = torch.tensor([torch.inf, 1, 1, 1])
@@ -86,7 +86,7 @@ def test_largest_norms_agree(case: Case, name: str, norm: str) -> None:
 
 
 @pytest.mark.parametrize(("outputs", "chunk"), [(1, 512), (2**13, 512), (2**14, 256), (2**18, 16), (2**21, 4)])
-def test_a_chunk_has_16_mib_of_gradients_within_4_to_512(outputs: int, chunk: int) -> None:
+def test_cache_chunk_16_mib_within_4_to_512(outputs: int, chunk: int) -> None:
     assert count_cached_examples(4 * outputs) == chunk
 
 
@@ -94,7 +94,7 @@ def test_a_chunk_has_16_mib_of_gradients_within_4_to_512(outputs: int, chunk: in
 @pytest.mark.parametrize("clip", [Clip(0.3), None], ids=str)
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
-def test_the_chunk_does_not_matter(chunk: int, clip: Clip | None, alike: bool, name: str) -> None:
+def test_chunk_size_same_sums(chunk: int, clip: Clip | None, alike: bool, name: str) -> None:
     torch.manual_seed(5)
     case = softmax()
     params = case.rows(1).expand(4, -1) if alike else case.rows(4)
@@ -107,7 +107,7 @@ def test_the_chunk_does_not_matter(chunk: int, clip: Clip | None, alike: bool, n
 @pytest.mark.parametrize(("case", "name"), [*PAIRS, pytest.param(softmax(), "loop", id="loop")])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("clip", [Clip(0.5, "l1"), Clip(0.5)], ids=str)
-def test_a_broken_example_counts_as_zero(case: Case, name: str, bad: float, clip: Clip) -> None:
+def test_nonfinite_example_counts_zero(case: Case, name: str, bad: float, clip: Clip) -> None:
     torch.manual_seed(6)
     params, batch = case.rows(2), ragged((3, 3))
     backend = BACKENDS[name](case.model, case.loss)
@@ -122,7 +122,7 @@ def test_a_broken_example_counts_as_zero(case: Case, name: str, bad: float, clip
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
 @pytest.mark.parametrize("clip", CLIPS, ids=str)
-def test_what_is_in_the_padding_is_never_seen(case: Case, name: str, clip: Clip | None) -> None:
+def test_padding_content_ignored(case: Case, name: str, clip: Clip | None) -> None:
     torch.manual_seed(7)
     params, batch = case.rows(3), ragged((2, 4, 0))
     wanted, _ = BACKENDS["loop"](case.model, case.loss).clipped_sum(params, batch, clip)
@@ -134,7 +134,7 @@ def test_what_is_in_the_padding_is_never_seen(case: Case, name: str, clip: Clip 
 
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
-def test_an_exact_sum_passes_a_broken_example_on_to_its_own_client_only(case: Case, name: str) -> None:
+def test_exact_sum_nonfinite_example_own_client(case: Case, name: str) -> None:
     torch.manual_seed(8)
     params, batch = case.rows(2), ragged((3, 2))
     batch.inputs[0, 1] = torch.nan
@@ -145,7 +145,7 @@ def test_an_exact_sum_passes_a_broken_example_on_to_its_own_client_only(case: Ca
 
 
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
-def test_an_exact_sum_of_clients_of_several_sizes_is_one_backward_pass(name: str) -> None:
+def test_exact_sum_ragged_clients_one_backward(name: str) -> None:
     """A model whose outputs are a tensor needs no gradients of single examples, padding or not."""
     case = softmax()
     params, batch = case.rows(3), ragged((3, 1, 2))
@@ -156,7 +156,7 @@ def test_an_exact_sum_of_clients_of_several_sizes_is_one_backward_pass(name: str
     torch.testing.assert_close(sums, wanted, rtol=1e-9, atol=1e-12)
 
 
-class OneAtATime(Flat):
+class SingleExampleModel(Flat):
     """A user's model that takes no batch of several examples."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -166,9 +166,9 @@ class OneAtATime(Flat):
 
 
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
-def test_an_exact_sum_of_a_model_that_takes_no_batch_is_that_of_single_examples(name: str) -> None:
+def test_exact_sum_unbatched_model_matches_loop(name: str) -> None:
     torch.manual_seed(0)
-    model = OneAtATime(bias=True).double()
+    model = SingleExampleModel(bias=True).double()
     row = torch.cat([p.detach().flatten() for p in model.parameters()])
     params, anchor, batch = row.expand(3, -1), 2 * row.expand(3, -1), ragged((3, 1, 2))
     for start in (None, anchor):
@@ -178,7 +178,7 @@ def test_an_exact_sum_of_a_model_that_takes_no_batch_is_that_of_single_examples(
         assert broken.tolist() == [0, 0, 0]
 
 
-def test_padding_becomes_the_first_example_of_its_client() -> None:
+def test_unpad_fills_with_first_real_example() -> None:
     batch = ragged((3, 3))
     batch.mask[:] = torch.tensor([[True, True, True], [False, True, False]])
     inputs, targets = unpad(batch)
@@ -189,7 +189,7 @@ def test_padding_becomes_the_first_example_of_its_client() -> None:
 
 
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
-def test_dropout_draws_a_mask_for_each_example_and_buffers_stay(name: str) -> None:
+def test_dropout_mask_per_example(name: str) -> None:
     torch.manual_seed(9)
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 3))
     batch = ragged((4,))
@@ -203,7 +203,7 @@ def test_dropout_draws_a_mask_for_each_example_and_buffers_stay(name: str) -> No
 
 @pytest.mark.parametrize("name", ["loop", "vmap"])
 @pytest.mark.parametrize("clip", [Clip(1.0), None], ids=str)
-def test_what_a_forward_pass_does_to_a_buffer_is_forgotten(name: str, clip: Clip | None) -> None:
+def test_buffer_updates_discarded(name: str, clip: Clip | None) -> None:
     class Counting(Flat):
         def __init__(self) -> None:
             super().__init__(bias=True)
@@ -218,7 +218,7 @@ def test_what_a_forward_pass_does_to_a_buffer_is_forgotten(name: str, clip: Clip
     assert model.calls == 0
 
 
-def test_group_norm_is_batched_exactly() -> None:
+def test_group_norm_matches_loop() -> None:
     torch.manual_seed(10)
     case = Case(
         "", nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(4, 4), nn.Flatten(), cnn()[3]), nn.CrossEntropyLoss()

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.mark.parametrize("heads", [(), (2,)])
 @pytest.mark.parametrize("mask", [None, "causal", "boolean", "added"])
-def test_written_out_attention_is_torchs(mask: str | None, heads: tuple[int, ...]) -> None:
+def test_explicit_attention_matches_torch(mask: str | None, heads: tuple[int, ...]) -> None:
     torch.manual_seed(6)
     q, k, v = torch.randn(3, 2, *heads, T, E, dtype=torch.float64)
     allowed = torch.ones(T, T, dtype=torch.bool).tril(1)
@@ -41,7 +41,7 @@ def test_written_out_attention_is_torchs(mask: str | None, heads: tuple[int, ...
 
 @pytest.mark.parametrize("mask", [None, "causal", "one for all", "one an example", "one a head", "three dimensions"])
 @pytest.mark.parametrize("levels", [1, 2])
-def test_attention_of_all_examples_together_is_that_of_each(mask: str | None, levels: int) -> None:
+def test_fused_attention_under_vmap_matches_torch(mask: str | None, levels: int) -> None:
     torch.manual_seed(8)
     q, k, v = torch.randn(3, *(2, 3)[:levels], 1, 2, T, E, dtype=torch.float64, requires_grad=True)
     front = (2, 3)[:levels]
@@ -66,7 +66,7 @@ def test_attention_of_all_examples_together_is_that_of_each(mask: str | None, le
 
 
 @pytest.mark.parametrize("backend", ["ghost", "loop"])
-def test_each_example_has_a_mask_of_its_own_in_attention_with_dropout(backend: str) -> None:
+def test_attention_dropout_mask_per_example(backend: str) -> None:
     """Of 64 equal examples about half lose a given weight: not all, and not none."""
     torch.manual_seed(7)
     model = Mapped(attended, attention(dropout=0.5)()).double()

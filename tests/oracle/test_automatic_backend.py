@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def test_a_model_that_vmap_cannot_batch_is_warned_of_with_the_reason() -> None:
+def test_unbatchable_model_warns_with_reason() -> None:
     kind = KINDS["checkpointing"]
     with pytest.warns(
         PromiseWarning, match=r"one example at a time, about \d+ times slower.*vmap.*not ghost: .*own_model"
@@ -39,7 +39,7 @@ def test_a_model_that_vmap_cannot_batch_is_warned_of_with_the_reason() -> None:
     assert not [text for text in told.warnings if "can move the model" not in text]
 
 
-def test_constraints_on_a_model_that_vmap_cannot_batch_are_refused() -> None:
+def test_unbatchable_model_with_constraints_raises() -> None:
     kind = KINDS["checkpointing"]
     made = clients(kind, kind.make())
     owners = [fp.Client(c.model, c.loss, c.loader, problem=fp.Problem(constraints=(fp.LossAtMost(2.0),))) for c in made]
@@ -48,7 +48,7 @@ def test_constraints_on_a_model_that_vmap_cannot_batch_are_refused() -> None:
 
 
 @pytest.mark.parametrize("backend", ["ghost", "vmap"])
-def test_a_backend_that_does_not_serve_the_model_is_refused(backend: Any) -> None:
+def test_unsupported_explicit_backend_raises(backend: Any) -> None:
     kind = KINDS["checkpointing"]
     with pytest.raises(fp.ConfigError, match=rf"compute\.backend = '{backend}': does not serve this model .*'auto'"):
         fp.Training(
@@ -67,7 +67,7 @@ class InPlace(nn.Module):
         return self.linear(inputs.mul_(2))
 
 
-def test_a_model_that_no_backend_serves_is_told_what_to_change() -> None:
+def test_model_without_backend_error_has_fix() -> None:
     data = torch.utils.data.TensorDataset(torch.ones(6, 4), torch.zeros(6, dtype=torch.long))
     owners = fp.make_clients(InPlace(), nn.functional.cross_entropy, [data])
     with pytest.raises(fp.ConfigError, match=r"'auto': does not serve .*change the model.*in place") as error:
@@ -75,17 +75,17 @@ def test_a_model_that_no_backend_serves_is_told_what_to_change() -> None:
     assert "use 'auto'" not in str(error.value)
 
 
-def test_the_choice_of_a_backend_does_not_look_at_the_data() -> None:
-    """All that the model is given is made up: numbers below 1, where the data have 5."""
+def test_backend_choice_independent_of_data() -> None:
+    """The model receives synthetic inputs only: their entries are below 1, those of the data are 5."""
     largest: list[float] = []
 
-    class Looking(nn.Linear):
+    class Observed(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:
             if not is_functorch_wrapped_tensor(input):
                 largest.append(float(input.detach().abs().max()))
             return super().forward(input)
 
-    model = nn.Sequential(Looking(E, E), nn.Linear(E, CLASSES))
+    model = nn.Sequential(Observed(E, E), nn.Linear(E, CLASSES))
     data = [Rows(torch.full((6, E), 5.0), torch.zeros(6).long()) for _ in "ab"]
     population = Population(fp.make_clients(model, nn.CrossEntropyLoss(), data))
     population.reset_models()

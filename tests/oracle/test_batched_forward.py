@@ -27,7 +27,7 @@ WORDS = torch.arange(N * 6).reshape(N, 6) % 7
 STEPS = torch.randn(N, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
 
-class Made(nn.Module):
+class Custom(nn.Module):
     """A function of a batch and this module, which has two layers, a weight and a buffer."""
 
     def __init__(self, function) -> None:
@@ -94,7 +94,7 @@ class Mean(nn.Module):
 
 
 class Transposed(nn.Module):
-    """Layers whose weights are `[inputs, outputs]`, as Hugging Face's GPT-2 has them."""
+    """Layers with weights `[inputs, outputs]`, as in GPT-2 of Hugging Face."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,16 +115,16 @@ def clipped(backend, model: nn.Module, x: Tensor, clients: int = 1) -> Tensor:
 def plain(name: str) -> nn.Module:
     torch.manual_seed(3)
     models = {
-        "two layers": lambda: Made(lambda own, h, x: h),
-        "a parameter beside the layers": lambda: Made(lambda own, h, x: h * own.scale + own.offset - own.mean),
-        "sizes that are known": lambda: Made(lambda own, h, x: h.view(h.size(0), 2, h.shape[1] // 2).reshape(-1, 8)),
-        "joined": lambda: Made(lambda own, h, x: torch.cat([h[:, 4:], torch.cat([h[:, :2], h[:, 2:4]], 1)], dim=-1)),
-        "stacked": lambda: Made(lambda own, h, x: torch.stack([h, 2 * h], 1).flatten(1)[:, 4:12] + torch.zeros(8)),
-        "a new axis": lambda: Made(lambda own, h, x: h[..., :, None].flatten(1)),
+        "two layers": lambda: Custom(lambda own, h, x: h),
+        "parameter outside the layers": lambda: Custom(lambda own, h, x: h * own.scale + own.offset - own.mean),
+        "known sizes": lambda: Custom(lambda own, h, x: h.view(h.size(0), 2, h.shape[1] // 2).reshape(-1, 8)),
+        "joined": lambda: Custom(lambda own, h, x: torch.cat([h[:, 4:], torch.cat([h[:, :2], h[:, 2:4]], 1)], dim=-1)),
+        "stacked": lambda: Custom(lambda own, h, x: torch.stack([h, 2 * h], 1).flatten(1)[:, 4:12] + torch.zeros(8)),
+        "a new axis": lambda: Custom(lambda own, h, x: h[..., :, None].flatten(1)),
         "transposed weights": Transposed,
-        "fewer dimensions": lambda: Made(lambda own, h, x: (torch.stack([h, h.exp(), 2 * h, h, h], 1) * h).sum(1)),
-        "transposed matrices": lambda: Made(lambda own, h, x: h.view(h.size(0), 2, 4).mT.flatten(1)),
-        "a branch": lambda: Made(lambda own, h, x: h if (x[:, 0, 0, 0] > 0).all() else 2 * h),
+        "fewer dimensions": lambda: Custom(lambda own, h, x: (torch.stack([h, h.exp(), 2 * h, h, h], 1) * h).sum(1)),
+        "transposed matrices": lambda: Custom(lambda own, h, x: h.view(h.size(0), 2, 4).mT.flatten(1)),
+        "a branch": lambda: Custom(lambda own, h, x: h if (x[:, 0, 0, 0] > 0).all() else 2 * h),
         "convolutions": lambda: MnistCNN((1, 8, 8), CLASSES, (2, 4)),
         "femnist": lambda: FemnistCNN((1, 8, 8), CLASSES, (2, 4, 4)),
         "residual": lambda: ResNet18((1, 8, 8), CLASSES, width=16, stem="cifar"),
@@ -144,7 +144,7 @@ def plain(name: str) -> nn.Module:
 @pytest.mark.parametrize(
     ("name", "x"),
     [
-        *((name, IMAGES) for name in ("two layers", "a parameter beside the layers", "sizes that are known")),
+        *((name, IMAGES) for name in ("two layers", "parameter outside the layers", "known sizes")),
         *((name, IMAGES) for name in ("joined", "stacked", "a new axis", "transposed weights")),
         *((name, IMAGES) for name in ("transposed matrices", "fewer dimensions")),
         *((name, IMAGES) for name in ("a branch", "convolutions", "femnist", "residual", "transformer", "adapters")),
@@ -152,7 +152,7 @@ def plain(name: str) -> nn.Module:
         *((name, WORDS) for name in ("sentences", "mean of words", "sum of words", "transformer of text")),
     ],
 )
-def test_models_of_known_operations_need_no_vmap_and_have_the_gradients_of_each_example(name, x, clients) -> None:
+def test_known_operations_match_loop_without_vmap(name, x, clients) -> None:
     model = plain(name)
     ghost = GhostBackend(model, LOSS)
     ghost._gradients_under_vmap = None  # what vmap would be called with
@@ -188,10 +188,10 @@ MIXED = {
     "transposed": lambda own, h, x: h + h.T.reshape(h.shape[0], -1),
     "transposed by name": lambda own, h, x: h + h.transpose(0, 1).reshape(h.shape[0], -1),
     "products of examples": lambda own, h, x: (h @ h.mT) @ h,
-    "by another batch": lambda own, h, x: torch.einsum("bi,ci->bi", h, h),
+    "einsum over a second batch": lambda own, h, x: torch.einsum("bi,ci->bi", h, h),
     "divided by the batch size": lambda own, h, x: h / h.shape[0],
     "divided by the length": lambda own, h, x: h / len(h),
-    "a number that the batch size limits": lambda own, h, x: h.clamp(max=h.shape[0]),
+    "clamped by the batch size": lambda own, h, x: h.clamp(max=h.shape[0]),
     "a branch by several numbers of each example": lambda own, h, x: h if h[:, :2] < 9 else 2 * h,
     "a branch by the batch size": lambda own, h, x: h if x.shape[0] == 1 else 2 * h,
     "the batch size as a number": lambda own, h, x: h * float(x.size(0)),
@@ -199,12 +199,12 @@ MIXED = {
     "a number": lambda own, h, x: h * h.abs().max().item(),
     "numpy": lambda own, h, x: h * float(np.asarray(h.detach().numpy()).max()),
     "a loop": looped,
-    "a function of one's own": lambda own, h, x: Reversed.apply(h),
+    "custom autograd function": lambda own, h, x: Reversed.apply(h),
     "in place": lambda own, h, x: h.add_(h.sum(0)),
     "an unknown tensor": lambda own, h, x: h * own.table,
     "a computed weight": lambda own, h, x: functional.linear(h, own.last.weight.T @ own.last.weight),
-    "a number of rows by luck": lambda own, h, x: h.reshape(5, -1),
-    "positions of what is true": lambda own, h, x: h + torch.where(h[:, 0] < 9)[0].unsqueeze(1),
+    "reshape to batch size": lambda own, h, x: h.reshape(5, -1),
+    "positions of true entries": lambda own, h, x: h + torch.where(h[:, 0] < 9)[0].unsqueeze(1),
     "groups with a weight alone": lambda own, h, x: functional.group_norm(h.unsqueeze(2), 2, own.scale).squeeze(2),
     "dropout": lambda own, h, x: functional.dropout(h, 0.5),
     "batch normalisation": lambda own, h, x: functional.batch_norm(h, None, None, training=True),
@@ -213,14 +213,14 @@ MIXED = {
     "a product of constants": lambda own, h, x: (
         h + torch.addmm(own.mean, torch.ones(5, 8).double(), torch.eye(8).double())
     ),
-    "states of no width": lambda own, h, x: h + torch.zeros(2, x.shape[0]).sum(),
+    "states without width": lambda own, h, x: h + torch.zeros(2, x.shape[0]).sum(),
     "zeros of the batch": lambda own, h, x: h + torch.zeros(x.shape[0], 8),
 }
 
 
 @pytest.mark.parametrize("name", list(MIXED))
-def test_what_may_mix_examples_or_see_their_number_is_left_to_vmap(name: str) -> None:
-    model = Made(MIXED[name]).double()
+def test_possibly_mixing_operation_raises(name: str) -> None:
+    model = Custom(MIXED[name]).double()
     model.table = model.table.double()
     ghost = GhostBackend(model, LOSS)
     with pytest.raises(MixingRowsError):
@@ -230,9 +230,9 @@ def test_what_may_mix_examples_or_see_their_number_is_left_to_vmap(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["divided by the batch size", "a branch by the batch size", "an unknown tensor"])
-def test_what_is_left_to_vmap_has_the_gradients_of_each_example(name: str) -> None:
+def test_vmap_fallback_matches_loop(name: str) -> None:
     torch.manual_seed(4)
-    model = Made(MIXED[name]).double()
+    model = Custom(MIXED[name]).double()
     model.table = model.table.double()
     ghost = GhostBackend(model, LOSS)
     expected = clipped(LoopBackend(model, LOSS), model, IMAGES)
@@ -241,7 +241,7 @@ def test_what_is_left_to_vmap_has_the_gradients_of_each_example(name: str) -> No
 
 
 @pytest.mark.parametrize("value", [1.0, 2])
-def test_a_batch_size_is_no_number(value: float) -> None:
+def test_batch_size_arithmetic_raises(value: float) -> None:
     size = BatchSize()
     for compute in (
         lambda: size + value,
@@ -262,8 +262,8 @@ def test_a_batch_size_is_no_number(value: float) -> None:
             compute()
 
 
-def test_a_row_of_an_example_is_the_same_whatever_the_others_are() -> None:
-    """Of gradients without clipping only one example's changes when another example takes its place."""
+def test_example_gradient_independent_of_others() -> None:
+    """If one example changes, only its own unclipped gradient changes."""
     model = plain("convolutions")
     others = IMAGES.clone()
     others[0] = 3 * torch.randn(1, 8, 8, dtype=torch.float64)
@@ -276,7 +276,8 @@ def test_a_row_of_an_example_is_the_same_whatever_the_others_are() -> None:
 
 
 @pytest.mark.parametrize("x", [torch.randn(5, 7, 3), torch.randn(5, 0, 3), torch.randn(5, 7, 3).double()])
-def test_a_mean_has_the_bits_of_torchs_and_one_gradient_for_all_it_is_taken_of(x: Tensor) -> None:
+def test_batched_mean_equals_torch_bitwise(x: Tensor) -> None:
+    """The gradient of the mean is one expanded tensor, stored once."""
     x.requires_grad_()
     calls: list[Call] = []
     with BatchedForward({}, [], [x], 5, calls, lambda tensor: tensor, OPERATIONS):
@@ -290,7 +291,7 @@ def test_a_mean_has_the_bits_of_torchs_and_one_gradient_for_all_it_is_taken_of(x
 
 
 @pytest.mark.parametrize("module", [nn.EmbeddingBag(7, 4), nn.Sequential(nn.Embedding(7, 4), Mean())])
-def test_words_whose_mean_is_taken_have_one_vector(module: nn.Module) -> None:
+def test_mean_of_embeddings_stores_one_vector(module: nn.Module) -> None:
     model = nn.Sequential(module, nn.Linear(4, CLASSES))
     x, y = WORDS.unsqueeze(0), (torch.arange(N) % CLASSES).unsqueeze(0)
     gradients = GhostBackend(model, LOSS)._gradients(Layout.of(model).row_of(model).unsqueeze(0), x, y, 1)
@@ -298,8 +299,8 @@ def test_words_whose_mean_is_taken_have_one_vector(module: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("module", [nn.EmbeddingBag(7, 4), nn.Sequential(nn.Embedding(7, 4), Mean())])
-def test_a_broken_example_changes_no_bit_of_the_others(module: nn.Module) -> None:
-    """Their rows are repeated, and of two short parameters the norm is taken together."""
+def test_nonfinite_example_leaves_others_bitwise(module: nn.Module) -> None:
+    """The rows of the table repeat, and the norm of two short parameters is computed jointly."""
     model = nn.Sequential(module, nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, CLASSES))
     row = Layout.of(model).row_of(model).unsqueeze(0)
     row[0, 6 * 4] = torch.inf  # the table's last row, which only the last example has
@@ -313,8 +314,8 @@ def test_a_broken_example_changes_no_bit_of_the_others(module: nn.Module) -> Non
     assert torch.equal(*sums)
 
 
-def test_a_model_has_its_own_parameters_after_a_call_that_fails() -> None:
-    model = Made(lambda own, h, x: h @ h)
+def test_failed_call_restores_parameters() -> None:
+    model = Custom(lambda own, h, x: h @ h)
     functional_model = Functional(model, LOSS)
     before = dict(model.named_parameters())
     buffers = dict(model.named_buffers())

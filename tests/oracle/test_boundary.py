@@ -1,4 +1,4 @@
-"""What leaves a client is a function of what the ledger lists, whatever the strategy."""
+"""All outputs of a client are functions of the releases in the ledger, for every strategy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = 6
 
 
 class Recorder:
-    """The real oracle, with its answers written down; or replaced by those of another run, once they were computed."""
+    """The real oracle; records its query results, or replaces computed results with those of another run."""
 
     def __init__(self, oracle: Oracle[DataQueryEngine], script: list[Tensor] | None = None) -> None:
         self._oracle, self._script = oracle, script
@@ -61,7 +61,7 @@ class Recorder:
 
 
 @dataclass
-class Seen:
+class RunOutputs:
     """All that one run lets out."""
 
     messages: list[Tensor]
@@ -74,7 +74,7 @@ class Seen:
 
 def watch(
     data: Data, strategy: fp.Strategy, privacy: fp.Privacy, folder: Path, script: list[Tensor] | None = None
-) -> Seen:
+) -> RunOutputs:
     wire = Wiretap(len(SIZES))
     training = fp.Training(
         clients_of(data),
@@ -97,7 +97,7 @@ def watch(
     lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     ledger = [json.dumps({**plain(line), "run": None}) for line in lines]
     result = {name: value for name, value in training.result().to_json().items() if name != "seconds"}
-    return Seen(wire.sent, models, reports, ledger, recorder.own, result)
+    return RunOutputs(wire.sent, models, reports, ledger, recorder.own, result)
 
 
 def strategies() -> dict[str, tuple[fp.Strategy, fp.Privacy]]:
@@ -113,8 +113,8 @@ def strategies() -> dict[str, tuple[fp.Strategy, fp.Privacy]]:
 
 
 @pytest.mark.parametrize("name", list(strategies()))
-def test_everything_that_leaves_is_a_function_of_the_releases(name: str, tmp_path: Path) -> None:
-    """Two neighbouring data sets, the releases of the one put in the place of the other's: nothing else may differ."""
+def test_outputs_depend_only_on_releases(name: str, tmp_path: Path) -> None:
+    """With the releases of one data set, a run on a neighbouring data set must have equal outputs."""
     strategy, privacy = strategies()[name]
     data = digits_of(SIZES)
     other = with_record(data, 1, 4, torch.full((64,), 50.0, dtype=torch.float64), 3)
@@ -133,8 +133,8 @@ def test_everything_that_leaves_is_a_function_of_the_releases(name: str, tmp_pat
     assert len(a.ledger) == 1 + len(a.own)
 
 
-def test_the_ledger_holds_no_answer(tmp_path: Path) -> None:
-    """A record that only the data could have changed, changes nothing in the ledger but the checksums."""
+def test_ledger_contains_no_query_result(tmp_path: Path) -> None:
+    """A changed record of the data leaves the ledger equal, apart from its checksums."""
     data = digits_of(SIZES)
     other = with_record(data, 1, 4, torch.full((64,), 1e308, dtype=torch.float64), 3)  # a broken example
     ledgers = []
@@ -144,7 +144,7 @@ def test_the_ledger_holds_no_answer(tmp_path: Path) -> None:
     assert ledgers[0] == ledgers[1]
 
 
-def test_the_stop_does_not_depend_on_the_data() -> None:
+def test_stopping_round_independent_of_data() -> None:
     """Given noise and a limit, the round at which the budget ends is the same on all data."""
     privacy = fp.Privacy(epsilon=1.0, noise_multiplier=12.0)
     rounds = []
@@ -191,7 +191,7 @@ class Descent:
 
 
 @pytest.mark.parametrize("mechanism", [fp.Gaussian(), fp.Laplace()])
-def test_an_own_strategy_is_private_without_touching_accounting(mechanism, tmp_path: Path) -> None:
+def test_custom_strategy_charged_automatically(mechanism, tmp_path: Path) -> None:
     privacy = fp.Privacy(
         epsilon=2.0, mechanism=mechanism, clip=fp.Clip(1.0, "l2" if mechanism == fp.Gaussian() else "l1")
     )

@@ -1,4 +1,4 @@
-"""What cannot be private is refused, or says so; what is exact has no noise on record."""
+"""Settings that cannot be private raise or are reported; exact queries record no noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedpriv.privacy.release import Answer, release_scheme
 SIZES = (12, 9, 15)
 
 
-def test_admm_is_refused_where_only_messages_are_noised() -> None:
+def test_admm_with_message_noise_raises() -> None:
     with pytest.raises(fp.ConfigError, match="state that is not a function of released messages"):
         fp.train(
             clients_of(digits_of(SIZES)),
@@ -25,7 +25,7 @@ def test_admm_is_refused_where_only_messages_are_noised() -> None:
         )
 
 
-def test_noised_messages_protect_whole_clients_only() -> None:
+def test_message_noise_with_sample_unit_raises() -> None:
     with pytest.raises(fp.ConfigError, match="the privacy unit must be client"):
         fp.Privacy(epsilon=3, at="message")
 
@@ -41,7 +41,7 @@ def test_noised_messages_protect_whole_clients_only() -> None:
     ],
     ids=["none", "eq 20", "assumed bound", "no noise", "as message"],
 )
-def test_a_run_that_is_not_private_says_so(privacy: fp.Privacy, reason: str) -> None:
+def test_non_private_run_reports_reason(privacy: fp.Privacy, reason: str) -> None:
     strategy = fp.fedavg(0.1) if privacy.at == "message" else fp.inexact_admm()
     result = fp.train(clients_of(digits_of(SIZES)), strategy, privacy, rounds=2)
     assert math.isinf(result.spent.epsilon)
@@ -51,7 +51,7 @@ def test_a_run_that_is_not_private_says_so(privacy: fp.Privacy, reason: str) -> 
     assert result.to_json()["epsilon"] == "inf"
 
 
-def test_per_client_epsilon_counts_only_the_rounds_a_client_took_part_in() -> None:
+def test_per_client_epsilon_counts_own_rounds() -> None:
     network = fp.Star(3, fp.FixedCohort(1))
     training = fp.Training(
         clients_of(digits_of(SIZES)), fp.fedavg(0.1), fp.Privacy(noise_multiplier=3.0), rounds=9, network=network
@@ -66,7 +66,7 @@ def test_per_client_epsilon_counts_only_the_rounds_a_client_took_part_in() -> No
     assert spent.epsilon == max(spent.per_client)
 
 
-def test_an_answer_without_noise_has_no_noise_on_record() -> None:
+def test_unprotected_query_records_no_noise() -> None:
     privacy = fp.Privacy(at="none")
     record = release_scheme(privacy, [5, 6]).unprotected(Answer(3, 1, "gradient", range(2), privacy.clip)).record
     assert (record.mechanism, record.noise_multiplier, record.non_private) == (
@@ -77,8 +77,8 @@ def test_an_answer_without_noise_has_no_noise_on_record() -> None:
     assert (record.round, record.index, record.clients) == (3, 1, None)
 
 
-def test_an_exact_answer_has_no_batch_on_record() -> None:
-    """Nothing is hidden by draws where the answer itself is bare."""
+def test_exact_query_records_full_batch() -> None:
+    """Sampling does not amplify an exact query, so the record has no sampling."""
     privacy = fp.Privacy(at="none", sampling=fp.Allocation(3))
     result = fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1), privacy, rounds=3)
     facts = {(record.sampling, record.rate, record.batches, record.mechanism) for record in result.charged}

@@ -1,4 +1,4 @@
-"""Models that are linear layers and activations: what counts as one, and whose gradients they give."""
+"""Models of linear layers and activations: which models count as chains, and that their gradients are correct."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fedpriv.privacy.clipping import Clip
 FEATURES, CLASSES, EXAMPLES = 6, 3, 5
 
 
-class Written(nn.Module):
+class ForwardModel(nn.Module):
     """A network as most users write it."""
 
-    def __init__(self, forward: Callable[[Written, Tensor], Tensor]) -> None:
+    def __init__(self, forward: Callable[[ForwardModel, Tensor], Tensor]) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES, bias=False)
         self.act = nn.ReLU(inplace=True)
@@ -40,21 +40,21 @@ CHAINS: dict[str, Callable[[], nn.Module]] = {
     ),
     "activation last": lambda: nn.Sequential(nn.Linear(FEATURES, 4), nn.ReLU(), nn.Linear(4, CLASSES), nn.Sigmoid()),
     "two layers without one": lambda: nn.Sequential(nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)),
-    "methods": lambda: Written(lambda net, x: net.second(net.first(x.flatten(1)).relu())),
-    "functions": lambda: Written(
+    "methods": lambda: ForwardModel(lambda net, x: net.second(net.first(x.flatten(1)).relu())),
+    "functions": lambda: ForwardModel(
         lambda net, x: net.second(functional.relu(net.first(torch.flatten(x, 1)), inplace=True))
     ),
-    "modules": lambda: Written(lambda net, x: net.second(net.act(net.first(x)))),
+    "modules": lambda: ForwardModel(lambda net, x: net.second(net.act(net.first(x)))),
 }
 
 
-def without_gradient(net: Written, x: Tensor) -> Tensor:
+def without_gradient(net: ForwardModel, x: Tensor) -> Tensor:
     with torch.no_grad():
         hidden = net.first(x)
     return net.second(torch.relu(hidden))
 
 
-def in_bfloat16(net: Written, x: Tensor) -> Tensor:
+def in_bfloat16(net: ForwardModel, x: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return net.second(torch.relu(net.first(x))).float()
 
@@ -86,17 +86,17 @@ def bias_first() -> nn.Module:
 
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {
-    "another operation": lambda: Written(lambda net, x: net.second(torch.relu(net.first(x)) + 1)),
-    "a second use": lambda: Written(
+    "another operation": lambda: ForwardModel(lambda net, x: net.second(torch.relu(net.first(x)) + 1)),
+    "a second use": lambda: ForwardModel(
         lambda net, x: net.second(torch.relu(h) + h if (h := net.first(x)) is not None else x)
     ),
-    "an operation before": lambda: Written(lambda net, x: net.second(torch.relu(net.first(torch.tanh(x))))),
-    "a layer less": lambda: Written(lambda net, x: net.first(x)),
+    "an operation before": lambda: ForwardModel(lambda net, x: net.second(torch.relu(net.first(torch.tanh(x))))),
+    "a layer less": lambda: ForwardModel(lambda net, x: net.first(x)),
     "another activation": lambda: nn.Sequential(nn.Linear(FEATURES, 4), nn.GELU(), nn.Linear(4, CLASSES)),
     "dropout": lambda: nn.Sequential(nn.Linear(FEATURES, 4), nn.Dropout(), nn.Linear(4, CLASSES)),
     "a batch norm": lambda: nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.Linear(4, CLASSES)),
-    "no gradient": lambda: Written(without_gradient),
-    "its own autocast": lambda: Written(in_bfloat16),
+    "no gradient": lambda: ForwardModel(without_gradient),
+    "its own autocast": lambda: ForwardModel(in_bfloat16),
     "the run's autocast": lambda: Bfloat16(CHAINS["sequential"]()),
     "frozen": frozen,
     "hooked": hooked,
@@ -109,7 +109,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("clip", [Clip(0.3), Clip(0.3, "l1"), Clip(1e3)], ids=str)
 @pytest.mark.parametrize("clients", [1, 3])
-def test_sums_of_chains_are_those_of_one_example_at_a_time(name: str, clip: Clip, clients: int) -> None:
+def test_chain_sums_match_loop(name: str, clip: Clip, clients: int) -> None:
     torch.manual_seed(0)
     model = CHAINS[name]().double()
     assert find_chain(model) is not None
@@ -125,11 +125,11 @@ def test_sums_of_chains_are_those_of_one_example_at_a_time(name: str, clip: Clip
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_no_chain_is_recorded(name: str) -> None:
+def test_other_models_have_no_chain(name: str) -> None:
     assert find_chain(OTHERS[name]()) is None
 
 
-def test_a_broken_example_adds_nothing_and_changes_no_bit_of_others() -> None:
+def test_nonfinite_example_adds_nothing_bitwise() -> None:
     torch.manual_seed(0)
     model = CHAINS["sequential"]()
     row = Layout.of(model).row_of(model).unsqueeze(0)
@@ -145,7 +145,7 @@ def test_a_broken_example_adds_nothing_and_changes_no_bit_of_others() -> None:
     assert torch.equal(sums, without)
 
 
-def test_rows_of_several_positions_take_the_other_way() -> None:
+def test_chain_with_several_positions_matches_loop() -> None:
     """Without a flattening layer, a linear layer maps each position of an example."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 4), nn.ReLU(), nn.Linear(4, CLASSES)).double()

@@ -74,28 +74,28 @@ OTHER += [nn.Sequential(nn.Flatten(0), nn.Linear(4, 2)), nn.Bilinear(2, 2, 2)]
 
 
 @pytest.mark.parametrize("model", LINEAR)
-def test_auto_takes_the_closed_form_for_linear_models(model: nn.Module) -> None:
+def test_auto_chooses_linear_for_linear_models(model: nn.Module) -> None:
     assert LinearBackend.supports(model)
     assert type(build_backend("auto", model, nn.CrossEntropyLoss())) is BACKENDS["linear"]
 
 
 @pytest.mark.parametrize("model", OTHER)
-def test_auto_takes_ghost_for_all_others(model: nn.Module) -> None:
+def test_auto_chooses_ghost_for_other_models(model: nn.Module) -> None:
     assert type(build_backend("auto", model, nn.CrossEntropyLoss())) is BACKENDS["ghost"]
 
 
-def test_linear_refuses_what_it_cannot_serve_and_names_the_way_out() -> None:
+def test_linear_with_unsupported_model_raises() -> None:
     with pytest.raises(ConfigError, match=r"one nn.Linear.*MnistCNN; use 'auto'"):
         build_backend("linear", MnistCNN(), nn.CrossEntropyLoss())
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_unknown_backend_error_lists_names() -> None:
     with pytest.raises(ConfigError, match=r"'auto' or one of .*loop"):
         build_backend(cast(Any, "fast"), nn.Linear(2, 2), nn.CrossEntropyLoss())
 
 
-def test_inputs_of_a_relu_that_are_zero_up_to_rounding_refuse_no_backend() -> None:
-    """Alone and in a batch they round to other sides of zero, in single precision: gradients differ by luck."""
+def test_relu_kink_keeps_ghost_backend() -> None:
+    """Inputs of a ReLU near zero round differently alone and in a batch, so float32 gradients differ there."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 3))
     data = TensorDataset(torch.randn(6, 512), torch.arange(6) % 3)
@@ -112,7 +112,7 @@ def test_inputs_of_a_relu_that_are_zero_up_to_rounding_refuse_no_backend() -> No
     assert select_backend("auto", population()).name == "ghost"
 
 
-class Reading(nn.Linear):
+class ReadsValue(nn.Linear):
     """What torch.func.vmap cannot batch: it reads a value."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -120,13 +120,13 @@ class Reading(nn.Linear):
 
 
 @pytest.mark.filterwarnings("ignore:this model's gradients")
-def test_a_result_says_which_backend_ran_and_why_none_faster_did() -> None:
+def test_result_reports_backend_and_reason() -> None:
     def backend_of(model: nn.Module) -> dict[str, str]:
         data = [TensorDataset(torch.randn(6, 4), torch.arange(6) % 2) for _ in range(2)]
         clients = fp.make_clients(model, nn.CrossEntropyLoss(), data)
         return fp.train(clients, fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0), rounds=1).to_json()["backend"]
 
     assert backend_of(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))) == {"name": "ghost"}
-    slow = backend_of(Reading(4, 2))
+    slow = backend_of(ReadsValue(4, 2))
     assert slow["name"] == "loop"
     assert slow["refused"].startswith("not ghost: ")

@@ -38,12 +38,12 @@ def close(training: fp.Training) -> None:
 
 
 @pytest.mark.parametrize("name", [*BACKENDS, "auto"])
-def test_every_backend_takes_a_chunk(name: BackendName) -> None:
+def test_every_backend_accepts_chunk(name: BackendName) -> None:
     build_backend(name, nn.Linear(2, 2), nn.CrossEntropyLoss(), 3)
 
 
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
-def test_a_cpu_takes_no_more_than_its_cache_holds_and_another_device_what_it_is_told(name: str) -> None:
+def test_chunk_capped_by_cpu_cache_only(name: str) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     row, batch = (
         torch.zeros(1, 12),
@@ -54,8 +54,8 @@ def test_a_cpu_takes_no_more_than_its_cache_holds_and_another_device_what_it_is_
     assert BACKENDS[name](model, nn.MSELoss(), 500)._max_clipped(row.to("meta"), batch, Clip(1.0)) == 500
 
 
-def test_examples_of_several_clients_are_computed_together_only_if_few_clients_fill_the_chunk() -> None:
-    """Of models of their own, four clients or none; of sums without clipping, those of 16 examples or fewer."""
+def test_clients_per_block_from_chunk() -> None:
+    """Distinct models: four clients or none at once; sums without clipping: clients of up to 16 examples."""
     backend = BACKENDS["vmap"](nn.Linear(2, 2), nn.MSELoss(), 20)
     for examples, clipped, summed in ((5, 4, 4), (6, 1, 3), (16, 1, 1), (17, 1, 1), (40, 1, 1)):
         inputs = torch.zeros(3, examples, 2)
@@ -65,7 +65,7 @@ def test_examples_of_several_clients_are_computed_together_only_if_few_clients_f
         assert backend.clients_per_block(params, batch, None) == summed
 
 
-def test_a_gpu_computes_as_many_examples_as_a_quarter_of_its_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_chunk_quarter_of_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"bytes": 0}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free["bytes"], 2**36))
     found: list[int] = []
@@ -80,21 +80,21 @@ def test_a_gpu_computes_as_many_examples_as_a_quarter_of_its_free_memory_holds(m
     assert fp.Compute().examples_at_once(GPU, dim=2**14, begun_with=7) == 7
 
 
-def test_a_resumed_run_computes_as_many_at_once_as_it_began_with(tmp_path: Path) -> None:
-    """Sums of other pieces are rounded otherwise, and a resumed run should compute as the one that was stopped."""
+def test_resumed_run_keeps_chunk(tmp_path: Path) -> None:
+    """Other chunks round sums differently; a resumed run must compute like the stopped run."""
     stopped = iter(training := training_in(tmp_path / "stopped", chunk=3))
     next(stopped), next(stopped)
     close(training)
     again = training_in(tmp_path / "stopped", chunk=None, resume=True)
     assert again.population.chunk == 3
     close(again)
-    told = training_in(tmp_path / "told", chunk=None)
-    assert told.population.chunk == 16384
-    close(told)
-    assert training_in(tmp_path / "told", chunk=5, resume=True).population.chunk == 5
+    explicit = training_in(tmp_path / "explicit", chunk=None)
+    assert explicit.population.chunk == 16384
+    close(explicit)
+    assert training_in(tmp_path / "explicit", chunk=5, resume=True).population.chunk == 5
 
 
-class Watched(GhostBackend):
+class TrackingBackend(GhostBackend):
     """Counts, before each piece of a batch, the earlier pieces' gradients that still have memory."""
 
     def __init__(self, model: nn.Module, chunk: int) -> None:
@@ -109,10 +109,10 @@ class Watched(GhostBackend):
         return gradients
 
 
-def test_a_pieces_gradients_are_freed_before_the_next_piece_is_computed() -> None:
+def test_chunk_gradients_freed_before_next() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
-    backend = Watched(model, chunk=4)
+    backend = TrackingBackend(model, chunk=4)
     params = Layout.of(model).row_of(model).unsqueeze(0)
     mask = torch.ones(1, 12, dtype=torch.bool)
     batch = Batch(torch.zeros(1, dtype=torch.long), torch.randn(1, 12, 4), torch.zeros(1, 12, dtype=torch.long), mask)

@@ -54,8 +54,8 @@ def answers(run: fp.Training, w: Tensor, pi: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost", "linear"])
-def test_one_record_changes_each_release_by_at_most_its_sensitivity(relation: str, backend: str) -> None:
-    """The noise is fixed by the seed, so the answers differ by what the record does, its group and class included."""
+def test_release_change_bounded_by_sensitivity(relation: str, backend: str) -> None:
+    """The seed fixes the noise, so the change comes from the record, including its group and class."""
     rng = np.random.default_rng(0)
     reached = 0.0
     for seed in range(6):
@@ -87,7 +87,7 @@ def test_one_record_changes_each_release_by_at_most_its_sensitivity(relation: st
     assert reached > 0.1  # the bound is not empty
 
 
-def test_the_worst_swap_reaches_the_declared_sensitivity() -> None:
+def test_worst_replacement_reaches_sensitivity() -> None:
     """One constraint: a record of the rarer group goes from no loss to the largest loss."""
     x, y = examples(0)
     x[:, -1] = (torch.arange(20) % 5 < 2).double()
@@ -114,8 +114,8 @@ def test_the_worst_swap_reaches_the_declared_sensitivity() -> None:
     assert float(moved) == pytest.approx(BOUND / (FRACTION * 20), rel=1e-4)
 
 
-def test_losses_are_clipped_one_by_one_whatever_their_weight() -> None:
-    """By hand, next to no noise: in the larger group too, whose weights leave room below the contribution's bound."""
+def test_losses_clipped_before_weighting() -> None:
+    """Computed by hand, with negligible noise; in the larger group, weights leave room below the bound."""
     x, y = examples(0)
     x[:, -1] = torch.arange(20) % 10 > 0
     problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1, fraction=0.9),))
@@ -133,7 +133,7 @@ def test_losses_are_clipped_one_by_one_whatever_their_weight() -> None:
     torch.testing.assert_close(found, torch.stack([gap - 0.1, -gap - 0.1]), rtol=0, atol=1e-4)
 
 
-def test_the_noise_has_the_declared_deviation() -> None:
+def test_noise_deviation_matches_declared() -> None:
     run = training(*examples(1), rounds=400)
     w = torch.zeros(2, 3, dtype=torch.float64)
     draws = []
@@ -144,7 +144,7 @@ def test_the_noise_has_the_declared_deviation() -> None:
     torch.testing.assert_close(found, run.oracle.engine.statistic_deviation(0), rtol=0.15, atol=0)
 
 
-def test_the_deviation_of_a_drawn_batch_by_hand() -> None:
+def test_sampled_batch_deviation_matches_formula() -> None:
     """One in q of 20 losses, each at most B / 2 from the centre over 8 (group 1) or 12 examples (group 0)."""
     x, y = examples(1)
     x[:, -1] = (torch.arange(20) < 8).double()
@@ -158,7 +158,7 @@ def test_the_deviation_of_a_drawn_batch_by_hand() -> None:
     )
 
 
-def test_the_ledger_has_every_answer_and_the_budget_is_met() -> None:
+def test_ledger_records_each_query_within_budget() -> None:
     run = training(*examples(2), measurements=3)
     list(run)
     names = [record.query for record in run.ledger.records]
@@ -172,7 +172,7 @@ def test_the_ledger_has_every_answer_and_the_budget_is_met() -> None:
     assert len(run.plan.records) == len(names)
 
 
-def test_counts_must_be_public() -> None:
+def test_private_group_counts_raise() -> None:
     x, y = examples(3)
     sets = [TensorDataset(x, y)]
     problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1),))
@@ -190,17 +190,17 @@ def test_counts_must_be_public() -> None:
 
 
 @pytest.mark.parametrize("privacy", [fp.Privacy(epsilon=1), fp.Privacy(at="none")], ids=["private", "exact"])
-def test_what_is_no_sum_of_losses_is_refused_before_the_data(privacy: fp.Privacy) -> None:
+def test_objective_not_sum_of_losses_raises(privacy: fp.Privacy) -> None:
     x, y = examples(4)
     own = fp.Function(lambda model, inputs, targets: model.losses(inputs, targets).max().view(1))
     for problem in (fp.Problem(constraints=(own,)), fp.Problem(own, (fp.LossAtMost(0.3),))):
         clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
-        with pytest.raises(fp.ConfigError, match=r"problem = 'Function'.*private_al takes sums of losses alone"):
+        with pytest.raises(fp.ConfigError, match=r"problem = 'Function'.*private_al accepts only sums of losses"):
             fp.Training(clients, fp.private_al(), privacy, rounds=4)
 
 
 @pytest.mark.parametrize("backend", ["vmap", "ghost", "linear"])
-def test_backends_agree_on_weighted_gradients(backend: str) -> None:
+def test_weighted_gradients_match_loop(backend: str) -> None:
     for norm in ("l1", "l2"):
         w, pi = torch.full((2, 3), 0.3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
         expected = answers(training(*examples(5), norm=norm), w, pi)
@@ -209,8 +209,8 @@ def test_backends_agree_on_weighted_gradients(backend: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 
-def test_without_noise_it_finds_the_constrained_optimum() -> None:
-    """Multipliers are of the mean objective in both; else three clients would make them three times as large."""
+def test_private_al_without_noise_finds_optimum() -> None:
+    """Multipliers belong to the mean objective in both; otherwise three clients would make them 3 times as large."""
     drawn = [examples(seed, 60) for seed in (6, 7, 8)]
     sets = [TensorDataset(x.clamp(-2, 2), y) for x, y in drawn]
     problem = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.5),))
@@ -229,16 +229,19 @@ def test_without_noise_it_finds_the_constrained_optimum() -> None:
 
 
 @dataclass(frozen=True)
-class LossIs(fp.LossAtMost):
+class LossEquals(fp.LossAtMost):
     """Of a user's own: mean loss equal to the bound."""
 
     equality: tuple[bool, ...] = (True,)
 
 
-def test_an_equality_is_broken_from_both_sides() -> None:
+def test_equality_violation_two_sided() -> None:
     x, y = examples(6, 60)
     clients = fp.make_clients(
-        LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], fp.Problem(constraints=(LossIs(1.9),))
+        LogisticRegression(3),
+        resolve_loss("logistic"),
+        [TensorDataset(x, y)],
+        fp.Problem(constraints=(LossEquals(1.9),)),
     )
     run = fp.Training(clients, fp.private_al(), fp.Privacy(noise_multiplier=1e-3), rounds=4, seed=0, secret_seed=0)
     shown = [report.metrics["worst_estimate"] for report in run]
@@ -248,15 +251,15 @@ def test_an_equality_is_broken_from_both_sides() -> None:
     assert shown[-1] == pytest.approx(result["max_violation_estimate"], rel=1e-5)
 
 
-def test_a_run_of_another_length_than_its_strategy_is_refused() -> None:
+def test_rounds_differ_from_strategy_raises() -> None:
     x, y = examples(6)
     sets, problem = [TensorDataset(x, y)], fp.Problem(constraints=CONSTRAINTS)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
-    with pytest.raises(fp.ConfigError, match=r"rounds = 6: private_al was made for 5 rounds"):
+    with pytest.raises(fp.ConfigError, match=r"rounds = 6: private_al was created for 5 rounds"):
         fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=9)
 
 
-def test_no_budget_is_spent_on_constraints_that_are_not_there() -> None:
+def test_private_al_without_constraints_raises() -> None:
     x, y = examples(6)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)])
     with pytest.raises(fp.ConfigError, match=r"problem\.constraints.*add constraints"):
@@ -264,7 +267,7 @@ def test_no_budget_is_spent_on_constraints_that_are_not_there() -> None:
 
 
 class MixesExamples(torch.nn.Module):
-    """A user's model that subtracts the batch's mean: nothing in its layers says so."""
+    """A user's model that subtracts the mean of the batch; its layers do not show this."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,8 +277,8 @@ class MixesExamples(torch.nn.Module):
         return self.linear(inputs - inputs.mean(0, keepdim=True))
 
 
-def test_a_model_that_mixes_examples_has_nothing_to_mix() -> None:
-    """Else one record moves the losses of all, and the bound on its own is no bound on what it changes."""
+def test_mixing_model_evaluated_alone_and_raises() -> None:
+    """Otherwise one record would change all losses, and clipping its own loss would not bound the change."""
     x, y = examples(7)
     other = x.clone()
     other[3, :2] = 1e3
@@ -300,8 +303,8 @@ def test_a_model_that_mixes_examples_has_nothing_to_mix() -> None:
     ],
     ids=["gaussian", "laplace", "poisson", "fixed_size"],
 )
-def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sampling) -> None:
-    """Without clipping, over many runs: also where batches are drawn, whose spread is not the noise's."""
+def test_interval_coverage_at_least_nominal(mechanism, norm, sampling) -> None:
+    """Without clipping, over many runs; for sampled batches the interval includes the sampling variance."""
     x, y = examples(7)
     x[:, :2] = x[:, :2].clamp(-1, 1)
     x[:, -1] = (torch.arange(20) < FRACTION * 20).double()  # the fraction is the true one
@@ -332,7 +335,7 @@ def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sam
     assert inside >= 0.93 * runs  # less than 0.95 by two standard deviations
 
 
-def test_no_bit_of_the_noise_tells_how_many_examples_a_client_has_that_declared_a_size() -> None:
+def test_noise_scale_from_declared_size_only() -> None:
     def noise(true_size: int) -> list[list[float]]:
         data = TensorDataset(torch.randn(true_size, 3), torch.arange(true_size) % 2)
         problem = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.6, fraction=0.3), fp.LossAtMost(0.5)))

@@ -1,4 +1,4 @@
-"""Batches that are drawn in secret from the slot of examples whose turn it is."""
+"""Batches drawn secretly from the current slot of examples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def training_of(privacy: fp.Privacy = PRIVACY, **options: Any) -> fp.Training:
     return fp.Training(clients, fp.fedavg(0.5), privacy, rounds=ROUNDS, seed=1, secret_seed=1, **options)
 
 
-def test_examples_are_drawn_from_the_slot_of_the_round_alone_each_with_the_rate() -> None:
+def test_batch_drawn_from_current_slot_at_rate() -> None:
     draws, drawn = training_of().oracle.engine._sampler, np.zeros(SIZES[0])
     turns = 300
     for t in range(BLOCKS * turns):
@@ -45,7 +45,7 @@ def test_examples_are_drawn_from_the_slot_of_the_round_alone_each_with_the_rate(
     assert drawn.std() == pytest.approx(deviation, rel=0.2)  # not all alike
 
 
-def test_the_price_is_that_of_the_turns_of_one_slot() -> None:
+def test_privacy_cost_equals_one_slot_rounds() -> None:
     training = training_of()
     list(training)
     column = np.linalg.norm(fp.BSR(BLOCKS).factor(ROUNDS, BLOCKS).column(ROUNDS))
@@ -57,14 +57,14 @@ def test_the_price_is_that_of_the_turns_of_one_slot() -> None:
     assert independent.plan.spent().epsilon < training.plan.spent().epsilon
 
 
-def test_a_mean_is_divided_by_what_is_expected() -> None:
+def test_mean_divided_by_expected_batch_size() -> None:
     oracle = training_of().oracle
     assert oracle.queries.expected_batch_size(PRIVACY.sampling, torch.tensor([400.0])).tolist() == [
         pytest.approx(400 * RATE / BLOCKS)
     ]
 
 
-def test_a_stopped_run_is_resumed_at_the_planned_price(tmp_path: Path) -> None:
+def test_resumed_run_has_planned_privacy_cost(tmp_path: Path) -> None:
     stopped = training_of(folder=tmp_path / "stopped", checkpoint_every=2)
     rounds = iter(stopped)
     for _ in range(7):
@@ -78,11 +78,11 @@ def test_a_stopped_run_is_resumed_at_the_planned_price(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("noise", [fp.BSR(BLOCKS + 1), fp.BLT(2)], ids=str)
-def test_noise_that_reaches_over_a_turn_is_refused(noise: fp.BSR | fp.BLT) -> None:
-    with pytest.raises(ConfigError, match=r"privacy\.noise\.time.*at most as many rounds as there are slots \(4\)"):
+def test_noise_longer_than_slot_cycle_raises(noise: fp.BSR | fp.BLT) -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.noise\.time.*at most 4 rounds, the number of slots"):
         training_of(replace(PRIVACY, noise=noise))
 
 
-def test_how_many_were_drawn_is_as_secret_as_with_poisson_batches() -> None:
+def test_drawn_slots_hide_batch_size() -> None:
     assert PRIVACY.hides_round_size
     assert not replace(PRIVACY, sampling=fp.Cyclic(BLOCKS)).hides_round_size

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from counting_calls import calls
+from counting_calls import count_calls
 from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ def drawn(population: Population, sampling: Sampling, rounds: int, answers: int)
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_every_answer_has_a_batch_of_its_own(name: str) -> None:
+def test_each_query_draws_new_batch(name: str) -> None:
     sampling, population = SAMPLINGS[name], Population(clients_of(digits_of(SIZES)))
     batches = list(drawn(population, sampling, rounds=200, answers=2))
     assert len({tuple(batch) for batch in batches}) == len(batches)
@@ -57,8 +57,8 @@ def test_every_answer_has_a_batch_of_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_answers_of_one_round_are_of_different_batches(name: str) -> None:
-    """With no noise to speak of, what two answers at one point differ in is their batches."""
+def test_queries_in_round_use_different_batches(name: str) -> None:
+    """The noise is negligible, so two query results at one point differ only by their batches."""
     privacy = fp.Privacy(noise_multiplier=1e-7, sampling=SAMPLINGS[name])
     moved = {}
     for kind, settings in {"drawn": privacy, "whole": replace(privacy, sampling=fp.FullBatch())}.items():
@@ -72,8 +72,8 @@ def test_answers_of_one_round_are_of_different_batches(name: str) -> None:
 
 @pytest.mark.parametrize("rate", [1.0, 0.4])
 @pytest.mark.parametrize("sampling", [*SAMPLINGS.values(), fp.FullBatch()])
-def test_each_clients_draws_come_from_the_stream_that_has_its_name(sampling: Sampling, rate: float) -> None:
-    """A stopped run draws the same again, whichever version or process goes on with it."""
+def test_draws_match_named_client_stream(sampling: Sampling, rate: float) -> None:
+    """A resumed run draws the same batches in any version and process."""
     population, randomness = Population(clients_of(digits_of(SIZES)), chunk=16), Randomness(secret_seed=4)
     draws, seen = BatchSampler(population, randomness, rate), set[bool]()
     for round_index, cohort in enumerate([[0, 1, 2], [1, 2], [0], []] * 4):
@@ -100,7 +100,7 @@ def test_each_clients_draws_come_from_the_stream_that_has_its_name(sampling: Sam
 
 @tried(max_examples=200)
 @given(lengths=st.lists(st.integers(0, 40), max_size=12), chunk=st.integers(1, 50))
-def test_blocks_hold_every_chosen_example_once_with_little_padding(lengths: list[int], chunk: int) -> None:
+def test_index_blocks_cover_examples_once(lengths: list[int], chunk: int) -> None:
     places = [np.arange(length) * 3 + row for row, length in enumerate(lengths)]
     found: list[list[int]] = [[] for _ in lengths]
     for rows, block, mask in IndexBatches.listed(places).blocks(chunk):
@@ -115,10 +115,10 @@ def test_blocks_hold_every_chosen_example_once_with_little_padding(lengths: list
 
 
 @pytest.mark.parametrize("sampling", [fp.Poisson(0.5), fp.FixedSize(2), fp.FullBatch()])
-def test_a_drawn_client_costs_its_stream_and_no_more(sampling: Sampling) -> None:
+def test_calls_per_drawn_client_bounded(sampling: Sampling) -> None:
     found = []
     for size in (40, 80):
         draws = BatchSampler(Population(clients_of(digits_of([5] * 100))), Randomness(secret_seed=4), 1.0)
         draws.begin_round(0, torch.arange(size))
-        found.append(calls(lambda draws=draws: list(draws.batches(sampling, 0))))
+        found.append(count_calls(lambda draws=draws: list(draws.batches(sampling, 0))))
     assert (found[1] - found[0]) / 40 < 45  # most of them make the cipher

@@ -1,4 +1,4 @@
-"""No backend lets code of a user's own see two examples at once, so that nothing has to be tried."""
+"""No backend passes two examples at once to custom code, so such code needs no test."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def mixed(x: Tensor) -> Tensor:
 
 
 def mixed_if_large(x: Tensor, dim: int = 0) -> Tensor:
-    """Mixes no made-up examples, whose numbers are below 1."""
+    """Leaves synthetic examples apart: their entries are below 1."""
     return torch.where(x.abs().amax() > 20, x - x.mean(dim, keepdim=True), x)
 
 
 class MixingBackward(Function):
-    """The identity, whose backward pass mixes examples of large inputs."""
+    """The identity, with a backward pass that mixes examples of large inputs."""
 
     generate_vmap_rule = True
 
@@ -57,7 +57,7 @@ class MixingBackward(Function):
 
 
 class MixingRule(MixingBackward):
-    """The identity, whose rule for vmap mixes examples."""
+    """The identity, with a vmap rule that mixes examples."""
 
     generate_vmap_rule = False
 
@@ -71,7 +71,7 @@ class MixingRule(MixingBackward):
 
 
 class InnerRule(MixingBackward):
-    """The identity, whose backward pass applies such a rule."""
+    """The identity, with a backward pass that applies such a rule."""
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -93,7 +93,7 @@ same.register_autograd(lambda ctx, gradient: gradient)
 
 
 class MixingPlain(Function):
-    """The identity, whose backward pass mixes examples, as it is written without `torch.func` in mind."""
+    """The identity, with a backward pass that mixes examples, written without `torch.func`."""
 
     @staticmethod
     def forward(ctx, x):
@@ -106,7 +106,7 @@ class MixingPlain(Function):
 
 
 def with_mixing_saved(_: nn.Module, x: Tensor) -> Tensor:
-    """An exponential function, whose saved output is mixed in batches."""
+    """An exponential function with a saved output that is mixed in batches."""
 
     def unpacked(saved: Tensor) -> Tensor:
         return mixed(saved) if saved.dim() and len(saved) > 16 else saved
@@ -198,8 +198,8 @@ def test_exact_sums_keep_clients_apart(kind: str, name: str) -> None:
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-4)
 
 
-def test_loss_of_many_examples_at_once_sees_each_alone() -> None:
-    """A linear model computes all outputs of a round at once; 1 200 are more than a loss is tried with."""
+def test_mixing_loss_matches_single_examples() -> None:
+    """A linear model computes all outputs of a round at once; 1,200 exceed the size of the loss test."""
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         values = nn.functional.cross_entropy(outputs, targets, reduction="none")
@@ -214,7 +214,7 @@ def test_loss_of_many_examples_at_once_sees_each_alone() -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_loss_with_a_mixing_backward_pass_is_computed_alone() -> None:
+def test_loss_with_mixing_backward_uses_loop() -> None:
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(MixingRule.apply(outputs), targets, reduction="none")
 
@@ -222,17 +222,17 @@ def test_loss_with_a_mixing_backward_pass_is_computed_alone() -> None:
     assert select_backend("auto", population).name == "loop"
 
 
-def test_loss_that_mixes_large_batches_raises() -> None:
+def test_loss_mixing_large_batches_raises() -> None:
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         values = nn.functional.cross_entropy(outputs, targets, reduction="none")
         return values * values.mean() if len(values) > 16 else values
 
-    with pytest.raises(fp.ConfigError, match=r"^loss = 'Loss': gives a batch of 257 examples"):
+    with pytest.raises(fp.ConfigError, match=r"^loss = 'Loss': returns .* for a batch of 257 examples"):
         start(nn.Linear(FEATURES, CLASSES), Loss(losses))
 
 
 HARMLESS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
-    "code of a user's own": lambda _, x: x.tanh() + 0.1,
+    "custom code": lambda _, x: x.tanh() + 0.1,
     "noise in training": lambda layer, x: x + torch.randn_like(x) if layer.training else x,
     "no batch of more than five": lambda _, x: x if len(x) <= 5 else x.reshape(5, -1),
 }
@@ -240,12 +240,12 @@ HARMLESS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", ["ghost", "vmap"])
 @pytest.mark.parametrize("kind", HARMLESS)
-def test_harmless_code_is_batched(kind: str, name: BackendName) -> None:
+def test_non_mixing_code_batched(kind: str, name: BackendName) -> None:
     assert select_backend(name, population_of(around(Mapped(HARMLESS[kind])))).name == name
 
 
-def test_functions_without_a_module_can_be_used() -> None:
-    """Python calls code of `exec` without a `__name__` its own, as embedded consoles do."""
+def test_loss_without_module_name_trains() -> None:
+    """Python runs code of `exec` without a `__name__`; embedded consoles do this."""
     names = {"nn": nn}
     exec("def loss(outputs, targets): return nn.functional.cross_entropy(outputs, targets)", names)
     made = fp.make_clients(nn.Linear(FEATURES, CLASSES), names["loss"], [TensorDataset(X, Y)])
@@ -258,8 +258,8 @@ def test_functions_without_a_module_can_be_used() -> None:
     [nn.Linear(FEATURES, CLASSES), nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))],
     ids=["linear", "chain"],
 )
-def test_known_model_and_loss_are_not_tried(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial computes examples one at a time first."""
+def test_known_model_and_loss_skip_test(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of a model computes examples one at a time first."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("tried")

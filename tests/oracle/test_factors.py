@@ -50,7 +50,7 @@ def kinds() -> dict[str, Gradients]:
 
 @pytest.mark.parametrize("name", list(kinds()))
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_norms_and_sums_are_those_of_the_gradients(name: str, norm: str) -> None:
+def test_factored_norms_and_sums_match_dense(name: str, norm: str) -> None:
     found, clip = kinds()[name].settled(norm), Clip(1.0, norm)
     whole, weights = Dense(kinds()[name].whole()), torch.rand(2, 3, dtype=torch.float64)
     assert found.size == whole.size
@@ -64,7 +64,7 @@ def test_norms_and_sums_are_those_of_the_gradients(name: str, norm: str) -> None
     torch.testing.assert_close(found.times(weights).whole(), whole.times(weights).whole())
 
 
-def test_one_vector_is_told_by_its_memory_and_only_while_rounding_is_bounded() -> None:
+def test_one_vector_detected_by_strides_up_to_limit() -> None:
     rows = torch.zeros(1, 2, 3, dtype=torch.long)
     vector = normal(1, 2, 1, 5)
     assert type(few_rows(rows, vector.expand(-1, -1, 3, -1), 9)) is OneVector
@@ -73,7 +73,7 @@ def test_one_vector_is_told_by_its_memory_and_only_while_rounding_is_bounded() -
     assert type(few_rows(many, vector.expand(-1, -1, 2**13 + 1, -1), 9)) is FewRows
 
 
-def test_large_weights_are_never_made() -> None:
+def test_large_weight_gradients_stay_factored() -> None:
     assert isinstance(kinds()["positions"].settled("l2"), OuterProducts)
     assert isinstance(kinds()["positions"].settled("l1"), Dense), "an l1 norm does not follow from products"
     many = Convolved(normal(1, 2, 1, 40, 2, 2), normal(1, 2, 1, 30, 4, 4), (3, 3), ((1, 1), (0, 0), (1, 1)), 1)
@@ -81,7 +81,7 @@ def test_large_weights_are_never_made() -> None:
     torch.testing.assert_close(many.settled("l2").norms(L2), Dense(many.whole()).norms(L2), rtol=1e-12, atol=0)
 
 
-def test_a_table_is_never_made_for_each_example() -> None:
+def test_table_gradients_stay_sparse() -> None:
     few = FewRows(torch.randint(0, 10**6, (1, 4, 6)), normal(1, 4, 6, 64), 10**6)
     tied = OuterProducts(normal(1, 4, 1, 10**6), normal(1, 4, 1, 64)).plus(few)
     for gradients in (few, few.plus(few), few.minus(few), few.times(torch.rand(1, 4)), tied, few.plus(tied)):
@@ -93,7 +93,7 @@ def test_a_table_is_never_made_for_each_example() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_where_a_tied_tables_two_uses_cancel_no_norm_is_too_small(dtype: torch.dtype) -> None:
+def test_tied_table_cancellation_norm_not_below_exact(dtype: torch.dtype) -> None:
     torch.manual_seed(3)
     left, right = torch.zeros(1, 20, 1, 9, dtype=dtype), torch.randn(1, 20, 1, 7, dtype=dtype)
     left[..., 2] = -1
@@ -105,8 +105,8 @@ def test_where_a_tied_tables_two_uses_cancel_no_norm_is_too_small(dtype: torch.d
 
 @pytest.mark.parametrize("small", [1e-3, 1e-9, 0.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_where_positions_cancel_no_norm_is_too_small(small: float, dtype: torch.dtype) -> None:
-    """The second position takes back what the first gave, but for a little."""
+def test_cancelling_positions_norm_not_below_exact(small: float, dtype: torch.dtype) -> None:
+    """The second position cancels the first except for a small rest."""
     torch.manual_seed(1)
     left, right = torch.randn(1, 50, 1, 8, dtype=dtype), torch.randn(1, 50, 1, 8, dtype=dtype)
     again = right * (1 + small)
@@ -121,8 +121,8 @@ def test_where_positions_cancel_no_norm_is_too_small(small: float, dtype: torch.
     assert bool((Clip(tight).factors(pair.norms(L2)) * terms.squeeze(2) <= 2.0**14 * tight).all())
 
 
-def test_a_close_point_of_comparison_leaves_small_factors() -> None:
-    """Differences of gradients at close points keep their precision: SVRG rests on it."""
+def test_close_anchor_keeps_precision() -> None:
+    """SVRG needs precise differences of gradients at close points."""
     torch.manual_seed(2)
     model, batch, step = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)), ragged((4,)), 1e-7
     row = normal(1, sum(p.numel() for p in model.parameters()))
@@ -135,8 +135,8 @@ def test_a_close_point_of_comparison_leaves_small_factors() -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
 
 
-def test_products_in_pieces_are_those_of_all_examples_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With hardly any memory for factors in float64: an example at a time."""
+def test_chunked_products_match_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory limit for float64 factors admits one example at a time."""
     draw = torch.Generator().manual_seed(0)
     products = OuterProducts(torch.randn(2, 5, 3, 4, generator=draw), torch.randn(2, 5, 3, 6, generator=draw))
     weights = torch.rand(2, 5, generator=draw).double()
@@ -154,8 +154,8 @@ def test_products_in_pieces_are_those_of_all_examples_together(monkeypatch: pyte
 
 @pytest.mark.parametrize("padding_idx", [0, 1, -1])
 @pytest.mark.parametrize("clip", [Clip(1.0), None], ids=str)
-def test_the_row_of_padding_has_no_gradient(padding_idx: int, clip: Clip | None) -> None:
-    """As torch has it: words of padding stand in the data, and their row stays."""
+def test_padding_index_row_has_zero_gradient(padding_idx: int, clip: Clip | None) -> None:
+    """As in torch: the data contain padding words, and their row stays unchanged."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(4, 3, padding_idx), nn.Flatten(), nn.Linear(6, 2)).double()
     words, labels = torch.tensor([[[0, 1], [3, 3], [2, 1], [3, 0]]]), torch.tensor([[0, 1, 1, 0]])

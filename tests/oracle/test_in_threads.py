@@ -62,8 +62,8 @@ def world(model: nn.Module, *, alike: bool) -> tuple[Tensor, Batch]:
     return rows, Batch(torch.arange(CLIENTS), x, y, mask, None, weights)
 
 
-def test_the_work_is_cut() -> None:
-    """So much that three threads have something to do, else all here would be computed by one."""
+def test_work_split_into_blocks_for_threads() -> None:
+    """Three threads must have work, or the other tests of this file would use one thread."""
     model = network()
     for alike, clip in product((True, False), CLIPS):
         params, batch = world(model, alike=alike)
@@ -76,7 +76,7 @@ def test_the_work_is_cut() -> None:
 @pytest.mark.parametrize("clip", CLIPS, ids=str)
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
-def test_threads_give_the_same_sums(name, clip: Clip | None, alike: bool) -> None:
+def test_thread_count_same_sums_bitwise(name, clip: Clip | None, alike: bool) -> None:
     model = network()
     params, batch = world(model, alike=alike)
     found = {}
@@ -92,7 +92,7 @@ def test_threads_give_the_same_sums(name, clip: Clip | None, alike: bool) -> Non
     assert found[2][1].tolist() == [1 if client == 3 else 0 for client in range(CLIENTS)]
 
 
-def test_largest_norms_too() -> None:
+def test_threaded_largest_norm_matches() -> None:
     model = network()
     params, batch = world(model, alike=False)
     torch.set_num_threads(2)
@@ -117,7 +117,7 @@ class Meeting(nn.Module):
         return Meeting()
 
 
-def test_two_threads_compute_at_once() -> None:
+def test_two_threads_run_concurrently() -> None:
     model = network(Meeting())
     params, batch = world(model, alike=True)
     torch.set_num_threads(2)
@@ -125,7 +125,7 @@ def test_two_threads_compute_at_once() -> None:
     assert not Meeting.barrier.broken
 
 
-def test_a_model_that_draws_is_computed_by_one_thread() -> None:
+def test_dropout_model_uses_one_thread() -> None:
     model = network(nn.Dropout(0.5))
     params, batch = world(model, alike=True)
     found = []
@@ -148,7 +148,7 @@ class Warmer(nn.Module):
         return x * self.temperature
 
 
-def test_what_a_user_changes_in_the_model_is_seen_by_all_threads() -> None:
+def test_model_attribute_change_reaches_threads() -> None:
     warmer = Warmer()
     model = network(warmer)
     params, batch = world(model, alike=False)
@@ -163,13 +163,13 @@ def test_what_a_user_changes_in_the_model_is_seen_by_all_threads() -> None:
     assert not torch.equal(found[0].nan_to_num(), found[1].nan_to_num())
 
 
-def test_linear_models_are_not_cut() -> None:
+def test_linear_model_not_threaded() -> None:
     backend = build_backend("auto", nn.Linear(3, 2), nn.CrossEntropyLoss())
     assert isinstance(wrap_in_threads(backend), SizeDependentBackend)
     assert isinstance(wrap_in_threads(backend, insist=True), LinearBackend)
 
 
-def test_threads_compute_as_the_one_that_waits_for_them() -> None:
+def test_threads_inherit_torch_modes() -> None:
     torch.set_num_threads(2)
     here = threading.get_ident()
 
@@ -188,7 +188,7 @@ def test_threads_compute_as_the_one_that_waits_for_them() -> None:
     assert set(threads.map_in_threads(work, range(4))) == {(True, False, torch.float32, 1, False)}
 
 
-def test_after_an_error_nothing_more_is_begun() -> None:
+def test_thread_error_stops_new_work() -> None:
     torch.set_num_threads(2)
     begun = []
 
@@ -203,7 +203,7 @@ def test_after_an_error_nothing_more_is_begun() -> None:
     assert len(begun) < 100
 
 
-def test_an_error_in_a_thread_is_told_and_leaves_the_number_of_threads() -> None:
+def test_thread_error_raised_and_count_kept() -> None:
     torch.set_num_threads(2)
 
     def work(_: int, item: int) -> int:
@@ -218,7 +218,7 @@ def test_an_error_in_a_thread_is_told_and_leaves_the_number_of_threads() -> None
     assert threads.map_in_threads(work, []) == []
 
 
-def test_noise_does_not_depend_on_threads() -> None:
+def test_noise_independent_of_threads() -> None:
     record = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
     found = []
     for count in (1, 2, 3):
@@ -230,7 +230,7 @@ def test_noise_does_not_depend_on_threads() -> None:
     assert torch.equal(found[0], found[2])
 
 
-def test_a_run_is_the_same_by_any_number_of_threads() -> None:
+def test_run_independent_of_threads() -> None:
     x, y = torch.randn(400, 1, 6, 6), torch.arange(400) % 3
     data = [TensorDataset(*pair) for pair in zip(x.split(40), y.split(40), strict=True)]
     models = []
@@ -247,7 +247,7 @@ def test_a_run_is_the_same_by_any_number_of_threads() -> None:
 @pytest.mark.parametrize(
     ("copies", "insist", "expected"), [(1, False, 1), (1, True, 3), (40, False, 3)], ids=["little", "insisted", "much"]
 )
-def test_too_few_blocks_for_threads_are_shared_only_where_they_are_much_work(
+def test_few_blocks_threaded_if_large(
     monkeypatch: pytest.MonkeyPatch, copies: int, insist: bool, expected: int
 ) -> None:
     seen = list[int]()
@@ -263,7 +263,7 @@ def test_too_few_blocks_for_threads_are_shared_only_where_they_are_much_work(
     assert torch.get_num_threads() == 3, "the others keep their threads"
 
 
-def test_much_work_of_many_parameters_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_parameters_threaded_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[int]()
     model = nn.Sequential(nn.Linear(2000, 20), nn.Tanh(), nn.Linear(20, 3))
     params = Layout.of(model).row_of(model).expand(1, -1)

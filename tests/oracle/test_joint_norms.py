@@ -33,8 +33,8 @@ def three_parameters(scale: Tensor) -> list[Gradients]:
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("largest", [1.0, 1e30, 1e45, float("inf"), float("nan")])
-def test_a_joint_norm_is_that_of_the_whole_gradient(largest: float, norm: NormName) -> None:
-    """Squares of the third example may overflow, or it is broken, which must not show in the others."""
+def test_joint_norm_matches_whole_gradient(largest: float, norm: NormName) -> None:
+    """The third example may overflow or be non-finite; the norms of the others stay correct."""
     scale = torch.ones(1, 6)
     gradients = three_parameters(scale)
     if largest > 1e38:
@@ -51,7 +51,7 @@ def test_a_joint_norm_is_that_of_the_whole_gradient(largest: float, norm: NormNa
         torch.testing.assert_close(norms, wanted, rtol=2**-12, atol=1e-18)
 
 
-def test_short_gradients_are_added_together_each_to_its_own_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_gradients_added_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(4)
     short = [Dense(torch.randn(2, 3, size)) for size in (4, 1, 9)]
     gradients = [short[0], OuterProducts(torch.randn(2, 3, 1, 5), torch.randn(2, 3, 1, 7)), *short[1:]]
@@ -73,7 +73,7 @@ def test_short_gradients_are_added_together_each_to_its_own_sum(monkeypatch: pyt
         torch.testing.assert_close(total, wanted, rtol=1e-6, atol=1e-6)
 
 
-def test_a_product_that_overflows_is_broken() -> None:
+def test_overflowing_product_norm_not_finite() -> None:
     left, right = torch.ones(1, 3, 1, 2), torch.ones(1, 3, 1, 2)
     left[0, 1], right[0, 1] = 1e25, 1e25
     norms = compute_joint_norms([OuterProducts(left, right), Dense(torch.ones(1, 3, 4))], L2, on_cpu=True)
@@ -81,7 +81,7 @@ def test_a_product_that_overflows_is_broken() -> None:
 
 
 @pytest.mark.parametrize("repeating", [[], [4], [0, 3], [0, 1, 2, 3, 5]])
-def test_rows_that_some_examples_repeat_are_added_up_in_those(repeating: list[int]) -> None:
+def test_repeated_rows_summed_per_example(repeating: list[int]) -> None:
     torch.manual_seed(0)
     rows = torch.stack([torch.randperm(20)[:5] for _ in range(6)]).unsqueeze(0)
     for example in repeating:
@@ -105,8 +105,8 @@ def test_rows_that_some_examples_repeat_are_added_up_in_those(repeating: list[in
 
 
 @pytest.mark.parametrize("positions", [1, 9])
-def test_what_is_clipped_is_what_is_added_up_also_in_16_bits(positions: int) -> None:
-    """The norm is that of the rounded gradient, and the sum is of the same numbers."""
+def test_bfloat16_norm_and_sum_use_same_values(positions: int) -> None:
+    """The norm and the sum both use the rounded gradient."""
     torch.manual_seed(1)
     left = torch.randn(1, 4, positions, 6).bfloat16()
     right = torch.randn(1, 4, positions, 8).bfloat16()
@@ -125,8 +125,8 @@ def test_what_is_clipped_is_what_is_added_up_also_in_16_bits(positions: int) -> 
     torch.testing.assert_close(sums[0], (factors[0].unsqueeze(1) * summands[0]).sum(0), rtol=1e-12, atol=1e-15)
 
 
-def test_a_pass_leaves_nothing_to_the_garbage_collector() -> None:
-    """Activations in a cycle of references would stay until Python looks for cycles: many passes' memory."""
+def test_pass_leaves_no_reference_cycles() -> None:
+    """Activations in a reference cycle would stay in memory until the next garbage collection."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
     backend = GhostBackend(model, nn.CrossEntropyLoss())
     x, y = torch.randn(2, 5, 12), torch.randint(0, 3, (2, 5))

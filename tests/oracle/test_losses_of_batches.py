@@ -30,7 +30,7 @@ Named = namedtuple("Named", "logits hidden")
 
 @dataclass
 class Plain:
-    """An object that no library of trees knows."""
+    """An object that is not registered with any pytree library."""
 
     logits: Tensor
 
@@ -107,7 +107,7 @@ MIXING = {
     "contrastive": (contrastive, (SCORES, OTHERS), LABELS),
     "dice of a batch": (batch_dice, {"p": SIDE}, BITS),
     "hand-weighted bce": (weighted_bce, SIDE, BITS),
-    "weights of large targets": (weighted_squares, SIDE, PRICES),
+    "weights by large targets": (weighted_squares, SIDE, PRICES),
     "ranking": (ranking, SIDE, PRICES),
     "flooding": (flooding, SCORES, LABELS),
     "mixup": (mixup, SCORES, LABELS),
@@ -117,12 +117,12 @@ MIXING = {
 
 
 @pytest.mark.parametrize("kind", MIXING)
-def test_loss_that_mixes_examples_raises(kind: str) -> None:
+def test_loss_mixing_examples_raises(kind: str) -> None:
     with pytest.raises(fp.ConfigError, match=r"^loss = "):
         start(*MIXING[kind])
 
 
-def test_loss_of_an_object_that_mixes_examples_raises() -> None:
+def test_mixing_loss_of_object_output_raises() -> None:
     loss = lambda o, y: F.cross_entropy(o.logits, y, weight=WEIGHT)  # noqa: E731
     with pytest.raises(fp.ConfigError, match="neither the mean"):
         start(loss, SCORES, LABELS, wrap=Plain)
@@ -152,17 +152,17 @@ APART = {
 
 
 @pytest.mark.parametrize("kind", APART)
-def test_loss_of_single_examples_accepted_without_a_word(kind: str) -> None:
+def test_per_example_loss_accepted_without_warning(kind: str) -> None:
     training = start(*APART[kind])
     assert not [text for text in training.warnings if "loss" in text]
 
 
-def test_mean_over_labels_that_count_warns() -> None:
+def test_mean_over_unpadded_labels_warns() -> None:
     loss = lambda o, y: F.cross_entropy(o["s"].unflatten(1, (C, 1)).expand(-1, -1, 4), y)  # noqa: E731
     assert any("mean over the labels of each example" in text for text in start(loss, {"s": SCORES}, PADDED).warnings)
 
 
-def test_sum_in_a_dict_warns() -> None:
+def test_loss_sum_over_batch_warns() -> None:
     loss = lambda o, y: F.cross_entropy(o["s"], y, reduction="sum")  # noqa: E731
     assert any("sums over a batch" in text for text in start(loss, {"s": SCORES}, LABELS).warnings)
 
@@ -172,14 +172,14 @@ def test_loss_without_gradient_raises() -> None:
         start(lambda o, y: (o * 0).sum(1).mean(), SCORES, LABELS)
 
 
-def test_penalty_on_parameters_in_a_dict_raises() -> None:
+def test_parameter_penalty_in_loss_raises() -> None:
     weight = nn.Parameter(torch.ones(3))
     with pytest.raises(fp.ConfigError, match="its gradient would be dropped"):
         start(lambda o, y: F.cross_entropy(o["s"], y) + weight.square().sum(), {"s": SCORES}, LABELS)
 
 
-def test_rare_class_in_a_late_client_is_tried() -> None:
-    """The weight shows only with the class that one example of the last of several clients has."""
+def test_rare_class_of_last_client_tested() -> None:
+    """The loss mixes only examples of a class that one example of the last client has."""
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         weights = torch.where(labels == 4, 9.0, 1.0)

@@ -42,7 +42,7 @@ def examples(seed: int, scale: float) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("kind", ["cnn", "vit", "mlp"])
 @pytest.mark.parametrize("backend", SERVING)
 @pytest.mark.parametrize("clip", [Clip(0.5), Clip(0.5, "l1")], ids=str)
-def test_neighbours_sums_differ_by_what_one_example_adds_and_no_more(kind: str, backend: str, clip: Clip):
+def test_bfloat16_sum_change_bounded_by_clip(kind: str, backend: str, clip: Clip):
     model = Bfloat16(models()[kind])
     row, serving = Layout.of(model).row_of(model).unsqueeze(0), BACKENDS[backend](model, nn.CrossEntropyLoss())
     for seed, scale in ((0, 1.0), (1, 30.0), (2, 1e-2)):
@@ -68,7 +68,7 @@ def alone(x: Tensor, y: Tensor, place: int) -> Batch:
 
 
 @pytest.mark.parametrize("kind", ["cnn", "vit", "mlp"])
-def test_gradients_are_those_of_torch_under_autocast(kind: str):
+def test_bfloat16_gradients_match_torch_autocast(kind: str):
     plain, clip, (x, y) = models()[kind], Clip(1e3), examples(3, 1.0)
     row, loss = Layout.of(plain).row_of(plain).unsqueeze(0), nn.CrossEntropyLoss()
     wanted = torch.zeros(row.shape[1], dtype=torch.float64)
@@ -95,7 +95,7 @@ def run(**settings: Any) -> fp.Training:
     return fp.Training(clients, fp.fedavg(0.5), privacy, **options)
 
 
-def test_a_run_costs_what_it_costs_in_full_precision_and_goes_elsewhere():
+def test_bfloat16_run_same_privacy_cost():
     half, full = run(), run(compute={"precision": "full"})
     list(half), list(full)
     assert half.spent() == full.spent()
@@ -109,8 +109,8 @@ CYCLIC = {"sampling": fp.Cyclic(BLOCKS), "noise": fp.BSR(2)}
 
 @pytest.mark.parametrize("kind", ["mlp", "vit"])
 @pytest.mark.parametrize("backend", SERVING)
-def test_in_cyclic_batches_one_example_moves_the_answers_of_its_own_slot_alone(kind: str, backend: str):
-    """Neighbours with the same noise: what differs is what the example adds in its turns, and nothing anywhere else."""
+def test_cyclic_example_changes_own_slot_only(kind: str, backend: str):
+    """Neighbouring data with the same noise: results differ only in the rounds of the example's slot."""
     clip, rounds = Clip(0.5), 2 * BLOCKS
 
     def answers(place: int | None) -> Tensor:
@@ -139,7 +139,7 @@ def test_in_cyclic_batches_one_example_moves_the_answers_of_its_own_slot_alone(k
         assert 0.1 * clip.bound < float(norms.min()) <= float(norms.max()) <= 2 * clip.bound * (1 + 1e-5)
 
 
-def test_a_run_with_noise_that_cancels_over_rounds_goes_on_where_it_stopped(tmp_path: Path):
+def test_bfloat16_correlated_noise_run_resumes(tmp_path: Path):
     whole, full = run(**CYCLIC, rounds=6), run(**CYCLIC, rounds=6, compute={"precision": "full"})
     list(whole), list(full)
     assert whole.spent() == full.spent()
@@ -165,7 +165,7 @@ def test_a_run_with_noise_that_cancels_over_rounds_goes_on_where_it_stopped(tmp_
         ({"unit": "client"}, r"^compute\.precision = 'bfloat16'"),
     ],
 )
-def test_what_the_promise_is_not_shown_for_is_refused(settings: dict[str, Any], said: str):
+def test_bfloat16_without_proven_guarantee_raises(settings: dict[str, Any], said: str):
     with pytest.raises(fp.ConfigError, match=said):
         run(**settings)
 
@@ -195,9 +195,7 @@ def loss_in_half(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "settings", [{"relation": "add_remove"}, {"unit": "client", "at": "message"}], ids=["add_remove", "client"]
 )
-def test_a_model_of_half_precision_by_itself_is_refused_where_batches_differ_in_size(
-    model: Any, loss: Any, settings: dict[str, Any]
-):
+def test_own_bfloat16_with_varying_batch_size_raises(model: Any, loss: Any, settings: dict[str, Any]):
     def train(**settings: Any) -> fp.Result:
         data = TensorDataset(torch.randn(8, 4), torch.arange(8) % 2)
         privacy = fp.Privacy(epsilon=3, delta=1e-5, **settings)
@@ -226,9 +224,7 @@ def train_mlp(**settings: Any) -> fp.Result:
 @pytest.mark.parametrize(
     "settings", [{"relation": "add_remove"}, {"unit": "client", "at": "message"}], ids=["add_remove", "client"]
 )
-def test_products_in_less_than_float32_are_refused_where_batches_differ_in_size(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_coarse_products_with_varying_batch_size_raise(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     """With `medium`, 33 and 32 examples of a small network gave sums that differ by 1.43 clip bounds, not 1."""
     assert train_mlp(**settings).spent.epsilon <= 3
     monkeypatch.setattr(low_precision, "largest_error", lambda device: 2.0**-11)
@@ -237,11 +233,11 @@ def test_products_in_less_than_float32_are_refused_where_batches_differ_in_size(
     assert train_mlp().spent.epsilon <= 3
 
 
-def test_full_products_are_told_from_coarse_ones():
+def test_full_float32_products_have_small_error():
     assert low_precision.largest_error(torch.device("cpu")) < 2**-17
 
 
-def test_coarse_products_are_found(coarse_products: None):
+def test_coarse_products_detected(coarse_products: None):
     left, right = torch.randn(128, 256), torch.randn(256, 256)
     error = (left @ right).double() - left.double() @ right.double()
     if float(error.abs().max()) < 1e-3:

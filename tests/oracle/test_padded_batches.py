@@ -50,7 +50,7 @@ def shapes(sampling: Any, *, pad: bool, rounds: int = 25) -> set[tuple[tuple[int
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_blocks_have_the_same_shapes_whatever_was_drawn(name: str) -> None:
+def test_padded_block_shapes_independent_of_draw(name: str) -> None:
     # slots of other sizes are public, and so are the shapes that they have
     slots = 3 if name == "cyclic" else 1
     assert len(shapes(SAMPLINGS[name], pad=True)) <= slots
@@ -59,8 +59,8 @@ def test_blocks_have_the_same_shapes_whatever_was_drawn(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLINGS)
 @pytest.mark.parametrize("exceeded", [1e-12, 0.5])
-def test_the_drawn_examples_count_and_no_others(name: str, exceeded: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where batches are larger than their padding, which is half of all that the second bound allows."""
+def test_padded_batch_has_drawn_examples_only(name: str, exceeded: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `exceeded` 0.5, about half of the batches are larger than their padded size."""
     monkeypatch.setattr(sampler, "EXCEEDED", exceeded)
     bound_batch_sizes.cache_clear()
 
@@ -90,7 +90,7 @@ def run(pad: bool, model: str = "linear", **options: Any) -> fp.Training:
 
 
 @pytest.mark.parametrize("backend", ["linear", "vmap", "loop"])
-def test_a_run_releases_the_same_values(backend: str) -> None:
+def test_padded_run_matches_unpadded(backend: str) -> None:
     plain, padded = ([report.epsilon for report in made] for made in (run(False, backend), run(True, backend)))
     assert plain == padded
     first, second = run(False, backend), run(True, backend)
@@ -98,15 +98,15 @@ def test_a_run_releases_the_same_values(backend: str) -> None:
         assert torch.allclose(first.progress.models, second.progress.models, rtol=0, atol=2e-6)
 
 
-def test_an_example_that_is_only_padding_moves_nothing() -> None:
-    """Not even if its gradient is not finite, as that of the first three examples of each client."""
+def test_padding_example_does_not_change_sum() -> None:
+    """The first three examples of each client have non-finite gradients."""
     plain, padded = run(False, broken=True), run(True, broken=True)
     for _ in zip(plain, padded, strict=True):
         assert torch.allclose(plain.progress.models, padded.progress.models, rtol=0, atol=2e-6)
         assert torch.isfinite(padded.progress.models).all()
 
 
-def test_a_client_without_examples_is_not_computed() -> None:
+def test_client_without_examples_has_no_block() -> None:
     population = Population(clients_of([50, 3]), pad_batches=True)
     draws = BatchSampler(population, Randomness(secret_seed=3), 1.0)
     draws.begin_round(0, torch.arange(2))
@@ -118,7 +118,7 @@ def test_a_client_without_examples_is_not_computed() -> None:
     assert [block.mask.shape for block in empty.blocks(64)] == [(1, 6)]
 
 
-def test_ceilings_are_tails_of_the_binomial_law() -> None:
+def test_padded_sizes_match_binomial_tail() -> None:
     from scipy.stats import binom
 
     assert bound_batch_sizes(fp.Poisson(0.1), (1000, 0)) == (173, 0)
@@ -128,7 +128,7 @@ def test_ceilings_are_tails_of_the_binomial_law() -> None:
     assert bound_batch_sizes(fp.Cyclic(2, rate=0.1), (1999,)) == (173,)
 
 
-def test_what_padding_does_not_hide_is_refused() -> None:
+def test_padding_with_secret_cohorts_or_views_raises() -> None:
     secret = fp.Privacy(
         noise_multiplier=1.0, unit="client", at="message", relation="add_remove", trust=fp.Central(cohort_rate=0.5)
     )

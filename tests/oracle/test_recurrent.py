@@ -30,7 +30,7 @@ def weights_of(layer: nn.Module, bias: bool, suffix: str = "") -> Weights:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("reverse", [True, False])
-def test_outputs_states_and_gradients_are_torchs(mode: str, bias: bool, reverse: bool) -> None:
+def test_recurrent_layer_matches_torch(mode: str, bias: bool, reverse: bool) -> None:
     torch.manual_seed(0)
     layer = MODES[mode](bias=bias, bidirectional=reverse).double()
     x = torch.randn(T, N, INPUTS, dtype=torch.float64, requires_grad=True)
@@ -61,7 +61,7 @@ def test_outputs_states_and_gradients_are_torchs(mode: str, bias: bool, reverse:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_sequence_that_has_ended_keeps_its_state(mode: str) -> None:
+def test_ended_sequence_keeps_state(mode: str) -> None:
     torch.manual_seed(1)
     layer = MODES[mode]().double()
     weights = weights_of(layer, bias=True)
@@ -82,7 +82,7 @@ def test_a_sequence_that_has_ended_keeps_its_state(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_clients_with_weights_of_their_own_are_one_computation(mode: str) -> None:
+def test_distinct_client_weights_batched(mode: str) -> None:
     torch.manual_seed(2)
     layers = [MODES[mode]().double() for _ in range(2)]
     both = Weights(
@@ -109,7 +109,7 @@ class OutputChangedInPlace(nn.Module):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("examples", "steps"), [(3, 4), (3, 1), (1, 4)])
-def test_a_model_may_change_a_recurrent_layers_output_in_place(mode: str, examples: int, steps: int) -> None:
+def test_recurrent_output_changed_in_place_matches_loop(mode: str, examples: int, steps: int) -> None:
     torch.manual_seed(3)
     model = OutputChangedInPlace(mode).double()
     params = Layout.of(model).row_of(model).unsqueeze(0)

@@ -28,7 +28,7 @@ class MedianServer(AddMeanUpdate):
         return model.expand_as(message), replace(state, model=model)
 
 
-def test_secure_aggregation_is_refused_to_aggregators_of_single_messages() -> None:
+def test_secagg_with_single_message_server_raises() -> None:
     strategy = fp.Strategy(LocalSteps(0.1), MedianServer())
     with pytest.raises(fp.ConfigError, match="needs single messages"):
         fp.train(clients_of(digits_of(SIZES)), strategy, SECURE, rounds=2)
@@ -43,13 +43,13 @@ def test_secure_aggregation_is_refused_to_aggregators_of_single_messages() -> No
         fp.inexact_admm(feasible=fp.BoxSet(1.0), linearize_at="received"),
     ],
 )
-def test_secure_aggregation_is_refused_to_steps_that_are_not_linear(strategy: fp.Strategy) -> None:
+def test_secagg_with_nonlinear_step_raises(strategy: fp.Strategy) -> None:
     with pytest.raises(fp.ConfigError, match="not sums of private query results"):
         fp.train(clients_of(digits_of(SIZES)), strategy, SECURE, rounds=2)
 
 
 @pytest.mark.parametrize("cohort", [fp.FixedCohort(2), fp.PoissonCohort(0.9)])
-def test_secure_aggregation_is_refused_to_steps_with_memory_when_cohorts_vary(cohort) -> None:
+def test_secagg_stateful_step_varying_cohort_raises(cohort) -> None:
     """A client's later messages repeat its earlier noise beside that of other clients.
 
     Sums of messages are then no functions of the sums of answers: for 20 clients, cohorts of 5 and 60 rounds, mu^2 was
@@ -72,12 +72,12 @@ class Signs(LocalSteps):
         return -self.learning_rate * oracle.gradient(received).sign(), state
 
 
-def test_secure_aggregation_is_refused_to_steps_without_memory_that_are_not_linear() -> None:
+def test_secagg_stateless_nonlinear_step_raises() -> None:
     with pytest.raises((fp.ConfigError, fp.PrivacyError)):
         fp.train(clients_of(digits_of(SIZES)), fp.Strategy(Signs(0.1), AddMeanUpdate()), SECURE, rounds=2)
 
 
-def test_secure_aggregation_answers_once_a_round_at_what_was_received() -> None:
+def test_secagg_one_query_per_round_at_received_point() -> None:
     oracle = oracle_of(digits_of(SIZES), fp.Privacy(noise_multiplier=1.0, trust=fp.SecureAggregation(2)))
     params = torch.zeros(len(SIZES), DIM, dtype=torch.float64)
     with pytest.raises(fp.PrivacyError, match="at the received point"):
@@ -86,19 +86,19 @@ def test_secure_aggregation_answers_once_a_round_at_what_was_received() -> None:
     with pytest.raises(fp.PrivacyError, match="not received"):
         oracle.gradient(params + 1e-12)
     oracle.gradient(params)
-    with pytest.raises(fp.PrivacyError, match="second answer"):
+    with pytest.raises(fp.PrivacyError, match="second query"):
         oracle.gradient(params)
     assert len(oracle.engine.ledger.records) == 1
 
 
-def test_several_local_steps_do_not_fit_secure_aggregation_of_gradients() -> None:
+def test_secagg_with_several_local_steps_raises() -> None:
     with pytest.raises((fp.PrivacyError, fp.ConfigError)):
         fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1, local_steps=2), SECURE, rounds=2)
 
 
 @pytest.mark.parametrize("unit", ["sample", "client"])
 @pytest.mark.parametrize("cohort", [[0, 2], []])
-def test_too_few_participants_release_nothing(cohort: list[int], unit: Literal["sample", "client"]) -> None:
+def test_secagg_below_min_honest_raises(cohort: list[int], unit: Literal["sample", "client"]) -> None:
     oracle = oracle_of(digits_of(SIZES), fp.Privacy(noise_multiplier=1.0, trust=fp.SecureAggregation(3), unit=unit))
     params = torch.zeros(len(cohort), DIM, dtype=torch.float64)
     oracle.begin_round(0, torch.tensor(cohort, dtype=torch.long), params)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
     norm=st.sampled_from(["l1", "l2"]),
     with_anchor=st.booleans(),
 )
-def test_a_neighbouring_data_set_moves_the_row_by_at_most_the_bound(
+def test_neighbouring_row_change_bounded_by_clip(
     case: Case,
     name: str,
     seed: int,
@@ -58,7 +58,7 @@ def test_a_neighbouring_data_set_moves_the_row_by_at_most_the_bound(
 
 
 @pytest.mark.parametrize(("case", "name"), SERVED)
-def test_an_example_moves_no_other_clients_row(case: Case, name: str) -> None:
+def test_example_leaves_other_clients_unchanged(case: Case, name: str) -> None:
     torch.manual_seed(0)
     params, batch, backend = case.rows(3), ragged((3, 2, 3)), BACKENDS[name](case.model, case.loss)
     for clip in (Clip(0.5), Clip(0.5, "l1"), None):
@@ -71,7 +71,7 @@ def test_an_example_moves_no_other_clients_row(case: Case, name: str) -> None:
         assert not torch.allclose(after[1], before[1])
 
 
-def test_tiny_deltas_on_huge_inputs_do_not_hide_from_the_closed_form() -> None:
+def test_closed_form_clips_tiny_delta_huge_input() -> None:
     case = next(c for c in CASES if c.name == "user's loss")
     torch.manual_seed(0)
     x, y = torch.full((1, 1, 4, 4), 1e18), torch.zeros(1, dtype=torch.long)

@@ -49,7 +49,7 @@ class MaskedAttention(nn.Module):
 
 
 def masked_words(n: int) -> dict[str, Tensor]:
-    """Of all lengths, some of which leave nothing to mask."""
+    """Sentences of all lengths; some leave nothing to mask."""
     mask = (torch.arange(LENGTH) < torch.arange(n).unsqueeze(1) % LENGTH + 1).long()
     return {"words": torch.randint(1, WORDS, (n, LENGTH)) * mask, "mask": mask}
 
@@ -60,7 +60,7 @@ def population(model: nn.Module, inputs: Any) -> Population:
     return Population(fp.make_clients(model, nn.CrossEntropyLoss(), [data]))
 
 
-def test_a_residual_network_gets_the_same_backend_at_every_try() -> None:
+def test_residual_network_same_backend_each_seed() -> None:
     names = []
     for seed in range(20):
         torch.manual_seed(seed)
@@ -70,13 +70,14 @@ def test_a_residual_network_gets_the_same_backend_at_every_try() -> None:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_attention_that_leaves_out_a_mask_that_masks_nothing_is_batched(dropout: float) -> None:
+def test_attention_skipping_empty_mask_batched(dropout: float) -> None:
+    """The model omits a mask that masks nothing, as models of Hugging Face do."""
     for seed in range(5):
         torch.manual_seed(seed)
         assert select_backend("auto", population(MaskedAttention(dropout), masked_words(12))).name == "ghost"
 
 
-def test_a_transformer_in_bfloat16_is_batched() -> None:
+def test_bfloat16_transformer_batched() -> None:
     for seed in range(5):
         torch.manual_seed(seed)
         model = VisionTransformer((1, 8, 8), CLASSES, width=8, heads=2)
@@ -87,9 +88,7 @@ def test_a_transformer_in_bfloat16_is_batched() -> None:
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("anchored", [True, False])
-def test_examples_that_take_other_branches_have_the_gradients_of_their_own(
-    clients: int, alike: bool, anchored: bool
-) -> None:
+def test_branching_examples_match_loop(clients: int, alike: bool, anchored: bool) -> None:
     torch.manual_seed(0)
     model = MaskedAttention().double()
     row = torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0)
@@ -120,8 +119,8 @@ class Branching(nn.Module):
         return self.other(x)
 
 
-def test_no_example_decides_for_another() -> None:
-    """One example more, on the other side of the branch, changes nothing in what the others add."""
+def test_branch_of_example_leaves_others_unchanged() -> None:
+    """An additional example in the other branch leaves the summands of the others unchanged."""
     torch.manual_seed(1)
     model = Branching().double()
     row = torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0)
@@ -138,8 +137,8 @@ def test_no_example_decides_for_another() -> None:
     )
 
 
-def test_in_bfloat16_branches_on_examples_are_refused() -> None:
-    """There a batch of another size rounds otherwise, by 2**-8 of a gradient: one example would move the others."""
+def test_bfloat16_branching_model_uses_loop() -> None:
+    """A batch of another size rounds differently, by 2**-8 of a gradient: one example would change the others."""
     chosen = select_backend("auto", population(MaskedAttention(), masked_words(12)), precision="bfloat16")
     assert chosen.name == "loop"
     assert chosen.why_not_faster.startswith("not ghost: ")
@@ -147,7 +146,7 @@ def test_in_bfloat16_branches_on_examples_are_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:this model's gradients")
-def test_the_plan_and_the_result_say_which_backend_ran_and_why_no_faster_one_did() -> None:
+def test_training_reports_backend_and_reason() -> None:
     data = [TensorDataset(torch.randn(6, 4), torch.arange(6) % CLASSES) for _ in range(2)]
 
     class Reading(nn.Linear):

@@ -58,21 +58,21 @@ def train(loss: Any = F.cross_entropy, model: nn.Module | None = None, rounds: i
 
 
 @pytest.mark.parametrize("target", [{"epsilon": 1.0}, {"noise_multiplier": 1.0}])
-def test_loss_with_late_memory_has_infinite_epsilon(target: dict[str, float]) -> None:
+def test_loss_with_late_memory_infinite_epsilon(target: dict[str, float]) -> None:
     clients = fp.make_clients(nn.Linear(6, 3), SelfPaced(), [TensorDataset(X, Y)])
     run = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(**target), rounds=40)
-    with pytest.warns(fp.errors.PromiseWarning, match="epsilon is infinite: the model, the loss or the data set kept"):
+    with pytest.warns(fp.errors.PromiseWarning, match="the loss or the data set keeps state"):
         reports = list(run)
     result = run.result()
     assert result.spent.epsilon == float("inf")
-    assert "kept something of earlier examples" in str(result)
+    assert "keeps state of earlier examples" in str(result)
     assert result.ended == "state"
     assert reports[0].epsilon <= 60
     assert run.spent().epsilon == float("inf")
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_model_with_late_memory_has_infinite_epsilon(backend: str) -> None:
+def test_model_with_late_memory_infinite_epsilon(backend: str) -> None:
     """Under vmap, too: torch lets a tensor of an earlier call be used in the next one."""
     after = {"loop": WARM_UP, "vmap": 400}[backend]
     rounds = {"loop": 40, "vmap": 500}[backend]
@@ -80,7 +80,7 @@ def test_model_with_late_memory_has_infinite_epsilon(backend: str) -> None:
     assert result.spent.epsilon == float("inf")
 
 
-def test_result_of_a_run_that_was_left_is_checked() -> None:
+def test_abandoned_run_with_memory_infinite_epsilon() -> None:
     clients = fp.make_clients(nn.Linear(6, 3), SelfPaced(), [TensorDataset(X, Y)])
     run = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1), rounds=60)
     with warnings.catch_warnings():
@@ -92,7 +92,7 @@ def test_result_of_a_run_that_was_left_is_checked() -> None:
 
 
 @pytest.mark.parametrize("rounds", [(), (30,)])
-def test_void_ledger_stays_infinite_and_is_not_resumed(
+def test_void_ledger_stays_infinite_after_resume(
     rounds: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether state is found during the run, or only after its last checkpoint."""
@@ -106,7 +106,7 @@ def test_void_ledger_stays_infinite_and_is_not_resumed(
     assert again.rounds == result.rounds
 
 
-def test_void_run_leaves_nothing_of_a_budget(tmp_path: Path) -> None:
+def test_void_run_exhausts_budget(tmp_path: Path) -> None:
     path = tmp_path / "budget.jsonl"
     fp.Budget.create(path, epsilon=10, delta=1e-5, shared="sizes public")
     clients = fp.make_clients(nn.Linear(6, 3), SelfPaced(), [TensorDataset(X, Y)])
@@ -133,7 +133,7 @@ class Smoothed(nn.Module):
         return loss * (self.mean < 1e9)
 
 
-def test_buffers_of_a_loss_start_anew_in_each_call() -> None:
+def test_loss_buffers_reset_each_call() -> None:
     loss = Smoothed()
     result = train(loss)
     assert result.spent.epsilon <= 1
@@ -155,7 +155,7 @@ class RunningScale(Dataset[tuple[Tensor, Tensor]]):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_data_set_with_a_running_scale_raises(workers: int) -> None:
+def test_data_set_with_running_scale_raises(workers: int) -> None:
     loader = torch.utils.data.DataLoader(RunningScale(), num_workers=workers)
     clients = fp.make_clients(nn.Linear(6, 3), F.cross_entropy, [loader])
     with pytest.raises(fp.errors.DataError, match="changes when it is read again"):
@@ -170,7 +170,7 @@ class DriftingNoise(RunningScale):
         return X[index] + 0.1 * torch.randn(6) + 0.01 * self.largest, Y[index]
 
 
-def test_random_data_set_that_drifts_has_infinite_epsilon() -> None:
+def test_drifting_random_data_set_infinite_epsilon() -> None:
     clients = fp.make_clients(nn.Linear(6, 3), F.cross_entropy, [DriftingNoise()])
     with pytest.warns(fp.errors.PromiseWarning, match="epsilon is infinite"):
         result = fp.train(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1), rounds=2)
@@ -189,7 +189,7 @@ class Dropping(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost"])
-def test_code_without_memory_keeps_its_epsilon(backend: str) -> None:
+def test_stateless_code_keeps_epsilon(backend: str) -> None:
     result = train(model=Dropping(), rounds=5, compute=fp.Compute(backend))
     assert result.ended == "rounds"
     assert result.spent.epsilon <= 1

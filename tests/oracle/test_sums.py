@@ -69,14 +69,14 @@ def clipped_sum(values: Tensor, backend: str, chunk: int) -> float:
     chunk=st.sampled_from([512, 16_384, 10**6]),
     seed=st.integers(0, 2**31),
 )
-def test_sums_are_exact_to_a_part_of_the_bound(n: int, order: str, chunk: int, seed: int) -> None:
+def test_clipped_sum_error_bounded(n: int, order: str, chunk: int, seed: int) -> None:
     values = gradients_of(n, order, seed)
     found = clipped_sum(values, "linear", chunk)
     assert abs(found - math.fsum(values.tolist())) <= ALLOWED
 
 
 @pytest.mark.parametrize("order", ["alike", "alternating"])
-def test_a_million_examples_in_one_chunk(order: str) -> None:
+def test_million_example_chunk_error_bounded(order: str) -> None:
     values = gradients_of(10**6, order, 0)
     assert abs(clipped_sum(values, "linear", 10**6) - math.fsum(values.tolist())) <= ALLOWED
 
@@ -84,8 +84,8 @@ def test_a_million_examples_in_one_chunk(order: str) -> None:
 @pytest.mark.parametrize(
     ("backend", "n"), [("linear", 16_384), ("vmap", 16_384), pytest.param("loop", 2000, marks=pytest.mark.slow)]
 )
-def test_one_example_moves_a_long_sum_by_its_bound(backend: str, n: int) -> None:
-    """Rows of which each is lost beside a partial sum that is a little larger, and kept beside a little smaller one."""
+def test_long_sum_change_bounded_by_clip(backend: str, n: int) -> None:
+    """Small rows are lost in a slightly larger float32 partial sum, and kept in a slightly smaller one."""
     values = torch.full((n,), 0.7 if backend == "loop" else 2.0**-11 * 1.0001)
     values[: n // 2] = 0.99 if backend == "loop" else 1.0
     other = values.clone()
@@ -98,7 +98,7 @@ def test_one_example_moves_a_long_sum_by_its_bound(backend: str, n: int) -> None
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("dim", [10, 10_000, 3_000_000])
-def test_norms_of_long_rows_are_not_too_small(norm: str, dim: int) -> None:
+def test_long_row_norms_match_float64(norm: str, dim: int) -> None:
     for row in (torch.full((1, dim), 0.1), torch.rand(1, dim).sort(descending=True).values):
         wanted = float(torch.linalg.vector_norm(row.double(), {"l1": 1, "l2": 2}[norm]))
         found = Clip(1.0, norm).norms(row)
@@ -108,7 +108,7 @@ def test_norms_of_long_rows_are_not_too_small(norm: str, dim: int) -> None:
         assert float(torch.linalg.vector_norm(clipped, {"l1": 1, "l2": 2}[norm])) <= 1 + ALLOWED
 
 
-def test_sums_that_would_be_too_long_are_refused() -> None:
+def test_too_many_additions_raise() -> None:
     check_depth([10**6], chunk=10**6)
     check_depth([10**6] * 20, chunk=16_384)
     with pytest.raises(Exception, match=r"compute\.chunk"):
@@ -120,7 +120,7 @@ def test_sums_that_would_be_too_long_are_refused() -> None:
         check_depth([2**20 - 1], chunk=2**20)
 
 
-def test_a_run_refuses_sums_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_too_many_additions_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = fp.make_clients(Slope(), Loss(lambda outputs, _: outputs[:, 0]), [[(torch.ones(1), torch.ones(1))] * 3])
     fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=1)
     monkeypatch.setattr("fedpriv.oracle.clipped_sums.ROUNDING", 2.0**-50)
@@ -146,10 +146,10 @@ HUGE = [
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize(("dtype", "delta", "value"), HUGE)
 @pytest.mark.parametrize("anchored", [False, True])
-def test_a_finite_gradient_is_clipped_however_long_and_any_other_is_zero(
+def test_huge_gradient_clipped_nonfinite_zero(
     backend: str, norm: str, dtype: torch.dtype, delta: float, value: float, anchored: bool
 ) -> None:
-    """With the loss `output * target` a gradient is `target * input`; at an anchor of another kind it is zero."""
+    """With the loss `output * target` a gradient is `target * input`; at another anchor it is zero."""
     model = Slope(2).to(dtype)
     loss = Loss(lambda outputs, targets: outputs[:, 0] * targets * (outputs[:, 0].detach() == 0))
     inputs = torch.tensor([[value, value], [0.125, 0.125]], dtype=dtype)
@@ -167,7 +167,7 @@ def test_a_finite_gradient_is_clipped_however_long_and_any_other_is_zero(
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("bound", [1e-300, 1e-15, 1.0, 1e300])
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e30, 1e160, 1e300, 1.7e308])
-def test_no_row_is_longer_than_the_bound_at_either_end_of_the_range(norm: str, bound: float, scale: float) -> None:
+def test_clipped_row_norm_bounded_extreme_scales(norm: str, bound: float, scale: float) -> None:
     rows = scale * torch.tensor([[0.3, -0.1, 0.0, 0.2], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
     clipped, _ = Clip(bound, norm).rows(rows)
     # exact, in units of the bound
@@ -189,8 +189,8 @@ def without_subnormal_numbers():
 @pytest.mark.usefixtures("without_subnormal_numbers")
 @pytest.mark.parametrize("dim", [1000, 3 * 2**12])
 @pytest.mark.parametrize("count", [1, 20])
-def test_a_row_is_not_taken_for_shorter_where_all_its_squares_underflow(dim: int, count: int) -> None:
-    """A thousand entries whose squares are all zero: what each may lose adds up, by the row's length."""
+def test_underflowing_squares_norm_not_below_exact(dim: int, count: int) -> None:
+    """The squares of a thousand entries are all zero; the lost parts add up with the length of the row."""
     rows = torch.full((count, dim), 1e-19)
     assert float(rows.square().sum()) == 0
     wanted = math.sqrt(dim) * float(rows[0, 0])
@@ -201,7 +201,7 @@ def test_a_row_is_not_taken_for_shorter_where_all_its_squares_underflow(dim: int
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_norms_of_examples_of_clients_are_their_own(norm: str) -> None:
+def test_norms_per_client_example_match(norm: str) -> None:
     """Rows of three pieces, three examples of each of two clients."""
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(2, 3, 3 * 2**12, generator=draw) * torch.arange(1, 7).view(2, 3, 1)
@@ -209,7 +209,7 @@ def test_norms_of_examples_of_clients_are_their_own(norm: str) -> None:
     torch.testing.assert_close(Clip(1.0, norm).norms(rows), wanted, rtol=1e-5, atol=0)
 
 
-def test_rows_that_are_wider_than_the_cache_are_added_one_by_one() -> None:
+def test_wide_row_products_match_matmul() -> None:
     draw = torch.Generator().manual_seed(0)
     right, left = torch.randn(2, 3, 2**16 + 1, generator=draw), torch.rand(2, 1, 3, generator=draw).double()
     torch.testing.assert_close(sum_of_products(left, right), left @ right.double())

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from counting_calls import Anything, Largest
+from counting_calls import AdmitAll, LargestTensor
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -54,7 +54,7 @@ class Run:
         clients = fp.lazy_clients(model, nn.CrossEntropyLoss(), load, [2] * n, workers=1)
         population = Population(clients, dtype=torch.float64)
         sums = ClippedSums(build_backend("auto", population.model, population.loss), n, population.device)
-        self.ledger, self.dim, self._streams = Ledger(Anything()), population.dim, Randomness(3, 4)
+        self.ledger, self.dim, self._streams = Ledger(AdmitAll()), population.dim, Randomness(3, 4)
         oracle = data_oracle(population, sums, privacy, self.ledger, self._streams)
         network = fp.Star(n)
         self._parts = strategy, oracle, network, initial_state(strategy, population.params), self._streams
@@ -66,29 +66,27 @@ class Run:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("privacy", PRIVACIES)
-def test_nothing_is_as_large_as_rows_of_all_clients(
-    privacy: str, strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor half of it: what is added up at once does not grow with their number."""
+def test_largest_tensor_below_all_client_rows(privacy: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most half of all rows: the size of a piece does not grow with the number of clients."""
     n, pieces = 400, 8
     run = Run(n, STRATEGIES[strategy], PRIVACIES[privacy], width=40)
     monkeypatch.setattr(data_query_engine, "_MAX_ENTRIES", n * run.dim // pieces)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         run.models(2)
     assert largest.numbers < n * run.dim / 2
 
 
-def test_five_thousand_clients() -> None:
+def test_five_thousand_clients_memory_bounded() -> None:
     n = 5000
     run = Run(n, fp.fedavg(0.5), PRIVACIES["examples"], width=64)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         run.models(1)
     assert largest.numbers < n * run.dim / 2
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("privacy", PRIVACIES)
-def test_pieces_change_rounding_alone(privacy: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_match_whole_up_to_rounding(privacy: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
     wanted = whole.models()
     pieces = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
@@ -113,7 +111,7 @@ class KeepsRows(SendGradient):
 
 
 @pytest.mark.parametrize("privacy", PRIVACIES)
-def test_one_client_stands_for_all_that_keep_nothing(privacy: str) -> None:
+def test_stateless_clients_share_one_computation(privacy: str) -> None:
     one = fp.gradient_descent(0.5)
     each = replace(one, local_step=KeepsRows(("point",)))
     runs = [Run(9, strategy, PRIVACIES[privacy]) for strategy in (one, each)]
@@ -123,21 +121,21 @@ def test_one_client_stands_for_all_that_keep_nothing(privacy: str) -> None:
 
 
 @dataclass(frozen=True)
-class Counts(SendGradient):
-    """How many rows it is asked for."""
+class QueriesTwice(SendGradient):
+    """Expects one row, and that a second query of a round raises."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
         assert len(received) == 1
         answer = oracle.gradient(received)
         assert answer.shape == received.shape
-        with pytest.raises(fp.PrivacyError, match=r"second answer|already has a query result"):
+        with pytest.raises(fp.PrivacyError, match=r"[Ss]econd query|already has a query result"):
             oracle.gradient(received)
         return answer, None
 
 
 @pytest.mark.parametrize("privacy", PRIVACIES)
-def test_the_one_is_asked_once_and_where_it_was_told(privacy: str) -> None:
-    Run(9, replace(fp.gradient_descent(0.5), local_step=Counts()), PRIVACIES[privacy]).models(2)
+def test_shared_step_second_query_raises(privacy: str) -> None:
+    Run(9, replace(fp.gradient_descent(0.5), local_step=QueriesTwice()), PRIVACIES[privacy]).models(2)
 
 
 @dataclass(frozen=True)
@@ -149,6 +147,6 @@ class Elsewhere(SendGradient):
 
 
 @pytest.mark.parametrize("privacy", PRIVACIES)
-def test_another_point_is_refused(privacy: str) -> None:
+def test_query_at_other_point_raises(privacy: str) -> None:
     with pytest.raises(fp.PrivacyError, match="not received"):
         Run(9, replace(fp.gradient_descent(0.5), local_step=Elsewhere()), PRIVACIES[privacy]).models(1)

@@ -73,13 +73,13 @@ OWN = torch.Generator().manual_seed(1)
 
 
 @pytest.mark.parametrize("kind", MIXING)
-def test_a_layer_that_mixes_or_remembers_is_refused_by_its_path(kind: str) -> None:
+def test_mixing_or_stateful_layer_raises_with_path(kind: str) -> None:
     function, reason = MIXING[kind]
     with pytest.raises(fp.ConfigError, match=rf"^model\.1\.1 = 'Mapped': .*{reason}"):
         start(around(Mapped(function)))
 
 
-def test_mixing_between_layers_is_laid_to_the_module_whose_forward_does_it() -> None:
+def test_mixing_between_layers_names_module() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -92,14 +92,14 @@ def test_mixing_between_layers_is_laid_to_the_module_whose_forward_does_it() -> 
         start(around(Block()))
 
 
-def test_a_layer_that_needs_a_whole_batch_is_refused() -> None:
+def test_layer_needing_batch_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': gives \(3,\) for 1 examples"):
         start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: x.squeeze())))
     with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': it and the loss cannot .* not tuple"):
         start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: (x, x))))
 
 
-def test_a_model_that_cannot_be_computed_is_refused_with_the_reason() -> None:
+def test_failing_model_raises_with_reason() -> None:
     with pytest.raises(fp.ConfigError, match=r"^model = 'Linear': .*examples of shape \(6,\) \(RuntimeError: mat1"):
         start(nn.Linear(FEATURES + 1, CLASSES))
 
@@ -116,6 +116,6 @@ class TwoOutputs(nn.Module):
         return scores, scores - scores.mean(0, keepdim=True)
 
 
-def test_one_of_several_outputs_that_mixes_examples_is_enough_to_refuse_the_model() -> None:
+def test_one_mixing_output_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"'TwoOutputs': .*depends on the other examples"):
         start(TwoOutputs(), lambda outputs, labels: nn.functional.cross_entropy(outputs[0], labels))

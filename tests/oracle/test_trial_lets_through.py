@@ -52,17 +52,17 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("kind", HARMLESS)
-def test_harmless_layers_are_let_through(kind: str) -> None:
+def test_non_mixing_layers_accepted(kind: str) -> None:
     assert len(list(start(HARMLESS[kind]))) == 1
 
 
 @pytest.mark.parametrize("model", [Tokens(120), LateWords(20)])
-def test_whole_numbers_are_made_up_or_taken_from_the_data(model: nn.Module) -> None:
+def test_integer_inputs_synthetic_or_from_data(model: nn.Module) -> None:
     words = torch.randint(100, 120, (12, 5), generator=torch.Generator().manual_seed(0))
     assert len(list(start(model, x=words))) == 1
 
 
-def test_a_model_that_is_tried_on_real_examples_is_refused_too() -> None:
+def test_mixing_model_on_real_examples_raises() -> None:
     class Mixing(LateWords):
         def forward(self, words: Tensor) -> Tensor:
             outputs = super().forward(words)
@@ -73,8 +73,8 @@ def test_a_model_that_is_tried_on_real_examples_is_refused_too() -> None:
         start(Mixing(20), x=words)
 
 
-def test_the_trial_leaves_no_trace() -> None:
-    """Neither in the model, nor in torch's generator, nor in what is trained."""
+def test_model_test_leaves_no_trace() -> None:
+    """The model, torch's random generator and the trained parameters stay unchanged."""
     model = around(Mapped(counting))
     made = clients(model)
     before = [p.detach().clone() for p in made[0].model.parameters()]
@@ -88,7 +88,7 @@ def test_the_trial_leaves_no_trace() -> None:
     assert all(torch.equal(p, b) for p, b in zip(made[0].model.parameters(), before, strict=True))
 
 
-def test_labels_of_many_places_have_one_loss_an_example() -> None:
+def test_dense_labels_one_loss_per_example() -> None:
     """Torch's unreduced cross-entropy has a number for each target; an example's loss is their mean."""
     torch.manual_seed(0)
     model = nn.Conv2d(1, CLASSES, 1)
@@ -100,16 +100,16 @@ def test_labels_of_many_places_have_one_loss_an_example() -> None:
     assert len(list(start(model, x=x, y=y))) == 1
 
 
-def test_a_trial_moves_the_initial_parameters_a_little() -> None:
-    """Zeros would hide what a layer does; far away a layer may saturate and hide as much."""
+def test_model_test_perturbs_parameters() -> None:
+    """Zeros would hide the effect of a layer; large values may saturate it."""
     rows: list[Tensor] = []
 
-    class Watched(nn.Linear):
+    class RecordingLinear(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:
             rows.append(self.weight.detach().clone())
             return super().forward(input)
 
-    model = Watched(100 * FEATURES, CLASSES)
+    model = RecordingLinear(100 * FEATURES, CLASSES)
     nn.init.zeros_(model.weight)
     start(model, x=torch.rand(12, 100 * FEATURES))
     assert float(rows[0].std()) == pytest.approx(0.05, rel=0.1)

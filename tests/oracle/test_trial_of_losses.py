@@ -29,15 +29,15 @@ def one_number(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("form", [less_the_mean, same_value_other_gradient, one_number])
-def test_a_per_example_loss_that_looks_at_the_whole_batch_is_refused_by_name(form) -> None:
+def test_mixing_per_example_loss_raises_with_name(form) -> None:
     for backend in ("linear", "vmap"):
         made = clients(models.SoftmaxRegression(FEATURES, CLASSES), models.Loss(form))
         with pytest.raises(fp.ConfigError, match=rf"^loss = 'Loss': its per-example form {form.__name__} "):
             fp.Training(made, fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1, compute=fp.Compute(backend))
 
 
-def test_a_loss_of_the_whole_batch_sees_single_examples_and_is_refused() -> None:
-    """In a batch, one example of 100 would move the clipped sum by more than 100: two clipped gradients differ by 2."""
+def test_mixing_loss_bounded_and_raises() -> None:
+    """In a batch, one of 100 examples would change the clipped sum by over 100; two clipped gradients differ by 2."""
     torch.manual_seed(0)
     model, x, y = (
         models.SoftmaxRegression(FEATURES, CLASSES),
@@ -58,7 +58,7 @@ def test_a_loss_of_the_whole_batch_sees_single_examples_and_is_refused() -> None
         start(model, models.Loss(towards_the_mean))
 
 
-def test_a_loss_with_a_memory_is_refused() -> None:
+def test_stateful_loss_raises() -> None:
     seen: list[Tensor] = []
 
     def drifting(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -69,12 +69,12 @@ def test_a_loss_with_a_memory_is_refused() -> None:
         start(nn.Linear(FEATURES, CLASSES), drifting)
 
 
-def test_a_loss_of_many_numbers_is_refused() -> None:
-    with pytest.raises(fp.ConfigError, match=r"^loss = 'MSELoss': gives 3 numbers for one example"):
+def test_loss_with_several_values_raises() -> None:
+    with pytest.raises(fp.ConfigError, match=r"^loss = 'MSELoss': returns 3 numbers for one example"):
         start(nn.Linear(FEATURES, CLASSES), nn.MSELoss(reduction="none"), y=torch.rand(12, CLASSES))
 
 
-def test_a_loss_without_trainable_parameters_in_it_is_refused() -> None:
+def test_loss_without_trainable_parameters_raises() -> None:
     class Unused(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).detach()
@@ -83,19 +83,19 @@ def test_a_loss_without_trainable_parameters_in_it_is_refused() -> None:
         start(Unused(FEATURES, CLASSES))
 
 
-def milder_beside_large_scores(outputs: Tensor, targets: Tensor) -> Tensor:
+def smaller_with_large_scores(outputs: Tensor, targets: Tensor) -> Tensor:
     """Losses of single examples, unless one has scores such as no made-up example has."""
     losses = nn.functional.cross_entropy(outputs, targets, reduction="none")
     return losses * torch.where(outputs.detach().abs().max() > 50, 0.01, 1.0)
 
 
 @pytest.mark.parametrize("backend", ["linear", "ghost", "vmap", "loop"])
-def test_a_form_of_a_users_own_sees_one_example_only(backend: str) -> None:
-    """Whatever it does with others cannot be found by trying made-up values."""
+def test_custom_per_example_loss_called_alone(backend: str) -> None:
+    """Tests with synthetic values cannot find how the loss combines other examples."""
     inputs = torch.ones(1, 5, 4) * torch.tensor([1.0, 2.0, 3.0, 4.0, 1000.0])[:, None]
     batch = Batch(torch.arange(1), inputs, torch.tensor([[0, 1, 0, 1, 0]]), torch.ones(1, 5, dtype=torch.bool))
     params = torch.linspace(-1, 1, 8).unsqueeze(0)
-    computed = BACKENDS[backend](nn.Linear(4, 2, bias=False), models.Loss(milder_beside_large_scores))
+    computed = BACKENDS[backend](nn.Linear(4, 2, bias=False), models.Loss(smaller_with_large_scores))
     clip = Clip(0.5)
     everyone, _ = computed.clipped_sum(params, batch, clip)
     alone = [computed.clipped_sum(params, batch.piece(slice(0, 1), slice(i, i + 1)), clip)[0] for i in range(5)]

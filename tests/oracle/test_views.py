@@ -37,7 +37,7 @@ def several(clients: int = 2, examples: int = 3, dtype: torch.dtype = torch.floa
 @pytest.mark.parametrize(("case", "name"), PAIRS)
 @pytest.mark.parametrize("clip", [Clip(0.3), Clip(0.7, "l1"), Clip(1e6), None], ids=str)
 @pytest.mark.parametrize("alike", [True, False], ids=["one row", "rows"])
-def test_sums_of_several_views_agree(case: Case, name: str, clip: Clip | None, alike: bool) -> None:
+def test_view_sums_match_loop(case: Case, name: str, clip: Clip | None, alike: bool) -> None:
     torch.manual_seed(0)
     batch, params = several(), case.rows(1).expand(2, -1) if alike else case.rows(2)
     for anchor in (None, params + 0.1 * case.rows(1)):
@@ -48,7 +48,7 @@ def test_sums_of_several_views_agree(case: Case, name: str, clip: Clip | None, a
 
 
 @pytest.mark.parametrize(("case", "name"), SERVED)
-def test_equal_views_are_one_example(case: Case, name: str) -> None:
+def test_equal_views_match_single_example(case: Case, name: str) -> None:
     torch.manual_seed(1)
     batch, params = several(), case.rows(2)
     same = batch.inputs[:, :, :1].expand_as(batch.inputs)
@@ -64,7 +64,7 @@ def test_equal_views_are_one_example(case: Case, name: str) -> None:
 @pytest.mark.parametrize(("case", "name"), SERVED)
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("scale", [1.0, 1e6, torch.inf])
-def test_an_example_moves_the_sum_by_at_most_the_bound(case: Case, name: str, norm, scale: float) -> None:
+def test_view_example_change_bounded_by_clip(case: Case, name: str, norm, scale: float) -> None:
     torch.manual_seed(2)
     clip, params, batch, other = Clip(0.3, norm), case.rows(2), several(), several()
     inputs = batch.inputs.clone()
@@ -80,7 +80,7 @@ def test_an_example_moves_the_sum_by_at_most_the_bound(case: Case, name: str, no
 
 
 @pytest.mark.parametrize(("case", "name"), SERVED)
-def test_one_broken_view_breaks_its_example_alone(case: Case, name: str) -> None:
+def test_nonfinite_view_drops_own_example(case: Case, name: str) -> None:
     torch.manual_seed(3)
     params, batch = case.rows(2), several()
     batch.inputs[0, 1, 2] = torch.inf
@@ -94,7 +94,7 @@ def test_one_broken_view_breaks_its_example_alone(case: Case, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
-def test_single_precision_agrees(name: str) -> None:
+def test_float32_view_sums_match_loop(name: str) -> None:
     for case in CASES:
         if name not in case.backends:
             continue
@@ -109,7 +109,7 @@ def test_single_precision_agrees(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_change_no_bit(name: str, threads: int) -> None:
+def test_thread_count_same_view_sums_bitwise(name: str, threads: int) -> None:
     torch.manual_seed(5)
     case, batch = next(case for case in CASES if case.name == "cnn"), several(clients=61, examples=5)
     params, before = case.rows(61), torch.get_num_threads()
@@ -123,9 +123,9 @@ def test_threads_change_no_bit(name: str, threads: int) -> None:
             torch.set_num_threads(before)
 
 
-def test_linear_says_that_it_takes_one_view_and_auto_takes_another() -> None:
+def test_views_linear_raises_auto_chooses_ghost() -> None:
     case = softmax()
-    with pytest.raises(fp.ConfigError, match=r"backend = 'linear': the mean gradient of 3 views is no product"):
+    with pytest.raises(fp.ConfigError, match=r"backend = 'linear': the mean gradient of 3 views is not a product"):
         BACKENDS["linear"](case.model, case.loss).clipped_sum(case.rows(2), several(), Clip(0.3))
     data = [torch.utils.data.TensorDataset(torch.rand(4, *FEATURES), torch.arange(4) % 3)]
     chosen = []

@@ -79,7 +79,7 @@ def test_vmap_fallback_warning_returns_after_error() -> None:
     assert len(warned(own_vmap)) == 1
 
 
-def test_vmap_fallback_warning_off_while_another_thread_computes() -> None:
+def test_vmap_fallback_warning_off_during_other_thread() -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def wait(x: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def config(tmp_path: Path, strategy: str, *overrides: str):
     return load_config(path, overrides)
 
 
-class Fixed:
+class ScriptedOracle:
     """Answers with the next of a list, whatever the point."""
 
     n_clients = 1
@@ -47,15 +47,18 @@ class Fixed:
         return torch.full_like(params, self.answers.pop(0))
 
 
-def test_two_variables_are_priced_by_what_moves() -> None:
-    """Two neighbours hear the same; the l1 gap of their messages over the noise adds up to the stated price."""
+def test_two_variable_tracking_cost_equals_l1_gap() -> None:
+    """Two neighbours receive the same broadcasts; the privacy cost is the l1 gap of their messages over the noise."""
     rounds, step = 6, TwoVariableTracking(StepSize(NOISE.gamma, ratio=NOISE.q1))
     generator = torch.Generator().manual_seed(0)
     heard = torch.randn(rounds, 1, 2, generator=generator, dtype=torch.float64)
     signs = [(-1.0) ** k for k in range(rounds)]  # the worst pair: both answers that enter y move apart
 
     def messages(gap: float) -> torch.Tensor:
-        state, oracle = step.init(torch.zeros(1, 1, dtype=torch.float64)), Fixed([gap * sign for sign in signs])
+        state, oracle = (
+            step.init(torch.zeros(1, 1, dtype=torch.float64)),
+            ScriptedOracle([gap * sign for sign in signs]),
+        )
         said = []
         for received in heard:
             message, state = step(received, state, oracle)
@@ -71,7 +74,7 @@ def test_two_variables_are_priced_by_what_moves() -> None:
         assert claim.basic_total == pytest.approx(float((moved / nu)[:k].sum()), rel=1e-12)
 
 
-def test_table_3_of_the_tracking_paper_at_its_noise() -> None:
+def test_tracking_paper_table_3_claims() -> None:
     """3 delta alpha_k over nu_k adds up to 3 epsilon; 2 delta over nu_k has no finite total."""
     assert claims.two_variable_tracking("PP-DOAGT", NOISE, 3000).stated_epsilon == pytest.approx(3 * NOISE.epsilon_bar)
     short, long = (claims.two_variable_tracking("Diff-TV-AB", NOISE, k).stated_epsilon for k in (100, 200))
@@ -82,7 +85,7 @@ def test_table_3_of_the_tracking_paper_at_its_noise() -> None:
         assert claim.scope == "these rounds, as a lower bound"
 
 
-def test_one_variable_costs_epsilon_over_q2() -> None:
+def test_tracking_costs_epsilon_over_q2() -> None:
     """Noise nu_{k+1} hides a gap of delta alpha_k."""
     claim = claims.gradient_tracking(NOISE, 2000, 0.0)
     assert claim.basic_total == pytest.approx(NOISE.epsilon_bar / NOISE.q2, abs=1e-12)
@@ -95,7 +98,7 @@ def test_one_variable_costs_epsilon_over_q2() -> None:
 
 
 @pytest.mark.parametrize(("q1", "q2"), [(0.9, 0.9), (0.95, 0.9), (0.9, 1.0), (0.0, 0.5)])
-def test_ratios_that_have_no_total_are_refused(q1: float, q2: float) -> None:
+def test_tracking_ratios_without_total_raise(q1: float, q2: float) -> None:
     with pytest.raises(ConfigError, match=r"q1 < q2 < 1|a number in \(0, 1\)"):
         TrackingNoise(1.0, 0.1, q1, q2)
 
@@ -103,8 +106,8 @@ def test_ratios_that_have_no_total_are_refused(q1: float, q2: float) -> None:
 @pytest.mark.parametrize(
     ("strategy", "wide"), [("gradient_tracking", False), ("dpop", False), ("pp_doagt", True), ("diff_tv_ab", True)]
 )
-def test_published_noise_is_that_of_equation_5(tmp_path: Path, strategy: str, wide: bool) -> None:
-    """The same run with and without noise: what is sent first differs by Laplace noise of the stated scale."""
+def test_published_noise_scale_equals_equation_5(tmp_path: Path, strategy: str, wide: bool) -> None:
+    """Runs with and without noise: the first messages differ by Laplace noise of the stated scale."""
     beta = "strategy.beta=0" if strategy == "gradient_tracking" else "strategy.gamma=0.1"
     settings = ["strategy.gamma=0.1", beta, "strategy.gap=3.0", "network.mixing_steps=1"]
 
@@ -127,7 +130,7 @@ def test_published_noise_is_that_of_equation_5(tmp_path: Path, strategy: str, wi
 
 
 @pytest.mark.parametrize("strategy", ["gradient_tracking", "dpop", "pp_doagt", "diff_tv_ab"])
-def test_plan_prints_the_papers_epsilon_beside_the_true_one(tmp_path: Path, strategy: str) -> None:
+def test_plan_has_claimed_and_true_epsilon(tmp_path: Path, strategy: str) -> None:
     found = forecast(config(tmp_path, strategy, "rounds=20"))
     assert found.spent.epsilon == float("inf")
     assert any("assumed" in reason for reason in found.spent.non_private)
@@ -139,7 +142,7 @@ def test_plan_prints_the_papers_epsilon_beside_the_true_one(tmp_path: Path, stra
     assert exact.claim is None
 
 
-def test_the_dual_averaging_papers_claim_has_every_price(tmp_path: Path) -> None:
+def test_dual_averaging_claim_epsilon_of_all_views(tmp_path: Path) -> None:
     """Its setting: n = 20, q = 20 000, iota = .1, T = 6e5, epsilon = .2; prices of algorithms.md within 2 %."""
     claim = claims.dual_averaging_published(0.2, 600_000, 20_000, 0.1)
     prices = [price for _, price in claim.views]
@@ -147,7 +150,7 @@ def test_the_dual_averaging_papers_claim_has_every_price(tmp_path: Path) -> None
     assert claim.stated_epsilon == 0.2
     assert claim.tight_total == prices[0]
     assert claim.basic_total > claim.tight_total
-    assert "T >= 2e+09 where T = 600000" in claim.why_not
+    assert "requires T >= 2e+09, where T = 600000" in claim.why_not
     assert "a node active in 60000 rounds, the mean" in claim.why_not
     options = "strategy={name: dual_averaging, variant: published, examples: 50, gamma: 1}"
     edges = "network.activity={name: random_edges, count: 1}"
@@ -161,7 +164,7 @@ def test_the_dual_averaging_papers_claim_has_every_price(tmp_path: Path) -> None
     assert "not private" in str(run.result().spent)
 
 
-def test_exactly_one_record_is_priced_without_replacement(tmp_path: Path) -> None:
+def test_one_record_privacy_cost_without_replacement(tmp_path: Path) -> None:
     """One answer about one of m records: delta(log(1 + q (e^eps - 1))) = q delta_Gauss(eps), q = 1/m, gap 2C."""
     from scipy.stats import norm
 
@@ -182,7 +185,7 @@ def test_exactly_one_record_is_priced_without_replacement(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("schedule", ["uniform", "{geometric: {ratio: 0.97}}"])
 @pytest.mark.parametrize("epsilon", [0.1, 3.0])
-def test_laplace_tracking_spends_exactly_its_pure_epsilon(tmp_path: Path, schedule: str, epsilon: float) -> None:
+def test_laplace_tracking_spends_pure_epsilon(tmp_path: Path, schedule: str, epsilon: float) -> None:
     sound = "strategy={name: gradient_tracking, step_size: {scale: 0.1}}"
     privacy = f"privacy={{epsilon: {epsilon}, delta: 0, mechanism: laplace, unit: client, schedule: {schedule}}}"
     run = build(config(tmp_path, "dpop", sound, privacy, "rounds=120"))
@@ -192,19 +195,19 @@ def test_laplace_tracking_spends_exactly_its_pure_epsilon(tmp_path: Path, schedu
     assert result.spent.epsilon <= epsilon
 
 
-def test_dpop_spends_its_budget_as_its_steps_fall(tmp_path: Path) -> None:
+def test_dpop_schedule_ratio_is_q1_over_q2(tmp_path: Path) -> None:
     sound = config(tmp_path, "dpop", "strategy={name: dpop, q1: 0.9, q2: 0.95}", "privacy={epsilon: 1}")
     assert sound.promise().schedule == Geometric(0.9 / 0.95)
 
 
-def test_the_dual_averaging_proofs_delta_is_printed() -> None:
+def test_dual_averaging_claim_has_delta_of_proof() -> None:
     """1 - (1 - epsilon) (1 - iota delta_0 / q)^T: a half for epsilon = 1/2, and 1 from epsilon = 1 on."""
     half, more = (claims.dual_averaging_published(epsilon, 4, 50, 1 / 3).why_not for epsilon in (0.5, 2.0))
     assert "so its delta is 0.5, and" in half
     assert "so its delta is 1, and" in more
 
 
-def test_a_mean_of_active_rounds_is_rounded_up() -> None:
+def test_mean_active_rounds_rounded_up() -> None:
     """A third of four rounds is priced as two rounds of a node that is always active, at the same noise."""
     third = claims.dual_averaging(0.8, 4, 240, 1 / 3)
     two = claims.dual_averaging(0.8 * 2**0.5 * 1.5, 2, 240, 1.0)
@@ -213,19 +216,19 @@ def test_a_mean_of_active_rounds_is_rounded_up() -> None:
 
 
 @pytest.mark.parametrize("field", ["epsilon", "rounds", "examples", "active_fraction"])
-def test_dual_averaging_refuses_what_is_not_positive_by_name(field: str) -> None:
+def test_dual_averaging_claim_not_positive_raises(field: str) -> None:
     given = {"epsilon": 1.0, "rounds": 4, "examples": 50, "active_fraction": 0.5}
     with pytest.raises(ConfigError, match=rf"{field} = 0"):
         claims.dual_averaging(**{**given, field: 0})
 
 
 @pytest.mark.parametrize("field", ["epsilon_bar", "gamma", "gap"])
-def test_tracking_noise_needs_positive_numbers(field: str) -> None:
+def test_tracking_noise_not_positive_raises(field: str) -> None:
     with pytest.raises(ConfigError, match=rf"strategy\.{field} = 0.0: must be a positive"):
         TrackingNoise(**{"epsilon_bar": 1.0, "gamma": 0.1, "q1": 0.9, "q2": 0.95, "gap": 1.0, field: 0.0})
 
 
-def test_equal_shares_have_no_infinite_horizon() -> None:
+def test_equal_shares_infinite_horizon_raises() -> None:
     with pytest.raises(ConfigError, match="ratio below 1"):
         Geometric(1.0).noise_multiplier(1.0)
     assert Geometric(1.0).noise_multiplier(0.5, 10) == 20

@@ -23,11 +23,11 @@ SMALL = {
 }
 
 
-def told(*words: str):
+def run_claims(*words: str):
     return CliRunner().invoke(app, ["claims", *words])
 
 
-def test_known_prices():
+def test_known_paper_epsilons():
     admm = check("iadmm", {}).claim
     assert (admm.basic_total, admm.tight_total) == (pytest.approx(1000), pytest.approx(53.7, abs=0.05))
     claim = check("gradient_tracking", {"rounds": 2000}).claim
@@ -41,7 +41,7 @@ def test_known_prices():
 
 
 @pytest.mark.parametrize("name", [name for name, row in PAPERS.items() if row.history is not None])
-def test_so_much_noise_is_enough(name: str):
+def test_more_noise_factor_meets_stated_epsilon(name: str):
     row = paper(name)
     settings = row.filled(SMALL.get(name, {}))
     factor = row.more_noise(settings)
@@ -54,35 +54,35 @@ def test_so_much_noise_is_enough(name: str):
     assert min(bounds.compute_tight_epsilons(less, delta).values()) > stated
 
 
-def test_methods_that_no_noise_helps():
+def test_claims_without_sufficient_noise():
     for name in ("dp_accmd", "proximal_al"):
         found = check(name, {})
         assert math.isinf(found.claim.tight_total) and found.more_noise is None
-        assert "no amount" in found.rows()["noise needed"]
+        assert "no finite amount" in found.rows()["noise needed"]
 
 
-def test_the_command(tmp_path):
+def test_claims_command_output_and_errors(tmp_path):
     picture = tmp_path / "claim.png"
-    done = told("iadmm", "rounds=200", "epsilon_bar=0.1", "--out", str(picture), "--json")
+    done = run_claims("iadmm", "rounds=200", "epsilon_bar=0.1", "--out", str(picture), "--json")
     facts = json.loads(done.stdout)
     assert facts["stated_epsilon"] == 0.1 and facts["basic_total"] == pytest.approx(20)
     assert 0.1 < facts["tight_total"] < 20 and facts["more_noise"] > 10
     assert image.imread(picture)[..., :3].std() > 0.05
-    text = told("proximal_al").stdout
+    text = run_claims("proximal_al").stdout
     assert "stated epsilon  inf" in text and "no message has noise" in text
     for words, said in (
         (["nobody"], "choose iadmm"),
         (["iadmm", "rounds=2.5"], "whole number"),
-        (["iadmm", "rho=1"], "unknown; this paper has epsilon_bar"),
+        (["iadmm", "rho=1"], "is unknown; the settings of this paper are epsilon_bar"),
         (["iadmm", "delta=2"], "below 1"),
         (["dp_accmd", "--out", str(picture)], "no finite epsilon"),
         (["iadmm", "rounds=10", "--out", "a.pdf"], "ends in .png"),
     ):
-        refused = told(*words)
+        refused = run_claims(*words)
         assert refused.exit_code == 2 and said in " ".join(refused.stderr.split())
 
 
-def test_over_rounds_the_true_price_grows_and_the_stated_one_does_not():
+def test_true_epsilon_grows_over_rounds():
     row = paper("iadmm")
     points = row.over_rounds(row.filled({"rounds": 500}), 4)
     assert [number for number, _ in points] == [1, 8, 63, 500]

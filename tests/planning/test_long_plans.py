@@ -12,7 +12,7 @@ from fedpriv.planning.plan import make_plan
 
 @pytest.mark.parametrize("activity", [fp.RandomEdges(2), fp.RandomNodes(0.5), fp.OnePeerExponential()], ids=str)
 @pytest.mark.parametrize("outages", [(), (fp.Outage(1, 3, 9),)])
-def test_a_plan_of_questions_that_repeat_is_that_of_all_rounds(activity, outages, monkeypatch):
+def test_periodic_plan_equals_round_by_round(activity, outages, monkeypatch):
     """Twenty rounds asked one by one, and one round asked, with the cohorts of the others."""
     network = fp.Graph(nx.complete_graph(6), activity=activity, outages=outages)
     for schedule in (fp.Uniform(), fp.Geometric(0.9)):

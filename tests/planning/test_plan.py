@@ -31,7 +31,7 @@ class Unread(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         raise AssertionError("an example was read")
 
 
-def test_it_is_the_plan_of_the_run() -> None:
+def test_plan_equals_plan_of_training() -> None:
     data = [torch.utils.data.TensorDataset(torch.randn(n, 4), torch.arange(n) % 3) for n in (40, 60)]
     clients = fp.make_clients(nn.Linear(4, 3), nn.CrossEntropyLoss(), data)
     planned = fp.plan(clients, fp.fedavg(0.5), PRIVACY, rounds=7)
@@ -41,7 +41,7 @@ def test_it_is_the_plan_of_the_run() -> None:
     assert (planned.releases, planned.parameters, planned.examples) == (len(run.plan.records), 15, (40, 60))
 
 
-def test_no_example_is_read_and_sizes_are_enough() -> None:
+def test_plan_reads_no_examples() -> None:
     clients = fp.make_clients(nn.Linear(4, 3), nn.CrossEntropyLoss(), [Unread(), Unread()])
     planned = fp.plan(clients, fp.fedavg(0.5), PRIVACY, rounds=7)
     of_sizes = fp.plan([300, 300], fp.fedavg(0.5), PRIVACY, rounds=7, model=nn.Linear(4, 3))
@@ -49,7 +49,8 @@ def test_no_example_is_read_and_sizes_are_enough() -> None:
     assert "messages" not in fp.plan([300, 300], fp.fedavg(0.5), PRIVACY, rounds=7).rows()
 
 
-def test_declared_sizes_are_no_public_facts() -> None:
+def test_plan_relation_declared_or_public_sizes() -> None:
+    """Only sizes given as numbers are public; a client's declared size is not."""
     loader = torch.utils.data.DataLoader(Unread())
     privacy = fp.Privacy(epsilon=2.0, relation="add_remove")
     declared = [fp.Client(nn.Linear(4, 3), nn.CrossEntropyLoss(), loader, public_size=250)]
@@ -57,7 +58,7 @@ def test_declared_sizes_are_no_public_facts() -> None:
     assert str(fp.plan([250], fp.fedavg(0.5), privacy, rounds=1).spent.relation) == "add_remove(sizes public)"
 
 
-def test_it_prints_what_the_command_line_prints(tmp_path: Path) -> None:
+def test_plan_text_equals_command_line(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(
         "data: {name: digits, partition: {kind: iid, n_clients: 3}}\nmodel: softmax\nloss: cross_entropy\n"
@@ -86,12 +87,12 @@ def test_it_prints_what_the_command_line_prints(tmp_path: Path) -> None:
     ("clients", "error"),
     [([], "at least one client"), ([0], "at least 1"), ([nn.Linear(1, 1)], "clients")],
 )
-def test_what_cannot_be_planned_is_refused(clients: list[object], error: str) -> None:
+def test_plan_invalid_clients_raise(clients: list[object], error: str) -> None:
     with pytest.raises(fp.ConfigError, match=error):
         fp.plan(clients, fp.fedavg(0.5), PRIVACY, rounds=1)  # pyright: ignore
 
 
-def test_words_from_elsewhere_are_answered() -> None:
+def test_plan_unknown_argument_raises() -> None:
     with pytest.raises(fp.ConfigError, match="rounds"):
         fp.plan([300], fp.fedavg(0.5), PRIVACY, epochs=3)  # pyright: ignore
 

@@ -13,30 +13,34 @@ RUN = Path(__file__).parents[1] / "run.yaml"
 FAR = "log.metrics.far=torch.nn.functional:cross_entropy"
 FEDAVG = "strategy={name: fedavg, learning_rate: 1}"
 REFUSED = {
-    r"compute\.dtype = 'float64': with compute\.precision": ["compute={precision: bfloat16, dtype: float64}"],
-    r"compute\.precision = 'bfloat16': is shown for unit sample": [
+    r"compute\.dtype = 'float64': compute\.precision bfloat16 needs float32 parameters": [
+        "compute={precision: bfloat16, dtype: float64}"
+    ],
+    r"compute\.precision = 'bfloat16': is supported only for unit sample": [
         "compute.precision=bfloat16",
         FEDAVG,
         "privacy={epsilon: 3, unit: client, at: message}",
     ],
-    r"compute\.state = 'disk': clients of fedavg keep nothing": ["compute.state=disk", FEDAVG],
+    r"compute\.state = 'disk': clients of fedavg keep no state": ["compute.state=disk", FEDAVG],
     r"compute\.state = 'disk': every client takes part": ["compute.state=disk"],
     r"compute\.backend = 'linear': needs one nn\.Linear": ["compute.backend=linear", "model=mnist_cnn"],
-    r"log\.stop\.metric = 'acuracy': is no metric .* there are: test_loss, test_accuracy": ["log.stop.metric=acuracy"],
+    r"log\.stop\.metric = 'acuracy': is not a metric .* there are: test_loss, test_accuracy": [
+        "log.stop.metric=acuracy"
+    ],
     r"log\.stop\.metric = 'client_test_loss_min'": ["log.stop.metric=client_test_loss_min"],
-    r"log\.metrics\.error = 'rmse': is for targets that are numbers": ["log.metrics.error=rmse"],
-    r"log\.metrics\.error = 'rsme': choose one of rmse, mae, auc": ["log.metrics.error=rsme"],
-    r"log\.metrics = 'accuracy': is a metric of fedpriv's": ["log.metrics.accuracy=math:hypot"],
-    r"log\.stop\.better = None: say which way far is better": [
+    r"log\.metrics\.error = 'rmse': needs targets that are numbers": ["log.metrics.error=rmse"],
+    r"log\.metrics\.error = 'rsme': must be one of rmse, mae, auc": ["log.metrics.error=rsme"],
+    r"log\.metrics = 'accuracy': is the name of a built-in metric": ["log.metrics.accuracy=math:hypot"],
+    r"log\.stop\.better = None: set whether far should be higher or lower": [
         "log={metrics: {far: 'torch.nn.functional:cross_entropy'}, stop: {metric: far}}"
     ],
-    r"log\.client_tests = True: digits does not say whose": ["log.client_tests=true"],
+    r"log\.client_tests = True: digits does not name the client of each test example": ["log.client_tests=true"],
 }
 
 
 @pytest.mark.parametrize("said", REFUSED)
 @pytest.mark.usefixtures("allow_plugins")
-def test_a_plan_refuses_what_its_run_refuses_in_the_same_words(said: str) -> None:
+def test_plan_and_run_raise_same_error(said: str) -> None:
     found: list[str] = []
     for make in (build, forecast):
         with pytest.raises(ConfigError, match=f"^{said}") as caught:
@@ -46,8 +50,8 @@ def test_a_plan_refuses_what_its_run_refuses_in_the_same_words(said: str) -> Non
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_a_plan_takes_what_its_run_takes() -> None:
-    """What a metric gives for examples that are made up is not asked."""
+def test_plan_accepts_valid_run_options() -> None:
+    """Metrics are not computed on the generated examples of a plan."""
     stop = ["log.metrics.far=math:hypot", "log.stop={metric: far, better: lower}"]
     ghost = ["compute={precision: bfloat16, backend: ghost}"]
     for taken in (stop, ["log.stop.metric=loss"], ["compute.precision=bfloat16"], ghost):

@@ -32,7 +32,7 @@ def network(norm: float) -> nn.Module:
     return model
 
 
-def warned(model: nn.Module, strategy: fp.Strategy, rounds: int, privacy: fp.Privacy = PRIVACY) -> list[str]:
+def reach_warnings(model: nn.Module, strategy: fp.Strategy, rounds: int, privacy: fp.Privacy = PRIVACY) -> list[str]:
     clients = fp.make_clients(model, nn.CrossEntropyLoss(), DATA)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -42,7 +42,7 @@ def warned(model: nn.Module, strategy: fp.Strategy, rounds: int, privacy: fp.Pri
 
 
 def test_small_steps_warned() -> None:
-    (text,) = warned(network(norm=5.0), fp.fedavg(0.1), rounds=10)
+    (text,) = reach_warnings(network(norm=5.0), fp.fedavg(0.1), rounds=10)
     assert "by at most 1," in text
     assert "norm 5." in text
 
@@ -50,7 +50,7 @@ def test_small_steps_warned() -> None:
 REACHES: dict[str, tuple[nn.Module, fp.Strategy, int]] = {
     "more rounds": (network(5.0), fp.fedavg(0.1), 20),
     "larger steps": (network(5.0), fp.fedavg(0.3), 10),
-    "a smaller model": (network(2.0), fp.fedavg(0.1), 10),
+    "smaller model": (network(2.0), fp.fedavg(0.1), 10),
     "starts at zero": (network(0.0), fp.fedavg(0.1), 10),
 }
 
@@ -58,17 +58,17 @@ REACHES: dict[str, tuple[nn.Module, fp.Strategy, int]] = {
 @pytest.mark.parametrize("name", REACHES)
 def test_large_enough_steps_not_warned(name: str) -> None:
     model, strategy, rounds = REACHES[name]
-    assert warned(model, strategy, rounds) == []
+    assert reach_warnings(model, strategy, rounds) == []
 
 
 def test_without_clip_not_warned() -> None:
-    assert warned(network(5.0), fp.fedavg(0.1), 10, fp.Privacy(at="none")) == []
+    assert reach_warnings(network(5.0), fp.fedavg(0.1), 10, fp.Privacy(at="none")) == []
 
 
 WAYS: dict[str, tuple[fp.Strategy, dict[str, Any], float]] = {
     "fedavg": (fp.fedavg(0.1), {}, 1.0),
     "local steps": (fp.fedavg(0.1, local_steps=3), {}, 3.0),
-    "a larger clip": (fp.fedavg(0.1), {"clip": fp.Clip(2.5)}, 2.5),
+    "larger clip": (fp.fedavg(0.1), {"clip": fp.Clip(2.5)}, 2.5),
     "clients": (fp.fedavg(0.1), {"unit": "client"}, 1.0),
 }
 

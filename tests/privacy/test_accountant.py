@@ -25,7 +25,7 @@ def laplace(round_index: int = 0, **changes: Any) -> Record:
     return record(round_index, **{"mechanism": "laplace", "norm": "l1", **changes})
 
 
-def test_an_empty_ledger_costs_nothing() -> None:
+def test_empty_ledger_epsilon_zero() -> None:
     spent = account([], 3, DELTA)
     assert (spent.epsilon, spent.per_client) == (0.0, (0.0, 0.0, 0.0))
     assert str(spent) == "epsilon=0 (delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=pure)"
@@ -40,7 +40,7 @@ def test_gaussian_rounds_compose_exactly() -> None:
     )
 
 
-def test_laplace_rounds_use_the_tightest_bound() -> None:
+def test_laplace_rounds_use_tightest_bound() -> None:
     records = [laplace(k) for k in range(100)]
     spent = account(records, 1, DELTA)
     assert spent.epsilon == pytest.approx(4.2204, rel=1e-3)
@@ -50,7 +50,7 @@ def test_laplace_rounds_use_the_tightest_bound() -> None:
     assert account([replace(one, norm="l2") for one in records], 1, DELTA).accountant == "rdp"
 
 
-def test_sampling_and_relation_choose_the_price() -> None:
+def test_epsilon_by_sampling_and_relation() -> None:
     def cost(**changes: Any) -> float:
         return account(
             [record(k, noise_multiplier=1.0, rate=1 / 600, **changes) for k in range(2000)], 1, DELTA
@@ -96,7 +96,7 @@ def test_sampling_and_relation_choose_the_price() -> None:
         {"norm": "linf"},
     ],
 )
-def test_unsound_records_are_refused(changes: dict[str, Any]) -> None:
+def test_invalid_record_raises(changes: dict[str, Any]) -> None:
     accountant = Accountant(3, DELTA)
     with pytest.raises(ConfigError):
         accountant.admit(record(**changes))
@@ -104,12 +104,12 @@ def test_unsound_records_are_refused(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(0, DELTA), (1, 1.0), (1, -0.1), (1, math.nan)])
-def test_targets_out_of_range_are_refused(arguments: tuple[Any, ...]) -> None:
+def test_accountant_arguments_out_of_range_raise(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(ConfigError):
         Accountant(*arguments)
 
 
-def test_clients_pay_for_their_own_answers_only() -> None:
+def test_client_epsilon_from_own_releases_only() -> None:
     accountant = Accountant(4, DELTA)
     accountant.admit(record(0, clients=(0, 2)))
     accountant.admit(record(1, clients=(2, 1), noise_multiplier=(5.0, 8.0)))
@@ -125,7 +125,7 @@ def test_clients_pay_for_their_own_answers_only() -> None:
     assert accountant.spent().epsilon == max(alone)
 
 
-def test_one_number_for_all_and_one_for_each_agree() -> None:
+def test_per_client_noise_and_rate_values() -> None:
     same = [record(clients=None), record(noise_multiplier=(10.0, 10.0, 10.0)), record(clients=(2, 0, 1))]
     for one in same:
         assert account([one] * 3, 3, DELTA).per_client == account([record()] * 3, 3, DELTA).per_client
@@ -149,7 +149,7 @@ kinds = st.sampled_from(
 
 @settings(max_examples=20)
 @given(st.lists(kinds, max_size=6), kinds, st.randoms(use_true_random=False))
-def test_epsilon_only_grows_and_ignores_the_order(records: list[Record], one: Record, random: Any) -> None:
+def test_epsilon_monotone_and_order_independent(records: list[Record], one: Record, random: Any) -> None:
     accountant = Accountant(2, DELTA)
     for each in records:
         accountant.admit(each)
@@ -162,7 +162,7 @@ def test_epsilon_only_grows_and_ignores_the_order(records: list[Record], one: Re
     assert account(shuffled, 2, DELTA).per_client == pytest.approx(accountant.spent().per_client)
 
 
-def test_exact_answers_are_not_private() -> None:
+def test_exact_release_epsilon_infinite() -> None:
     exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.at is none")
     spent = account([record(), exact], 2, DELTA)
     assert str(spent) == (
@@ -176,12 +176,12 @@ def test_exact_answers_are_not_private() -> None:
     assert account([record(noise_multiplier=0.0)], 1, DELTA).non_private == ("an answer without noise",)
 
 
-def test_delta_zero_is_pure() -> None:
+def test_gaussian_at_delta_zero_epsilon_infinite() -> None:
     assert math.isinf(account([record()], 1, 0.0).epsilon)
     assert "no finite bound at delta=0" in str(account([record()], 1, 0.0))
 
 
-def test_different_promises_do_not_add_up() -> None:
+def test_mixed_units_or_relations_raise() -> None:
     accountant = Accountant(1, DELTA)
     accountant.admit(record())
     for changes in ({"unit": "client"}, {"relation": "add_remove"}):
@@ -205,7 +205,7 @@ def rdp_of(records: list[Record]) -> float:
     return float(rdp.compute_epsilons(rdp.compute_total(history_of(records)), DELTA))
 
 
-def test_sampled_prices_are_remembered() -> None:
+def test_sampled_renyi_curve_cached() -> None:
     rdp.compute_divergences.cache_clear()
     accountant = Accountant(5, DELTA)
     for k in range(50):
@@ -213,7 +213,7 @@ def test_sampled_prices_are_remembered() -> None:
     assert rdp.compute_divergences.cache_info().misses == 1
 
 
-def test_many_sampled_levels_share_prices_and_stay_upper_bounds() -> None:
+def test_many_noise_levels_bucketed_upper_bound() -> None:
     rdp.compute_divergences.cache_clear()
     levels = [10 * 1.0002**k for k in range(320)]
     run = [laplace(k, sampling="without_replacement", rate=0.1, noise_multiplier=b) for k, b in enumerate(levels)]
@@ -225,7 +225,7 @@ def test_many_sampled_levels_share_prices_and_stay_upper_bounds() -> None:
     assert exact <= accountant.epsilon()[0] <= 1.02 * exact
 
 
-def test_histories_beyond_the_cap_keep_an_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_histories_beyond_cap_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [laplace(k, clients=tuple(range(k + 1)), noise_multiplier=30.0) for k in range(5) for _ in range(20)]
     tight = account(records, 5, DELTA)
     monkeypatch.setattr(bounds, "MOST_TIGHT", 2)
@@ -234,7 +234,7 @@ def test_histories_beyond_the_cap_keep_an_upper_bound(monkeypatch: pytest.Monkey
     assert (np.array(capped.per_client) >= np.array(tight.per_client)).all()
 
 
-def test_printed_epsilon_is_rounded_up() -> None:
+def test_printed_epsilon_rounded_up() -> None:
     assert [round_up(x) for x in (3.2, 4.37718, 0.000123451, 7845.21, 12345.0, 2.0)] == [
         "3.2",
         "4.378",
@@ -248,5 +248,5 @@ def test_printed_epsilon_is_rounded_up() -> None:
 
 
 @given(st.floats(1e-9, 1e9))
-def test_printed_epsilon_is_never_too_small(epsilon: float) -> None:
+def test_printed_epsilon_at_least_exact(epsilon: float) -> None:
     assert epsilon <= float(round_up(epsilon)) <= epsilon * 1.0011

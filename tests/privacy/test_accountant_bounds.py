@@ -34,7 +34,7 @@ events = (
 few = settings(max_examples=12)
 
 
-def test_the_gaussian_ratio_inverts_epsilon_on_the_safe_side() -> None:
+def test_gaussian_ratio_inverts_epsilon_from_below() -> None:
     for epsilon, delta in itertools.product([1e-3, 0.1, 3.0, 500.0], [1e-12, 1e-5, 0.1]):
         mu = gaussian.compute_ratio(epsilon, delta)
         found = gaussian.compute_epsilon(mu, delta)
@@ -43,7 +43,7 @@ def test_the_gaussian_ratio_inverts_epsilon_on_the_safe_side() -> None:
         assert gaussian.log_delta(mu, np.array(found * (1 - 1e-6))) > math.log(delta)
 
 
-def test_laplace_under_an_l2_clip_costs_no_more_than_a_gaussian_in_renyi_terms() -> None:
+def test_laplace_l2_clip_renyi_below_zcdp() -> None:
     assert rdp.compute_curves([Event("zcdp", 3.0)])[0] == pytest.approx(rdp.ORDERS / 18)
     assert (rdp.compute_curves([Event("laplace", 3.0)])[0] <= rdp.ORDERS / 18 + 1e-12).all()
     assert math.isinf(pld.epsilon({Event("zcdp", 3.0): 1}, DELTA))
@@ -55,7 +55,7 @@ def test_laplace_under_an_l2_clip_costs_no_more_than_a_gaussian_in_renyi_terms()
 
 @few
 @given(events, st.integers(1, 200))
-def test_tighter_bounds_are_smaller(event: Event, count: int) -> None:
+def test_pld_epsilon_below_rdp_and_pure(event: Event, count: int) -> None:
     found = bounds.compute_tight_epsilons({event: count}, DELTA)
     tight = found.get("pld", found.get("gaussian", math.nan))
     # the grid of the losses is pessimistic by a fraction of its spacing
@@ -65,7 +65,7 @@ def test_tighter_bounds_are_smaller(event: Event, count: int) -> None:
 
 @few
 @given(events, st.integers(1, 100), st.floats(1.05, 3))
-def test_more_noise_costs_less(event: Event, count: int, factor: float) -> None:
+def test_more_noise_lowers_epsilon(event: Event, count: int, factor: float) -> None:
     more = event._replace(noise=event.noise * factor)
     assert covers(event, more)
     assert (rdp.compute_curves([more]) <= rdp.compute_curves([event]) * (1 + 1e-9)).all()
@@ -78,7 +78,7 @@ def test_more_noise_costs_less(event: Event, count: int, factor: float) -> None:
 
 @few
 @given(events, st.floats(0.1, 0.95))
-def test_rarer_sampling_costs_less(event: Event, factor: float) -> None:
+def test_lower_rate_lowers_renyi_curve(event: Event, factor: float) -> None:
     if event.selection != "full":
         rarer = event._replace(rate=event.rate * factor)
         assert (rdp.compute_divergences(rarer) <= rdp.compute_divergences(event) * (1 + 1e-9)).all()
@@ -86,7 +86,7 @@ def test_rarer_sampling_costs_less(event: Event, factor: float) -> None:
 
 @few
 @given(st.lists(events, min_size=1, max_size=4), events)
-def test_one_more_event_never_lowers_epsilon(history: list[Event], event: Event) -> None:
+def test_additional_event_never_lowers_epsilon(history: list[Event], event: Event) -> None:
     before = {one: history.count(one) for one in history}
     after = {**before, event: before.get(event, 0) + 1}
     assert rdp_epsilon(before) <= rdp_epsilon(after)
@@ -98,7 +98,7 @@ def test_one_more_event_never_lowers_epsilon(history: list[Event], event: Event)
     assert bounds.is_dominated(before, after)
 
 
-def test_bucketing_only_lowers_the_noise() -> None:
+def test_bucketed_noise_is_upper_bound() -> None:
     history = {Event("laplace", 10 + k / 100): 2 for k in range(600)}
     coarse = round_noise_levels(history)
     assert len(coarse) <= 250
@@ -107,13 +107,13 @@ def test_bucketing_only_lowers_the_noise() -> None:
     assert rdp_epsilon(history) <= rdp_epsilon(coarse) <= 1.03 * rdp_epsilon(history)
 
 
-def test_epsilon_of_hardly_any_noise_is_that_of_its_tail() -> None:
+def test_epsilon_tiny_noise_equals_tail_formula() -> None:
     """Where rounding hides the curve: mu^2 / 2 + 4.265 mu at delta = 1e-5."""
     mu = 2e6
     assert 0 < gaussian.compute_epsilon(mu, DELTA) / (mu**2 / 2 + 4.265 * mu) - 1 < 1e-6
 
 
-def test_extreme_rates_and_scales_stay_finite() -> None:
+def test_extreme_rates_and_scales_finite() -> None:
     for event in (
         Event("gaussian", 0.01, "poisson", 1e-6),
         Event("gaussian", 0.05, "poisson_replace", 0.5),
@@ -128,7 +128,7 @@ def test_extreme_rates_and_scales_stay_finite() -> None:
         assert np.isfinite(pld.epsilon({event: 3}, DELTA))
 
 
-def test_a_rate_may_end_the_backward_losses_on_the_grid() -> None:
+def test_pld_backward_loss_end_on_grid() -> None:
     """-log(1 - rate) is exactly 1, a multiple of every spacing."""
     least, on, most = (
         pld.epsilon({Event("gaussian", 1.0, "poisson", factor * -math.expm1(-1)): 3}, DELTA)
@@ -140,7 +140,7 @@ def test_a_rate_may_end_the_backward_losses_on_the_grid() -> None:
 @pytest.mark.parametrize(
     ("event", "count"), [(Event("laplace", 1.0), 10), (Event("laplace", 0.05, "poisson", 0.9), 30)]
 )
-def test_a_finer_spacing_gains_nothing(event: Event, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pld_epsilon_equals_finer_grid(event: Event, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = pld.epsilon({event: count}, DELTA)
     monkeypatch.setattr(pld, "_WIDEST", 2.0**-13)
     pld._epsilon.cache_clear()
@@ -149,29 +149,29 @@ def test_a_finer_spacing_gains_nothing(event: Event, count: int, monkeypatch: py
 
 
 @pytest.mark.parametrize("noise", [0.5, 2.0, 30.0])
-def test_the_spacing_for_an_epoch_of_one_batch_is_that_for_its_gaussian_answer(noise: float) -> None:
+def test_one_batch_epoch_divergence_equals_gaussian(noise: float) -> None:
     epoch, answer = Event("gaussian", noise, "allocation", 1.0), Event("gaussian", noise)
     assert pld._divergence(epoch) == pytest.approx(pld._divergence(answer), rel=1e-9)
 
 
-def test_a_rare_large_loss_has_a_grid_of_as_many_points_as_can_be_computed() -> None:
-    """Its variance alone asks for a finer one."""
+def test_pld_grid_size_limited_for_rare_losses() -> None:
+    """The variance alone would need a finer grid."""
     event = Event("laplace", 0.01, "poisson", 1e-8)
     assert pld._reach(event) <= pld._interval({event: 1}) * pld._MAX_POINTS
 
 
-def test_the_coarsest_spacing_that_can_be_computed_is_used() -> None:
+def test_rare_large_finite_up_to_coarsest_spacing() -> None:
     """0.05 (0.25 / 0.00125)^2 / 4 = 500: e^500 is a number, twice its spacing is not tried."""
     assert math.isfinite(pld.rare_large(0.00125, 1e-3, 1, 1e-5))
     assert math.isinf(pld.rare_large(0.00124, 1e-3, 1, 1e-5))
 
 
-def test_pld_gives_no_bound_where_it_cannot_be_trusted() -> None:
+def test_pld_epsilon_infinite_at_tiny_delta() -> None:
     assert math.isinf(pld.epsilon({Event("laplace", 1.0): 1}, 1e-12))
     assert pld.epsilon({Event("laplace", math.inf): 5}, DELTA) == 0
 
 
-def test_dominated_histories_are_not_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dominated_histories_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     real = bounds.compute_tight_epsilons
 
@@ -187,6 +187,6 @@ def test_dominated_histories_are_not_priced(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(calls) == 1
 
 
-def test_a_history_with_less_noise_is_not_dominated() -> None:
+def test_history_with_less_noise_not_dominated() -> None:
     assert not bounds.is_dominated({Event("laplace", 1.0): 1}, {Event("laplace", 2.0): 1})
     assert not bounds.is_dominated({Event("laplace", 1.0): 1, Event("laplace", 3.0): 1}, {Event("laplace", 1.0): 2})

@@ -34,7 +34,7 @@ def epsilon(noise: float, **changes) -> float:
     return compose([RunCost("run", [replace(BASE, noise_multiplier=noise, **changes)], 10)], DELTA).epsilon
 
 
-def test_every_trust_is_known_by_its_print_out():
+def test_adversary_view_for_every_trust():
     trusts = [
         Local(),
         Central(),
@@ -54,7 +54,7 @@ def test_every_trust_is_known_by_its_print_out():
         compute_view([BASE, replace(BASE, trust="central")], 10, MODEL, 1)
 
 
-def test_nobody_is_trusted():
+def test_local_trust_epsilon_by_adversary():
     found = cells(Local())
     assert {cell.epsilon for (_, unit), cell in found.items() if unit == "sample"} == {epsilon(NOISE)}
     for who, stronger in ((MESSAGES, ""), (SERVER, ""), *((who, MESSAGES) for who in (COLLUDERS, NEIGHBOUR, MODEL))):
@@ -64,12 +64,12 @@ def test_nobody_is_trusted():
         assert not found[who, "sample"].simulated and found[who, "sample"].amplification == "none"
 
 
-def test_a_client_is_a_group_of_all_its_examples():
+def test_client_epsilon_is_group_of_all_examples():
     found = cells(Local(), n_clients=3, sizes=(4, 20, 7))[MESSAGES, "client"]
     assert (found.epsilon, found.bound_of) == (pytest.approx(epsilon(NOISE / 20)), "all examples of a client")
 
 
-def test_whole_clients():
+def test_client_unit_epsilon_by_adversary():
     found = cells(Local(), unit="client")
     assert found[MESSAGES, "client"].epsilon == found[MESSAGES, "sample"].epsilon == epsilon(NOISE)
     assert found[MESSAGES, "sample"].bound_of == "the whole client"
@@ -83,7 +83,8 @@ def test_whole_clients():
     assert added[MESSAGES, "client"].epsilon == pytest.approx(epsilon(NOISE))
 
 
-def test_a_trusted_server_is_no_adversary_and_what_it_receives_is_bare():
+def test_central_trust_epsilon_by_adversary():
+    """The trusted server receives exact messages."""
     found = cells(Central())
     for who in (SERVER, MESSAGES):
         assert math.isinf(found[who, "sample"].epsilon) and "trusted" in found[who, "sample"].assumes
@@ -91,7 +92,7 @@ def test_a_trusted_server_is_no_adversary_and_what_it_receives_is_bare():
         assert found[who, "sample"].epsilon == epsilon(NOISE)
 
 
-def test_secure_aggregation_lives_of_those_who_do_not_collude():
+def test_secure_aggregation_epsilon_by_colluders():
     trust = SecureAggregation(4)
     for colluders, left in ((1, 1.0), (6, 1.0), (7, 3 / 4), (9, 1 / 4), (12, 1 / 4)):
         found = cells(trust, colluders=colluders)
@@ -105,7 +106,7 @@ def test_secure_aggregation_lives_of_those_who_do_not_collude():
     assert laplace[SERVER, "sample"].epsilon == pytest.approx(epsilon(NOISE, mechanism="laplace", norm="l1"))
 
 
-def test_noise_of_pairs_is_priced_for_those_who_tell():
+def test_pairwise_epsilon_by_colluders():
     pairs = Pairs(2.0, 3, "complete")
     found = {q: cells(Pairwise(3, 2.0), pairs=pairs, colluders=q) for q in (1, 3, 5)}
     for q, table in found.items():
@@ -119,7 +120,8 @@ def test_noise_of_pairs_is_priced_for_those_who_tell():
     assert found[1][COLLUDERS, "sample"].epsilon < found[5][COLLUDERS, "sample"].epsilon
 
 
-def test_too_many_sets_of_colluders_give_no_bound_but_the_declared_one():
+def test_too_many_colluder_sets_epsilon_infinite():
+    """The bound for the declared number of colluders remains."""
     edges = tuple(sorted((i, (i + 1) % 60) if i < 59 else (0, 59) for i in range(60)))  # a ring: no spectral bound
     pairs = Pairs(2.0, 1, "ring", edges)
     found = cells(Pairwise(1, 2.0), n_clients=60, pairs=pairs, colluders=20)
@@ -128,7 +130,7 @@ def test_too_many_sets_of_colluders_give_no_bound_but_the_declared_one():
     assert found[NEIGHBOUR, "sample"].epsilon >= found[MESSAGES, "sample"].epsilon > 0
 
 
-def test_amplification_is_in_words():
+def test_amplification_description():
     sampled = cells(Local(), sampling="poisson", rate=0.25, clients=(0, 1))[MESSAGES, "sample"]
     assert sampled.amplification == (
         "examples drawn in secret, each with probability 0.25; none for who takes part, for silence is seen"
@@ -146,12 +148,12 @@ def test_amplification_is_in_words():
         (4, "none; a unit takes part in every 4th round"),
     ],
 )
-def test_participation_in_turns_is_in_words(separation: int, words: str):
+def test_cyclic_participation_description(separation: int, words: str):
     time = CorrelatedNoise(Factor((0.5,)), separation)
     assert cells(Local(), time=time)[MESSAGES, "sample"].amplification == words
 
 
-def test_draws_within_a_slot_amplify_nothing_for_a_group_of_several_slots():
+def test_slot_sampling_no_amplification_for_groups():
     time = CorrelatedNoise(Factor((0.5,)), 2)
     found = cells(Local(), sampling="poisson", rate=0.1, time=time)
     whole = cells(Local(), time=time)
@@ -161,7 +163,7 @@ def test_draws_within_a_slot_amplify_nothing_for_a_group_of_several_slots():
 
 
 @pytest.mark.parametrize("group", [1, 2, 3])
-def test_members_of_a_group_may_be_at_several_clients(group: int):
+def test_group_members_at_several_clients(group: int):
     """Of sampled answers only one client's are counted for a single unit, and those of both runs for a group."""
     drawn = {"mechanism": "laplace", "norm": "l1", "sampling": "poisson", "rate": 0.1}
     records = [replace(BASE, clients=(client,), noise_multiplier=1.0, **drawn) for client in (0, 1)]
@@ -176,13 +178,13 @@ def test_members_of_a_group_may_be_at_several_clients(group: int):
         assert together == worst
 
 
-def test_arguments_are_checked():
+def test_colluders_or_group_zero_raises():
     for wrong in ({"colluders": 0}, {"group": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             cells(Local(), **wrong)
 
 
-def test_runs_of_other_clients_have_no_bound_for_one_client():
+def test_different_clients_client_epsilon_infinite():
     """Client i of one run need not be client i of the other."""
     runs = [RunCost(str(n), [BASE], n, "data", (5,) * n) for n in (3, 4)]
     clients = [cell for cell in compute_bound_matrix(runs, DELTA) if cell.unit == "client"]

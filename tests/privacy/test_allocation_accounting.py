@@ -99,9 +99,7 @@ def estimate(
 
 
 @pytest.mark.parametrize("batches, noise, epochs, delta, samples", SETTINGS, ids=REMOVE)
-def test_bounds_enclose_an_estimate_of_delta_in_both_directions(
-    batches: int, noise: float, epochs: int, delta: float, samples: int
-):
+def test_delta_bounds_enclose_monte_carlo(batches: int, noise: float, epochs: int, delta: float, samples: int):
     setting = (batches, noise, epochs)
     epsilon = epsilon_bounds(*setting, delta).upper
     lower, upper = (allocation._ratio_of_epochs(*setting, side, 0.02) for side in ("lower", "upper"))
@@ -122,7 +120,7 @@ def test_bounds_enclose_an_estimate_of_delta_in_both_directions(
     "batches, noise, epochs, lower, upper",
     [(100, 0.6, 1, 3.43, 3.44), (20, 0.5, 1, 7.0, 7.01), (100, 1.0, 20, 2.41, 2.50)],
 )
-def test_published_figures(batches: int, noise: float, epochs: int, lower: float, upper: float):
+def test_epsilon_bounds_equal_published(batches: int, noise: float, epochs: int, lower: float, upper: float):
     found = epsilon_bounds(batches, noise, epochs, 1e-5, accuracy=0.002)
     assert lower <= found.lower <= found.upper <= upper
 
@@ -136,7 +134,7 @@ def test_published_figures(batches: int, noise: float, epochs: int, lower: float
         pytest.param(50, 2.0, 1, 0.02, marks=pytest.mark.slow),
     ],
 )
-def test_another_library_has_bounds_that_overlap(batches: int, noise: float, epochs: int, accuracy: float):
+def test_epsilon_bounds_overlap_pld_accounting(batches: int, noise: float, epochs: int, accuracy: float):
     """PLD_accounting (Feldman and Shenfeld 2026) certifies both of its bounds, too, by another computation."""
     upper, lower = gaussian_allocation_epsilon_range(
         delta=1e-5, sigma=noise, num_steps=batches, num_epochs=epochs, epsilon_accuracy=accuracy
@@ -150,7 +148,7 @@ def test_another_library_has_bounds_that_overlap(batches: int, noise: float, epo
 @pytest.mark.parametrize("noise", [0.3, 1.0, 10.0])
 @pytest.mark.parametrize("epochs", [1, 7, 100])
 @pytest.mark.parametrize("delta", [1e-3, 1e-10])
-def test_one_batch_is_the_gaussian_mechanism(noise: float, epochs: int, delta: float):
+def test_one_batch_equals_gaussian(noise: float, epochs: int, delta: float):
     exact = gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
     found = epsilon_bounds(1, noise, epochs, delta)
     assert found.upper == pytest.approx(exact, rel=1e-12)
@@ -159,7 +157,7 @@ def test_one_batch_is_the_gaussian_mechanism(noise: float, epochs: int, delta: f
 
 @pytest.mark.parametrize("noise, epochs", [(0.5, 1), (1.0, 1), (10.0, 1), (1.0, 20), (3.0, 100), (10.0, 1000)])
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10])
-def test_numeric_laws_enclose_the_gaussian_mechanism(noise: float, epochs: int, delta: float):
+def test_numeric_bounds_enclose_gaussian(noise: float, epochs: int, delta: float):
     """Without the closed form, which `epsilon_bounds` would take."""
     exact = gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
     lower, upper = (
@@ -184,18 +182,18 @@ def test_numeric_laws_enclose_the_gaussian_mechanism(noise: float, epochs: int, 
         (2, 0.3, 1000, 1e-5),  # an epsilon of five thousand
     ],
 )
-def test_bounds_differ_by_at_most_one_per_cent(batches: int, noise: float, epochs: int, delta: float):
+def test_epsilon_bounds_within_one_percent(batches: int, noise: float, epochs: int, delta: float):
     found = epsilon_bounds(batches, noise, epochs, delta)
     assert 0 < found.lower <= found.upper <= 1.01 * found.lower * (1 + 1e-3)
     assert found.upper <= gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
 
 
-def test_a_finer_accuracy_is_met_when_asked():
+def test_epsilon_bounds_meet_given_accuracy():
     bounds = epsilon_bounds(20, 2.0, 1, 1e-5, accuracy=5e-4)
     assert 0 < bounds.upper - bounds.lower <= 5e-4 * bounds.upper
 
 
-def test_a_thousand_batches_and_twenty_epochs_take_at_most_five_seconds():
+def test_thousand_batches_under_five_seconds():
     allocation._ratio_of_epoch.cache_clear()
     allocation._ratio_of_epochs.cache_clear()
     start = time.process_time()
@@ -204,7 +202,7 @@ def test_a_thousand_batches_and_twenty_epochs_take_at_most_five_seconds():
 
 
 @pytest.mark.parametrize("noise", [0.05, 1e-3, 1e3])
-def test_extreme_noise_has_an_upper_bound(noise: float):
+def test_extreme_noise_epsilon_below_gaussian(noise: float):
     found = epsilon_bounds(100, noise, 10, 1e-5)
     assert 0 <= found.lower <= found.upper <= gaussian.compute_epsilon(math.sqrt(10) / noise, 1e-5)
     assert replace_epsilon(100, noise, 10, 1e-5) <= gaussian.compute_epsilon(2 * math.sqrt(10) / noise, 1e-5)
@@ -212,7 +210,7 @@ def test_extreme_noise_has_an_upper_bound(noise: float):
     assert 0 <= deltas.lower <= deltas.upper <= 1
 
 
-def test_epsilon_falls_with_noise_and_batches_and_rises_with_epochs():
+def test_epsilon_monotone_in_all_settings():
     """All three are theorems: post-processing, Jensen's inequality, and an epoch less to see."""
 
     def uppers(settings: list[tuple[int, float, int]]) -> list[float]:
@@ -226,7 +224,7 @@ def test_epsilon_falls_with_noise_and_batches_and_rises_with_epochs():
         assert all(smaller < larger for smaller, larger in itertools.pairwise(found))
 
 
-def test_delta_and_epsilon_are_inverse():
+def test_delta_and_epsilon_inverse():
     for epsilon in (0.5, 2.0, 5.0):
         deltas = delta_bounds(40, 0.7, 3, epsilon)
         assert deltas.lower <= deltas.upper <= 1.05 * deltas.lower
@@ -236,7 +234,7 @@ def test_delta_and_epsilon_are_inverse():
 
 
 @pytest.mark.parametrize("batches, noise, epochs", [(100, 1.0, 20), (20, 0.5, 1), (1000, 0.6, 3)])
-def test_the_loss_of_an_epoch_composes_on_a_grid(batches: int, noise: float, epochs: int):
+def test_epoch_loss_composes_on_grid(batches: int, noise: float, epochs: int):
     known = epsilon_bounds(batches, noise, epochs, 1e-5, accuracy=0.002)
     one = privacy_loss(batches, noise, 1e-3)
     upper = convolution.epsilon([(one, epochs)], 1e-3, 1e-5)
@@ -246,7 +244,7 @@ def test_the_loss_of_an_epoch_composes_on_a_grid(batches: int, noise: float, epo
     assert optimistic.get_epsilon_for_delta(1e-5) <= known.upper
 
 
-def test_both_directions_of_the_loss_are_those_of_the_ratio():
+def test_privacy_loss_deltas_equal_ratio():
     law = allocation._ratio_of_epoch(10, 0.6, "upper", 0.02)
     loss = privacy_loss(10, 0.6, 1e-3)
     for epsilon in (0.1, 1.0, 3.0):
@@ -258,7 +256,7 @@ def test_both_directions_of_the_loss_are_those_of_the_ratio():
         assert add <= 1.001 * law.delta_add(epsilon) + 1e-15
 
 
-def test_an_epoch_that_was_cut_short_costs_at_most_a_whole_one():
+def test_partial_epoch_delta_below_whole_epoch():
     """After j of k batches an example is with probability (k - j) / k in none of them: a ratio of 1."""
     batches, seen, noise, samples = 20, 8, 0.6, 200_000
     x = noise * np.random.default_rng(3).standard_normal((samples, seen))
@@ -271,8 +269,8 @@ def test_an_epoch_that_was_cut_short_costs_at_most_a_whole_one():
 
 
 @pytest.mark.parametrize("batches, noise, epochs", [(2, 1.0, 1), (20, 0.7, 1), (10, 2.0, 5), (50, 0.6, 1)])
-def test_a_replaced_example_costs_no_more_than_the_bound(batches: int, noise: float, epochs: int):
-    """An estimate for the worst pair, +1 against -1 in the same batch; and the bound is no larger than without."""
+def test_replace_epsilon_covers_monte_carlo(batches: int, noise: float, epochs: int):
+    """An estimate for the worst pair, +1 against -1 in the same batch; the bound is at most that without sampling."""
     epsilon = replace_epsilon(batches, noise, epochs, 1e-3)
 
     def draw(rng: np.random.Generator, x: Array) -> Array:
@@ -286,7 +284,7 @@ def test_a_replaced_example_costs_no_more_than_the_bound(batches: int, noise: fl
     assert epsilon >= epsilon_bounds(batches, noise, epochs, 1e-3).lower  # a content that moves nothing is allowed
 
 
-def test_replacing_is_about_twice_removing_where_amplification_is_strong():
+def test_replace_epsilon_about_twice_remove():
     assert replace_epsilon(1000, 1.0, 20, 1e-5) < 2.3 * epsilon_bounds(1000, 1.0, 20, 1e-5).upper
     assert replace_epsilon(1, 1.0, 1, 1e-5) == gaussian.compute_epsilon(2.0, 1e-5)
 
@@ -301,7 +299,7 @@ def tiny(side: Side, seed: int) -> Ratio:
 @pytest.mark.parametrize("operation", ["sum", "product"])
 @pytest.mark.parametrize("resolution", [0.5, 0.05])
 @pytest.mark.parametrize("seed", range(5))
-def test_combined_laws_enclose_all_pairs(operation: Operation, resolution: float, seed: int):
+def test_combined_ratios_enclose_all_pairs(operation: Operation, resolution: float, seed: int):
     one, other = tiny("upper", seed), tiny("upper", seed + 100)
     lower_one, lower_other = tiny("lower", seed), tiny("lower", seed + 100)
     upper = combine(one, other, operation, resolution)
@@ -320,7 +318,7 @@ def test_combined_laws_enclose_all_pairs(operation: Operation, resolution: float
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.5, 1.0, 10.0])
-def test_errors_of_normal_probabilities_are_within_what_is_allowed(noise: float):
+def test_normal_probability_errors_within_bound(noise: float):
     mpmath = pytest.importorskip("mpmath")
     law = gaussian_ratio(noise, "lower", 0.02)
     points = np.linspace(-14.0, 10.0 + 1 / noise, math.ceil((24.0 + 1 / noise) / 0.02) + 1)
@@ -335,7 +333,7 @@ def test_errors_of_normal_probabilities_are_within_what_is_allowed(noise: float)
             assert abs(law.values[cell + 1] / value - 1) < law.drift
 
 
-def test_many_copies_are_copies_one_after_another():
+def test_power_equals_repeated_combine():
     one = gaussian_ratio(1.0, "upper", 0.02)
     by_doubling = power(one, 5, "sum", 0.02)
     in_turn = one
@@ -355,23 +353,23 @@ def test_many_copies_are_copies_one_after_another():
         ("delta", (1, 1.0, 1, 0.0)),
     ],
 )
-def test_settings_out_of_range_are_refused(field: str, arguments: tuple[int, float, int, float]):
+def test_settings_out_of_range_raise(field: str, arguments: tuple[int, float, int, float]):
     for function in (epsilon_bounds, replace_epsilon):
         with pytest.raises(ConfigError, match=field):
             function(*arguments)
 
 
-def test_a_negative_epsilon_is_refused():
+def test_negative_epsilon_raises():
     with pytest.raises(ConfigError, match="epsilon"):
         delta_bounds(1, 1.0, 1, -1.0)
 
 
-def test_a_law_has_no_epsilon_below_its_mass_at_infinity():
+def test_epsilon_below_infinite_mass_is_infinite():
     assert gaussian_ratio(1.0, "upper", 0.05).epsilon(1e-60) == math.inf
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0, 5.0])
-def test_what_lies_beyond_the_last_cell_is_counted_at_infinity(noise: float):
+def test_tail_beyond_last_cell_in_infinite_mass(noise: float):
     """E (S - c)_+ at the last value c, which the masses do not hold: a difference of two normal tails, in 50 digits."""
     law = gaussian_ratio(noise, "upper", 0.05)
     with mpmath.workdps(50):

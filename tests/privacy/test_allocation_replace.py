@@ -77,7 +77,7 @@ def best_estimate(setting: tuple[int, float, int], epsilon: float, samples: int)
 @pytest.mark.parametrize(
     "batches, noise, epochs, delta, samples", SETTINGS, ids=["{}x{}x{}".format(*setting[:3]) for setting in SETTINGS]
 )
-def test_bounds_enclose_an_estimate_of_delta(batches: int, noise: float, epochs: int, delta: float, samples: int):
+def test_delta_bounds_enclose_monte_carlo(batches: int, noise: float, epochs: int, delta: float, samples: int):
     upper, lower = (allocation_replace._composed(batches, noise, epochs, side, COARSE) for side in ("upper", "lower"))
     at = upper.epsilon(delta)
     mean, error = best_estimate((batches, noise, epochs), at, samples)
@@ -91,7 +91,7 @@ def test_bounds_enclose_an_estimate_of_delta(batches: int, noise: float, epochs:
 @pytest.mark.parametrize("noise", [0.5, 1.0, 4.0])
 @pytest.mark.parametrize("epochs", [1, 30])
 @pytest.mark.parametrize("delta", [1e-2, 1e-8])
-def test_one_batch_is_the_gaussian_mechanism_of_sensitivity_two(noise: float, epochs: int, delta: float):
+def test_one_batch_equals_gaussian_sensitivity_two(noise: float, epochs: int, delta: float):
     exact = gaussian.compute_epsilon(2 * math.sqrt(epochs) / noise, delta)
     assert epsilon(1, noise, epochs, delta) == exact
     if exact < 200:
@@ -106,7 +106,7 @@ def test_one_batch_is_the_gaussian_mechanism_of_sensitivity_two(noise: float, ep
 
 @pytest.mark.parametrize("batches", [2, 3])
 @pytest.mark.parametrize("noise, losses", [(0.5, [0.0, 3.0, 12.0]), (2.0, [0.0, 0.5, 2.0])])
-def test_delta_at_one_epsilon_encloses_an_integral(batches: int, noise: float, losses: list[float]):
+def test_delta_bounds_enclose_integral(batches: int, noise: float, losses: list[float]):
     """Two batches: an integral over Z_1, of the exact mean over Z_2. Three: below two, by Jensen."""
     mu = 1 / noise
     z = np.linspace(-9, 9 + mu, 40_001)
@@ -128,7 +128,7 @@ def test_delta_at_one_epsilon_encloses_an_integral(batches: int, noise: float, l
             assert exact <= upper * (1 + 1e-6)
 
 
-def test_lines_below_delta_are_below_it_everywhere():
+def test_lower_line_below_delta_everywhere():
     for c in (1.0, 2.0, 10.0):
         value, slope = lower_line(10, 1.0, c, 0.05)
         for other in (1.0, 1.5, 2.5, 8.0, 30.0):
@@ -145,7 +145,7 @@ def test_lines_below_delta_are_below_it_everywhere():
         (8, 0.8, 3, 1e-8, 0.015),
     ],
 )
-def test_bounds_are_about_one_per_cent_apart(batches: int, noise: float, epochs: int, delta: float, accuracy: float):
+def test_epsilon_bounds_within_given_accuracy(batches: int, noise: float, epochs: int, delta: float, accuracy: float):
     found = epsilon_bounds(batches, noise, epochs, delta)
     assert 0 < found.lower <= found.upper <= (1 + accuracy) * found.lower
     quick = epsilon(batches, noise, epochs, delta, COARSE)
@@ -153,21 +153,21 @@ def test_bounds_are_about_one_per_cent_apart(batches: int, noise: float, epochs:
 
 
 @pytest.mark.parametrize("batches, noise, epochs", [(1000, 1.0, 20), (100, 0.7, 1), (20, 0.5, 3), (5, 1.0, 10)])
-def test_the_price_is_between_that_of_removing_and_that_of_the_split(batches: int, noise: float, epochs: int):
+def test_replace_epsilon_between_remove_and_split(batches: int, noise: float, epochs: int):
     found = epsilon(batches, noise, epochs, 1e-5, COARSE)
     assert found >= allocation.epsilon_bounds(batches, noise, epochs, 1e-5).lower
     assert found < 0.95 * allocation.replace_epsilon(batches, noise, epochs, 1e-5)
     assert found <= gaussian.compute_epsilon(2 * math.sqrt(epochs) / noise, 1e-5)
 
 
-def test_a_thousand_batches_and_twenty_epochs_take_at_most_five_seconds():
+def test_thousand_batches_under_five_seconds():
     start = time.process_time()
     found = epsilon(1000, 1.01, 20, 1e-5)
     assert time.process_time() - start < 5.0
     assert found < 1.8 * allocation.epsilon_bounds(1000, 1.01, 20, 1e-5).upper
 
 
-def test_epsilon_falls_with_noise_and_batches_and_rises_with_epochs():
+def test_epsilon_monotone_in_all_settings():
     def is_rising(settings: list[tuple[int, float, int]]) -> bool:
         found = [epsilon(*setting, 1e-5, COARSE) for setting in settings]
         return all(smaller < larger for smaller, larger in itertools.pairwise(found))
@@ -178,7 +178,7 @@ def test_epsilon_falls_with_noise_and_batches_and_rises_with_epochs():
 
 
 @pytest.mark.parametrize("batches, noise, epochs", [(100, 1.0, 20), (20, 0.5, 1), (5, 2.0, 50)])
-def test_the_loss_of_an_epoch_composes_on_a_grid(batches: int, noise: float, epochs: int):
+def test_epoch_loss_composes_on_grid(batches: int, noise: float, epochs: int):
     known = epsilon_bounds(batches, noise, epochs, 1e-5, COARSE)
     one = privacy_loss(batches, noise, 1e-3, resolution=COARSE)
     upper = convolution.epsilon([(one, epochs)], 1e-3, 1e-5)
@@ -188,7 +188,7 @@ def test_the_loss_of_an_epoch_composes_on_a_grid(batches: int, noise: float, epo
     assert optimistic.get_epsilon_for_delta(1e-5) <= known.upper
 
 
-def test_the_loss_composes_with_that_of_another_release():
+def test_loss_composes_with_other_release():
     """As a release in plain sight of a mechanism that is worse than either."""
     interval = 1e-3
     one = privacy_loss(50, 1.0, interval, resolution=COARSE)
@@ -198,7 +198,7 @@ def test_the_loss_composes_with_that_of_another_release():
     assert both < epsilon(50, 1.0, 3, 5e-6, COARSE) + epsilon(1, 4.0, 1, 5e-6, COARSE)
 
 
-def test_both_directions_have_the_same_delta():
+def test_delta_same_in_both_directions():
     law = allocation_replace._epoch(20, 0.8, "upper", COARSE)
     for loss in (0.0, 0.3, 1.0, 3.0):
         assert law.delta_remove(loss) == pytest.approx(law.delta_add(loss), rel=1e-9)
@@ -209,7 +209,7 @@ def test_both_directions_have_the_same_delta():
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0, 50.0])
-def test_cells_keep_the_mean_and_move_mass_outward(factor: float):
+def test_combined_cells_keep_mean_and_order(factor: float):
     """The mean of a sum of m is m (1 - c); the upper law is larger in the convex order than the lower one."""
     laws = {}
     for side in ("upper", "lower"):
@@ -228,7 +228,7 @@ def test_cells_keep_the_mean_and_move_mass_outward(factor: float):
         assert lower <= upper * (1 + 1e-9) + 1e-12
 
 
-def test_values_are_rounded_up_even_where_cells_are_no_wider_than_rounding():
+def test_split_values_rounded_up_in_tiny_cells():
     """A value at the end of a cell belongs to it or to the next one: neither way may it fall."""
     edges = np.array([1.0, 1.0 + 2**-52, 1.0 + 2**-51, 2.0])
     values = np.array([1.0, 1.0 + 2**-52, 1.5])
@@ -239,14 +239,14 @@ def test_values_are_rounded_up_even_where_cells_are_no_wider_than_rounding():
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0, 50.0])
-def test_values_of_an_upper_law_are_moved_up_by_more_than_they_err(factor: float):
+def test_upper_law_shift_exceeds_rounding(factor: float):
     """Ends and means of cells err by a rounding of ``U + c V`` each, whose mean is 1 + c; the mean of W is 1 - c."""
     law = make_single_law(Difference(0.5, factor, "upper", 0.1), 0.1)
     mean = math.fsum(law.masses * law.values) + law.excess
     assert mean - (1 - factor) >= 2 * law.rounding * (1 + factor)
 
 
-def test_a_tail_that_is_moved_down_stays_in_the_mean():
+def test_trimmed_tail_kept_as_excess():
     """What is above the last value that matters moves to it, and what it loses is kept as the excess."""
     values, masses = np.array([-1.0, 0.5, 2.0, 4.5]), np.array([0.5, 0.5, 2e-20, 1e-20])
     law = signed_sums._trimmed(signed_sums.SignedLaw(values, masses, 0.0, 0.0, 1, np.zeros(0)))
@@ -255,7 +255,7 @@ def test_a_tail_that_is_moved_down_stays_in_the_mean():
     assert 7e-20 <= law.excess <= 7.01e-20
 
 
-def test_errors_of_probabilities_add_up_in_a_sum():
+def test_combined_rounding_errors_add():
     """A sum over p pairs errs by up to p - 1 roundings more than the products that are summed."""
     difference = Difference(1.5, 3.0, "lower", 0.1)
     for count in (2, 5, 300):
@@ -266,7 +266,7 @@ def test_errors_of_probabilities_add_up_in_a_sum():
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.15, 1e3, 1e7])
-def test_extreme_noise_has_an_upper_bound(noise: float):
+def test_extreme_noise_epsilon_below_gaussian(noise: float):
     found = epsilon(10, noise, 10, 1e-5, COARSE)
     assert 0 <= found <= gaussian.compute_epsilon(2 * math.sqrt(10) / noise, 1e-5)
 
@@ -281,6 +281,6 @@ def test_extreme_noise_has_an_upper_bound(noise: float):
         ("delta", (1, 1.0, 1, 0.0)),
     ],
 )
-def test_settings_out_of_range_are_refused(field: str, arguments: tuple[int, float, int, float]):
+def test_settings_out_of_range_raise(field: str, arguments: tuple[int, float, int, float]):
     with pytest.raises(ConfigError, match=field):
         epsilon(*arguments)

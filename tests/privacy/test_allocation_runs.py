@@ -74,7 +74,7 @@ def record(round_index: int, **other: Any) -> Record:
 # --- who is in which batch
 
 
-def test_every_example_is_in_exactly_one_batch_of_an_epoch():
+def test_example_in_one_batch_per_epoch():
     training = training_of()
     for epoch in range(3):
         batches = batches_of(training, range(epoch * BATCHES, (epoch + 1) * BATCHES))
@@ -82,7 +82,7 @@ def test_every_example_is_in_exactly_one_batch_of_an_epoch():
             assert sorted(example for batch in batches for example in batch[client]) == list(range(size))
 
 
-def test_assignments_are_uniform_and_independent_of_each_other():
+def test_assignments_uniform_and_independent():
     training, epochs = training_of(), 200
     first = np.zeros((epochs, SIZES[0]), dtype=int)
     for epoch in range(epochs):
@@ -97,7 +97,7 @@ def test_assignments_are_uniform_and_independent_of_each_other():
     assert abs((first[1:] == first[:-1]).mean() - 1 / BATCHES) < 5 * deviation
 
 
-def test_each_answer_of_a_round_and_each_attempt_has_its_own_assignment():
+def test_assignment_fresh_per_query_and_attempt():
     training = training_of()
     rounds = range(BATCHES)
     one, other = batches_of(training, rounds), batches_of(training, rounds, index=1)
@@ -109,7 +109,7 @@ def test_each_answer_of_a_round_and_each_attempt_has_its_own_assignment():
     assert batches_of(training_of(), rounds) == one
 
 
-def test_a_whole_number_below_n_is_the_one_of_exact_arithmetic():
+def test_uniform_below_equals_exact_arithmetic():
     words = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 2000, dtype=np.int64)
     words = np.concatenate([words, np.array([-1, 0, 2**63 - 1, -(2**63)])])
     for n in (2, 3, 10, 1000, 2**20):
@@ -121,7 +121,7 @@ def test_a_whole_number_below_n_is_the_one_of_exact_arithmetic():
 # --- what is charged
 
 
-def test_the_price_is_that_of_whole_epochs():
+def test_run_epsilon_equals_whole_epochs():
     training = training_of()
     list(training)
     spent = training.result().spent
@@ -135,7 +135,7 @@ def test_the_price_is_that_of_whole_epochs():
     assert len(records) == ROUNDS
 
 
-def test_an_epoch_is_charged_with_its_first_answer_and_once():
+def test_epoch_charged_once_at_first_release():
     records = [record(t) for t in range(2 * BATCHES)]
     costs = compute_costs(records, n_clients=2)
     paid = [t for t, cost in enumerate(costs) if cost.events != (FREE,)]
@@ -146,14 +146,14 @@ def test_an_epoch_is_charged_with_its_first_answer_and_once():
 
 
 @pytest.mark.parametrize("change", [{"index": 1}, {"attempt": 1}])
-def test_another_assignment_is_another_epoch(change: dict[str, int]):
+def test_other_assignment_charged_as_new_epoch(change: dict[str, int]):
     twice = [record(0), record(1, **change)]
     two_epochs = [record(0), record(BATCHES)]
     assert account(twice, 2, 1e-5).epsilon == account(two_epochs, 2, 1e-5).epsilon
 
 
-def test_a_round_that_comes_again_begins_another_epoch():
-    """As in the records of two runs, one after another: the second is not free because the first was charged."""
+def test_repeated_round_charged_as_new_epoch():
+    """As in the records of two runs, one after the other: both epochs are charged."""
     run = [record(t) for t in range(BATCHES)]
     costs = compute_costs([*run, *run], n_clients=2)
     assert [t for t, cost in enumerate(costs) if cost.events != (FREE,)] == [0, BATCHES]
@@ -164,7 +164,7 @@ def test_a_round_that_comes_again_begins_another_epoch():
     assert accountant.spent().epsilon == account([*run, *run], 2, 1e-5).epsilon
 
 
-def test_trials_of_a_search_pay_for_epochs_of_their_own():
+def test_search_trials_charged_separate_epochs():
     plan = training_of().plan
     settings = SearchSettings(trials=3)
     cost = compute_reserved_cost(settings, [plan], None, "search", "noise")
@@ -173,7 +173,7 @@ def test_trials_of_a_search_pay_for_epochs_of_their_own():
     assert bounds.lower <= together.epsilon <= bounds.upper * 1.001
 
 
-def test_less_noise_within_an_epoch_is_refused_and_more_is_not():
+def test_less_noise_within_epoch_raises():
     accountant = Accountant(2, 1e-5)
     accountant.count(record(0))
     accountant.count(record(1, noise_multiplier=1.1))
@@ -183,7 +183,7 @@ def test_less_noise_within_an_epoch_is_refused_and_more_is_not():
     accountant.count(record(BATCHES, noise_multiplier=0.9))
 
 
-def test_a_client_that_comes_later_in_an_epoch_was_charged_at_its_beginning():
+def test_epoch_charges_all_clients_at_start():
     cost_first = compute_costs([record(0, clients=(0,)), record(1, clients=(1,))], n_clients=3)
     assert cost_first[0].clients is None
     assert cost_first[1].events == (FREE,)
@@ -191,20 +191,20 @@ def test_a_client_that_comes_later_in_an_epoch_was_charged_at_its_beginning():
         compute_costs([record(0, clients=(0, 1), noise_multiplier=(1.0, 2.0))], n_clients=3)
 
 
-def test_a_schedule_has_one_share_for_each_epoch():
+def test_schedule_one_share_per_epoch():
     training = training_of(replace(PRIVACY, schedule=fp.Geometric(0.9)))
     multipliers = [record.noise_multiplier for record in training.plan.records]
     assert len(set(multipliers[:BATCHES])) == len(set(multipliers[BATCHES:])) == 1
     assert multipliers[BATCHES] == pytest.approx(multipliers[0] / 0.9**BATCHES)
 
 
-def test_a_target_is_met_and_kept():
+def test_epsilon_target_met():
     training = training_of(fp.Privacy(epsilon=1.5, sampling=fp.Allocation(BATCHES), relation="add_remove"))
     list(training)
     assert 1.48 < training.result().spent.epsilon <= 1.5
 
 
-def test_a_limit_with_given_noise_stops_before_an_epoch():
+def test_epsilon_limit_stops_before_epoch():
     limit = training_of(rounds=3 * BATCHES).plan.spent().epsilon * 0.99
     with pytest.warns(PromiseWarning, match="stop before it overspends"):
         training = training_of(replace(PRIVACY, epsilon=limit), rounds=3 * BATCHES)
@@ -213,12 +213,12 @@ def test_a_limit_with_given_noise_stops_before_an_epoch():
     assert training.result().spent.epsilon < limit
 
 
-def test_a_group_of_examples_costs_what_one_costs_that_is_not_amplified():
+def test_group_epsilon_not_amplified():
     event = Event("gaussian", 4.0, "allocation", 1 / BATCHES)
     assert scale_to_group(event, 2) == Event("gaussian", 2.0)
 
 
-def test_a_fixed_size_of_batches_would_be_priced_otherwise():
+def test_invalid_allocation_record_raises():
     """`rate` alone does not make a record one of random allocation."""
     with pytest.raises(ConfigError, match="batches"):
         record(0, batches=None)
@@ -230,7 +230,7 @@ def test_a_fixed_size_of_batches_would_be_priced_otherwise():
         account([record(0, mechanism="laplace", norm="l1")], 2, 1e-5)
 
 
-def test_a_record_is_read_back_and_others_do_not_have_the_field():
+def test_record_batches_round_trip():
     line = record(3).to_json()
     assert json.loads(line)["batches"] == BATCHES
     assert Record.from_json(line) == record(3)
@@ -271,8 +271,8 @@ TRUSTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("trust", TRUSTS)
-def test_sizes_of_batches_are_seen_nowhere(trust: str):
-    """All that runs with other secret seeds show is the same, but for values that noise covers."""
+def test_batch_sizes_not_visible(trust: str):
+    """Runs with different secret seeds have equal outputs, except for noisy values."""
     seen = list[Any]()
     for secret in (1, 2):
         training = training_of(replace(PRIVACY, trust=TRUSTS[trust]), secret_seed=secret)
@@ -286,13 +286,13 @@ def test_sizes_of_batches_are_seen_nowhere(trust: str):
     assert sizes[0] != sizes[1]
 
 
-def test_means_are_divided_by_the_expected_size():
+def test_mean_divided_by_expected_batch_size():
     oracle = training_of().oracle
     expected = oracle.queries.expected_batch_size(PRIVACY.sampling, torch.tensor([400.0, 370.0]))
     assert expected.tolist() == [40.0, 37.0]
 
 
-def test_whole_clients_cost_what_full_batches_cost():
+def test_client_unit_epsilon_equals_full_batch():
     both = [
         training_of(replace(PRIVACY, unit="client", sampling=sampling)).plan.spent().epsilon
         for sampling in (fp.Allocation(BATCHES), fp.FullBatch())
@@ -300,7 +300,7 @@ def test_whole_clients_cost_what_full_batches_cost():
     assert both[0] == both[1]
 
 
-def test_a_run_resumes_in_the_middle_of_an_epoch(tmp_path: Path):
+def test_resume_within_epoch_epsilon_unchanged(tmp_path: Path):
     """Each example is in one batch of the epoch, and its price is that of one epoch."""
     whole = training_of()
     stopped = training_of(folder=tmp_path, checkpoint_every=2)
@@ -332,7 +332,7 @@ def clients_in_turn(trust: Any, at: str = "message", **options: Any) -> fp.Train
 
 @pytest.mark.parametrize("at", ["message", "gradient"])
 @pytest.mark.parametrize("trust", CLIENT_TRUSTS, ids=["central", "secure aggregation"])
-def test_each_client_takes_part_in_exactly_one_round_of_an_epoch(trust: Any, at: str):
+def test_client_in_one_round_per_epoch(trust: Any, at: str):
     training = clients_in_turn(trust, at)
     draws, cohorts = training.oracle.engine._sampler, list[list[int]]()
     for t in range(10):
@@ -350,7 +350,7 @@ def test_each_client_takes_part_in_exactly_one_round_of_an_epoch(trust: Any, at:
     assert "cohort_rounds=5" in str(training.plan.spent())
 
 
-def test_who_takes_part_shows_in_no_record():
+def test_records_hide_participants():
     records = [list(run(secret).ledger.records) for secret in (1, 2)]
     assert records[0] == records[1]
     assert all(record.clients is None for record in records[0])
@@ -363,7 +363,7 @@ def run(secret: int) -> fp.Training:
     return training
 
 
-def test_cohorts_are_drawn_in_one_way():
+def test_cohort_rounds_invalid_settings_raise():
     with pytest.raises(ConfigError, match="cannot be combined with cohort_rate"):
         fp.Central(cohort_rate=0.1, cohort_rounds=10)
     with pytest.raises(ConfigError, match="set unit to 'client'"):
@@ -382,23 +382,23 @@ def test_cohorts_are_drawn_in_one_way():
 # --- what is refused
 
 
-def test_a_run_is_extended_at_the_end_of_an_epoch():
+def test_extension_within_epoch_raises():
     check_extended(PRIVACY, 30, before=20)
     with pytest.raises(ConfigError, match="within an epoch of random allocation"):
         check_extended(PRIVACY, 30, before=15)
 
 
-def test_a_plan_says_that_an_epoch_is_cut():
+def test_plan_warns_of_partial_epoch():
     (warning,) = training_of(rounds=13).plan.warnings([1000])
     assert "ends after 3 of 10 rounds" in warning
     assert "rounds=20 costs the same" in warning
     assert not training_of().plan.warnings([1000])
 
 
-def test_what_has_no_price_is_refused():
+def test_allocation_unsupported_settings_raise():
     with pytest.raises(ConfigError, match="Gaussian"):
         fp.Privacy(epsilon=1, delta=0, mechanism=fp.Laplace(), clip=fp.Clip(1, "l1"), sampling=fp.Allocation(10))
     with pytest.raises(ConfigError, match=r"privacy\.sampling\.batches"):
         fp.Allocation(1)
-    with pytest.raises(ConfigError, match="noise over time"):
+    with pytest.raises(ConfigError, match="with correlated noise"):
         training_of(replace(PRIVACY, noise=fp.BSR(4)))

@@ -39,7 +39,7 @@ FEATURES = 2
 
 
 @dataclass(frozen=True)
-class TooQuiet(fp.Gaussian):
+class ScaledGaussian(fp.Gaussian):
     """Says that it is Gaussian noise of unit scale, and draws a part of it."""
 
     part: float = 0.25
@@ -132,7 +132,7 @@ def audited(strategy: Strategy, privacy: fp.Privacy, problem: fp.Problem | None 
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_no_strategy_is_caught(name: str) -> None:
+def test_strategy_passes_audit(name: str) -> None:
     proved, claimed = audited(STRATEGIES[name](), LOCAL, CONSTRAINED if name == "private_al" else None)
     assert proved <= claimed
 
@@ -144,15 +144,15 @@ SUMS_OR_NOT = [
 
 
 @pytest.mark.parametrize(("name", "trust"), SUMS_OR_NOT, ids=str)
-def test_no_noise_on_messages_is_caught(name: str, trust: Trust) -> None:
+def test_noisy_messages_pass_audit(name: str, trust: Trust) -> None:
     proved, claimed = audited(STRATEGIES[name](), replace(MESSAGES, trust=trust))
     assert proved <= claimed
 
 
-def test_too_little_noise_is_caught() -> None:
-    """The attacker is not blind: with an eighth of the noise the same attack proves more than is claimed."""
+def test_audit_detects_too_little_noise() -> None:
+    """With an eighth of the noise, the same attack proves a larger epsilon than claimed."""
     for privacy in (LOCAL, MESSAGES):
         proved, claimed = audited(
-            fp.fedavg(0.5), replace(privacy, mechanism=TooQuiet(part=0.125), noise_multiplier=9.0)
+            fp.fedavg(0.5), replace(privacy, mechanism=ScaledGaussian(part=0.125), noise_multiplier=9.0)
         )
         assert proved > claimed

@@ -26,9 +26,7 @@ from fedpriv.privacy.accounting.events import Event, compute_cost, group_histori
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.01), (0.4, 0.2), (10.0, 0.1), (0.8, 1e-4)])
-def test_sampled_divergences_match_the_binomial_formula(
-    law: Literal["gaussian", "laplace"], noise: float, rate: float
-) -> None:
+def test_sampled_renyi_equals_binomial_formula(law: Literal["gaussian", "laplace"], noise: float, rate: float) -> None:
     """Mironov, Talwar, Zhang 2019, for integer orders."""
     found = rdp.compute_divergences(Event(law, noise, "poisson", rate))
     for order in (2, 5, 16):
@@ -47,7 +45,7 @@ def test_sampled_divergences_match_the_binomial_formula(
 
 
 @pytest.mark.parametrize(("noise", "rate"), [(0.5, 0.01), (1.0, 1 / 600), (0.3, 0.2)])
-def test_bounds_of_a_replaced_record_match_direct_integration(noise: float, rate: float) -> None:
+def test_replace_one_bounds_equal_integration(noise: float, rate: float) -> None:
     """Curve and divergences of the dominating pair, by brute force."""
     sigma = 2 * noise
     x = np.linspace(-2 - 14 * sigma, 40 + 14 * sigma, 400_001)
@@ -76,7 +74,7 @@ def test_bounds_of_a_replaced_record_match_direct_integration(noise: float, rate
 
 @pytest.mark.parametrize("noise", [0.4, 1.0, 5.0])
 @pytest.mark.parametrize("rate", [0.001, 0.3])
-def test_closed_form_curves_match_dp_accounting(noise: float, rate: float) -> None:
+def test_closed_form_curves_equal_dp_accounting(noise: float, rate: float) -> None:
     grid = {"value_discretization_interval": 2.0**-10, "sampling_prob": rate}
     pairs = [
         (Event("gaussian", noise, "poisson", rate), dpa.from_gaussian_mechanism(noise, **grid)),
@@ -95,7 +93,7 @@ def test_closed_form_curves_match_dp_accounting(noise: float, rate: float) -> No
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_a_few_answers_that_rarely_hold_a_record_have_a_tight_epsilon(rounds: int) -> None:
+def test_low_rate_few_rounds_epsilon_tight(rounds: int) -> None:
     """Large losses are rare there: the tilt of the best Renyi bound left out the window that has the answer."""
     event = Event("gaussian", 1.0, "poisson_replace", 1 / 64)
     x = np.linspace(-30, 30, 600_001)
@@ -112,7 +110,7 @@ def test_a_few_answers_that_rarely_hold_a_record_have_a_tight_epsilon(rounds: in
     assert bounds.compute_tight_epsilons({event: rounds}, DELTA)["pld"] <= true * 1.01
 
 
-def test_bounds_match_those_of_opacus() -> None:
+def test_bounds_equal_opacus() -> None:
     analysis = pytest.importorskip("opacus.accountants")
     for sigma, rate, steps in [(1.0, 0.01, 1000), (2.0, 0.1, 500)]:
         event = Event("gaussian", sigma, "poisson", rate)
@@ -127,7 +125,7 @@ def test_bounds_match_those_of_opacus() -> None:
 
 
 @pytest.mark.parametrize(("sigma", "rate", "rounds"), [(1.0, 0.05, 40), (2.0, 0.2, 60)])
-def test_a_run_of_dp_sgd_costs_what_opacus_says(sigma: float, rate: float, rounds: int) -> None:
+def test_dp_sgd_run_epsilon_equals_opacus(sigma: float, rate: float, rounds: int) -> None:
     """Poisson batches from one owner, add-remove: what the run's ledger is priced at, against both accountants."""
     accountants = pytest.importorskip("opacus.accountants")
     x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))

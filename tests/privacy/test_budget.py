@@ -22,7 +22,7 @@ def epsilon_of(mu: float) -> float:
     return optimize.brentq(lambda epsilon: delta_of(mu, epsilon) - DELTA, 0, 400)
 
 
-def test_three_gaussian_runs_of_epsilon_1_cost_1_84_and_not_3(tmp_path: Path):
+def test_three_runs_of_epsilon_1_cost_1_84(tmp_path: Path):
     found, noise = budget(tmp_path, 1.84), 1 / mu_of(1.0)
     for number in range(3):
         found.reserve(run(noise, f"r{number}"))
@@ -38,7 +38,7 @@ def test_three_gaussian_runs_of_epsilon_1_cost_1_84_and_not_3(tmp_path: Path):
 
 @given(st.lists(st.tuples(st.floats(0.5, 30), st.integers(1, 40)), min_size=1, max_size=8))
 @tried(max_examples=15)
-def test_gaussian_runs_cost_the_root_of_the_sum_of_squares(runs: list[tuple[float, int]]):
+def test_gaussian_runs_cost_root_sum_of_squares(runs: list[tuple[float, int]]):
     found = in_new_folder(1000.0)
     for number, (noise, rounds) in enumerate(runs):
         found.reserve(run(noise, f"r{number}", rounds))
@@ -50,7 +50,7 @@ def test_gaussian_runs_cost_the_root_of_the_sum_of_squares(runs: list[tuple[floa
 
 @given(st.lists(st.floats(0.05, 1.5), min_size=1, max_size=12), st.floats(0.2, 3))
 @tried(max_examples=40)
-def test_pure_epsilons_add_up_and_never_pass_the_limit(epsilons: list[float], limit: float):
+def test_pure_epsilons_add_up_to_limit(epsilons: list[float], limit: float):
     found, total = in_new_folder(limit, delta=0.0), 0.0
     for number, epsilon in enumerate(epsilons):
         wish = run(1 / epsilon, f"r{number}", mechanism="laplace", norm="l1")
@@ -67,7 +67,7 @@ def test_pure_epsilons_add_up_and_never_pass_the_limit(epsilons: list[float], li
     assert balance.left >= limit - total - limit / 1000
 
 
-def test_sampled_runs_cost_what_an_independent_distribution_says(tmp_path: Path):
+def test_sampled_runs_cost_equals_dp_accounting(tmp_path: Path):
     found = budget(tmp_path, 5.0, relation="add_remove")
     changes = {"sampling": "poisson", "relation": "add_remove"}
     found.reserve(run(1.1, "one", 200, rate=0.02, **changes))
@@ -81,7 +81,7 @@ def test_sampled_runs_cost_what_an_independent_distribution_says(tmp_path: Path)
     )
 
 
-def test_what_is_left_is_about_the_largest_epsilon_that_fits(tmp_path: Path):
+def test_balance_left_is_largest_fitting_epsilon(tmp_path: Path):
     found = budget(tmp_path, 3.0)
     found.reserve(run(1 / mu_of(2.0), "first"))
     left = found.balance().left
@@ -93,7 +93,7 @@ def test_what_is_left_is_about_the_largest_epsilon_that_fits(tmp_path: Path):
         found.check(run(1 / mu_of(1.0), "third"))
 
 
-def test_the_epsilon_that_a_refusal_names_has_three_digits_and_fits(tmp_path: Path):
+def test_exhausted_error_epsilon_fits(tmp_path: Path):
     found = budget(tmp_path, 3.0)
     found.reserve(run(1 / mu_of(2.5), "first"))
     left = found.balance().left
@@ -104,7 +104,7 @@ def test_the_epsilon_that_a_refusal_names_has_three_digits_and_fits(tmp_path: Pa
     found.check(run(1 / mu_of(named), "as named"))
 
 
-def test_stronger_promises_are_priced_for_the_weaker_one(tmp_path: Path):
+def test_stronger_guarantees_converted_to_budget(tmp_path: Path):
     found = budget(tmp_path, 9.0)
     found.reserve(run(4.0, "removes", relation="add_remove"))  # to replace is to remove and to add: half the noise
     assert found.balance().spent.epsilon == pytest.approx(epsilon_of(1 / 2), rel=1e-6)
@@ -112,7 +112,7 @@ def test_stronger_promises_are_priced_for_the_weaker_one(tmp_path: Path):
     assert found.balance().spent.epsilon == pytest.approx(epsilon_of(math.hypot(1 / 2, 1 / 5)), rel=1e-6)
 
 
-def test_runs_whose_clients_may_be_others_pay_for_the_worst(tmp_path: Path):
+def test_runs_of_unknown_clients_charged_worst_case(tmp_path: Path):
     found = budget(tmp_path, 9.0)
     found.reserve(run(3.0, "a", clients=(0,)))
     found.reserve(run(4.0, "b", clients=(2,)))
@@ -123,15 +123,15 @@ def test_runs_whose_clients_may_be_others_pay_for_the_worst(tmp_path: Path):
     assert same.balance().spent.epsilon == pytest.approx(epsilon_of(1 / 3), rel=1e-6)
 
 
-def test_runs_of_earlier_versions_may_have_read_files_that_changed(tmp_path: Path):
-    """They named data by a digest of their configuration alone."""
+def test_earlier_version_data_digest_not_trusted(tmp_path: Path):
+    """Earlier versions identified data by a digest of the configuration alone."""
     found = budget(tmp_path, 9.0)
     found.reserve(replace(run(3.0, "a", clients=(0,)), data="0" * 32))
     found.reserve(replace(run(4.0, "b", clients=(2,)), data="0" * 32))
     assert found.balance().spent.epsilon == pytest.approx(epsilon_of(math.hypot(1 / 3, 1 / 4)), rel=1e-6)
 
 
-def test_what_a_public_limit_left_over_is_given_back(tmp_path: Path):
+def test_unused_reservation_returned_at_limit(tmp_path: Path):
     found, whole = budget(tmp_path, 3.0), run(5.0, "r", 10)
     found.reserve(whole)
     found.close("r", "budget", replace(whole, records=whole.records[:4]))
@@ -141,7 +141,7 @@ def test_what_a_public_limit_left_over_is_given_back(tmp_path: Path):
     assert found.balance().spent.epsilon == pytest.approx(epsilon_of(2 / 5), rel=1e-6)
 
 
-def test_what_answers_may_have_stopped_stays_charged(tmp_path: Path):
+def test_reservation_kept_when_stopped_by_metric(tmp_path: Path):
     found, whole = budget(tmp_path, 3.0), run(5.0, "r", 10)
     found.reserve(whole)
     before = found.balance().spent.epsilon
@@ -152,5 +152,5 @@ def test_what_answers_may_have_stopped_stays_charged(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("accountant", "said"), [("gaussian", "for any choice of the runs"), (None, "did not depend")])
-def test_a_balance_says_what_its_epsilon_rests_on(tmp_path: Path, accountant: str | None, said: str):
+def test_balance_states_assumptions(tmp_path: Path, accountant: str | None, said: str):
     assert said in budget(tmp_path, accountant=accountant).balance().holds

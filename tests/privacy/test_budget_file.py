@@ -16,31 +16,33 @@ from fedpriv.privacy.budget import Budget
 from fedpriv.storage import files
 
 
-def _try(path: str, number: int, gate: object, told: object) -> None:
+def _reserve_at_barrier(path: str, number: int, gate: object, results: object) -> None:
     wish = run(1 / mu_of(1.0), f"r{number}")
     found = Budget(path)
     gate.wait()
     try:
         found.reserve(wish)
-        told.put("won")
+        results.put("won")
     except BudgetExhausted:
-        told.put("refused")
+        results.put("refused")
 
 
-def test_one_of_several_processes_gets_the_last_piece(tmp_path: Path):
+def test_concurrent_reservations_one_succeeds(tmp_path: Path):
     found, count = budget(tmp_path, 1.4), 4
     context = multiprocessing.get_context("fork")
-    gate, told = context.Barrier(count), context.Queue()
-    racing = [context.Process(target=_try, args=(str(found.path), i, gate, told)) for i in range(count)]
+    gate, results = context.Barrier(count), context.Queue()
+    racing = [
+        context.Process(target=_reserve_at_barrier, args=(str(found.path), i, gate, results)) for i in range(count)
+    ]
     for one in racing:
         one.start()
     for one in racing:
         one.join(60)
-    assert sorted(told.get(timeout=1) for _ in racing) == ["refused"] * (count - 1) + ["won"]
+    assert sorted(results.get(timeout=1) for _ in racing) == ["refused"] * (count - 1) + ["won"]
     assert len(found.balance().entries) == 1
 
 
-def test_only_the_owner_reads_a_budget(tmp_path: Path):
+def test_budget_file_mode_is_owner_only(tmp_path: Path):
     before = os.umask(0)
     try:
         found = budget(tmp_path)
@@ -50,14 +52,14 @@ def test_only_the_owner_reads_a_budget(tmp_path: Path):
     assert {oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir() if path.is_file()} == {"0o600"}
 
 
-def test_a_symbolic_link_to_a_budget_is_refused(tmp_path: Path):
+def test_budget_symbolic_link_raises(tmp_path: Path):
     found = budget(tmp_path)
     (tmp_path / "link.jsonl").symlink_to(found.path)
     with pytest.raises(fp.FedprivError, match="symbolic link"):
         Budget(tmp_path / "link.jsonl")
 
 
-def test_every_edit_of_a_budget_is_refused(tmp_path: Path):
+def test_edited_budget_raises(tmp_path: Path):
     found = budget(tmp_path)
     for number in range(3):
         found.reserve(run(9.0, f"r{number}"))
@@ -83,7 +85,7 @@ def test_every_edit_of_a_budget_is_refused(tmp_path: Path):
     assert len(found.balance().entries) == 3
 
 
-def test_an_earlier_copy_of_a_budget_is_refused(tmp_path: Path):
+def test_earlier_copy_of_budget_raises(tmp_path: Path):
     found = budget(tmp_path)
     old = found.path.read_bytes()
     found.reserve(run(9.0, "r"))
@@ -98,7 +100,7 @@ def test_an_earlier_copy_of_a_budget_is_refused(tmp_path: Path):
     assert len(found.balance().entries) == 1
 
 
-def test_unknown_fields_and_impossible_changes_are_refused(tmp_path: Path):
+def test_unknown_budget_fields_raise(tmp_path: Path):
     from fedpriv.privacy.chain import START, add_chained_line
 
     found = budget(tmp_path)
@@ -116,7 +118,7 @@ def test_unknown_fields_and_impossible_changes_are_refused(tmp_path: Path):
             Budget(found.path)
 
 
-class _Stopping(files.Disk):
+class _CrashingDisk(files.Disk):
     """A disk whose process dies at its k-th operation, in the middle of it."""
 
     def __init__(self, last: int) -> None:
@@ -154,12 +156,12 @@ class _Killed(BaseException):
     pass
 
 
-def test_a_crash_at_any_operation_forgets_nothing_and_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_crash_at_any_operation_keeps_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for last in range(60):
         folder = tmp_path / str(last)
         folder.mkdir()
         with monkeypatch.context() as patched:
-            patched.setattr(files, "disk", _Stopping(last))
+            patched.setattr(files, "disk", _CrashingDisk(last))
             done = list[str]()
             try:
                 found = budget(folder)

@@ -16,48 +16,48 @@ from fedpriv.privacy.budget import Budget
 @pytest.mark.parametrize(
     ("terms", "wish", "said"),
     [
-        ({"unit": "client"}, {}, "protects one sample, and the budget one client"),
+        ({"unit": "client"}, {}, "has the privacy unit sample, but the budget has client"),
         (
             {"unit": "sample", "relation": "add_remove"},
             {"unit": "client", "relation": "add_remove"},
-            "protects one client",
+            "has the privacy unit client, but the budget has sample",
         ),
         ({"relation": "add_remove"}, {}, "has relation replace_one, but the budget has add_remove"),
-        ({}, {"shared": "same slots"}, r"promises replace_one\(same slots\), which is less .*--shared"),
+        ({}, {"shared": "same slots"}, r"guarantees only replace_one\(same slots\), less than .*--shared"),
         ({"unit": "client"}, {"unit": "client", "shared": "sizes public"}, "sizes public"),
         ({"accountant": "gaussian"}, {"sampling": "poisson", "rate": 0.1}, "epsilon=inf"),
     ],
 )
-def test_a_run_that_protects_less_is_refused(tmp_path: Path, terms: dict[str, str], wish: dict[str, object], said: str):
+def test_weaker_guarantee_than_budget_raises(tmp_path: Path, terms: dict[str, str], wish: dict[str, object], said: str):
     with pytest.raises(PrivacyError, match=said):
         budget(tmp_path, **terms).reserve(run(5.0, "r", **wish))
     assert not Budget(tmp_path / "b.jsonl").balance().entries
 
 
-def test_a_run_of_exact_answers_is_refused(tmp_path: Path):
+def test_exact_run_on_budget_raises(tmp_path: Path):
     exact = run(0.0, "r", mechanism="none", non_private="exact query results, no noise")
-    with pytest.raises(BudgetExhausted, match=r"r has epsilon=inf \(exact answers, no noise\)"):
+    with pytest.raises(BudgetExhausted, match=r"r has epsilon=inf \(exact query results, no noise\)"):
         budget(tmp_path).reserve(exact)
 
 
-def test_a_run_that_also_releases_what_has_no_price_is_refused(tmp_path: Path):
+def test_uncovered_release_on_budget_raises(tmp_path: Path):
     with pytest.raises(PrivacyError, match="the optimality gap"):
         budget(tmp_path).reserve(replace(run(5.0, "r"), not_covered=("the optimality gap, exact",)))
 
 
-def test_a_run_without_a_name_is_refused(tmp_path: Path):
+def test_run_without_name_raises(tmp_path: Path):
     with pytest.raises(ConfigError, match="give the run its own name"):
         budget(tmp_path).reserve(replace(run(5.0, "r"), run_name=None))
 
 
-def test_other_whole_clients_are_refused(tmp_path: Path):
+def test_client_unit_other_clients_raises(tmp_path: Path):
     found = budget(tmp_path, unit="client")
     found.reserve(run(9.0, "three", unit="client"))
-    with pytest.raises(PrivacyError, match="other ones"):
+    with pytest.raises(PrivacyError, match="its runs have different clients"):
         found.reserve(run(9.0, "four", n_clients=4, unit="client"))
 
 
-def test_no_more_is_given_back_than_was_reserved(tmp_path: Path):
+def test_return_more_than_reserved_raises(tmp_path: Path):
     found = budget(tmp_path, 3.0)
     found.reserve(run(5.0, "r", 3))
     with pytest.raises(PrivacyError, match="had not reserved"):
@@ -66,7 +66,7 @@ def test_no_more_is_given_back_than_was_reserved(tmp_path: Path):
         found.close("other", "rounds")
 
 
-def test_a_run_is_not_reserved_twice(tmp_path: Path):
+def test_second_reservation_of_run_raises(tmp_path: Path):
     found = budget(tmp_path, 3.0)
     found.reserve(run(5.0, "r"))
     with pytest.raises(PrivacyError, match="has a reservation"):
@@ -75,7 +75,7 @@ def test_a_run_is_not_reserved_twice(tmp_path: Path):
         found.reserve(run(5.0, "r"))
 
 
-def test_terms_are_checked(tmp_path: Path):
+def test_invalid_budget_terms_raise(tmp_path: Path):
     for terms in ({"epsilon": 0.0}, {"epsilon": math.inf}, {"delta": 1.0}, {"unit": "row"}, {"accountant": "clt"}):
         with pytest.raises(ConfigError):
             budget(tmp_path, **terms)
@@ -84,12 +84,12 @@ def test_terms_are_checked(tmp_path: Path):
     assert not (tmp_path / "b.jsonl").exists()
 
 
-def test_a_second_budget_of_one_name_is_refused(tmp_path: Path):
+def test_existing_budget_file_raises(tmp_path: Path):
     budget(tmp_path)
     with pytest.raises(LedgerError, match="exists"):
         budget(tmp_path)
 
 
-def test_a_budget_that_does_not_exist_is_refused(tmp_path: Path):
+def test_missing_budget_file_raises(tmp_path: Path):
     with pytest.raises(LedgerError, match=r"fedpriv budget .* --epsilon"):
         Budget(tmp_path / "none.jsonl")

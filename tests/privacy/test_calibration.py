@@ -47,7 +47,7 @@ PLANS = {
 
 @pytest.mark.parametrize("epsilon", [0.3, 6.0])
 @pytest.mark.parametrize("name", PLANS)
-def test_calibration_meets_the_target_and_wastes_at_most_a_thousandth(name: str, epsilon: float) -> None:
+def test_calibration_meets_target_within_0_1_percent(name: str, epsilon: float) -> None:
     plan = PLANS[name]
     factor = calibrate(plan, 3, epsilon, DELTA)
     assert account(scaled(plan, factor), 3, DELTA).epsilon <= epsilon
@@ -56,13 +56,13 @@ def test_calibration_meets_the_target_and_wastes_at_most_a_thousandth(name: str,
 
 @settings(max_examples=15)
 @given(st.floats(0.01, 50), st.lists(st.floats(0.1, 10), min_size=1, max_size=5))
-def test_gaussian_closed_form(epsilon: float, shares: list[float]) -> None:
+def test_gaussian_calibration_meets_target(epsilon: float, shares: list[float]) -> None:
     plan = [record(k, noise_multiplier=1 / share) for k, share in enumerate(shares)]
     factor = calibrate(plan, 1, epsilon, DELTA)
     assert epsilon * (1 - 1e-4) < account(scaled(plan, factor), 1, DELTA).epsilon <= epsilon
 
 
-def test_pure_laplace_closed_form() -> None:
+def test_pure_laplace_calibration_closed_form() -> None:
     plan = [record(k, **LAPLACE, noise_multiplier=0.9**-k) for k in range(20)]
     total = sum(0.9**k for k in range(20))
     assert calibrate(plan, 2, 1.5, 0.0) == pytest.approx(total / 1.5, rel=3e-4)
@@ -71,14 +71,14 @@ def test_pure_laplace_closed_form() -> None:
     assert account(scaled(sampled, calibrate(sampled, 2, 1.5, 0.0)), 2, 0.0).epsilon == pytest.approx(1.5, rel=1e-3)
 
 
-def test_pure_epsilons_of_many_levels_are_not_rounded() -> None:
-    """More levels than a tight bound tells apart."""
+def test_pure_calibration_many_levels_exact() -> None:
+    """More noise levels than a tight bound keeps separate."""
     plan = [record(k, **LAPLACE, noise_multiplier=1.001**-k) for k in range(300)]
     plan[0] = replace(plan[0], sampling="poisson", rate=0.1)
     assert account(scaled(plan, calibrate(plan, 1, 1.5, 0.0)), 1, 0.0).epsilon == pytest.approx(1.5, rel=1e-3)
 
 
-def test_the_tight_bound_is_evaluated_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_few_tight_bound_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     real = calibration.bounds.compute_largest_epsilon
 
@@ -112,7 +112,7 @@ POISSON, FIXED = {"sampling": "poisson"}, {"sampling": "without_replacement"}
         ({}, 1e20, DELTA),
     ],
 )
-def test_targets_at_the_edge_are_met_in_few_steps(
+def test_extreme_targets_met_in_few_steps(
     sampling: dict[str, Any], epsilon: float, delta: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where delta alone pays for everything epsilon is 0, and no power of the noise."""
@@ -130,7 +130,7 @@ def test_targets_at_the_edge_are_met_in_few_steps(
 
 @pytest.mark.parametrize("noise", [1e-100, 1e-20, 1e-7, 1e-5, 1e5, 1e7, 1e20])
 @pytest.mark.parametrize("sampling", [{}, {**POISSON, "rate": 0.1}, {**FIXED, "rate": 0.1}])
-def test_any_noise_has_a_price(noise: float, sampling: dict[str, Any]) -> None:
+def test_extreme_noise_epsilon_consistent(noise: float, sampling: dict[str, Any]) -> None:
     """No less than at a hundredth more noise, and no more than without sampling."""
     priced, dearer = (
         account([record(k, noise_multiplier=factor * noise, **sampling) for k in range(20)], 2, DELTA).epsilon
@@ -157,26 +157,26 @@ def test_any_noise_has_a_price(noise: float, sampling: dict[str, Any]) -> None:
         ([record(**LAPLACE)], 1e-14, 0.0),
     ],
 )
-def test_impossible_targets_are_refused(plan: list[Record], epsilon: float, delta: float) -> None:
+def test_impossible_target_raises(plan: list[Record], epsilon: float, delta: float) -> None:
     with pytest.raises(ConfigError):
         calibrate(plan, 1, epsilon, delta)
 
 
-def test_an_exact_answer_is_named_as_what_no_noise_makes_up_for() -> None:
+def test_calibrate_exact_release_error_text() -> None:
     with pytest.raises(ConfigError, match="add noise to each release"):
         calibrate([record(), record(1, mechanism="none", non_private="exact")], 1, 1.0, DELTA)
 
 
-def test_plans_with_two_promises_are_refused() -> None:
+def test_calibrate_mixed_units_raises() -> None:
     with pytest.raises(PrivacyError):
         calibrate([record(), record(unit="client")], 1, 1.0, DELTA)
 
 
-def test_a_plan_without_releases_needs_no_noise() -> None:
+def test_calibrate_without_releases_returns_one() -> None:
     assert calibrate([], 1, 1.0, DELTA) == 1.0
     assert calibrate([record(sampling="poisson", rate=0.0)], 1, 1.0, DELTA) == 1.0
 
 
-def test_large_deltas_are_warned_about() -> None:
+def test_large_delta_warning() -> None:
     assert delta_warning(1e-5, 60000) is None
     assert "below 1/1000" in (delta_warning(1e-3, 1000) or "")

@@ -44,7 +44,7 @@ def sums(oracle: Oracle[DataQueryEngine], message: Tensor, rounds: int) -> Tenso
 
 @pytest.mark.parametrize("mechanism", [fp.Gaussian(), fp.Laplace()])
 @pytest.mark.parametrize("rate", [1e-6, 0.3, 1.0])
-def test_the_noise_of_a_sum_is_the_same_whoever_was_drawn(mechanism, rate: float):
+def test_sum_noise_independent_of_cohort(mechanism, rate: float):
     norm = "l2" if mechanism == fp.Gaussian() else "l1"
     privacy = replace(CENTRAL, mechanism=mechanism, clip=fp.Clip(BOUND, norm), trust=fp.Central(rate))
     noise = sums(oracle_of(digits_of(SIZES), privacy), torch.zeros(N, DIM, dtype=torch.float64), 30)
@@ -54,7 +54,8 @@ def test_the_noise_of_a_sum_is_the_same_whoever_was_drawn(mechanism, rate: float
     assert (abs(per_round - 1) < 0.2).all()  # no round has less: an empty cohort looks like any other
 
 
-def test_whoever_is_not_drawn_says_nothing_and_the_mean_is_unbiased():
+def test_secret_cohort_mean_unbiased():
+    """Clients outside the cohort contribute nothing."""
     message = torch.zeros(N, DIM, dtype=torch.float64)
     message[:, :N] = torch.eye(N, dtype=torch.float64) * 3  # clipped to 0.5; client i's own coordinate
     oracle = oracle_of(digits_of(SIZES), QUIET)
@@ -67,7 +68,7 @@ def test_whoever_is_not_drawn_says_nothing_and_the_mean_is_unbiased():
 
 
 @pytest.mark.parametrize("at", ["message", "gradient"])
-def test_one_client_moves_the_sum_within_what_the_record_says(at: str):
+def test_client_moves_sum_within_sensitivity(at: str):
     """With the same draws and noise, in the rounds that drew it; in the others not at all."""
     privacy = replace(QUIET, at=at)
     data = digits_of(SIZES)
@@ -93,7 +94,7 @@ def test_one_client_moves_the_sum_within_what_the_record_says(at: str):
     assert (moved[~touched] < 1e-4).all()
 
 
-def test_the_price_is_that_of_poisson_sampling_of_clients():
+def test_secret_cohort_epsilon_equals_poisson():
     training = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.1), replace(CENTRAL, delta=1e-5), rounds=20)
     record = training.plan.records[0]
     assert (record.sampling, record.rate, record.unit, record.clients) == ("poisson", RATE, "client", None)
@@ -108,7 +109,7 @@ def test_the_price_is_that_of_poisson_sampling_of_clients():
     assert training.plan.spent().epsilon < 0.8 * everyone.plan.spent().epsilon
 
 
-def test_nothing_that_is_seen_names_the_cohort(tmp_path: Path):
+def test_outputs_hide_secret_cohort(tmp_path: Path):
     seen = []
     for seed in (1, 2):
         folder = tmp_path / str(seed)
@@ -123,8 +124,8 @@ def test_nothing_that_is_seen_names_the_cohort(tmp_path: Path):
     assert seen[0][2][0] == pytest.approx(RATE * sum(SIZES))
 
 
-def test_each_process_start_draws_another_cohort():
-    """The same cohort under two noises would be two answers about one draw, which costs more than two draws."""
+def test_each_attempt_draws_new_cohort():
+    """One cohort under two noise draws is two queries of one draw; that costs more than two draws."""
     message = torch.zeros(N, DIM, dtype=torch.float64)
     message[:, :N] = torch.eye(N, dtype=torch.float64)
 
@@ -138,12 +139,12 @@ def test_each_process_start_draws_another_cohort():
     assert not np.array_equal(drawn(0).numpy() > 0, np.array(public))
 
 
-def test_one_answer_a_round():
+def test_secret_cohort_second_release_raises():
     oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, at="gradient"))
     params = torch.zeros(N, DIM, dtype=torch.float64)
     oracle.begin_round(0, torch.arange(N), params)
     oracle.gradient(params)
-    with pytest.raises(fp.PrivacyError, match="second answer"):
+    with pytest.raises(fp.PrivacyError, match="second query"):
         oracle.gradient(params)
     messages = oracle_of(digits_of(SIZES), CENTRAL)
     drawn = messages.begin_round(0, torch.arange(N), params)
@@ -154,8 +155,8 @@ def test_one_answer_a_round():
     assert len(messages.engine.ledger.records) == 1
 
 
-def test_each_answer_of_a_round_has_its_number():
-    """Batches and noise are drawn by it: a number that comes twice is a draw that comes twice."""
+def test_releases_of_round_have_distinct_indices():
+    """The index selects batches and noise: a repeated index is a repeated draw."""
     oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, trust=fp.Local()))
     params = torch.zeros(N, DIM, dtype=torch.float64)
     oracle.begin_round(0, torch.arange(N), params)
@@ -175,18 +176,18 @@ def test_each_answer_of_a_round_has_its_number():
         ({"published": fp.Published(1.0)}, "use network.cohort"),
     ],
 )
-def test_secret_cohorts_are_for_clients_of_private_runs(change, message: str):
+def test_cohort_rate_unsupported_settings_raise(change, message: str):
     with pytest.raises(fp.ConfigError, match=message):
         replace(CENTRAL, **change)
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, math.nan])
-def test_a_rate_is_a_probability(rate: float):
+def test_cohort_rate_not_probability_raises(rate: float):
     with pytest.raises(fp.ConfigError, match="cohort_rate"):
         fp.Central(rate)
 
 
-def test_public_cohorts_do_not_go_with_a_curator():
+def test_secret_cohort_with_public_cohort_raises():
     with pytest.raises(fp.ConfigError, match="draws its cohorts in secret"):
         fp.Training(
             clients_of(digits_of(SIZES)), fp.fedavg(0.1), CENTRAL, rounds=2, network=fp.Star(N, fp.PoissonCohort(0.5))
@@ -195,7 +196,7 @@ def test_public_cohorts_do_not_go_with_a_curator():
         fp.Training(clients_of(digits_of(SIZES)), fp.scaffold(0.1), CENTRAL, rounds=2)
 
 
-def test_a_curator_of_examples_adds_the_noise_of_central_dp_sgd():
+def test_central_sample_noise_equals_dp_sgd():
     """Sample level, everyone: noise once, for 2C over the number of examples, as for one data set in one place."""
     data = digits_of(SIZES)
     privacy = fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(1e-9), trust=fp.Central())
@@ -206,7 +207,7 @@ def test_a_curator_of_examples_adds_the_noise_of_central_dp_sgd():
     assert float(noise.std()) == pytest.approx(2e-9 / sum(SIZES), rel=0.05)
 
 
-def test_it_can_be_configured():
+def test_central_trust_from_configuration():
     base = [
         "privacy.unit=client",
         "privacy.at=message",

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.jsonl"
 
 
-def test_the_chain_can_be_checked_by_its_description_alone(path: Path) -> None:
+def test_chain_equals_documented_hash(path: Path) -> None:
     before = "0" * 64
     for line in path.read_text().splitlines():
         text, rest = line.split(',"chain":')
@@ -40,13 +40,13 @@ def test_the_chain_can_be_checked_by_its_description_alone(path: Path) -> None:
     assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 9
 
 
-def test_the_edits_are_of_all_fields() -> None:
+def test_edits_cover_all_record_fields() -> None:
     assert {*FIELDS} == {*vars(record_of(0))}
 
 
 @pytest.mark.parametrize("number", [1, 3, 6], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_changed_field_breaks_it(path: Path, field: str, number: int) -> None:
+def test_changed_field_breaks_chain(path: Path, field: str, number: int) -> None:
     lines = path.read_bytes().split(b"\n")
     raw = json.loads(lines[number])
     assert raw.get(field) != FIELDS[field]
@@ -64,15 +64,15 @@ EDITS = {
     "swapped": (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], 4),
     "inserted without links": (lambda lines: [*lines[:3], record_of(9).to_json().encode(), *lines[3:]], 4),
     "garbage": (lambda lines: [*lines[:3], b"garbage", *lines[4:]], 4),
-    "an empty line": (lambda lines: [*lines[:3], b"", *lines[3:]], 4),
-    "a space": (lambda lines: [*lines[:3], lines[3].replace(b'":', b'": ', 1), *lines[4:]], 4),
+    "empty line": (lambda lines: [*lines[:3], b"", *lines[3:]], 4),
+    "space": (lambda lines: [*lines[:3], lines[3].replace(b'":', b'": ', 1), *lines[4:]], 4),
     "header": (lambda lines: [lines[0].replace(b'"n_clients": 2', b'"n_clients": 3'), *lines[1:]], 1),
     "no links": (lambda lines: [json.dumps({"fedpriv_ledger": 9}).encode(), *lines[1:]], 1),
 }
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_breaks_it(path: Path, name: str) -> None:
+def test_edited_file_breaks_chain(path: Path, name: str) -> None:
     edit, number = EDITS[name]
     lines = path.read_bytes().split(b"\n")[:-1]
     path.write_bytes(b"\n".join(edit(lines)) + b"\n")
@@ -82,18 +82,18 @@ def test_an_edit_breaks_it(path: Path, name: str) -> None:
         Ledger.resume(path, Accountant(2, 1e-5), 0)
 
 
-def test_what_the_chain_alone_cannot_tell(path: Path) -> None:
-    """Lines that are missing from the end, and a file that was made anew: other files tell of these."""
+def test_chain_allows_truncation_and_rewrite(path: Path) -> None:
+    """Missing last lines and a rewritten file: other files detect these."""
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
     assert len(read_ledger(path)) == 2
     header, first, second = lines_of(path)
     rewrite(path, [header, first | {"noise_multiplier": 5000.0}, second])
-    forged = LedgerFile.read(path)
-    assert forged.records[0].noise_multiplier == 5000
-    assert forged.altered is None
+    forge_ledger = LedgerFile.read(path)
+    assert forge_ledger.records[0].noise_multiplier == 5000
+    assert forge_ledger.altered is None
 
 
-def test_a_resumed_ledger_continues_its_chain_without_a_torn_last_line(path: Path) -> None:
+def test_resume_drops_torn_line_continues_chain(path: Path) -> None:
     whole, complete = path.read_bytes(), LedgerFile.read(path)
     path.write_bytes(b"\n".join(whole.split(b"\n")[:4]) + b"\n" + whole.split(b"\n")[4][:-9])
     ledger = Ledger.resume(path, Accountant(2, 1e-5), 1)
@@ -105,7 +105,7 @@ def test_a_resumed_ledger_continues_its_chain_without_a_torn_last_line(path: Pat
     assert path.read_bytes() == whole
 
 
-def test_facts_are_linked_whatever_their_layout() -> None:
+def test_linked_facts_independent_of_layout() -> None:
     facts = {"b": 1.5, "a": [1e-5, "inf"], "seconds": 3.0}
     made = chain.with_chain(facts, "f" * 64)
     # as anybody can hash it: names in order, without spaces, without the clock

@@ -42,7 +42,7 @@ def run(noise: float, rounds: int = 1, name: str = "run", n_clients: int = 3, da
 
 
 @pytest.mark.parametrize(("epsilon", "count", "known"), [(1.0, 3, 1.84), (3.0, 20, 18.3)])
-def test_gaussian_runs_compose_as_one(epsilon, count, known):
+def test_gaussian_runs_compose_exactly(epsilon, count, known):
     noise = 1 / mu_of(epsilon)
     found = compose([run(noise, name=str(i)) for i in range(count)], DELTA)
     assert found.epsilon == pytest.approx(epsilon_of(math.sqrt(count) / noise), rel=1e-6)
@@ -50,7 +50,7 @@ def test_gaussian_runs_compose_as_one(epsilon, count, known):
     assert found.accountant == "gaussian" and found.per_client == (found.epsilon,) * 3
 
 
-def test_sampled_runs_against_a_distribution_of_their_own():
+def test_sampled_runs_equal_dp_accounting():
     one = run(1.1, 200, "one", sampling="poisson", rate=0.02, relation="add_remove")
     other = run(0.9, 100, "other", sampling="poisson", rate=0.01, relation="add_remove")
     parts = [
@@ -64,21 +64,21 @@ def test_sampled_runs_against_a_distribution_of_their_own():
     assert compose([one, other], 1e-7).epsilon > found.epsilon
 
 
-def test_without_composition_epsilons_and_deltas_add_up():
-    """The only bound left where a run's noise followed from the answers of earlier ones."""
+def test_basic_composition_adds_epsilons_and_deltas():
+    """The only bound for runs with noise that depends on results of earlier runs."""
     one, other = compose([run(1.1, 5, "one")], DELTA), compose([run(0.9, 3, "other")], 2 * DELTA)
     assert basic_composition([one, other]) == (pytest.approx(one.epsilon + other.epsilon), pytest.approx(3 * DELTA))
     assert basic_composition([one, other])[0] > compose([run(1.1, 5, "one"), run(0.9, 3, "other")], 3 * DELTA).epsilon
 
 
-def test_laplace_runs_have_a_pure_epsilon():
+def test_laplace_runs_pure_epsilon():
     runs = [run(10.0, 5, name, mechanism="laplace", norm="l1") for name in ("one", "other")]
     assert compose(runs, 0.0).epsilon == pytest.approx(1.0)
     assert compose(runs, DELTA, "pure").epsilon == pytest.approx(1.0)
     assert compose(runs, DELTA).epsilon < 1.0
 
 
-def test_runs_of_other_units_and_relations_protect_what_they_have_in_common():
+def test_mixed_units_compose_to_common_guarantee():
     sample, client = run(10.0, name="sample"), run(5.0, name="client", unit="client")
     found = compose([sample, client], DELTA)
     assert (found.unit, found.relation) == ("sample", "replace_one")
@@ -91,7 +91,7 @@ def test_runs_of_other_units_and_relations_protect_what_they_have_in_common():
     assert (alone.relation, alone.epsilon) == ("add_remove(sizes public)", pytest.approx(epsilon_of(1 / 10), rel=1e-6))
 
 
-def test_a_unit_may_be_at_the_worst_client_of_each_run():
+def test_different_data_composes_worst_clients():
     one, other = (run(10.0, name=name, clients=clients) for name, clients in (("one", (0,)), ("other", (1, 2))))
     same = compose([one, other], DELTA)
     assert same.epsilon == pytest.approx(epsilon_of(1 / 10), rel=1e-6)
@@ -102,18 +102,18 @@ def test_a_unit_may_be_at_the_worst_client_of_each_run():
     assert compose(unknown, DELTA).epsilon == pytest.approx(epsilon_of(math.sqrt(2) / 10), rel=1e-6)
 
 
-def test_each_client_pays_its_own():
+def test_per_client_epsilon_of_several_runs():
     found = compose([run(10.0, name="one"), run(10.0, 2, name="other", clients=(1,))], DELTA)
     assert found.per_client[0] == found.per_client[2] == pytest.approx(epsilon_of(1 / 10), rel=1e-6)
     assert found.epsilon == found.per_client[1] == pytest.approx(epsilon_of(math.sqrt(3) / 10), rel=1e-6)
 
 
-def test_what_has_no_common_price_is_refused():
+def test_compose_incompatible_runs_raises():
     whole = [run(10.0, name="one", unit="client"), run(10.0, name="other", unit="client", n_clients=4, data="b")]
     with pytest.raises(PrivacyError, match="whole clients, but different ones"):
         compose(whole, DELTA)
     mixed = RunCost("mixed", [*run(1.0).records, *run(1.0, unit="client").records], 3)
-    with pytest.raises(PrivacyError, match="mixed protects different units"):
+    with pytest.raises(PrivacyError, match="mixed has several privacy units"):
         compose([mixed], DELTA)
     with pytest.raises(ConfigError, match="accountant"):
         compose([run(1.0)], DELTA, "clt")
@@ -121,21 +121,21 @@ def test_what_has_no_common_price_is_refused():
         compose([], DELTA)
 
 
-def test_a_run_without_privacy_makes_all_infinite():
+def test_compose_exact_run_epsilon_infinite():
     exact = run(0.0, name="exact", mechanism="none", non_private="exact query results, no noise")
     found = compose([run(10.0), exact], DELTA)
     assert math.isinf(found.epsilon) and found.non_private == ("exact query results, no noise",)
 
 
 @pytest.mark.parametrize(("k", "known"), [(2, 3.98), (5, 11.64), (10, 27.9)])
-def test_a_group_costs_more_than_its_members(k, known):
+def test_group_epsilon_known_values(k, known):
     assert bounds.compute_largest_epsilon(
         [{scale_to_group(Event("gaussian", 1.0, "poisson", 0.01), k): 1000}], DELTA
     ) == pytest.approx(known, abs=0.006)
 
 
 @pytest.mark.parametrize("k", [2, 6])
-def test_a_group_under_add_remove_is_a_mixture_of_gaussians(k):
+def test_add_remove_group_equals_gaussian_mixture(k):
     """1000 rounds at rate .01 and noise 1, against dp-accounting's own mixtures; k times 1.828 would be wrong."""
     weights = stats.binom.pmf(range(k + 1), k, 0.01)
     one = dpa.from_mixture_gaussian_mechanism(
@@ -147,7 +147,7 @@ def test_a_group_under_add_remove_is_a_mixture_of_gaussians(k):
 
 
 @pytest.mark.parametrize("noise", [0.5, 2.0])
-def test_a_large_group_under_small_noise_against_many_digits(noise: float):
+def test_large_group_small_noise_equals_mpmath(noise: float):
     """40 members: the densities of the mixture lie too many powers of e apart for one float, and nothing overflows."""
     k, rate, t = 40, 0.1, np.array([0.0, 1.0, 30.0, 200.0])
     event = scale_to_group(Event("gaussian", noise, "poisson", rate), k)
@@ -172,7 +172,7 @@ def test_a_large_group_under_small_noise_against_many_digits(noise: float):
 
 
 @pytest.mark.parametrize(("k", "rate", "noise"), [(2, 0.01, 1.0), (7, 0.9, 3.0), (10, 0.1, 0.7), (40, 0.05, 2.0)])
-def test_curves_of_groups_take_few_evaluations(k: int, rate: float, noise: float, monkeypatch: pytest.MonkeyPatch):
+def test_group_curves_few_evaluations(k: int, rate: float, noise: float, monkeypatch: pytest.MonkeyPatch):
     """Newton's method takes about ten for a whole curve; halving would take several times as many."""
     calls: list[int] = []
     ratio = mixtures._ratio
@@ -214,7 +214,7 @@ def composed(k: int, rate: float, noise: float, count: int) -> float:
 
 
 @pytest.mark.parametrize(("k", "rate", "noise", "count"), [(2, 0.05, 1.0, 50), (4, 0.02, 1.5, 100), (7, 0.1, 3.0, 20)])
-def test_a_group_that_is_replaced(k, rate, noise, count):
+def test_replaced_group_epsilon_equals_integration(k, rate, noise, count):
     found = bounds.compute_tight_epsilons(
         {scale_to_group(Event("gaussian", noise, "poisson_replace", rate), k): count}, DELTA
     )
@@ -222,7 +222,7 @@ def test_a_group_that_is_replaced(k, rate, noise, count):
     assert found["rdp"] > found["pld"]
 
 
-def test_no_other_shifts_cost_a_replaced_group_more():
+def test_replaced_group_collinear_shifts_are_worst():
     """Each of three members moves a sum in the plane by a vector of norm 1, in either data set, when it is drawn."""
     draws, rate, noise = np.random.default_rng(0), 0.3, 0.6
     event, sigma = scale_to_group(Event("gaussian", noise, "poisson_replace", rate), 3), 2 * noise
@@ -246,7 +246,7 @@ def test_no_other_shifts_cost_a_replaced_group_more():
             assert found == pytest.approx(bound, rel=1e-3)
 
 
-def test_groups_of_unsampled_answers_in_closed_form():
+def test_unsampled_group_closed_form():
     assert scale_to_group(Event("gaussian", 10.0), 4) == Event("gaussian", 2.5)
     assert bounds.compute_tight_epsilons({scale_to_group(Event("gaussian", 10.0), 4): 9}, DELTA)[
         "gaussian"
@@ -257,7 +257,7 @@ def test_groups_of_unsampled_answers_in_closed_form():
 
 
 @pytest.mark.parametrize("event", [Event("laplace", 2.0, "poisson", 0.1), Event("laplace", 2.0, "amplified", 0.1)])
-def test_a_group_of_a_sampled_laplace_answer_costs_at_least_what_is_drawn(event):
+def test_sampled_laplace_group_upper_bound(event):
     """All k at once: with probability 1 - .9^3 something moves, by 3 at most."""
     grouped = scale_to_group(event, 3)
     assert grouped.noise == pytest.approx(2 / 3) and grouped.rate >= 1 - 0.9**3
@@ -277,12 +277,12 @@ def bounds_of(event: Event, epsilon: float) -> float:
     return math.log(event.rate) + float(log_profile(event._replace(rate=1.0), np.array([inside]))[0])
 
 
-def test_groups_of_one_are_what_they_were():
+def test_group_of_one_unchanged():
     for selection in ("full", "poisson", "poisson_replace", "amplified", "allocation", "allocation_replace"):
         event = Event("gaussian", 1.0, selection, 1.0 if selection == "full" else 0.1)
         assert scale_to_group(event, 1) == event
 
 
-def test_equal_probabilities_have_a_difference_of_zero():
+def test_log_difference_of_equal_is_minus_infinity():
     """Without a warning of NumPy's, which is an error in tests."""
     assert mixtures._difference(np.array([0.5, 0.0]), np.array([0.5, -math.inf])).tolist() == [-math.inf, 0.0]

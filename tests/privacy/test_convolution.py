@@ -24,7 +24,7 @@ HISTORIES = [
 
 @pytest.mark.parametrize("history", HISTORIES, ids=range(len(HISTORIES)))
 @pytest.mark.parametrize("delta", [1e-3, 1e-7])
-def test_one_product_is_the_same_as_one_sum_after_another(history: dict[Event, int], delta: float):
+def test_convolution_equals_sequential_composition(history: dict[Event, int], delta: float):
     parts = [(pld._distribution(event, 2.0**-9), count) for event, count in history.items()]
     whole = reduce(lambda one, other: one.compose(other), (one.self_compose(count) for one, count in parts))
     assert convolution.epsilon(parts, 2.0**-9, delta) == pytest.approx(whole.get_epsilon_for_delta(delta), rel=1e-6)
@@ -32,14 +32,14 @@ def test_one_product_is_the_same_as_one_sum_after_another(history: dict[Event, i
 
 @pytest.mark.parametrize("count, noise", [(20_000, 300.0), (600_000, 1000.0), (100, 5.0)])
 @pytest.mark.parametrize("delta", [1e-2, 1e-9, 1e-11, 1e-13])
-def test_rounding_cannot_take_the_bound_below_the_truth(count: int, noise: float, delta: float):
+def test_convolution_epsilon_at_least_exact(count: int, noise: float, delta: float):
     """Many normal losses are one normal loss, whose epsilon has a closed form."""
     one = dpa.from_gaussian_mechanism(noise, value_discretization_interval=1e-4)
     exact = gaussian.compute_epsilon(math.sqrt(count) / noise, delta)
     assert exact <= convolution.epsilon([(one, count)], 1e-4, delta) <= 1.002 * exact
 
 
-def test_the_allowance_for_rounding_holds_where_the_sum_is_known():
+def test_rounding_allowance_covers_binomial():
     """A step up or down, two thousand times: binomial probabilities."""
     count = 2000
     found = convolution._transformed([convolution.RepeatedLoss(0, np.array([0.5, 0.0, 0.5]), 0.0, count)], 0, 2 * count)
@@ -48,7 +48,7 @@ def test_the_allowance_for_rounding_holds_where_the_sum_is_known():
     assert found.max() - exact.max() < 1e-9 and found[1::2].max() < 1e-9  # yet it is small
 
 
-def test_the_allowance_for_rounding_covers_numbers_of_a_transform_that_cancel():
+def test_rounding_allowance_covers_cancellation():
     """Of equal probabilities all numbers of the transform but the first are sums that cancel: each may err by eps."""
     size = 64
     sums = convolution._transformed([convolution.RepeatedLoss(0, np.full(size, 1 / size), 0.0, 1)], 0, size - 1)
@@ -56,7 +56,7 @@ def test_the_allowance_for_rounding_covers_numbers_of_a_transform_that_cancel():
     assert (sums - 1 / size >= eps).all()
 
 
-def test_the_window_holds_all_but_the_tail():
+def test_convolution_window_holds_rare_losses():
     """Where most of a loss is in one step, and what matters is rare."""
     rare = np.zeros(4000)
     rare[0], rare[-1] = 1 - 1e-6, 1e-6
@@ -64,7 +64,7 @@ def test_the_window_holds_all_but_the_tail():
     assert first == 0 and last >= 3999 * 3  # three of a thousand: 1e9 / 6 * 1e-18, far more than 1e-15
 
 
-def test_many_levels_over_powers_of_ten_become_a_hundred_that_cost_little_more():
+def test_bucketed_wide_range_few_levels():
     history = {Event("gaussian", 1.001**k): 1 for k in range(9000)}
     few = round_noise_levels(history)
     assert sum(few.values()) == 9000 and len(few) < 200

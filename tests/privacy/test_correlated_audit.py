@@ -23,7 +23,9 @@ from fedpriv.privacy.matrices import Matrix
 from fedpriv.privacy.settings import Noise
 
 
-def answers(inputs: Tensor, noise: Noise, blocks: int, rounds: int, multiplier: float, seed: int = 1) -> np.ndarray:
+def released_rows(
+    inputs: Tensor, noise: Noise, blocks: int, rounds: int, multiplier: float, seed: int = 1
+) -> np.ndarray:
     """All released rows `[rounds, n]` of clients `[n, m]` with one parameter each."""
     data = [TensorDataset(own.unsqueeze(1), torch.zeros(len(own))) for own in inputs]
     model = nn.Linear(1, 1, bias=False)
@@ -55,9 +57,7 @@ def lower_bound(scores: np.ndarray, present: np.ndarray, delta: float) -> float:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_an_audit_exceeds_the_claim_only_if_one_block_comes_again(
-    broken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_audit_exceeds_epsilon_only_if_block_repeats(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every client is a trial: half of them hold a canary in slot 0, whose gradient is as long as the clip allows."""
     blocks, rounds, multiplier, n = 4, 8, 3.0, 4000
     present = np.arange(n) % 2 == 0
@@ -69,7 +69,7 @@ def test_an_audit_exceeds_the_claim_only_if_one_block_comes_again(
             BatchSampler, "_draw_batches", lambda self, *asked: _at_round(self, 0, lambda: honest(self, *asked))
         )
     factor = fp.BSR(3).factor(rounds, blocks)
-    found = answers(inputs, fp.BSR(3), blocks, rounds, multiplier)
+    found = released_rows(inputs, fp.BSR(3), blocks, rounds, multiplier)
     takes_part = np.ones(rounds) if broken else np.arange(rounds) % blocks == 0
     matrix = dense(factor, rounds)
     scores = (matrix @ takes_part) @ (matrix @ found)  # the best test between Gaussians
@@ -88,13 +88,13 @@ def _at_round(draws: BatchSampler, round_index: int, call: Callable[[], Any]) ->
 
 @pytest.mark.parametrize("noise", NOISES, ids=str)
 @pytest.mark.parametrize("slot", range(4))
-def test_one_example_moves_the_answers_by_the_claimed_sensitivity_at_most(noise: Matrix, slot: int) -> None:
+def test_example_moves_releases_within_sensitivity(noise: Matrix, slot: int) -> None:
     """Two neighbours with the same noise: the difference of what they release has none."""
     blocks, rounds = 4, 10
     without = torch.zeros(1, blocks)
     inputs = without.clone()
     inputs[0, slot] = 1.0
-    both = [answers(data, noise, blocks, rounds, 1.0, seed=7) for data in (inputs, without)]
+    both = [released_rows(data, noise, blocks, rounds, 1.0, seed=7) for data in (inputs, without)]
     factor = noise.factor(rounds, blocks)
     moved, claim = (
         np.linalg.norm(dense(factor, rounds) @ (both[0] - both[1])),
@@ -105,9 +105,9 @@ def test_one_example_moves_the_answers_by_the_claimed_sensitivity_at_most(noise:
         assert moved == pytest.approx(claim, rel=1e-4)
 
 
-def test_a_block_that_takes_part_twice_in_a_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_block_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchSampler, "slot", lambda self, sampling: min(self._round, 2) % sampling.blocks)
     training = training_of()
-    with pytest.raises(PrivacyError, match="has block 2 take part, and it is the turn of block 3"):
+    with pytest.raises(PrivacyError, match="uses block 2, but it is the turn of block 3"):
         list(training)
     assert len(training.ledger.records) == 3

@@ -81,7 +81,8 @@ def _any(draw: st.DrawFn) -> Triple:
 
 @settings(max_examples=300)
 @given(_decreasing() | _within())
-def test_exact_for_decreasing_columns_and_for_bands_within_the_separation(case: Triple) -> None:
+def test_sensitivity_equals_brute_force(case: Triple) -> None:
+    """For decreasing columns and for bands within the separation."""
     factor, rounds, separation = case
     assert compute_sensitivity(*case) ** 2 == pytest.approx(
         brute(matrix_of(factor.column(rounds)), separation), rel=1e-10
@@ -92,7 +93,7 @@ def test_exact_for_decreasing_columns_and_for_bands_within_the_separation(case: 
 @given(_any())
 @example((Factor((0.0, 0.0, 1.0)), 4, 2))  # the worst unit is in rounds 0 and 3, not in 0 and 2
 @example((Factor((0.2, -0.9)), 5, 1))
-def test_never_below_for_any_band(case: Triple) -> None:
+def test_sensitivity_upper_bound_for_any_band(case: Triple) -> None:
     factor, rounds, separation = case
     found = compute_sensitivity(factor, rounds, separation) ** 2
     assert found >= brute(matrix_of(factor.column(rounds)), separation) * (1 - 1e-12)
@@ -100,7 +101,7 @@ def test_never_below_for_any_band(case: Triple) -> None:
 
 @settings(max_examples=100)
 @given(_decreasing() | _within() | _any())
-def test_a_prefix_costs_what_the_leading_block_costs(case: Triple) -> None:
+def test_prefix_sensitivity_equals_leading_block(case: Triple) -> None:
     factor, rounds, separation = case
     over_time, whole = CorrelatedNoise(factor, separation), compute_shares(factor, 10, separation)
     told = sum(over_time.share(t) for t in range(rounds))
@@ -112,7 +113,7 @@ def test_a_prefix_costs_what_the_leading_block_costs(case: Triple) -> None:
 @given(_any(), st.integers(0, 2**32 - 1))
 @example((Factor((0.0, 0.0, 1.0)), 4, 2), 1)
 @example((Factor((0.0, 0.0, 1.0)), 4, 2), 2)
-def test_no_change_of_one_unit_moves_the_answers_further(case: Triple, seed: int) -> None:
+def test_unit_change_within_sensitivity(case: Triple, seed: int) -> None:
     factor, rounds, separation = case
     draw, matrix = np.random.default_rng(seed), matrix_of(factor.column(rounds))
     for allowed in patterns(rounds, separation):
@@ -125,7 +126,7 @@ def test_no_change_of_one_unit_moves_the_answers_further(case: Triple, seed: int
         assert np.linalg.norm(matrix @ change) <= compute_sensitivity(*case) * (1 + 1e-12)
 
 
-def test_one_hundred_participations_cost_what_is_known() -> None:
+def test_hundred_participations_known_epsilon() -> None:
     """Ten bands of columns with norm 1, 1000 rounds, each unit in every tenth, deviation 1."""
     for matrix in (BSR(10), Banded(10), BSR(1)):
         factor = matrix.factor(1000, 10)
@@ -136,7 +137,7 @@ def test_one_hundred_participations_cost_what_is_known() -> None:
         assert gaussian.compute_epsilon(mu, 1e-5) == pytest.approx(91.817, abs=1e-3)
 
 
-def test_independent_noise_is_paid_for_in_every_round_in_which_a_unit_takes_part() -> None:
+def test_independent_noise_charged_per_participation() -> None:
     """Of C = I opake 0.16.1 reports 4.377, as if each unit took part once; it does ten times, which costs 17.857."""
     (turns, once), plain = (100, 10), Record(0, "gradient", 0, "gaussian", 1.0, "sample", "add_remove")
     for rounds, epsilon in ((once, 4.377), (turns, 17.857)):
@@ -154,7 +155,7 @@ def drawn(matrix: BSR | Banded | BLT, rounds: int, separation: int, rate: float,
     return [Record(round=t, time=time.for_round(t), **facts) for t in range(rounds)]
 
 
-def test_secret_draws_from_slots_cost_what_is_known() -> None:
+def test_slot_sampling_known_epsilon() -> None:
     """As above, with a draw of rate 0.1 in each slot: one hundred amplified answers (Choquette-Choo et al. 2023)."""
     event = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))
     exact = pld_privacy_accountant.PLDAccountant().compose(event, 100).get_epsilon(1e-5)
@@ -168,21 +169,21 @@ def test_secret_draws_from_slots_cost_what_is_known() -> None:
         assert account(drawn(BSR(10), 1000, 10, 0.1)[:rounds], 1, 1e-5).epsilon == pytest.approx(known, rel=2e-3)
 
 
-def test_secret_draws_cost_less_than_all_of_a_slot_and_never_less_than_nothing() -> None:
+def test_slot_sampling_epsilon_increases_with_rate() -> None:
     whole = account(drawn(BSR(4), 40, 4, 1.0, sampling="full"), 1, 1e-5).epsilon
     found = [account(drawn(BSR(4), 40, 4, rate, relation="replace_one"), 1, 1e-5).epsilon for rate in (0.1, 0.5, 0.99)]
     assert 0 < found[0] < found[1] < found[2] < whole
 
 
 @pytest.mark.parametrize("matrix", [BSR(5), BLT(2)], ids=str)
-def test_secret_draws_have_no_price_where_answers_about_a_unit_overlap(matrix: BSR | BLT) -> None:
+def test_slot_sampling_wide_band_raises(matrix: BSR | BLT) -> None:
     with pytest.raises(ConfigError, match="need a band of at most"):
         account(drawn(matrix, 40, 4, 0.1), 1, 1e-5)
 
 
 @pytest.mark.parametrize("matrix", [BSR(8), Banded(8), BLT(3), BSR(64)], ids=str)
 @pytest.mark.parametrize("separation", [1, 8, 20])
-def test_epsilon_is_that_of_the_numerical_gaussian(matrix: BSR | Banded | BLT, separation: int) -> None:
+def test_epsilon_equals_numerical_gaussian(matrix: BSR | Banded | BLT, separation: int) -> None:
     """Against a two-point test between Gaussians, with scipy's distribution and root finder."""
     mu, delta = compute_sensitivity(matrix.factor(40, separation), 40, separation) / 3.7, 1e-5
 
@@ -193,14 +194,14 @@ def test_epsilon_is_that_of_the_numerical_gaussian(matrix: BSR | Banded | BLT, s
 
 
 @pytest.mark.parametrize("matrix", [BSR(6), BSR(6, momentum=0.9, decay=0.99), Banded(6), BLT(2)], ids=str)
-def test_the_column_of_the_inverse_and_the_spread_of_the_noise(matrix: BSR | Banded | BLT) -> None:
+def test_inverse_column_and_noise_variance(matrix: BSR | Banded | BLT) -> None:
     factor = matrix.factor(30, 5)
     exact = np.linalg.inv(matrix_of(factor.column(30)))
     assert invert_column(factor.column(30)) == pytest.approx(exact[:, 0], abs=1e-12)
     assert compute_row_variances(factor, 30) == pytest.approx((exact**2).sum(1))
 
 
-def test_the_banded_square_root_is_a_square_root() -> None:
+def test_banded_square_root_squared_equals_sums() -> None:
     factor = BSR(50, momentum=0.5, decay=0.9).factor(50, 5)
     matrix, at = matrix_of(factor.column(50)), np.arange(50)
     sums = matrix_of(0.9**at) @ matrix_of(0.5**at)
@@ -215,7 +216,7 @@ def _errors(factor: Factor, rounds: int, separation: int) -> tuple[float, float]
 
 
 @pytest.mark.parametrize(("rounds", "separation"), [(200, 20), (100, 100)])
-def test_what_is_optimised_is_better_than_the_square_root(rounds: int, separation: int) -> None:
+def test_optimised_matrices_beat_square_root(rounds: int, separation: int) -> None:
     """The error here is computed with dense matrices, not with power series as in the optimiser."""
     independent = _errors(Factor(), rounds, separation)
     root = _errors(BSR(separation).factor(rounds, separation), rounds, separation)
@@ -228,7 +229,7 @@ def test_what_is_optimised_is_better_than_the_square_root(rounds: int, separatio
     assert buffers[0] < 1.15 * mean[0]
 
 
-def test_a_factor_that_has_no_price_is_refused() -> None:
+def test_invalid_factor_raises() -> None:
     for numbers in (
         {"band": (math.nan,)},
         {"band": (math.inf,)},

@@ -22,7 +22,7 @@ def records_of(**changes: Any) -> list[Record]:
     return [replace(record, **changes) for record in training_of().plan.records]
 
 
-def test_records_are_read_back_with_their_matrix_alone() -> None:
+def test_record_round_trip_needs_matrix() -> None:
     (record, *_), time = records_of(), CorrelatedNoise(fp.BSR(4).factor(ROUNDS, 4), 4)
     assert record.time == time
     assert Record.from_json(record.to_json(), factor=time.factor) == record
@@ -45,7 +45,7 @@ def test_records_are_read_back_with_their_matrix_alone() -> None:
         ([0, 1, 0], "where round 2 must"),
     ],
 )
-def test_rounds_that_are_missing_or_come_twice_have_no_price(order: list[int], said: str) -> None:
+def test_missing_or_repeated_round_raises(order: list[int], said: str) -> None:
     records = records_of()
     with pytest.raises(PrivacyError, match=said):
         account([records[t] for t in order], 4, 1e-5)
@@ -64,7 +64,7 @@ def test_rounds_that_are_missing_or_come_twice_have_no_price(order: list[int], s
     ],
     ids=str,
 )
-def test_a_round_with_other_noise_than_those_before_has_no_price(change: dict[str, Any]) -> None:
+def test_changed_noise_between_rounds_raises(change: dict[str, Any]) -> None:
     first, second, *_ = records_of()
     accountant = Accountant(4, 1e-5)
     accountant.admit(first)
@@ -74,12 +74,12 @@ def test_a_round_with_other_noise_than_those_before_has_no_price(change: dict[st
 
 
 @pytest.mark.parametrize("change", [{"mechanism": "laplace"}, {"clients": (0,)}, {"sampling": "without_replacement"}])
-def test_a_record_without_a_price_is_refused(change: dict[str, Any]) -> None:
+def test_unsupported_correlated_record_raises(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Gaussian, from all clients, on all examples or Poisson draws"):
         account(records_of(**change)[:1], 4, 1e-5)
 
 
-def test_answers_with_independent_noise_are_added_to_the_price() -> None:
+def test_independent_releases_added_to_epsilon() -> None:
     records, multiplier = records_of(), records_of()[0].noise_multiplier
     assert isinstance(multiplier, float)
     other = replace(records[0], time=None, query="statistic:constraints", index=1, noise_multiplier=2.0)

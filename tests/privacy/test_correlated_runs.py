@@ -40,8 +40,8 @@ def graph() -> fp.Graph:
 
 @pytest.mark.parametrize("dim", [1, 5, 40_000])
 @pytest.mark.parametrize("noise", NOISES, ids=str)
-def test_noise_is_the_inverse_matrix_times_independent_noise(noise: Matrix, dim: int) -> None:
-    """After a stop C begins anew: the first round of another process has the noise of that round alone."""
+def test_noise_equals_inverse_matrix_times_draws(noise: Matrix, dim: int) -> None:
+    """After a stop, C starts anew: the first round of another process has the noise of that round alone."""
     factor, randomness, scale = noise.factor(ROUNDS, 4), Randomness(0, 1), 3.0
     record = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "add_remove")
     clients, zeros = [2, 5, 6], torch.zeros(3, dim, dtype=torch.float64)
@@ -60,7 +60,7 @@ def test_noise_is_the_inverse_matrix_times_independent_noise(noise: Matrix, dim:
     assert torch.allclose(released(past, 3), scale * units[3], atol=1e-4)
 
 
-def test_a_round_that_was_half_made_begins_c_anew() -> None:
+def test_incomplete_round_restarts_matrix() -> None:
     factor = fp.BLT(2).factor(ROUNDS, 4)
     broken = NoiseHistory(factor)
     draws = torch.randn(3, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -83,9 +83,7 @@ def test_a_round_that_was_half_made_begins_c_anew() -> None:
 
 @pytest.mark.parametrize("trust", TRUSTS, ids=str)
 @pytest.mark.parametrize("noise", NOISES, ids=str)
-def test_each_round_costs_what_the_leading_block_of_the_matrix_costs(
-    noise: Matrix, trust: fp.Local, tmp_path: Path
-) -> None:
+def test_round_epsilon_equals_leading_block(noise: Matrix, trust: fp.Local, tmp_path: Path) -> None:
     training = training_of(replace(PRIVACY, noise=noise, trust=trust), folder=tmp_path)
     told = [report.epsilon for report in training]
     factor, multiplier = noise.factor(ROUNDS, 4), training.plan.privacy.noise_multiplier
@@ -103,14 +101,14 @@ def test_each_round_costs_what_the_leading_block_of_the_matrix_costs(
     assert not find_problems(RunFiles.read(tmp_path))
 
 
-def test_cyclic_batches_with_independent_noise_cost_their_rounds_only() -> None:
+def test_cyclic_independent_noise_epsilon() -> None:
     """Slot 0 of 4 is the batch of 3 rounds among 10."""
     training = training_of(fp.Privacy(noise_multiplier=2.0, sampling=fp.Cyclic(4)))
     list(training)
     assert training.result().spent.epsilon == pytest.approx(compute_epsilon(math.sqrt(3) / 2, 1e-5), rel=1e-9)
 
 
-def test_the_relation_says_how_far_one_unit_moves_an_answer() -> None:
+def test_relation_scales_sensitivity() -> None:
     scales = [
         training_of(replace(PRIVACY, relation=relation), rounds=5).plan.privacy.sensitivity
         for relation in ("add_remove", "replace_one")
@@ -118,7 +116,7 @@ def test_the_relation_says_how_far_one_unit_moves_an_answer() -> None:
     assert scales[1] == 2 * scales[0]
 
 
-def test_every_example_takes_part_in_its_rounds_only() -> None:
+def test_cyclic_batches_fixed_per_slot() -> None:
     training = training_of()
     seen: dict[int, list[tuple[int, ...]]] = {}
     for t in range(8):
@@ -146,8 +144,8 @@ STRATEGIES: dict[str, Callable[[], tuple[Strategy, object]]] = {
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_stopped_run_of_every_strategy_costs_what_was_planned(name: str, tmp_path: Path) -> None:
-    """Its C begins anew, and each of its rounds is released once."""
+def test_resumed_run_epsilon_equals_plan(name: str, tmp_path: Path) -> None:
+    """C starts anew, and each round is released once."""
     for resume in (False, True):
         strategy, network = STRATEGIES[name]()
         privacy = replace(PRIVACY, noise=fp.BSR(3), epsilon=None, noise_multiplier=3.0)
@@ -162,7 +160,7 @@ def test_a_stopped_run_of_every_strategy_costs_what_was_planned(name: str, tmp_p
 
 
 @pytest.mark.parametrize("trust", [fp.Central(), fp.SecureAggregation(3)], ids=str)
-def test_cohorts_in_turns_share_the_noise_of_all_clients(trust: fp.Central, tmp_path: Path) -> None:
+def test_cyclic_cohorts_epsilon_and_slots(trust: fp.Central, tmp_path: Path) -> None:
     privacy = fp.Privacy(epsilon=8.0, unit="client", at="message", trust=trust, noise=fp.BSR(2))
     training = training_of(privacy, network=fp.Star(4, fp.CyclicCohort(2)), folder=tmp_path)
     list(training)

@@ -30,14 +30,14 @@ seed: 1
 """
 
 
-def test_a_configuration_can_name_correlated_noise(tmp_path: Path) -> None:
+def test_correlated_noise_from_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     config = load_config(tmp_path / "config.yaml")
     assert config.promise(3).noise == fp.BSR(3) and config.promise(3).sampling == fp.Cyclic(3)
     assert build(config, tmp_path / "run").plan.privacy.over_time == CorrelatedNoise(fp.BSR(3).factor(6, 3), 3)
 
 
-def test_an_edited_number_of_blocks_is_found(tmp_path: Path) -> None:
+def test_edited_blocks_reported_as_finding(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     list(build(load_config(tmp_path / "config.yaml"), tmp_path / "run"))
     folder = RunFiles.read(tmp_path / "run")
@@ -47,7 +47,7 @@ def test_an_edited_number_of_blocks_is_found(tmp_path: Path) -> None:
     ]
     for edited in ({"sampling": {"cyclic": {"blocks": 2}}}, {"sampling": "full"}, {}):
         (found,) = _check_turns(replace(folder, settings={"privacy": edited}))
-        assert "blocks take turns" in found.text
+        assert "cyclic blocks, but the ledger" in found.text
 
 
 # --- what is refused -------------------------------------------------------------------------------------------
@@ -63,13 +63,13 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "random cohort": ({}, {"network": fp.Star(4, fp.FixedCohort(2))}, "network.cohort"),
     "random cohort of clients": (CLIENT, {"network": fp.Star(4, fp.PoissonCohort(0.5))}, "network.cohort"),
     "random nodes": ({}, {"network": fp.Graph(nx.cycle_graph(4), activity=fp.RandomNodes(0.5))}, "network.cohort"),
-    "turns of single clients": (CLIENT, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
-    "both in turns": ({}, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
-    "two questions": ({}, {"strategy": fp.fedavg(0.5, local_steps=2)}, "privacy.noise"),
+    "cyclic single clients": (CLIENT, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
+    "cyclic batches and clients": ({}, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
+    "two queries": ({}, {"strategy": fp.fedavg(0.5, local_steps=2)}, "privacy.noise"),
     "differences": ({}, {"strategy": fp.svrg(0.1, epoch_length=2)}, "privacy.noise"),
     "scaffold": ({}, {"strategy": fp.scaffold(0.1, local_steps=2)}, "privacy.noise"),
-    "a separation of one's own": ({"noise": CorrelatedNoise(Factor((0.5,)), 8)}, {}, "privacy.noise"),
-    "a matrix of one's own, random cohort": (
+    "custom separation": ({"noise": CorrelatedNoise(Factor((0.5,)), 8)}, {}, "privacy.noise"),
+    "custom matrix, random cohort": (
         {"noise": CorrelatedNoise(Factor(), 1), **CLIENT},
         {"network": fp.Star(4, fp.PoissonCohort(0.5))},
         "network.cohort",
@@ -79,23 +79,23 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_settings_without_a_price_are_refused(name: str) -> None:
+def test_correlated_noise_unsupported_settings_raise(name: str) -> None:
     privacy, options, field = REFUSED[name]
     with pytest.raises(ConfigError) as error:
         training_of(replace(PRIVACY, **privacy), **options)
     assert error.value.field == field
 
 
-@pytest.mark.parametrize("name", ["two questions", "differences", "random cohort", "laplace"])
-def test_cyclic_batches_without_a_price_are_refused_with_independent_noise(name: str) -> None:
+@pytest.mark.parametrize("name", ["two queries", "differences", "random cohort", "laplace"])
+def test_cyclic_batches_unsupported_settings_raise(name: str) -> None:
     privacy, options, field = REFUSED[name]
     with pytest.raises(ConfigError) as error:
         training_of(replace(PRIVACY, noise=fp.Independent(), **privacy), **options)
-    # nobody asked for noise over time: what does not fit are the batches
+    # noise over time is not set, so the batches are the unsupported setting
     assert error.value.field == field.replace("privacy.noise", "privacy.sampling")
 
 
-def test_a_plan_says_how_much_noise_is_kept_in_memory(tmp_path: Path) -> None:
+def test_plan_states_noise_memory(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     found = forecast(load_config(tmp_path / "config.yaml"))
     kept = 2 * 3 * found.parameters * 8 / 1e6
@@ -106,7 +106,7 @@ def test_a_plan_says_how_much_noise_is_kept_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("factor", [Factor((0.5, 0.25)), Factor((), (0.3,), (0.9,))], ids=["banded", "exponential"])
-def test_a_column_of_few_rounds_is_the_beginning_of_that_of_many(factor: Factor) -> None:
+def test_factor_column_prefix_of_longer(factor: Factor) -> None:
     whole = factor.column(6)
     assert whole[0] == 1
     for rounds in range(1, 6):
@@ -114,8 +114,8 @@ def test_a_column_of_few_rounds_is_the_beginning_of_that_of_many(factor: Factor)
 
 
 @pytest.mark.parametrize("number", [1e3 + 1, math.inf, math.nan, -1e3 - 1])
-def test_a_factor_of_large_numbers_is_none(number: float) -> None:
-    """Their sums would be rounded: a thousand is the most."""
+def test_factor_numbers_above_thousand_raise(number: float) -> None:
+    """Sums of such numbers would be rounded."""
     assert Factor((1e3, -1e3)).band == (1e3, -1e3)
     with pytest.raises(ValueError, match="not a factor"):
         Factor((0.5, number))

@@ -33,7 +33,7 @@ def row_sensitivity(bound: float, unit: str) -> float:
 
 @pytest.mark.parametrize("unit", ["sample", "client"])
 @pytest.mark.parametrize(("given", "effective"), [(None, 1.0), (0.03, 0.03), (7.0, 1.0)])
-def test_a_difference_moves_within_its_own_bound_and_its_noise_follows(unit, given, effective):
+def test_difference_sensitivity_within_bound(unit, given, effective):
     privacy = replace(BARELY, unit=unit)
     base = digits_of(SIZES)
     params, anchor = start_rows(3), start_rows(3, seed=2)
@@ -55,7 +55,7 @@ def test_a_difference_moves_within_its_own_bound_and_its_noise_follows(unit, giv
     assert 0.4 * allowed < max(moves) <= allowed * (1 + 1e-4)
 
 
-def test_the_noise_of_a_difference_is_scaled_to_its_bound():
+def test_difference_noise_scaled_to_bound():
     """Equal points differ by nothing: what is left is noise of standard deviation multiplier * 2 bound * factor."""
     privacy = fp.Privacy(noise_multiplier=2.0, clip=fp.Clip(0.5))
     rows = start_rows(3)
@@ -64,7 +64,7 @@ def test_the_noise_of_a_difference_is_scaled_to_its_bound():
     np.testing.assert_allclose(noise.std(1).numpy(), expected, rtol=0.15)
 
 
-def test_an_anchor_is_not_sampled_and_is_priced_so():
+def test_full_gradient_recorded_unsampled():
     privacy = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.3))
     oracle = oracle_of(digits_of(SIZES), privacy)
     oracle.full_gradient(start_rows(3))
@@ -73,7 +73,7 @@ def test_an_anchor_is_not_sampled_and_is_priced_so():
     assert (full.sampling, full.rate, drawn.sampling, drawn.rate) == ("full", 1.0, "poisson", 0.3)
 
 
-def test_svrg_releases_the_anchor_once_an_epoch_and_spends_the_whole_target():
+def test_svrg_anchor_per_epoch_spends_target():
     epochs = Epochs(5)
     privacy = fp.Privacy(epsilon=1.0, sampling=fp.Poisson(0.2), schedule=AnchorBudget(epochs, 4.0))
     training = fp.Training(
@@ -92,7 +92,8 @@ def test_svrg_releases_the_anchor_once_an_epoch_and_spends_the_whole_target():
     assert training.result().gradient_evaluations == pytest.approx(3 * (70 + 4 * 28))
 
 
-def test_svrg_fits_secure_aggregation_and_differences_at_other_points_do_not():
+def test_difference_at_unreceived_point_raises():
+    """SVRG itself runs under secure aggregation."""
     privacy = fp.Privacy(epsilon=2.0, trust=fp.SecureAggregation(2))
     training = fp.Training(clients_of(digits_of((20, 20))), svrg(0.1, 3), privacy, rounds=6)
     assert len(list(training)) == 6
@@ -107,12 +108,12 @@ def test_svrg_fits_secure_aggregation_and_differences_at_other_points_do_not():
     ("epsilon", "doubling", "length", "stated"),
     [(0.2, False, 5000, 1.9e4), (0.2, True, 10, 1.3e4), (1.0, False, 5000, 4.7e5), (1.0, True, 10, 3.2e5)],
 )
-def test_the_published_noise_of_svrg_has_the_true_epsilon_of_the_design_notes(epsilon, doubling, length, stated):
+def test_svrg_published_noise_true_epsilon(epsilon, doubling, length, stated):
     claim = claims.svrg(epsilon, 200_000, 15, length, doubling=doubling)
     assert claim.tight_total == pytest.approx(stated, rel=0.05)
 
 
-def test_the_price_of_rare_draws_agrees_with_the_exact_gaussian_when_every_draw_counts():
+def test_known_draws_epsilon_at_rate_one_is_gaussian():
     from fedpriv.privacy.accounting import gaussian
 
     assert claims.erm._epsilon_of_known_draws(0.3, 7, 1.0, 1e-5) == pytest.approx(
@@ -142,8 +143,8 @@ def one_round_of_accmd(x: torch.Tensor, published: bool, seed: int) -> torch.Ten
     return training.progress.models[0].clone()
 
 
-def test_the_attack_on_published_mirror_descent_succeeds_and_fails_on_the_sound_one():
-    """T = 1 without noise in the y-step: the output is a function of the data, so equality tells who is in them."""
+def test_attack_on_mirror_descent_published_only():
+    """T = 1 without noise in the y-step: the output is a function of the data, so equality reveals the data."""
     x = digits_of((20,))[0][0]
     neighbour = x.clone()
     neighbour[3] = neighbour[3].flip(0)
@@ -160,7 +161,7 @@ def test_the_attack_on_published_mirror_descent_succeeds_and_fails_on_the_sound_
     assert distance < spread
 
 
-def test_messages_of_adaptive_clipping_have_norm_at_most_one():
+def test_adaptive_clipping_message_norm_at_most_one():
     class Anything:
         receives, sends, memory = ("model",), ("update",), "none"
 
@@ -178,7 +179,7 @@ def test_messages_of_adaptive_clipping_have_norm_at_most_one():
     torch.testing.assert_close(message[0, :2], torch.tensor([0.6, 0.8]) * math.sqrt(1 - 0.09))
 
 
-def test_the_bound_finds_its_quantile_and_each_round_is_one_release():
+def test_adaptive_clipping_bound_reaches_quantile():
     """Without noise to speak of, half of the clients are inside the bound in the end."""
     stream = np.random.default_rng(0)
     sizes = stream.uniform(0.2, 2.0, 40)
@@ -197,8 +198,8 @@ def test_the_bound_finds_its_quantile_and_each_round_is_one_release():
 
 
 @pytest.mark.parametrize(("said", "moved"), [(40.0, math.exp(-0.2 * 0.7)), (-40.0, math.exp(0.2 * 0.3)), (0.06, None)])
-def test_one_round_of_noise_moves_the_bound_by_a_bounded_factor(said: float, moved: float | None):
-    """Noise throws the fraction of clients inside far out of [0, 1]; e^(-0.2 * 200) would end the run."""
+def test_adaptive_clipping_step_factor_bounded(said: float, moved: float | None):
+    """Noise moves the measured fraction far out of [0, 1]; a factor of e^(-0.2 * 200) would ruin the run."""
     strategy = adaptive_clipping(fedavg(1.0), 0.5, quantile=0.3, clip_learning_rate=0.2, share=0.1)
     _, state = strategy.aggregator.init(torch.zeros(2, 3, dtype=torch.float64))
     message = torch.zeros(2, 4, dtype=torch.float64)
@@ -210,8 +211,8 @@ def test_one_round_of_noise_moves_the_bound_by_a_bounded_factor(said: float, mov
 
 
 @pytest.mark.parametrize("clip", [fp.Clip(0.1), fp.Clip(10.0), fp.Clip(1.0, "l1")])
-def test_adaptive_clipping_refuses_another_clip_of_its_messages(clip: fp.Clip):
-    """A smaller one would shrink update and bit behind the aggregator's back, a larger one add noise for nothing."""
+def test_adaptive_clipping_other_clip_raises(clip: fp.Clip):
+    """A smaller clip would shrink update and bit unnoticed; a larger one would add needless noise."""
     privacy = fp.Privacy(epsilon=5.0, at="message", unit="client", clip=clip)
     if clip.norm == "l1":
         privacy = replace(privacy, mechanism=fp.Laplace())
@@ -220,8 +221,8 @@ def test_adaptive_clipping_refuses_another_clip_of_its_messages(clip: fp.Clip):
 
 
 @pytest.mark.parametrize("trust", [fp.SecureAggregation(12), fp.Central(0.5)])
-def test_adaptive_clipping_needs_sums_only_and_costs_what_one_message_costs(trust):
-    """The bit is inside the message: with it or without it a round is one release of the same price."""
+def test_adaptive_clipping_epsilon_equals_fedavg(trust):
+    """The bit is part of the message, so each round is one release, also where only sums are received."""
     spent = []
     for strategy in (fedavg(0.1), adaptive_clipping(fedavg(0.1))):
         privacy = fp.Privacy(noise_multiplier=3.0, at="message", unit="client", trust=trust)
@@ -231,7 +232,7 @@ def test_adaptive_clipping_needs_sums_only_and_costs_what_one_message_costs(trus
     assert spent[0] == spent[1]
 
 
-def test_scaffold_at_message_level_is_priced_and_refuses_secure_aggregation():
+def test_scaffold_messages_with_secure_aggregation_raise():
     clients = clients_of(digits_of((10, 12, 9)))
     privacy = fp.Privacy(epsilon=5.0, at="message", unit="client")
     training = fp.Training(clients, scaffold(0.1, 2), privacy, rounds=4)

@@ -29,10 +29,10 @@ from fedpriv.strategies.base import Oracle, Strategy
 from fedpriv.strategies.state import flatten_with_names
 
 SIZES, ROUNDS = (12, 9, 15), 4
-QUESTIONS = {name for name, value in vars(Oracle).items() if callable(value) and not name.startswith("_")}
+QUERIES = {name for name, value in vars(Oracle).items() if callable(value) and not name.startswith("_")}
 
 
-class Watched:
+class RecordingOracle:
     """The real oracle; answers that a record was written for may be replaced by those of another run."""
 
     def __init__(self, oracle: answering.Oracle[DataQueryEngine], script: list[Tensor]) -> None:
@@ -41,9 +41,9 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._oracle, name)
-        return self._asked(found) if name in QUESTIONS | {"release_message"} else found
+        return self._recorded(found) if name in QUERIES | {"release_message"} else found
 
-    def _asked(self, question: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def _recorded(self, question: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def ask(*given: Any) -> Tensor:
             before = len(self._oracle.engine.ledger.records)
             answer = question(*given)
@@ -82,9 +82,9 @@ def training_of(data: Data, name: str, privacy: str, folder: Path | None = None)
     )
 
 
-def seen_of(training: fp.Training, folder: Path, script: list[Tensor]) -> tuple[list[Any], list[Tensor]]:
+def outputs_of(training: fp.Training, folder: Path, script: list[Tensor]) -> tuple[list[Any], list[Tensor]]:
     """All that a run lets out, and its recorded answers."""
-    wire, watched = training.network, Watched(training.oracle, script)
+    wire, watched = training.network, RecordingOracle(training.oracle, script)
     wire.sent.clear()
     training.oracle = watched
     seen: list[Any] = []
@@ -99,7 +99,7 @@ def seen_of(training: fp.Training, folder: Path, script: list[Tensor]) -> tuple[
     return seen, watched.answers
 
 
-def same_but_for_answers(planned: Record, written: Record) -> bool:
+def equal_except_bound(planned: Record, written: Record) -> bool:
     """Whether a record is as planned; a bound that may follow from answers is not planned."""
     known = {"bound": 1.0, "noise_multiplier": 1.0}
     same = replace(planned, **known) == replace(written, **known)
@@ -109,17 +109,17 @@ def same_but_for_answers(planned: Record, written: Record) -> bool:
 PRIVACIES = {
     "gradient": "{epsilon: 3, delta: 1e-5, sampling: {poisson: {rate: 0.9}}}",
     "message": "{epsilon: 3, delta: 1e-5, at: message, unit: client}",
-    "gradient, noise of pairs": "{epsilon: 3, trust: {pairwise: {colluders: 1, ratio: 3}}, "
+    "gradient, pairwise noise": "{epsilon: 3, trust: {pairwise: {colluders: 1, ratio: 3}}, "
     "sampling: {poisson: {rate: 0.9}}}",
-    "message, noise of pairs": "{epsilon: 3, at: message, unit: client, "
+    "message, pairwise noise": "{epsilon: 3, at: message, unit: client, "
     "trust: {pairwise: {colluders: 1, ratio: 3, secrets: {random_regular: {degree: 2}}}}}",
 }
 
 
 @pytest.mark.parametrize("at", PRIVACIES)
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - EXACT))
-def test_all_that_leaves_is_a_function_of_the_recorded_answers(name: str, at: str, tmp_path: Path) -> None:
-    """Two neighbouring data sets, the answers of the one put in the place of the other's: nothing else may differ."""
+def test_outputs_depend_on_recorded_results_only(name: str, at: str, tmp_path: Path) -> None:
+    """Two neighbouring data sets, with the query results of one given to the other run: nothing else may differ."""
     data = digits_of(SIZES)
     other = with_record(data, 1, 4, torch.full((64,), 50.0, dtype=torch.float64), 3)
     runs: list[tuple[list[Any], list[Tensor]]] = []
@@ -131,9 +131,9 @@ def test_all_that_leaves_is_a_function_of_the_recorded_answers(name: str, at: st
             assert at.startswith("message")  # every strategy can be run where each answer is noised
             assert strategy_of(name, PRIVACIES[at])[0].local_step.memory != "none"
             return
-        runs.append(seen_of(training, tmp_path / folder, runs[0][1] if runs else []))
+        runs.append(outputs_of(training, tmp_path / folder, runs[0][1] if runs else []))
         pairs = zip(training.plan.records, training.ledger.records, strict=True)
-        assert all(same_but_for_answers(planned, written) for planned, written in pairs)
+        assert all(equal_except_bound(planned, written) for planned, written in pairs)
     (seen, answers), (others, own) = runs
     assert not all(torch.equal(a, b) for a, b in zip(answers, own, strict=True))  # the record does matter
     assert len(answers) >= ROUNDS
@@ -141,11 +141,11 @@ def test_all_that_leaves_is_a_function_of_the_recorded_answers(name: str, at: st
 
 
 @pytest.mark.parametrize("name", sorted(EXACT))
-def test_a_strategy_of_exact_answers_is_refused_a_promise(name: str) -> None:
-    with pytest.raises(fp.ConfigError, match="exact answers"):
+def test_exact_strategy_with_privacy_raises(name: str) -> None:
+    with pytest.raises(fp.ConfigError, match="exact query results"):
         training_of(digits_of(SIZES), name, PRIVACIES["gradient"])
 
 
-def test_the_table_of_options_names_strategies() -> None:
+def test_options_table_names_strategies() -> None:
     assert {*OPTIONS, *EXACT} <= set(STRATEGIES)
-    assert "gradient" in QUESTIONS and "statistic" in QUESTIONS
+    assert "gradient" in QUERIES and "statistic" in QUERIES

@@ -52,7 +52,7 @@ def training_of(name: str, folder: Path | None = None, *, resume: bool = False) 
 
 
 @pytest.mark.parametrize("name", sorted({*STRATEGIES} - {*REFUSED}))
-def test_a_stopped_strategy_is_resumed_at_the_planned_price(name: str, tmp_path: Path) -> None:
+def test_resumed_strategy_epsilon_equals_plan(name: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for resume in (False, True):
@@ -67,6 +67,6 @@ def test_a_stopped_strategy_is_resumed_at_the_planned_price(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_strategy_whose_noise_or_questions_differ_between_rounds_is_refused(name: str) -> None:
+def test_unsupported_strategy_raises(name: str) -> None:
     with pytest.raises(fp.ConfigError, match=REFUSED[name]):
         training_of(name)

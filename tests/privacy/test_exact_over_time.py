@@ -86,8 +86,8 @@ def history_before(factor: Factor, t: int, dim: int = DIM) -> NoiseHistory:
 
 @pytest.mark.parametrize("factor", FACTORS.values(), ids=FACTORS)
 @pytest.mark.parametrize("fineness", [20, 42])
-def test_every_number_is_the_real_sum_rounded(factor: Factor, fineness: int):
-    """With a grid that is far finer than the usual one float64 is often undecided, and is always put right."""
+def test_values_equal_rounded_real_sum(factor: Factor, fineness: int):
+    """On a much finer grid than usual, float64 is often undecided, and each such number is repaired."""
     t = ROUNDS - 1
     grids = np.array([[2.0 ** (math.ceil(math.log2(scale)) - fineness)] for scale in SCALES])
     values = np.random.default_rng(1).normal(size=(2, DIM)) * np.array(SCALES)[:, None]
@@ -108,7 +108,7 @@ def test_every_number_is_the_real_sum_rounded(factor: Factor, fineness: int):
 
 
 @pytest.mark.parametrize("factor", FACTORS.values(), ids=FACTORS)
-def test_float64_is_as_near_to_the_real_noise_as_its_bound_says(factor: Factor):
+def test_float64_noise_error_within_bound(factor: Factor):
     history, ratios = NoiseHistory(factor), []
     for t in range(ROUNDS):
         history.begin(t, 2, DIM, torch.device("cpu"))
@@ -124,7 +124,7 @@ def test_float64_is_as_near_to_the_real_noise_as_its_bound_says(factor: Factor):
 
 
 @pytest.mark.parametrize("name", ["short", "buffered"])
-def test_a_draw_without_a_bound_does_not_spoil_later_rounds(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_unbounded_draw_later_rounds_unaffected(name: str, monkeypatch: pytest.MonkeyPatch):
     factor = FACTORS[name]
     monkeypatch.setattr(exact_over_time, "_LIMITS", RadiusLimits(2.0**-8, 1.5))  # the true ones are seldom passed
     history = history_before(factor, 3, 40)
@@ -146,7 +146,7 @@ class OneKey(Randomness):
         return [self.fixed]
 
 
-def test_a_draw_far_in_the_tails_is_as_near_as_all_others():
+def test_far_tail_draw_error_within_bound():
     """A radius of 6.75, which its first word leaves open by 5000 times the bound on the other draws."""
     key, dim, positions = hashlib.sha256(b"row 420").digest(), 65536, [20821, 53589]
     history = NoiseHistory(Factor((0.5,)))
@@ -160,7 +160,7 @@ def test_a_draw_far_in_the_tails_is_as_near_as_all_others():
 
 
 @pytest.mark.parametrize("factor", FACTORS.values(), ids=FACTORS)
-def test_the_inverse_column_is_that_of_a_general_solver(factor: Factor):
+def test_inverse_column_equals_general_solver(factor: Factor):
     column, exact = inverse_column(factor), inverse(factor)
     with mpmath.workprec(400):
         for t in range(ROUNDS):
@@ -171,7 +171,7 @@ def test_the_inverse_column_is_that_of_a_general_solver(factor: Factor):
     assert total <= column.absolute_sum(ROUNDS) <= total * 1.00001
 
 
-def test_a_matrix_whose_inverse_grows_beyond_all_bounds_decides_nothing_by_float64():
+def test_unbounded_inverse_error_infinite():
     assert bound_band_error((1e6, 1e6), math.inf, 1e-13, 5.0, 1e30)[0] == math.inf
     error, size = bound_band_error((0.5,), 2.0, 1e-13, 5.0, 10.0)
     assert 2e-13 < error < 3e-13
@@ -179,7 +179,7 @@ def test_a_matrix_whose_inverse_grows_beyond_all_bounds_decides_nothing_by_float
     assert inverse_column(Factor((-1000.0,))).absolute_sum(200) == math.inf
 
 
-def test_the_inverse_column_stays_known_over_thousands_of_rounds():
+def test_inverse_column_precise_over_4000_rounds():
     """Intervals that widen from round to round would hold nothing after some 1500 rounds of these matrices."""
     for factor in (fp.BSR(32).factor(4000, 1), fp.BLT(4).factor(4000, 1)):
         column = inverse_column(factor)
@@ -191,8 +191,8 @@ def test_the_inverse_column_stays_known_over_thousands_of_rounds():
         assert column.absolute_sum(4000) == pytest.approx(float(np.abs(by_scipy).sum()), rel=1e-9)
 
 
-def test_errors_of_buffers_go_on_in_them():
-    """The rounding of a buffer that forgets nothing counts in all later rounds, one that forgets all only once."""
+def test_buffer_errors_accumulate_by_decay():
+    """A buffer that forgets nothing carries its rounding error into all later rounds."""
     few, many = (
         bound_buffer_error(Factor((), (0.5,), (0.9999,)), rounds, 2.0, 0.0, 5.0, [30.0])[0] for rounds in (1, 100)
     )
@@ -202,7 +202,7 @@ def test_errors_of_buffers_go_on_in_them():
 
 
 @pytest.mark.parametrize("factor", [Factor((0.5, 0.25)), Factor((), (0.3, 0.2), (0.9, 0.1))], ids=["band", "buffers"])
-def test_releases_over_time_are_rounded_exactly_also_with_extra_shares(factor: Factor, monkeypatch: pytest.MonkeyPatch):
+def test_releases_with_extra_shares_rounded_exactly(factor: Factor, monkeypatch: pytest.MonkeyPatch):
     """And a run that draws its noise again after a stop releases the same."""
     calls = []
     original = exact_over_time.CorrelatedRows.approximate
@@ -230,8 +230,8 @@ def test_releases_over_time_are_rounded_exactly_also_with_extra_shares(factor: F
     assert 0.8 < float(deviations) < 1.5
 
 
-def test_buffers_are_never_larger_than_their_bounds():
-    """Also in the seven rounds of eight in which nobody looks at them; and bounds are not much larger."""
+def test_buffers_within_bounds():
+    """Also in the seven of eight rounds without a check; the bounds are less than 10 times too large."""
     factor = Factor((), (0.3, 0.2, 0.05), (0.999, 0.6, 0.0))
     history, generator = NoiseHistory(factor), torch.Generator().manual_seed(3)
     rows, reached = slice(0, 3), np.zeros(3)

@@ -79,7 +79,7 @@ def own_by_definition(row: int, column: int, round_index: int = 0, dim: int = DI
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_float64_is_as_near_as_its_bound_says(name: str) -> None:
+def test_float64_pair_noise_error_within_bound(name: str) -> None:
     noise = noise_of(name).times(SCALE)
     draws, errors, largest = noise.approximate(slice(0, None))
     ratios = []
@@ -92,8 +92,8 @@ def test_float64_is_as_near_as_its_bound_says(name: str) -> None:
     assert np.abs(draws).max() <= largest
 
 
-def test_a_large_draw_does_not_widen_the_bound_of_all_rows() -> None:
-    """Else many of the other sums would be undecided: the noise of pairs is large beside the grid."""
+def test_large_draw_bound_of_other_rows_unchanged() -> None:
+    """Otherwise many other sums would be undecided: pairwise noise is large compared with the grid."""
     noise = noise_of("many", dim=400_000)
     draws, errors, _ = noise.approximate(slice(0, None))
     sizes = [sum(abs(term.multiple * term.weight) for term in terms) * RATIO for terms in noise.terms]
@@ -112,7 +112,7 @@ def test_a_large_draw_does_not_widen_the_bound_of_all_rows() -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("fineness", [20, 37])
-def test_every_number_is_the_real_sum_rounded(name: str, fineness: int) -> None:
+def test_values_equal_rounded_real_sum(name: str, fineness: int) -> None:
     """With a grid that is far finer than the usual one, float64 leaves many numbers open."""
     count = GRAPHS[name][0]
     own = [RANDOM.key("noise", 0, 0, client) for client in range(count)]
@@ -132,7 +132,7 @@ def test_every_number_is_the_real_sum_rounded(name: str, fineness: int) -> None:
 @pytest.mark.parametrize("factor", [Factor((0.5, 0.25)), Factor((), (0.3, 0.2), (0.9, 0.1))], ids=["band", "buffers"])
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("fineness", [None, 36])
-def test_releases_over_time_are_the_real_sums_rounded(
+def test_correlated_releases_equal_rounded_real_sum(
     name: str, factor: Factor, fineness: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Own noise and that of pairs go through one filter. The fine grid is that of a scale that is so much smaller."""
@@ -189,7 +189,7 @@ def number_of_c(factor: Factor, back: int) -> mpmath.mpf:
 
 
 @dataclass(frozen=True)
-class TooSure:
+class UnderstatedError:
     """Promises a smaller error than its draws have."""
 
     noise: RealNoise
@@ -213,20 +213,20 @@ def rounded(noise: RealNoise, grid: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_bound_that_is_too_small_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pair_bound_too_small_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of float64, and that of extended precision on a grid that is finer still."""
     noise = noise_of(name, dim=40)
     exact = rounded(noise, 2.0**-49)
-    assert not np.array_equal(rounded(TooSure(noise), 2.0**-49), exact)
+    assert not np.array_equal(rounded(UnderstatedError(noise), 2.0**-49), exact)
     fine = rounded(noise, 2.0**-56)
     promised = exact_rounding.compute_extended_sum
 
-    def too_sure(*arguments: Any) -> Any:
+    def understated(*arguments: Any) -> Any:
         value, error = promised(*arguments)  # pyright: ignore[reportGeneralTypeIssues]
         return value, error * 2.0**-12
 
     with monkeypatch.context() as patch:
-        patch.setattr(exact_rounding, "compute_extended_sum", too_sure)
+        patch.setattr(exact_rounding, "compute_extended_sum", understated)
         assert not np.array_equal(rounded(noise, 2.0**-56), fine)
     # without extended precision, as on some machines, the same is released
     monkeypatch.setattr(extended_draws, "is_available", lambda: False)
@@ -243,7 +243,7 @@ TRUSTS = {
 
 
 @pytest.mark.parametrize("name", TRUSTS)
-def test_one_process_and_sites_release_the_same_bits(name: str) -> None:
+def test_simulation_and_sites_release_same_bits(name: str) -> None:
     """Each site knows the secrets that it shares, and its own noise; a simulation knows all of them."""
     count, secrets = TRUSTS[name]
     privacy = fp.Privacy(noise_multiplier=2.0, trust=Pairwise(1, RATIO, secrets))

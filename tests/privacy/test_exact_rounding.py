@@ -68,8 +68,8 @@ def rounded_in_multiple_precision(values: np.ndarray, noise: RealNoise, grids: n
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("is_fine", [False, True])
 @pytest.mark.parametrize("size", [1.0, 1e6, 1e16])
-def test_every_number_is_the_real_sum_rounded(law: str, is_fine: bool, size: float):
-    """With a grid that is far finer than the usual one float64 may be wrong, and is always put right."""
+def test_values_equal_rounded_real_sum(law: str, is_fine: bool, size: float):
+    """On a much finer grid than usual, float64 may be wrong, and is always repaired."""
     scales, dim = [1.3, 0.004], length_of(law)
     fineness = 20
     if is_fine:
@@ -89,7 +89,7 @@ def test_every_number_is_the_real_sum_rounded(law: str, is_fine: bool, size: flo
 
 
 @dataclass(frozen=True)
-class TooSure(GaussianRows):
+class UnderstatedError(GaussianRows):
     """Promises a smaller error than its draws have."""
 
     def approximate(self, rows: slice) -> BoundedRows:
@@ -97,20 +97,20 @@ class TooSure(GaussianRows):
         return BoundedRows(draws, errors * 2.0**-12, 0.0)
 
 
-def test_a_bound_that_is_too_small_is_found():
+def test_rounding_bound_too_small_detected():
     noise = noise_of("gaussian", [1.0])
     grids = np.array([[2.0**-46]])
     values = np.zeros((1, DIM))
     expected = rounded_in_multiple_precision(values, noise, grids)
     result = np.empty_like(values)
-    for promised, is_right in ((noise, True), (TooSure(noise.keys, noise.scales, DIM), False)):
+    for promised, is_right in ((noise, True), (UnderstatedError(noise.keys, noise.scales, DIM), False)):
         add_and_round(values, promised, slice(0, 1), grids, result)
         assert np.array_equal(result, expected) == is_right
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize("amount", [1.0, 1.7])
-def test_releases_are_rounded_exactly(law: str, amount: float):
+def test_releases_rounded_exactly(law: str, amount: float):
     """Through the function that adds noise, for more numbers than it handles at once."""
     scales = [0.7, 1.0, 30.0]
     dim = DIM if law == "gaussian" or amount == 1 else 500
@@ -127,7 +127,7 @@ def test_releases_are_rounded_exactly(law: str, amount: float):
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_few_numbers_need_multiple_precision(law: str):
+def test_few_values_need_multiple_precision(law: str):
     """Some in ten million, of sums of Laplace draws some in a million: a cost that is not noticed."""
     count = 40 * 2**16
     dim = count // 4
@@ -142,7 +142,7 @@ def test_few_numbers_need_multiple_precision(law: str):
     assert sum(repaired) <= 5 * expected
 
 
-def test_sums_that_are_no_numbers_stay_none_and_disturb_no_others():
+def test_nan_sum_leaves_other_values_unchanged():
     noise = noise_of("gaussian", [1.0, 1.0])
     grids = np.full((2, 1), 2.0**-20)
     values = np.zeros((2, DIM))
@@ -163,7 +163,7 @@ class Undecided(GaussianRows):
         return super().interval(row, column, 0)
 
 
-def test_what_is_never_decided_is_not_released():
+def test_undecided_rounding_raises():
     noise = Undecided(keys_of(1), [1.0], DIM)
     with pytest.raises(PrivacyError, match="not decided"):
         add_and_round(np.zeros((1, DIM)), noise, slice(0, 1), np.array([[2.0**-70]]), np.empty((1, DIM)))
@@ -173,7 +173,7 @@ class Custom(fp.Gaussian):
     """A subclass may draw anything."""
 
 
-def test_a_subclass_is_not_taken_for_the_gaussian():
+def test_gaussian_subclass_not_rounded_exactly():
     processor = torch.device("cpu")
     assert is_rounded_exactly(fp.Gaussian(), processor, None)
     assert is_rounded_exactly(fp.Laplace(), processor, None)
@@ -210,7 +210,7 @@ def own_pairs(client: int, count: int, pairs: Pairs = PAIRS, randomness: Randomn
 
 
 @pytest.mark.parametrize("fineness", [20, 36])
-def test_a_row_with_the_noise_of_its_pairs_is_rounded_exactly(fineness: int):
+def test_row_with_pair_noise_rounded_exactly(fineness: int):
     noise = SumOfNoise(GaussianRows(keys_of(1), [0.7], DIM), own_pairs(2, 5))
     values = np.random.default_rng(2).normal(size=(1, DIM))
     grids = np.array([[2.0**-fineness]])
@@ -220,7 +220,7 @@ def test_a_row_with_the_noise_of_its_pairs_is_rounded_exactly(fineness: int):
     assert (repaired > 10) == (fineness == 36)
 
 
-def test_both_ends_of_a_pair_have_the_same_real_number():
+def test_pair_noise_opposite_at_both_clients():
     first, second = own_pairs(0, 2), own_pairs(1, 2)
     assert np.array_equal(first.approximate(slice(0, 1)).draws, -second.approximate(slice(0, 1)).draws)
     for column in range(30):
@@ -229,7 +229,7 @@ def test_both_ends_of_a_pair_have_the_same_real_number():
         assert (low, high) == (mpmath.libmp.mpf_neg(other_high), mpmath.libmp.mpf_neg(other_low))
 
 
-def test_noise_of_pairs_is_that_of_their_streams_and_of_nobody_else():
+def test_pair_noise_equals_streams_of_partners():
     """Over the graph of those who share secrets."""
     edges = ((0, 2), (1, 2), (2, 3))
     graph = Pairs(ratio=3.0, colluders=1, secrets="some", edges=edges)
@@ -244,7 +244,7 @@ def test_noise_of_pairs_is_that_of_their_streams_and_of_nobody_else():
     assert alone is not None and not alone.in_float64().any() and not alone.keys
 
 
-def test_noise_of_pairs_is_never_left_out():
+def test_pair_noise_always_added():
     """Wherever sums are rounded."""
     zeros = torch.zeros(1, DIM, dtype=torch.float64)
     for mechanism in (fp.Gaussian(), Custom()):
@@ -271,9 +271,7 @@ def test_noise_of_pairs_is_never_left_out():
         (2.0**60, 0.01, 0.009, False),
     ],
 )
-def test_sums_near_a_boundary_are_uncertain_on_both_sides(
-    side: int, value: float, error: float, gap: float, is_certain: bool
-):
+def test_sums_near_rounding_boundary_uncertain(side: int, value: float, error: float, gap: float, is_certain: bool):
     noise = np.array([[0.1, side * (0.5 - gap), 0.2]])
     result = np.empty((1, 3))
     uncertain = _round_sums(np.full((1, 3), value), noise, np.ones((1, 1)), np.full((1, 1), error), 1.0, result)
@@ -281,7 +279,7 @@ def test_sums_near_a_boundary_are_uncertain_on_both_sides(
     assert result.tolist() == [[value] * 3]
 
 
-def test_undecided_numbers_have_the_noise_of_their_own_row():
+def test_repaired_values_use_noise_of_row():
     noise = noise_of("gaussian", [1.0, 1.0, 1.0])
     grids, values = np.array([[2.0**-50]]), np.zeros((1, DIM))
     result = np.empty_like(values)
@@ -289,7 +287,7 @@ def test_undecided_numbers_have_the_noise_of_their_own_row():
     assert np.abs(result - noise.approximate(slice(2, 3)).draws).max() < 2.0**-45
 
 
-def test_the_bounds_of_sums_are_sums_of_bounds():
+def test_sum_of_noise_bounds_add():
     own, pairs = GaussianRows(keys_of(1), [0.7], DIM), own_pairs(2, 5)
     parts = [Keystream(key).bounded_normal(DIM, pairs.factor) for key in pairs.keys]
     together = pairs.approximate(slice(0, 1))
@@ -300,13 +298,13 @@ def test_the_bounds_of_sums_are_sums_of_bounds():
     assert total.errors.item() > (alone.errors + together.errors).item()
 
 
-def test_a_pair_has_one_noise_whatever_attempt_either_end_is_at():
+def test_pair_noise_same_across_attempts():
     later = replace(RANDOM, attempt=9)
     assert own_pairs(2, 5, randomness=later) == own_pairs(2, 5)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_a_long_row_has_the_same_bits_from_any_number_of_threads(n_threads: int) -> None:
+def test_long_row_same_bits_any_thread_count(n_threads: int) -> None:
     """Pieces of a row begin in the middle of its random stream."""
     dim, scale = 3 * 2**17 + 5, 3.0
     (key,) = keys_of(1)

@@ -38,7 +38,7 @@ LAPLACE: dict[str, Any] = {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")
 
 @dataclass(frozen=True)
 class OwnGaussian(Gaussian):
-    """A user's own: it could draw anything."""
+    """A user-defined mechanism, which could draw anything."""
 
 
 RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -62,14 +62,14 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (),
     ),
     "some pairs": ({"trust": fp.Pairwise(0, 2.0, RandomRegular(2))}, ()),
-    "own mechanism over time": ({**BUFFERED, "mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
-    "own mechanism": ({"mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
+    "custom mechanism over time": ({**BUFFERED, "mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
+    "custom mechanism": ({"mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
 }
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_line_says_what_the_code_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every release is watched: it is rounded as a real number, noise of pairs included, or the line says float64."""
+def test_epsilon_line_rounding_equals_code(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each release is rounded as a real number, with pairwise noise, or the line contains rounding=float64."""
     settings, kinds = RUNS[name]
     exact = list[bool]()
     decide = mechanisms.is_rounded_exactly
@@ -92,16 +92,16 @@ def test_the_line_says_what_the_code_does(name: str, tmp_path: Path, monkeypatch
         assert str(together).endswith(", rounding=float64)") == bool(kinds)
 
 
-def test_runs_together_say_what_any_of_them_says() -> None:
+def test_composed_runs_report_float64_noise() -> None:
     exact, custom = (
         fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(epsilon=1.0, **settings), rounds=2, seed=seed)
-        for seed, settings in enumerate(({}, RUNS["own mechanism"][0]))
+        for seed, settings in enumerate(({}, RUNS["custom mechanism"][0]))
     )
-    assert total([exact, custom]).float64_noise == RUNS["own mechanism"][1]
+    assert total([exact, custom]).float64_noise == RUNS["custom mechanism"][1]
     assert total([exact]).float64_noise == ()
 
 
-def test_a_device_is_known_to_the_run_alone() -> None:
+def test_device_noise_reported_as_float64() -> None:
     for kind in ("cuda", "mps"):
         assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device(kind)) == (f"noise on a device ({kind})",)
     assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device("cpu")) == ()
@@ -112,13 +112,13 @@ def test_a_device_is_known_to_the_run_alone() -> None:
     assert compose([on_device], 1e-5).float64_noise == ("noise on a device (cuda)",)
 
 
-def test_a_run_without_privacy_has_no_rounding_to_speak_of() -> None:
+def test_non_private_run_reports_no_rounding() -> None:
     result = fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(at="none"), rounds=1)
     assert result.spent.float64_noise == ()
     assert "rounding" not in str(result.spent)
 
 
-def test_the_commands_and_the_statement_say_it(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_and_statement_report_float64(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = trained(tmp_path / "exact", "privacy.trust={pairwise: {colluders: 1, ratio: 2}}", "rounds=2")
     with monkeypatch.context() as patch:  # as on a machine that has a device
         patch.setattr("fedpriv.planning.plan.float64_noise_of_run", lambda *_: ("noise on a device (cuda)",))
@@ -136,8 +136,8 @@ def test_the_commands_and_the_statement_say_it(tmp_path: Any, monkeypatch: pytes
     assert ", rounding=float64)" in command("show", str(on_device)).stdout.replace("\n", "")
 
 
-def test_an_own_mechanism_is_in_the_ledger(tmp_path: Path) -> None:
-    """Its noise stands in no record, and a run that was killed has no result."""
+def test_custom_mechanism_noted_in_ledger(tmp_path: Path) -> None:
+    """No record contains this noise, and a killed run has no result."""
     privacy = fp.Privacy(epsilon=3.0, mechanism=OwnGaussian())
     fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), privacy, rounds=2, seed=0, folder=tmp_path)
     (tmp_path / "result.json").unlink()
@@ -147,8 +147,8 @@ def test_an_own_mechanism_is_in_the_ledger(tmp_path: Path) -> None:
     assert together.float64_noise == ("noise of an own mechanism",)
 
 
-def test_a_run_goes_on_where_its_noise_is_rounded_as_the_ledger_says(tmp_path: Path) -> None:
-    """From a processor to a device it would not be; back again, the first part's noise is still said."""
+def test_resume_with_other_rounding_raises(tmp_path: Path) -> None:
+    """A run may not move from CPU to a device; after the opposite move, the float64 noise remains reported."""
     folder = tmp_path / "run"
     clients, privacy = clients_of(blank((6, 6))), fp.Privacy(epsilon=3.0)
     fp.train(clients, fp.fedavg(0.1), privacy, rounds=2, seed=0, folder=folder)
@@ -161,7 +161,7 @@ def test_a_run_goes_on_where_its_noise_is_rounded_as_the_ledger_says(tmp_path: P
     check_rounding(on_device, ("noise on a device (cuda)",))
 
 
-def test_a_budget_of_an_earlier_version_claims_no_exact_rounding() -> None:
+def test_earlier_budget_reports_float64_noise() -> None:
     terms = BudgetTerms(9.0, 1e-5, "sample", "replace_one", "", "data", None, "0" * 32)
     charges = to_plain({PrivacyCost(None, (Event("gaussian", 2.0),)): 3})
     for noted, rounding in ((None, True), ((), False), (("noise of Opacus",), True)):

@@ -1,7 +1,8 @@
 """From settings to records to epsilon, each step a second time: nothing of the price hangs on one piece of code.
 
 Every strategy runs under every unit, relation, sampling and trust that it is valid for. What its records should say
-follows from the settings by the few lines of `promised`; what they cost, by `second_accountant` from the file alone.
+follows from the settings by the few lines of `expected_record`. Their privacy cost follows from the file alone, by
+`second_accountant`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ RELATIONS = ("replace_one", "add_remove")
 PLACES = (("sample", "gradient"), ("client", "gradient"), ("client", "message"))
 PRIVATE = sorted(set(STRATEGIES) - EXACT)
 # strategies of which each has a kind of question or memory that the others lack
-TELLING = ("dp_accmd", "dp_svrg", "fedavg", "iadmm_prox", "private_al")
+REPRESENTATIVE = ("dp_accmd", "dp_svrg", "fedavg", "iadmm_prox", "private_al")
 
 
 def strategy_of(name: str) -> Strategy:
@@ -90,7 +91,7 @@ def training_of(strategy: Strategy, privacy: fp.Privacy, folder: Path, network: 
     return fp.Training(clients_of(strategy), strategy, privacy, folder=folder, **options)
 
 
-def promised(privacy: fp.Privacy, record: dict[str, Any]) -> dict[str, Any]:
+def expected_record(privacy: fp.Privacy, record: dict[str, Any]) -> dict[str, Any]:
     """What a record must say for these settings, given who was asked what in which round."""
     query = record["query"]
     noise, bound = NOISE / DECAY ** record["round"], BOUND
@@ -164,7 +165,7 @@ def check(strategy: Strategy, privacy: fp.Privacy, folder: Path) -> bool:
     records = [{"pairs": None, **json.loads(line)} for line in path.read_text().splitlines()[1:]]
     assert len(records) >= ROUNDS
     for record in records:
-        assert {name: record[name] for name in promised(privacy, record)} == promised(privacy, record)
+        assert {name: record[name] for name in expected_record(privacy, record)} == expected_record(privacy, record)
     assert (spent.unit, spent.delta, spent.trust) == (privacy.unit, privacy.delta, str(privacy.trust))
     assert spent.relation.split("(")[0] == privacy.relation
     second = epsilons_of(path, len(SIZES), privacy.delta)
@@ -173,7 +174,7 @@ def check(strategy: Strategy, privacy: fp.Privacy, folder: Path) -> bool:
     return True
 
 
-def checked(name: str, every: list[fp.Privacy], root: Path) -> list[tuple[str, str, str]]:
+def accepted_settings(name: str, every: list[fp.Privacy], root: Path) -> list[tuple[str, str, str]]:
     strategy, accepted = strategy_of(name), []
     for number, privacy in enumerate(every):
         (root / str(number)).mkdir()
@@ -182,34 +183,34 @@ def checked(name: str, every: list[fp.Privacy], root: Path) -> list[tuple[str, s
     return accepted
 
 
-@pytest.mark.parametrize("name", TELLING)
-def test_records_and_epsilon_follow_from_the_settings_and_the_file(name: str, tmp_path: Path) -> None:
-    accepted = checked(name, list(settings()), tmp_path)
+@pytest.mark.parametrize("name", REPRESENTATIVE)
+def test_records_and_epsilon_equal_reference(name: str, tmp_path: Path) -> None:
+    accepted = accepted_settings(name, list(settings()), tmp_path)
     assert ("sample", "gradient", "local") in accepted
     if name == "fedavg":  # one local step, of which only the sum is used: it fits everywhere
         assert {trust for _, _, trust in accepted} == {str(trust) for trust in TRUSTS.values()}
 
 
-@pytest.mark.parametrize("name", sorted(set(PRIVATE) - set(TELLING)))
-def test_the_other_strategies_are_priced_alike(name: str, tmp_path: Path) -> None:
-    assert checked(name, list(settings())[PRIVATE.index(name) % 3 :: 3], tmp_path)
+@pytest.mark.parametrize("name", sorted(set(PRIVATE) - set(REPRESENTATIVE)))
+def test_other_strategies_epsilon_equals_reference(name: str, tmp_path: Path) -> None:
+    assert accepted_settings(name, list(settings())[PRIVATE.index(name) % 3 :: 3], tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRIVATE)
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
-def test_every_strategy_under_all_settings(name: str, law: str, tmp_path: Path) -> None:
-    assert checked(name, list(settings(law)), tmp_path)
+def test_all_strategies_all_settings_equal_reference(name: str, law: str, tmp_path: Path) -> None:
+    assert accepted_settings(name, list(settings(law)), tmp_path)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_laplace_noise_with_and_without_a_delta(sampling: str, delta: float, tmp_path: Path) -> None:
+def test_laplace_epsilon_with_and_without_delta(sampling: str, delta: float, tmp_path: Path) -> None:
     privacy = next(p for p in settings("laplace") if p.sampling == SAMPLINGS[sampling])
     assert check(strategy_of("fedavg"), replace(privacy, delta=delta), tmp_path)
 
 
-def test_laplace_noise_under_an_l2_clip(tmp_path: Path) -> None:
+def test_laplace_l2_clip_epsilon_above_reference(tmp_path: Path) -> None:
     privacy = fp.Privacy(noise_multiplier=NOISE, clip=fp.Clip(BOUND), mechanism=fp.Laplace())
     training = training_of(strategy_of("fedavg"), privacy, tmp_path)
     list(training)
@@ -223,14 +224,14 @@ def test_laplace_noise_under_an_l2_clip(tmp_path: Path) -> None:
     [{}, {"sampling": fp.Poisson(RATE)}, {"sampling": fp.FixedSize(BATCH)}, {"unit": "client", "at": "message"}],
     ids=str,
 )
-def test_noise_that_was_chosen_for_a_target_meets_it(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_calibrated_noise_meets_target(changes: dict[str, Any], tmp_path: Path) -> None:
     privacy = fp.Privacy(epsilon=2.0, schedule=fp.Geometric(DECAY), **changes)
     training = training_of(strategy_of("fedavg"), privacy, tmp_path)
     list(training)
     assert max(epsilons_of(tmp_path / "ledger.jsonl", len(SIZES), 1e-5)) == pytest.approx(2.0, rel=2e-3)
 
 
-def test_clients_that_were_not_asked_pay_nothing(tmp_path: Path) -> None:
+def test_public_cohort_epsilon_equals_reference(tmp_path: Path) -> None:
     """Public cohorts: the records name their clients, and fixed sizes give each its own rate."""
     for name, sampling in SAMPLINGS.items():
         folder = tmp_path / name

@@ -11,7 +11,7 @@ from fedpriv.privacy.accounting import allocation, bounds, gaussian, pld
 from fedpriv.privacy.accounting.events import Event
 
 
-def test_gaussian_matches_the_exact_value() -> None:
+def test_gaussian_epsilon_equals_exact() -> None:
     assert gaussian.compute_epsilon(1.0, DELTA) == pytest.approx(4.3772, abs=5e-5)
     assert pld.epsilon({Event("gaussian", 1.0): 1}, DELTA) == pytest.approx(4.3772, abs=5e-4)
     assert rdp_epsilon({Event("gaussian", 1.0): 1}) == pytest.approx(4.7285, abs=1e-3)
@@ -29,7 +29,7 @@ def test_gaussian_matches_the_exact_value() -> None:
         (2.0, 0.1, 500, 5.5555, 6.03, 11.385),
     ],
 )
-def test_bounds_of_sampled_gaussian_noise_have_known_values(
+def test_sampled_gaussian_known_epsilon(
     sigma: float, rate: float, steps: int, tight: float, renyi: float, replaced: float
 ) -> None:
     added = {Event("gaussian", sigma, "poisson", rate): steps}
@@ -52,7 +52,7 @@ def test_bounds_of_sampled_gaussian_noise_have_known_values(
         (1e-5, 20000, 0.00292, 0.0045),
     ],
 )
-def test_bounds_of_laplace_noise_have_known_values(epsilon: float, count: int, tight: float, renyi: float) -> None:
+def test_laplace_known_epsilon(epsilon: float, count: int, tight: float, renyi: float) -> None:
     history = {Event("laplace", 1 / epsilon): count}
     assert pld.epsilon(history, DELTA) == pytest.approx(tight, rel=5e-4, abs=6e-6)
     assert rdp_epsilon(history) <= renyi * 1.001
@@ -70,7 +70,7 @@ def test_bounds_of_laplace_noise_have_known_values(epsilon: float, count: int, t
     ],
 )
 @pytest.mark.parametrize("count", [3, 25, 400])
-def test_a_rough_bound_is_an_upper_bound_and_little_above_the_tight_one(event: Event, count: int) -> None:
+def test_rough_bound_slightly_above_tight(event: Event, count: int) -> None:
     tight = bounds.compute_largest_epsilon([{event: count}], DELTA)
     rough = bounds.compute_largest_epsilon([{event: count}], DELTA, rough=True)
     slack = 1.03 if event.law == "laplace" else 1.01
@@ -78,7 +78,7 @@ def test_a_rough_bound_is_an_upper_bound_and_little_above_the_tight_one(event: E
     assert (tight < rough) == (bounds.compute_tight_epsilons({event: count}, DELTA)["pld"] == tight)
 
 
-def test_a_hundred_laplace_scales_cost_what_composing_each_costs() -> None:
+def test_hundred_laplace_scales_equal_composition() -> None:
     # round by round, on the finest grid, is the reference: only the cost differs
     scales = np.geomspace(5, 30, 100)
     history = {Event("laplace", float(b)): 1 for b in scales}
@@ -101,7 +101,7 @@ def _composed(distributions: list[dpa.PrivacyLossDistribution]) -> dpa.PrivacyLo
         (2, 0.001, 20000, 0.2193, 0.2425, 12.97),
     ],
 )
-def test_bounds_of_sampled_laplace_noise_have_known_values(
+def test_sampled_laplace_known_epsilon(
     noise: float, rate: float, steps: int, tight: float, renyi: float, pure: float
 ) -> None:
     found = bounds.compute_tight_epsilons({Event("laplace", noise, "poisson", rate): steps}, DELTA)
@@ -120,7 +120,7 @@ def test_bounds_of_sampled_laplace_noise_have_known_values(
         (1.1, 256 / 60000, 14063, 18.45, 4.22, 2.38, 24.08),
     ],
 )
-def test_bounds_of_gaussian_noise_on_batches_of_fixed_size_have_known_values(
+def test_fixed_size_gaussian_known_epsilon(
     sigma: float, rate: float, steps: int, fixed: float, replaced: float, added: float, earlier: float
 ) -> None:
     found = bounds.compute_tight_epsilons({Event("gaussian", sigma / 2, "amplified", rate): steps}, DELTA)
@@ -132,13 +132,13 @@ def test_bounds_of_gaussian_noise_on_batches_of_fixed_size_have_known_values(
     assert pld.epsilon({Event("gaussian", sigma, "poisson", rate): steps}, DELTA) == pytest.approx(added, rel=4e-3)
 
 
-def test_bounds_of_laplace_noise_on_batches_of_fixed_size_have_known_values() -> None:
+def test_fixed_size_laplace_known_epsilon() -> None:
     assert pld.epsilon({Event("laplace", 1.0, "amplified", 1 / 600): 2000}, DELTA) == pytest.approx(0.278, abs=5e-4)
     assert pld.epsilon({Event("laplace", 2.0, "poisson", 1 / 600): 2000}, DELTA) == pytest.approx(0.109, abs=5e-4)
 
 
 @pytest.mark.parametrize("noise", [0.7, 1.3])
-def test_an_epoch_costs_what_its_noise_does_but_for_the_last_bits(noise: float) -> None:
+def test_epoch_epsilon_ignores_last_bits_of_noise(noise: float) -> None:
     """Noise is rounded down, by less than 1.1e-5 of it: what differs in its last bits has one price."""
     epsilon = bounds.compute_quick_epsilons({Event("gaussian", noise, "allocation", 1 / 5): 1}, DELTA)["pld"]
     near = bounds.compute_quick_epsilons({Event("gaussian", noise * (1 + 1e-13), "allocation", 1 / 5): 1}, DELTA)["pld"]
@@ -147,7 +147,7 @@ def test_an_epoch_costs_what_its_noise_does_but_for_the_last_bits(noise: float) 
     assert least < epsilon < most
 
 
-def test_bounds_of_twenty_thousand_laplace_scales_have_known_values() -> None:
+def test_twenty_thousand_laplace_scales_known_epsilon() -> None:
     history = {Event("laplace", 1 / (0.05 * 0.9998**t + 1e-4)): 1 for t in range(20000)}
     assert rdp_epsilon(history) == pytest.approx(14.093, rel=1e-3)
     assert 13.175 < pld.epsilon(history, DELTA) < 13.6

@@ -17,7 +17,7 @@ from fedpriv.privacy.record import MechanismName, NoiseDistributionName
 from fedpriv.randomness.streams import Randomness
 
 
-def test_each_name_has_its_row() -> None:
+def test_registered_names_have_entries() -> None:
     assert (
         set(get_args(NoiseDistributionName))
         == {*NOISE_DISTRIBUTIONS}
@@ -29,7 +29,7 @@ def test_each_name_has_its_row() -> None:
 
 
 @pytest.mark.parametrize("name", NOISE_DISTRIBUTIONS)
-def test_a_row_says_what_draws_are(name: Any) -> None:
+def test_noise_distribution_facts_equal_draws(name: Any) -> None:
     law = NOISE_DISTRIBUTIONS[name]
     draws = law.mechanism.draw(Randomness(0, 1).keys("noise", 0, 0, [0]), 200_000)[0].numpy()
     assert draws.std() == pytest.approx(law.mechanism.deviation, rel=0.01)
@@ -40,14 +40,14 @@ def test_a_row_says_what_draws_are(name: Any) -> None:
     assert math.isfinite(rdp.compute_pure_epsilon(Event(name, 2.0))) == law.pure
 
 
-def test_a_law_without_a_curve_has_no_price() -> None:
+def test_distribution_without_curve_raises() -> None:
     unheard: Any = "unheard of"
     with pytest.raises(KeyError):
         bounds.compute_quick_epsilons({Event(unheard, 1.0): 3}, 1e-5)
 
 
-def test_a_law_with_a_curve_alone_is_priced_without_amplification(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How far its tails reach is not known, so sampling makes it no cheaper, and there is no loss distribution."""
+def test_curve_only_distribution_not_amplified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reach of its tails is unknown, so sampling does not reduce epsilon, and no loss distribution exists."""
     new: Any = "new"
     monkeypatch.setattr(rdp, "_CURVES", rdp._CURVES | {new: rdp._CURVES["laplace"]})
     rdp.compute_divergences.cache_clear()

@@ -21,7 +21,7 @@ from fedpriv.privacy.ledger_file import FORMAT, read_ledger
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
 
-def test_a_run_writes_a_header_and_one_line_for_each_release(tmp_path: Path) -> None:
+def test_ledger_has_header_and_line_per_release(tmp_path: Path) -> None:
     path = stopped(tmp_path)
     header, *lines = path.read_text().splitlines()
     facts = plain(json.loads(header))
@@ -37,7 +37,7 @@ def test_a_run_writes_a_header_and_one_line_for_each_release(tmp_path: Path) -> 
     }
 
 
-def test_epsilon_is_a_pure_function_of_the_file(tmp_path: Path) -> None:
+def test_epsilon_from_file_equals_run(tmp_path: Path) -> None:
     training = training_in(tmp_path)
     run_until(training, 8)
     for delta in (1e-6, 1e-5):
@@ -46,7 +46,7 @@ def test_epsilon_is_a_pure_function_of_the_file(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Suspicious(Listener):
+class LedgerReadingListener(Listener):
     """A local step that looks at the file the moment it gets its answer."""
 
     path: Path = Path()
@@ -59,15 +59,15 @@ class Suspicious(Listener):
         return message
 
 
-def test_a_record_is_on_disk_before_its_value_is_used(tmp_path: Path) -> None:
+def test_record_written_before_value_released(tmp_path: Path) -> None:
     path, seen = tmp_path / "ledger.jsonl", []
-    strategy = fp.Strategy(Suspicious([], sign=-1, path=path, seen=seen), AddMeanUpdate())
+    strategy = fp.Strategy(LedgerReadingListener([], sign=-1, path=path, seen=seen), AddMeanUpdate())
     training = fp.Training(clients_of(digits_of(SIZES)), strategy, PRIVACY, rounds=4, folder=tmp_path)
     run_until(training, 4)
     assert seen == [1, 2, 3, 4]
 
 
-def test_the_file_only_ever_grows(tmp_path: Path) -> None:
+def test_ledger_file_append_only(tmp_path: Path) -> None:
     path, before = tmp_path / "ledger.jsonl", b""
     for _ in training_in(tmp_path):
         now = path.read_bytes()
@@ -75,14 +75,14 @@ def test_the_file_only_ever_grows(tmp_path: Path) -> None:
         before = now
 
 
-def test_another_runs_ledger_is_never_overwritten(tmp_path: Path) -> None:
+def test_ledger_of_other_run_raises(tmp_path: Path) -> None:
     before = stopped(tmp_path).read_bytes()
     with pytest.raises(fp.LedgerError, match="another run"):
         training_in(tmp_path)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
 
 
-def test_a_refused_release_leaves_no_trace(tmp_path: Path) -> None:
+def test_rejected_release_not_recorded(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     plan = [record_of(index) for index in range(100)]
     ledger = Ledger(PlanFilter(plan, Accountant(2, 1e-5), 1.5), path)
@@ -98,7 +98,7 @@ def test_a_refused_release_leaves_no_trace(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_cannot_be_written_gives_no_value(tmp_path: Path) -> None:
+def test_unwritable_ledger_raises(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(Accountant(2, 1e-5), path)
     ledger.open(Release(record_of(0), torch.ones(2)))
@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_written_gives_no_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_gives_no_value(tmp_path: Path) -> None:
+def test_full_disk_raises(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(Accountant(2, 1e-5), path)
     path.unlink()

@@ -16,7 +16,7 @@ from fedpriv.privacy.ledger_file import FORMAT, read_ledger
 from fedpriv.privacy.record import Record
 
 
-def test_a_torn_last_line_is_cut_and_its_round_released(tmp_path: Path) -> None:
+def test_torn_last_line_dropped_on_resume(tmp_path: Path) -> None:
     path = stopped(tmp_path / "torn")
     whole = path.read_bytes()
     path.write_bytes(whole[:-17])
@@ -26,7 +26,7 @@ def test_a_torn_last_line_is_cut_and_its_round_released(tmp_path: Path) -> None:
     assert [record.round for record in read_ledger(path)] == [*range(8)]
 
 
-def test_reading_leaves_a_torn_file_alone(tmp_path: Path) -> None:
+def test_reading_torn_ledger_leaves_file_unchanged(tmp_path: Path) -> None:
     path = stopped(tmp_path)
     torn = path.read_bytes()[:-5]
     path.write_bytes(torn)
@@ -35,7 +35,7 @@ def test_reading_leaves_a_torn_file_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["{}", "not json", '{"round": 1}', "[1]"])
-def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
+def test_damaged_line_error_names_line(tmp_path: Path, damage: str) -> None:
     path = stopped(tmp_path)
     lines = path.read_text().splitlines()
     lines[2] = damage
@@ -66,8 +66,8 @@ def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
         ("norm", None),
     ],
 )
-def test_a_record_with_a_field_of_another_kind_is_damaged(tmp_path: Path, field: str, value: object) -> None:
-    """It would be priced as something else, or break what reads it."""
+def test_record_field_of_wrong_type_raises(tmp_path: Path, field: str, value: object) -> None:
+    """Such a record would have a wrong privacy cost or break its readers."""
     path = tmp_path / "ledger.jsonl"
     raw = json.loads(record_of(0).to_json()) | {field: value}
     rewrite(path, [{"fedpriv_ledger": FORMAT, "n_clients": 1, "delta": 1e-5}, raw])
@@ -75,7 +75,7 @@ def test_a_record_with_a_field_of_another_kind_is_damaged(tmp_path: Path, field:
         read_ledger(path)
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_record_json_round_trip(tmp_path: Path) -> None:
     many = replace(record_of(1), clients=(0, 2), noise_multiplier=(5.0, 4.0), rate=(0.5, 1.0), sampling="poisson")
     exact = replace(record_of(2), mechanism="none", noise_multiplier=0.0, non_private="asked for")
     for one in (record_of(0), many, exact, replace(record_of(3), noise_multiplier=5, attempt=2**61)):
@@ -93,7 +93,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         '{"fedpriv_ledger": true, "n_clients": 1, "delta": 1e-05}',
     ],
 )
-def test_a_header_of_another_kind_is_none(tmp_path: Path, header: str) -> None:
+def test_invalid_ledger_header_raises(tmp_path: Path, header: str) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text(f"{header}\n{record_of(0).to_json()}\n")
     with pytest.raises(fp.LedgerError, match="is not the header of a ledger"):
@@ -101,7 +101,7 @@ def test_a_header_of_another_kind_is_none(tmp_path: Path, header: str) -> None:
 
 
 @pytest.mark.parametrize("number", [1, FORMAT - 1, 99])
-def test_a_ledger_of_another_format_is_refused(tmp_path: Path, number: int) -> None:
+def test_ledger_of_other_format_raises(tmp_path: Path, number: int) -> None:
     path = tmp_path / "ledger.jsonl"
     rewrite(path, [{"fedpriv_ledger": number, "n_clients": 1, "delta": 1e-5}, json.loads(record_of(0).to_json())])
     with pytest.raises(
@@ -110,8 +110,8 @@ def test_a_ledger_of_another_format_is_refused(tmp_path: Path, number: int) -> N
         read_ledger(path)
 
 
-def test_a_lost_header_is_not_taken_for_one(tmp_path: Path) -> None:
-    """Else the first record would be skipped as the header, and its round be free of charge."""
+def test_missing_ledger_header_raises(tmp_path: Path) -> None:
+    """Otherwise the first record would be skipped as the header, and its round would be free of charge."""
     path = stopped(tmp_path)
     path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
     with pytest.raises(fp.LedgerError, match="line 1"):
@@ -119,7 +119,7 @@ def test_a_lost_header_is_not_taken_for_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_record_that_is_no_json_is_not_written(bad: float):
-    """A reader would refuse the line, and with it all that was spent."""
+def test_record_nan_or_inf_not_written(bad: float):
+    """A reader would reject the line and lose the account of the whole run."""
     with pytest.raises(ValueError, match="not JSON compliant"):
         Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one", bound=bad).to_json()

@@ -1,4 +1,4 @@
-"""Runs that are resumed with their ledger: what is on record counts, and is not made again."""
+"""Runs resumed with their ledger: recorded releases count, and are not repeated."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
 
-def test_fewer_records_than_the_checkpoint_has_seen_are_refused(tmp_path: Path) -> None:
+def test_resume_with_fewer_records_than_checkpoint_raises(tmp_path: Path) -> None:
     path = stopped(tmp_path)
     path.write_text("\n".join(path.read_text().splitlines()[:3]) + "\n")
     with pytest.raises(fp.LedgerError, match="holds 2 records but"):
         training_in(tmp_path, resume=True)
 
 
-def test_a_missing_ledger_is_refused(tmp_path: Path) -> None:
+def test_resume_without_ledger_raises(tmp_path: Path) -> None:
     stopped(tmp_path).unlink()
     with pytest.raises(fp.LedgerError, match="no epsilon"):
         training_in(tmp_path, resume=True)
 
 
-def test_what_was_released_after_the_checkpoint_counts_at_once(tmp_path: Path) -> None:
-    """Five rounds were released, whatever the checkpoint of round 3 knows: the epsilon of the run covers them."""
+def test_resume_counts_releases_after_checkpoint(tmp_path: Path) -> None:
+    """Five rounds were released; the checkpoint is of round 3. The epsilon covers all five."""
     path = stopped(tmp_path)
     resumed = training_in(tmp_path, resume=True)
     assert resumed.result().spent.epsilon >= account(read_ledger(path), 2, 1e-5).epsilon
 
 
-def test_no_noise_comes_twice_however_a_run_is_resumed(tmp_path: Path) -> None:
-    """Blank images have no gradient, so here an answer is its noise; in rounds that were lost an answer is zero."""
+def test_resumed_runs_never_repeat_noise(tmp_path: Path) -> None:
+    """Blank images have no gradient, so each result is its noise; in lost rounds the result is zero."""
     heard: dict[str, list[Tensor]] = {}
     for name, stop, options in (("first", 5, {}), ("second", 7, {"resume": True}), ("third", 9, {"resume": True})):
         answers: list[Tensor] = []

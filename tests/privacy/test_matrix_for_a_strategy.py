@@ -32,7 +32,7 @@ PRIVACY = fp.Privacy(epsilon=2.0, sampling=fp.Cyclic(10), noise=Banded(10))
 ROUNDS, BLOCKS = 60, 10
 
 
-def by_hand(rate: Callable[[int], float], momentum: float, kept: float) -> np.ndarray:
+def hand_computed_response(rate: Callable[[int], float], momentum: float, kept: float) -> np.ndarray:
     """What models have of each round's noise: steps with momentum, and an average of the models."""
     found, speed, model, average = np.zeros((ROUNDS, ROUNDS)), *np.zeros((3, ROUNDS))
     for t in range(ROUNDS):
@@ -44,13 +44,13 @@ def by_hand(rate: Callable[[int], float], momentum: float, kept: float) -> np.nd
 
 
 CASES: dict[str, tuple[Strategy, np.ndarray]] = {
-    "constant steps": (fp.fedavg(0.5), by_hand(lambda t: 0.5, 0, 0)),
-    "momentum": (fp.fedavg(0.5, server_momentum=0.9), by_hand(lambda t: 0.5, 0.9, 0)),
+    "constant steps": (fp.fedavg(0.5), hand_computed_response(lambda t: 0.5, 0, 0)),
+    "momentum": (fp.fedavg(0.5, server_momentum=0.9), hand_computed_response(lambda t: 0.5, 0.9, 0)),
     "schedule": (
         fp.fedavg(fp.Cosine(1.0, ROUNDS)),
-        by_hand(lambda t: fp.Cosine(1.0, ROUNDS)(t), 0, 0),
+        hand_computed_response(lambda t: fp.Cosine(1.0, ROUNDS)(t), 0, 0),
     ),
-    "average of models": (fp.fedavg(0.5, average=fp.Ema(0.9)), by_hand(lambda t: 0.5, 0, 0.9)),
+    "average of models": (fp.fedavg(0.5, average=fp.Ema(0.9)), hand_computed_response(lambda t: 0.5, 0, 0.9)),
 }
 
 
@@ -61,7 +61,7 @@ def errors(response: np.ndarray, factor: Factor, blocks: int) -> tuple[float, fl
     return float(squares.mean()), float(squares[-1])
 
 
-def followed(strategy: Strategy, rounds: int = ROUNDS, network: Any = None) -> np.ndarray | None:
+def noise_response(strategy: Strategy, rounds: int = ROUNDS, network: Any = None) -> np.ndarray | None:
     return compute_responses(strategy, PRIVACY, network or Star(4), rounds, Randomness(0))
 
 
@@ -73,14 +73,14 @@ def factor_of(strategy: Strategy, noise: Any, rounds: int = ROUNDS, blocks: int 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_models_have_the_noise_that_is_written_out(name: str) -> None:
+def test_model_noise_response_equals_hand_computed(name: str) -> None:
     strategy, wanted = CASES[name]
-    assert followed(strategy) == pytest.approx(wanted, abs=1e-12)
+    assert noise_response(strategy) == pytest.approx(wanted, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_band_is_the_best_for_the_steps_at_hand(name: str) -> None:
-    """Against the square root that it starts from, buffers, the best for constant steps, and bands close to it."""
+def test_optimised_band_best_for_strategy(name: str) -> None:
+    """Compared with the square root that it starts from, buffers, the optimum for constant steps, and nearby bands."""
     strategy, response = CASES[name]
     mean, last = (factor_of(strategy, Banded(BLOCKS, iterate)) for iterate in ("average", "last"))
     others = [BSR(BLOCKS).factor(ROUNDS, BLOCKS), BLT(4).factor(ROUNDS, BLOCKS), Factor()]
@@ -96,15 +96,16 @@ def test_the_band_is_the_best_for_the_steps_at_hand(name: str) -> None:
 
 
 @pytest.mark.parametrize("band", [BLOCKS, 2 * BLOCKS])
-def test_never_worse_than_the_square_root_also_where_answers_about_a_unit_overlap(band: int) -> None:
+def test_optimised_band_not_worse_than_square_root(band: int) -> None:
+    """Also with a band wider than the separation, where results about a unit overlap."""
     strategy, response = CASES["momentum"]
     for place, iterate in enumerate(("average", "last")):
         found, root = factor_of(strategy, Banded(band, iterate)), BSR(band).factor(ROUNDS, BLOCKS)
         assert errors(response, found, BLOCKS)[place] <= errors(response, root, BLOCKS)[place] * (1 + 1e-6)
 
 
-def test_the_price_is_that_of_the_matrix_whatever_the_optimiser_found() -> None:
-    """Brute force over all rounds in which a unit may take part; signs of coefficients may be any."""
+def test_optimised_band_sensitivity_covers_brute_force() -> None:
+    """Over all rounds in which a unit may take part; coefficients may have any sign."""
     for name, (strategy, _) in CASES.items():
         for band in (3, 5):
             factor = factor_of(strategy, Banded(band), rounds=9, blocks=3)
@@ -114,26 +115,26 @@ def test_the_price_is_that_of_the_matrix_whatever_the_optimiser_found() -> None:
                 assert compute_sensitivity(factor, 9, 3) ** 2 == pytest.approx(exact, rel=1e-10)
 
 
-def test_nodes_of_a_graph_are_followed_too() -> None:
+def test_graph_strategy_noise_response() -> None:
     strategy, network = fp.decentralized_sgd(0.1), fp.Graph(nx.cycle_graph(4))
     # answers are alike at all nodes, so that mixing leaves them as they are
-    assert followed(strategy, network=network) == pytest.approx(-0.1 * np.tri(ROUNDS), abs=1e-12)
+    assert noise_response(strategy, network=network) == pytest.approx(-0.1 * np.tri(ROUNDS), abs=1e-12)
 
 
 @pytest.mark.parametrize("strategy", [fp.fedavg(0.5, optimizer=fp.Adam()), fp.fedopt(0.5)], ids=lambda s: s.name)
-def test_a_strategy_that_is_not_linear_has_the_band_for_constant_steps(strategy: Strategy) -> None:
-    assert followed(strategy) is None
+def test_nonlinear_strategy_uses_constant_steps_band(strategy: Strategy) -> None:
+    assert noise_response(strategy) is None
     assert factor_of(strategy, Banded(4)) == Banded(4).factor(ROUNDS, BLOCKS)
 
 
-def test_more_rounds_than_can_be_followed_are_not() -> None:
-    assert followed(fp.fedavg(0.5), MOST_ROUNDS + 1) is None
+def test_noise_response_above_round_limit_is_none() -> None:
+    assert noise_response(fp.fedavg(0.5), MOST_ROUNDS + 1) is None
 
 
-def test_a_thousand_rounds_take_seconds() -> None:
-    """The steps of the benchmark on MNIST."""
+def test_optimised_band_thousand_rounds_under_20_seconds() -> None:
+    """With the steps of the MNIST benchmark."""
     start = time.process_time()
-    response = followed(fp.fedavg(40.0, average=fp.Ema(0.99)), 1000)
+    response = noise_response(fp.fedavg(40.0, average=fp.Ema(0.99)), 1000)
     assert response is not None
     factor = Banded(100).factor(1000, 100, lambda: response)
     assert time.process_time() - start < 20
@@ -145,11 +146,11 @@ def test_a_thousand_rounds_take_seconds() -> None:
     assert left(factor) < 0.85 * min(left(matrix.factor(1000, 100)) for matrix in (BSR(100), BLT(4)))
 
 
-def test_a_matrix_is_made_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last digits of sums may depend on the number of threads, and those of a matrix with them."""
+def test_matrix_computed_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last digits of sums, and of a matrix, may depend on the number of threads."""
     allowed, seen = torch.get_num_threads(), list[int]()
     real = plan.compute_responses
-    monkeypatch.setattr(plan, "compute_responses", lambda *asked: seen.append(torch.get_num_threads()) or real(*asked))
+    monkeypatch.setattr(plan, "responses", lambda *asked: seen.append(torch.get_num_threads()) or real(*asked))
     try:
         torch.set_num_threads(2)
         factor_of(fp.fedavg(0.5), Banded(4))
@@ -158,10 +159,8 @@ def test_a_matrix_is_made_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None
         torch.set_num_threads(allowed)
 
 
-def test_a_run_goes_on_with_its_matrix_where_an_optimiser_finds_other_digits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a machine that rounds in another way."""
+def test_resume_keeps_matrix_despite_other_optimum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with different rounding."""
     for noise in (Banded(4), BLT(2)):
         privacy = fp.Privacy(noise_multiplier=3.0, sampling=fp.Cyclic(4), noise=noise)
         folder = tmp_path / type(noise).__name__
@@ -181,7 +180,7 @@ def test_a_run_goes_on_with_its_matrix_where_an_optimiser_finds_other_digits(
         matrices._banded.cache_clear(), matrices._buffered.cache_clear()
 
 
-def test_a_run_writes_the_matrix_down_and_goes_on_with_it(tmp_path: Path) -> None:
+def test_resume_reads_matrix_from_ledger(tmp_path: Path) -> None:
     privacy = fp.Privacy(noise_multiplier=3.0, sampling=fp.Cyclic(4), noise=Banded(4, "last"))
 
     def made(folder: str, **more: Any) -> fp.Training:
@@ -211,7 +210,7 @@ rounds: 6
 """
 
 
-def test_a_configuration_says_what_the_band_is_for(tmp_path: Path) -> None:
+def test_band_objective_from_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     config = load_config(tmp_path / "config.yaml")
     assert config.promise(3).noise == Banded(3, "last")

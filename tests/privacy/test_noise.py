@@ -64,7 +64,7 @@ def unit_scale(law: str, noise: Tensor) -> float:
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
 @pytest.mark.parametrize("law", LAWS)
-def test_noise_has_the_claimed_law_and_scale(law: str, relation: str) -> None:
+def test_noise_has_claimed_distribution_and_scale(law: str, relation: str) -> None:
     noise = residuals(law, rounds=30, relation=relation)
     assert noise.numel() > 150_000
     assert unit_scale(law, noise) == pytest.approx(1, abs=0.01)
@@ -75,7 +75,8 @@ def test_noise_has_the_claimed_law_and_scale(law: str, relation: str) -> None:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_noise_is_fresh_for_every_round_client_answer_and_seed(law: str) -> None:
+def test_noise_uncorrelated_across_rounds_and_clients(law: str) -> None:
+    """Also across the queries of a round, coordinates and seeds."""
     noise, other_seed = residuals(law, rounds=12), residuals(law, rounds=12, seed=1)
     pairs = {
         "rounds": (noise[:-1], noise[1:]),
@@ -95,7 +96,7 @@ def first_word(randomness: Randomness, *name) -> int:
     return int(randomness.stream(*name).words(1)[0])
 
 
-def test_no_two_streams_are_alike() -> None:
+def test_noise_streams_all_differ() -> None:
     """Each name opens its own stream: the first 64 bits of 13 600 streams, other seeds and attempts never agree."""
     names = list(itertools.product(["batch", "noise", "local", "secret_cohort"], range(17), range(4), range(50)))
     firsts = [first_word(Randomness(secret_seed=7), *name) for name in names]
@@ -112,15 +113,15 @@ def test_no_two_streams_are_alike() -> None:
     assert first_word(Randomness(3, secret_seed=7), *names[-1]) == firsts[-1]
 
 
-def test_names_of_several_digits_do_not_run_together() -> None:
+def test_stream_names_of_several_digits_differ() -> None:
     names = [(1, 11, 0), (11, 1, 0), (1, 1, 10), (1, 1, 1), (11, 11, 0), (111, 1, 0), (1, 111, 0)]
     assert len({first_word(Randomness(secret_seed=1), "noise", *name) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize("participants", [3, 4])
 @pytest.mark.parametrize("law", LAWS)
-def test_shares_of_honest_clients_add_up_to_the_law(law: str, participants: int) -> None:
-    """Three shares make the whole noise exactly; a fourth client only adds. Every row of the answer is their mean."""
+def test_noise_shares_sum_to_distribution(law: str, participants: int) -> None:
+    """Three shares sum to the whole noise exactly; a fourth client only adds. Each row of the result is the mean."""
     privacy = privacy_of(law, trust=fp.SecureAggregation(min_honest=3))
     oracle = oracle_of(digits_of(SIZES), privacy)
     params = torch.zeros(len(SIZES), DIM, dtype=torch.float64)
@@ -137,7 +138,7 @@ def test_shares_of_honest_clients_add_up_to_the_law(law: str, participants: int)
         assert stats.kstest(total.numpy(), LAWS[law][2].cdf).pvalue > 1e-3
 
 
-def test_the_noise_of_a_sum_covers_the_client_with_the_largest_sensitivity() -> None:
+def test_sum_noise_covers_largest_sensitivity() -> None:
     """With batches of two each, rows weigh as the clients' sizes: the sum's noise is for the largest of them."""
     privacy = privacy_of("gaussian", sampling=fp.FixedSize(2), trust=fp.SecureAggregation(min_honest=4))
     oracle = oracle_of(digits_of(SIZES), privacy)
@@ -152,7 +153,7 @@ def test_the_noise_of_a_sum_covers_the_client_with_the_largest_sensitivity() -> 
     assert float(torch.cat(noise).std()) == pytest.approx(MULTIPLIER * 2 * BOUND * largest, rel=0.08)
 
 
-def test_rounding_is_a_part_of_every_price() -> None:
+def test_record_bound_includes_rounding() -> None:
     """Scale and record state the bound with what float64 sums may add to it."""
     oracle = oracle_of(digits_of(SIZES), privacy_of("gaussian", multiplier=1.0))
     answer = Answer(0, 0, "gradient", range(len(SIZES)), oracle.privacy.clip)
@@ -165,7 +166,7 @@ def test_rounding_is_a_part_of_every_price() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("law", LAWS)
-def test_releases_lie_on_a_grid_that_only_the_claimed_scale_decides(law: str, dtype: torch.dtype) -> None:
+def test_releases_on_grid_of_claimed_scale(law: str, dtype: torch.dtype) -> None:
     oracle = oracle_of(digits_of(SIZES), privacy_of(law), dtype=dtype)
     released = oracle.gradient(start_rows(len(SIZES)).to(dtype)).double()
     grid = 2.0 ** (math.ceil(math.log2(claimed_scale("replace_one"))) - 20)
@@ -175,7 +176,7 @@ def test_releases_lie_on_a_grid_that_only_the_claimed_scale_decides(law: str, dt
     assert len(np.unique(steps.numpy() % 2)) == 2  # the grid is not finer than what is used
 
 
-def test_messages_carry_the_claimed_noise() -> None:
+def test_message_noise_has_claimed_scale() -> None:
     privacy = fp.Privacy(noise_multiplier=3.0, clip=fp.Clip(BOUND), unit="client", at="message")
     oracle = oracle_of(digits_of(SIZES), privacy)
     message = torch.ones(len(SIZES), DIM, dtype=torch.float64)
@@ -187,8 +188,8 @@ def test_messages_carry_the_claimed_noise() -> None:
     assert stats.kstest(torch.cat(noise).flatten().numpy(), stats.norm.cdf).pvalue > 1e-3
 
 
-def test_a_release_of_single_precision_sums_has_the_digits_of_double() -> None:
-    """Rounded to float32, 1000 plus little noise lands on a grid of 2^-14 and the low bits are not noise's."""
+def test_release_of_float32_sums_is_float64() -> None:
+    """In float32, 1000 plus small noise would lie on a grid of 2^-14, and the low bits would not be noise."""
     record = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
     release = add_noise(torch.full((1, 200), 1000.0), [2.0**-6], fp.Gaussian(), record, Randomness(secret_seed=1), [0])
     value = Ledger(Accountant(1, 1e-5)).open(release)

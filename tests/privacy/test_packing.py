@@ -35,7 +35,7 @@ HALF = tuple(np.random.default_rng(0).random(N).__lt__(0.5).nonzero()[0].tolist(
     ),
     data=st.data(),
 )
-def test_what_is_packed_is_read_back(clients: list[int], data: st.DataObject) -> None:
+def test_packed_record_round_trip(clients: list[int], data: st.DataObject) -> None:
     record = replace(RECORD, clients=tuple(clients))
     if clients:
         values = data.draw(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=5))
@@ -47,19 +47,19 @@ def test_what_is_packed_is_read_back(clients: list[int], data: st.DataObject) ->
 @pytest.mark.parametrize(
     ("n", "rate", "most"), [(10_000, 0.5, 2300), (10**6, 1e-3, 2600), (10**6, 0.5, 200_000), (10**6, 1 - 1e-4, 6000)]
 )
-def test_a_random_cohort_takes_little_more_than_its_entropy(n: int, rate: float, most: int) -> None:
+def test_packed_random_cohort_near_entropy(n: int, rate: float, most: int) -> None:
     cohort = (np.random.default_rng(1).random(n) < rate).nonzero()[0]
     assert len(replace(RECORD, clients=tuple(cohort.tolist())).to_json()) < most
 
 
-def test_numbers_of_clients_of_few_sizes_take_little() -> None:
+def test_packed_noise_of_few_levels_is_small() -> None:
     sizes = np.random.default_rng(2).integers(10, 30, len(HALF))
     each = tuple((5.0 / sizes).tolist())
     record = replace(RECORD, clients=HALF, noise_multiplier=each)
     assert len(record.to_json()) < 8000 < len(json.dumps(vars(record), default=str)) / 10
 
 
-def test_short_and_unordered_lists_stay_readable() -> None:
+def test_short_or_unordered_lists_not_packed() -> None:
     for clients in ((0, 2, 5), (*range(100, 0, -1),), (*range(50), *range(50)), (*range(-100, 0),)):
         assert json.loads(replace(RECORD, clients=clients).to_json())["clients"] == list(clients)
 
@@ -70,7 +70,7 @@ def text(numbers: list[int]) -> str:
     return base64.b64encode(zlib.compress(planes)).decode()
 
 
-def test_the_format_is_what_is_said_of_it() -> None:
+def test_packed_format_equals_documented() -> None:
     clients = (3, 4, 70_000, *range(80_000, 80_100))
     gaps = [3, 0, 69_995, 9999, *[0] * 99]
     line = json.loads(replace(RECORD, clients=clients).to_json())
@@ -95,7 +95,7 @@ def test_the_format_is_what_is_said_of_it() -> None:
         {"rate": {"levels": [1.0]}},
     ],
 )
-def test_a_damaged_list_is_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+def test_damaged_packed_list_raises(tmp_path: Path, changed: dict[str, object]) -> None:
     path = tmp_path / "ledger.jsonl"
     raw = json.loads(RECORD.to_json()) | changed
     rewrite(path, [{"fedpriv_ledger": FORMAT, "n_clients": 3, "delta": 1e-5}, raw])
@@ -103,7 +103,7 @@ def test_a_damaged_list_is_refused(tmp_path: Path, changed: dict[str, object]) -
         read_ledger(path)
 
 
-def test_a_ledger_goes_on_with_lists_in_few_bytes(tmp_path: Path) -> None:
+def test_resumed_ledger_packs_lists(tmp_path: Path) -> None:
     path, header = tmp_path / "ledger.jsonl", {"n_clients": N, "delta": 1e-5}
     first = Ledger(Accountant(N, 1e-5), path, header)
     first.open(Release(RECORD, torch.zeros(2)))
@@ -114,5 +114,5 @@ def test_a_ledger_goes_on_with_lists_in_few_bytes(tmp_path: Path) -> None:
     assert found.records == ledger.records
     assert isinstance(json.loads(found.texts[1])["clients"], str)
     again = Ledger.resume(path, Accountant(N, 1e-5), 1)
-    with pytest.raises(fp.PrivacyError, match="is on record"):
+    with pytest.raises(fp.PrivacyError, match="is already recorded"):
         again.open(Release(replace(RECORD, round=1, clients=HALF), torch.zeros(2)))

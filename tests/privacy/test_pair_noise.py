@@ -40,7 +40,7 @@ GRAPHS: dict[str, tuple[int, Edges | None]] = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("cohort", ["everyone", "some"])
-def test_rows_have_the_covariance_that_is_paid_for(name: str, cohort: str) -> None:
+def test_pair_noise_covariance_equals_formula(name: str, cohort: str) -> None:
     n, edges = GRAPHS[name]
     clients = list(range(n)) if cohort == "everyone" else [0, 2, 3, n - 1]
     for ratio in (0.3, 3.0):
@@ -49,13 +49,13 @@ def test_rows_have_the_covariance_that_is_paid_for(name: str, cohort: str) -> No
         assert stats.kstest(rows[0].numpy() / rows[0].std().item(), "norm").pvalue > 1e-4
 
 
-def test_two_who_take_part_are_a_pair() -> None:
+def test_pair_noise_covariance_two_clients() -> None:
     rows = rows_of(pairs_of(None), [0, 4])
     assert law_holds(rows, covariance_of(pairs_of(None), 5, [0, 4]))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_pairs_add_cancels_in_the_sum(name: str) -> None:
+def test_pair_noise_cancels_in_sum(name: str) -> None:
     n, edges = GRAPHS[name]
     total = rows_of(pairs_of(edges, ratio=1000.0), range(n)).sum(0)
     own = [normal(RANDOM.stream("noise", 0, 0, client), DIM) for client in range(n)]
@@ -64,8 +64,8 @@ def test_what_pairs_add_cancels_in_the_sum(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 17, 100])
-def test_rows_of_many_who_all_share_secrets_have_the_law_of_pairs(count: int) -> None:
-    """Covariance n I - 1 1', written out; and every row has few terms, whose sum over clients is zero, exactly."""
+def test_tree_terms_covariance_equals_pairs(count: int) -> None:
+    """Covariance n I - 1 1', in full; each row has few terms, and their sum over clients is exactly zero."""
     matrix, sums = np.zeros((count, count - 1)), [Fraction(0)] * (count - 1)
     for row, terms in enumerate(pair_noise.tree_terms(count)):
         assert len(terms) <= math.ceil(math.log2(count))
@@ -76,8 +76,8 @@ def test_rows_of_many_who_all_share_secrets_have_the_law_of_pairs(count: int) ->
     assert not any(sums)
 
 
-def test_many_who_all_share_secrets_draw_once_for_each() -> None:
-    """Each draw has its own stream; and rows of some are those that they have among all."""
+def test_complete_graph_one_draw_per_client() -> None:
+    """Each draw has a separate stream; rows of a subset equal the rows within the whole."""
     count, pairs = pair_noise.MOST_BY_PAIRS + 4, pairs_of(None, ratio=2.0)
     everyone = pair_noise.draw_pair_noise(pairs, RANDOM, 0, 0, range(count), range(count), 500)
     assert everyone is not None and len(set(everyone.keys)) == count - 1
@@ -88,8 +88,8 @@ def test_many_who_all_share_secrets_draw_once_for_each() -> None:
     assert some is not None and torch.equal(some.in_float64(), rows[[7, 2]])
 
 
-def test_neither_noise_betrays_the_grid_of_the_other() -> None:
-    """Rows lie on a grid of 2^-20 of the own noise's power of two, however much larger pairs' noise is."""
+def test_pair_noise_rows_on_grid_of_individual_noise() -> None:
+    """The grid is 2^-20 of the power of two of the individual noise, however much larger the pairwise noise is."""
     rows = rows_of(pairs_of(None, ratio=1000.0), range(5), dim=2000)
     grid = 2.0 ** (math.ceil(math.log2(SIGMA)) - 20)
     assert torch.equal((rows / grid).round() * grid, rows)
@@ -110,7 +110,7 @@ class OwnSecrets:
 
 
 @pytest.mark.parametrize("name", ["complete, by pairs", "ring", "random"])
-def test_every_client_can_make_its_row_from_its_own_secrets(name: str) -> None:
+def test_client_row_from_shared_secrets_only(name: str) -> None:
     n, edges = GRAPHS[name]
     assert edges is not None
     pairs = pairs_of(edges)
@@ -125,7 +125,7 @@ def test_every_client_can_make_its_row_from_its_own_secrets(name: str) -> None:
         assert alone is not None and torch.equal(alone.in_float64()[0], together.in_float64()[client])
 
 
-def test_a_pair_draws_anew_for_every_answer_and_every_pair_of_its_own() -> None:
+def test_pair_streams_all_differ() -> None:
     streams = {
         "this": RANDOM.pair_stream(1, 2, 0, 0),
         "another round": RANDOM.pair_stream(1, 2, 1, 0),
@@ -164,7 +164,7 @@ def same_draw_for_all(ends: Edges, clients: Sequence[int]) -> list[list[Term]]:
 
 
 @pytest.mark.parametrize("mistake", [minus_forgotten, pair_counted_twice, one_end_only, same_draw_for_all])
-def test_a_mistake_shows_in_the_covariance(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_covariance_check_detects_planted_mistake(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     n, edges = GRAPHS["ring"]
     joint = covariance_of(pairs_of(edges), n, range(n))
     assert law_holds(rows_of(pairs_of(edges), range(n)), joint)
@@ -172,8 +172,8 @@ def test_a_mistake_shows_in_the_covariance(mistake: Any, monkeypatch: pytest.Mon
     assert not law_holds(rows_of(pairs_of(edges), range(n)), joint)
 
 
-def test_noise_that_served_an_answer_is_refused_another_one() -> None:
-    """The difference of two answers with the same pairs' noise would have none of it."""
+def test_reused_pair_noise_raises() -> None:
+    """The difference of two results with the same pairwise noise would contain none of it."""
     pairs = pairs_of(None)
     ledger = Ledger(Accountant(3, 1e-5))
     for attempt, fits in ((0, True), (0, False), (1, True)):
@@ -181,12 +181,12 @@ def test_noise_that_served_an_answer_is_refused_another_one() -> None:
         if fits:
             ledger.open(release)
             continue
-        with pytest.raises(PrivacyError, match="is on record"):
+        with pytest.raises(PrivacyError, match="is already recorded"):
             ledger.open(release)
 
 
-def test_a_client_that_drops_leaves_its_pairs_noise_in_and_reveals_nothing_more() -> None:
-    """The others had added their part: the mean carries it, and what each paid is no less than it costs."""
+def test_dropped_client_leaves_pair_noise_in_mean() -> None:
+    """The other clients already added their part: the mean contains it, and the privacy cost does not increase."""
     n, edges = GRAPHS["complete, by pairs"]
     pairs = pairs_of(edges, ratio=3.0)
     rows = rows_of(pairs, range(n))
@@ -224,8 +224,8 @@ def views(n: int, colluders: Sequence[int], moved: int, ratio: float) -> Iterato
 
 
 @pytest.mark.parametrize("ratio", [1.0, 10.0])
-def test_an_auditor_finds_what_is_claimed_and_with_one_more_colluder_more(ratio: float) -> None:
-    """Three clients, one of them a colluder as declared: then two, and the third has its own noise alone."""
+def test_audit_exceeds_claim_only_with_extra_colluder(ratio: float) -> None:
+    """Three clients with one colluder, as declared; then two, which leave the third only its individual noise."""
     claimed = math.sqrt(price.compute_complete_exposure(3, ratio, 1)) / SIGMA
     found = {}
     for colluders in ((2,), (1, 2)):
@@ -242,7 +242,7 @@ def test_an_auditor_finds_what_is_claimed_and_with_one_more_colluder_more(ratio:
 # --- who shares secrets --------------------------------------------------------------------------------------
 
 
-def test_graphs_of_secrets_are_checked() -> None:
+def test_invalid_secret_graph_raises() -> None:
     assert Links(((3, 1), (1, 3), (0, 1))).edges(4) == ((0, 1), (1, 3))
     for wrong in (((0, 0),), ((0, 4),), ((-1, 2),)):
         with pytest.raises(ConfigError, match=r"privacy\.trust\.pairwise\.secrets"):
@@ -255,6 +255,6 @@ def test_graphs_of_secrets_are_checked() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"colluders": -1}, {"ratio": -0.1}, {"ratio": 1001.0}, {"ratio": math.nan}], ids=str)
-def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+def test_pairwise_settings_out_of_range_raise(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"privacy\.trust\.pairwise"):
         Pairwise(**{"colluders": 1, "ratio": 1.0, **wrong})  # pyright: ignore[reportArgumentType]

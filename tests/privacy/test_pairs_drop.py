@@ -51,8 +51,8 @@ def answer(trust: Trust, multiplier: float, cohort: list[int]) -> tuple[Tensor, 
     return rows.double(), noise * privacy.sensitivity / 8  # a mean over eight examples
 
 
-def test_a_client_that_fails_late_leaves_exactly_the_noise_of_its_pairs_in_the_mean() -> None:
-    """The same answer without noise of pairs, from the same streams, is what the others' mean would have been."""
+def test_late_dropout_leaves_pair_noise_in_mean() -> None:
+    """The same query without pairwise noise, from the same streams, gives the mean of the other clients."""
     paired, own = answer(TRUST, MULTIPLIER, [*range(N)])
     plain, same = answer(fp.Local(), OWN, [*range(N)])
     assert same == pytest.approx(own)
@@ -85,8 +85,8 @@ def test_a_client_that_fails_late_leaves_exactly_the_noise_of_its_pairs_in_the_m
     assert float((paired.mean(0) - plain.mean(0)).abs().max()) < 1e-5 * own
 
 
-def test_in_a_simulated_outage_nobody_adds_noise_for_who_is_away() -> None:
-    """Away before the round began: only pairs that both take part add noise, and the mean has none of it."""
+def test_outage_before_round_leaves_no_pair_noise() -> None:
+    """The client is absent before the round begins: only pairs with both clients present add noise, and it cancels."""
     here = [0, 1, 3, 4]
     paired, own = answer(TRUST, MULTIPLIER, here)
     exposed = math.sqrt(price.compute_exposure(TRUST.pairs(N), here, N))

@@ -34,8 +34,8 @@ RUNS: dict[str, tuple[Any, Any, Any]] = {
 
 @pytest.mark.parametrize("noise", [fp.BSR(3), fp.BLT(2)], ids=str)
 @pytest.mark.parametrize("name", RUNS)
-def test_a_stopped_run_is_resumed_at_the_planned_price(name: str, noise: Any, tmp_path: Path) -> None:
-    """The noise of pairs begins anew at both ends, so that it still cancels."""
+def test_resumed_run_epsilon_equals_plan(name: str, noise: Any, tmp_path: Path) -> None:
+    """Pairwise noise starts anew at both ends, so it still cancels."""
     strategy, network, secrets = RUNS[name]
     trust = Pairwise(1, 3.0, secrets)
     privacy = replace(PRIVACY, trust=trust, noise=noise, epsilon=None, noise_multiplier=3.0)
@@ -56,7 +56,7 @@ def client_run(**more: Any) -> dict[str, Any]:
 
 CHANGING: dict[str, tuple[dict[str, Any], dict[str, Any], Strategy]] = {
     "random cohort": ({}, {"network": fp.Star(4, fp.FixedCohort(3))}, fp.fedavg(0.5)),
-    "clients in turns": (client_run(), {"network": fp.Star(4, fp.CyclicCohort(2))}, fp.fedavg(0.5)),
+    "cyclic clients": (client_run(), {"network": fp.Star(4, fp.CyclicCohort(2))}, fp.fedavg(0.5)),
     "random nodes": (
         {},
         {"network": fp.Graph(nx.cycle_graph(4), activity=fp.RandomNodes(0.5))},
@@ -71,16 +71,16 @@ CHANGING: dict[str, tuple[dict[str, Any], dict[str, Any], Strategy]] = {
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_participants_who_change_are_refused(name: str) -> None:
+def test_changing_participants_raise(name: str) -> None:
     privacy, options, strategy = CHANGING[name]
     with pytest.raises(ConfigError, match="use all clients") as error:
         training_of(replace(PRIVACY, **privacy), strategy, **options)
     assert error.value.field == "network.cohort"
 
 
-def test_an_answer_of_some_clients_is_refused_whatever_a_network_says_of_itself() -> None:
+def test_partial_cohort_release_raises() -> None:
     made = Zeros(TRUST, fp.BSR(4), 5)
-    with pytest.raises(PrivacyError, match="the plan has no such answer"):
+    with pytest.raises(PrivacyError, match="the plan has no such query"):
         made.rows(0, range(3))
     answer = Answer(0, 0, "gradient", range(3), PRIVACY.clip)
     with pytest.raises(PrivacyError, match=r"round 0 has 3 of 4 clients.*only if all clients take part in every round"):
@@ -105,7 +105,7 @@ seed: 1
 """
 
 
-def test_a_plan_says_how_much_noise_of_pairs_is_kept(tmp_path: Path) -> None:
+def test_plan_states_pair_noise_memory(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     config = load_config(tmp_path / "config.yaml")
     found = forecast(config)
@@ -117,8 +117,8 @@ def test_a_plan_says_how_much_noise_of_pairs_is_kept(tmp_path: Path) -> None:
     assert "pairwise(colluders=1, ratio=2, complete, simulated)" in str(training.result().spent)
 
 
-def test_secrets_that_pairs_agreed_on_are_refused_for_noise_over_time() -> None:
-    """Noise from agreed secrets is new in every round: a matrix over rounds would be priced and not be there."""
+def test_agreed_secrets_with_correlated_noise_raise() -> None:
+    """Noise from agreed secrets is new in every round: the run would be charged for a matrix that it does not use."""
     training = Zeros(TRUST, fp.BSR(4), 3).training
     over_time = training.plan.privacy
     secrets = Randomness(secret_seed=2)

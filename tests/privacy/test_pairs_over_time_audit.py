@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audit_worlds import checked, subject
+from audit_targets import audit_target, run_check
 from pairs_over_time import ROUNDS
 from torch import Tensor
 
@@ -22,8 +22,8 @@ from fedpriv.privacy.release.pairwise import PairwiseRelease
 PROMISE = {"trust": Pairwise(1, 3.0), "noise": fp.BSR(4), "sampling": fp.Cyclic(2)}
 
 
-def test_an_audit_knows_the_noise() -> None:
-    found = checked(noise_check, subject(fp.fedavg(0.5), rounds=8, **PROMISE))
+def test_correct_noise_passes_audit() -> None:
+    found = run_check(noise_check, audit_target(fp.fedavg(0.5), rounds=8, **PROMISE))
     assert found.verdict == "held" and "no correlation between rounds" in found.evidence, found
 
 
@@ -79,7 +79,7 @@ def one_round_of_pairs_for_all(planting: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("plant", [one_end_by_another_matrix, pairs_without_filter, one_round_of_pairs_for_all])
-def test_an_audit_finds_ends_that_filter_in_different_ways(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_detects_planted_filter_mistake(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    found = checked(noise_check, subject(fp.fedavg(0.5), rounds=8, **PROMISE))
+    found = run_check(noise_check, audit_target(fp.fedavg(0.5), rounds=8, **PROMISE))
     assert found.verdict == "found", found

@@ -31,7 +31,7 @@ def expected_law(trust: Pairwise, factor: Factor) -> np.ndarray:
 
 @pytest.mark.parametrize("noise", [fp.BSR(4), fp.BLT(2), fp.Independent()], ids=str)
 @pytest.mark.parametrize("secrets", SECRETS)
-def test_the_noise_of_all_rounds_and_clients_has_the_covariance_that_is_paid_for(secrets: str, noise: Any) -> None:
+def test_noise_covariance_equals_kronecker_product(secrets: str, noise: Any) -> None:
     trust, dim = Pairwise(1, 3.0, SECRETS[secrets]), 4000
     made = Zeros(trust, noise, dim)
     over_time = made.training.plan.privacy.over_time
@@ -42,7 +42,7 @@ def test_the_noise_of_all_rounds_and_clients_has_the_covariance_that_is_paid_for
 
 @pytest.mark.parametrize("noise", [fp.BSR(4), fp.BLT(2)], ids=str)
 @pytest.mark.parametrize("secrets", SECRETS)
-def test_what_pairs_add_cancels_in_the_sum_of_every_round(secrets: str, noise: Any) -> None:
+def test_pair_noise_cancels_in_sum_of_every_round(secrets: str, noise: Any) -> None:
     made = Zeros(Pairwise(1, 30.0, SECRETS[secrets]), noise, dim=50)
     keys = [made.training.oracle.engine._randomness.keys("noise", t, 0, range(N)) for t in range(ROUNDS)]
     units = torch.stack([Gaussian().draw(key, 50).sum(0) for key in keys]).numpy()

@@ -61,7 +61,7 @@ def records_of(pairs: Pairs, factor: Factor, rounds: int, blocks: int, own: floa
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_epsilon_is_that_of_the_worst_unit_among_all_releases_written_out(seed: int) -> None:
+def test_epsilon_equals_brute_force_worst_unit(seed: int) -> None:
     draw, (n, edges) = np.random.default_rng(seed), graph_of(seed)
     n, edges = min(n, 5), tuple(pair for pair in edges if max(pair) < 5)
     rounds, blocks, colluders = int(draw.integers(1, 7)), int(draw.integers(1, 4)), int(draw.integers(0, 3))
@@ -78,7 +78,7 @@ def test_epsilon_is_that_of_the_worst_unit_among_all_releases_written_out(seed: 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_price_is_never_too_low_for_bands_of_any_sign(seed: int) -> None:
+def test_epsilon_upper_bound_for_bands_of_any_sign(seed: int) -> None:
     draw, edges = np.random.default_rng(seed), sort_pairs(nx.path_graph(3).edges)
     factor, rounds, blocks = Factor(tuple(draw.normal(size=4).tolist())), 6, int(draw.integers(1, 4))
     records = records_of(Pairs(2.0, 1, name_pairs(edges), edges), factor, rounds, blocks, own=4.0)
@@ -86,7 +86,7 @@ def test_the_price_is_never_too_low_for_bands_of_any_sign(seed: int) -> None:
     assert account(records, 3, 1e-5).epsilon >= compute_epsilon(worst, 1e-5) * (1 - 1e-9)
 
 
-def test_both_factors_multiply_and_beginnings_cost_the_leading_block(tmp_path: Path) -> None:
+def test_round_epsilon_is_product_of_both_factors(tmp_path: Path) -> None:
     training = training_of(PRIVACY, folder=tmp_path)
     told = [report.epsilon for report in training]
     factor, exposed = fp.BSR(4).factor(ROUNDS, 4), price.compute_exposure(TRUST.pairs(N), None, N)
@@ -102,7 +102,7 @@ def test_both_factors_multiply_and_beginnings_cost_the_leading_block(tmp_path: P
     assert not find_problems(RunFiles.read(tmp_path))
 
 
-def test_secret_draws_in_slots_cost_what_less_effective_noise_would() -> None:
+def test_slot_sampling_epsilon_equals_effective_noise() -> None:
     pairs = Pairs(3.0, 1, "complete")
     worth = 1 / math.sqrt(price.compute_complete_exposure(5, 3.0, 1))
     plain = drawn(fp.BSR(4), 40, 4, 0.2, noise_multiplier=5.0 * worth)

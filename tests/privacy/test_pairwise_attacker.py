@@ -59,7 +59,7 @@ def runs_of(x: float) -> tuple[np.ndarray, list[Randomness], Plan]:
     return np.stack(sent), streams, plan
 
 
-def without_what_colluders_know(
+def without_known_pair_noise(
     messages: np.ndarray, streams: Sequence[Randomness], plan: Plan, colluders: Sequence[int]
 ) -> np.ndarray:
     """Messages of the others less the noise of pairs with a colluder, `[runs, numbers]`: theirs tell nothing more."""
@@ -76,7 +76,7 @@ def without_what_colluders_know(
     return left[:, :, honest].reshape(len(left), -1)
 
 
-def told_apart(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+def separation(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """By how many deviations, and the standard error of that: a statistic of the first halves, measured on the rest."""
     half = len(a) // 2
     spread = np.cov(np.concatenate([a[:half] - a[:half].mean(0), b[:half] - b[:half].mean(0)]).T)
@@ -96,13 +96,13 @@ def mu_of(epsilon: float, delta: float) -> float:
     return float(optimize.brentq(excess, 1e-3, 20))
 
 
-def test_whole_runs_cost_what_is_claimed_and_with_one_more_colluder_more() -> None:
+def test_attack_exceeds_claim_only_with_extra_colluder() -> None:
     (one, ones, plan), (other, others, _) = runs_of(30.0), runs_of(-30.0)
     spent = plan.spent()
     claimed, found, proved = mu_of(spent.epsilon, spent.delta), {}, {}
     for colluders in ((2,), (1, 2)):
-        a, b = (without_what_colluders_know(*each, plan, colluders) for each in ((one, ones), (other, others)))
-        found[len(colluders)], proved[len(colluders)] = told_apart(a, b), lower_bound(a, b, spent.delta)
+        a, b = (without_known_pair_noise(*each, plan, colluders) for each in ((one, ones), (other, others)))
+        found[len(colluders)], proved[len(colluders)] = separation(a, b), lower_bound(a, b, spent.delta)
     declared, error = found[1]
     assert 0.75 * claimed < declared < claimed + 3 * error
     assert proved[1] <= spent.epsilon
@@ -110,5 +110,5 @@ def test_whole_runs_cost_what_is_claimed_and_with_one_more_colluder_more() -> No
     assert more - 3 * error > claimed  # a violation: nobody promised anything against two
     assert more == pytest.approx(math.sqrt(2) * claimed, rel=0.2)
     # who sees the messages alone is told no more than who colludes
-    alone, error = told_apart(one.reshape(RUNS, -1), other.reshape(RUNS, -1))
+    alone, error = separation(one.reshape(RUNS, -1), other.reshape(RUNS, -1))
     assert alone < declared + 3 * error

@@ -51,7 +51,7 @@ def graph_of(seed: int) -> tuple[int, Edges]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_prices_and_bounds_on_random_graphs(seed: int) -> None:
+def test_exposure_random_graphs_equals_brute_force(seed: int) -> None:
     n, edges = graph_of(seed)
     ratio, colluders = RATIOS[seed % len(RATIOS)], seed % 4
     shared, worst = price.make_adjacency(edges, n), brute(n, edges, ratio, colluders)
@@ -66,8 +66,8 @@ def test_prices_and_bounds_on_random_graphs(seed: int) -> None:
     assert price.compute_exposure(pairs, None, n) == pytest.approx(worst.max(), rel=1e-9)
 
 
-def test_the_bound_holds_where_graphs_are_large() -> None:
-    """Sets of colluders around each client, and random ones: no graph of this size allows to try them all."""
+def test_spectral_bound_holds_for_large_graphs() -> None:
+    """For colluders around each client and for random sets; such graphs have too many sets to test all."""
     for n, degree, colluders in ((40, 12, 4), (60, 16, 5), (30, 10, 2)):
         graph = nx.random_regular_graph(degree, n, 1)
         edges = sort_pairs(graph.edges)
@@ -86,15 +86,15 @@ def test_the_bound_holds_where_graphs_are_large() -> None:
             assert worst <= bound <= 1
 
 
-def test_rounding_is_paid_for_and_costs_next_to_nothing() -> None:
+def test_exposure_rounding_up_is_tiny() -> None:
     shared = price.make_adjacency(sort_pairs(nx.complete_graph(4).edges), 4)
     assert (
         0 < price.compute_client_exposures(shared, 1000, 1).max() - price.compute_complete_exposure(4, 1000, 1) < 1e-7
     )
 
 
-def test_the_bound_is_not_taken_from_the_rounding_of_an_eigenvalue() -> None:
-    """Two cliques joined place by place: lambda_2 is 2, so that two colluders may leave nothing."""
+def test_spectral_bound_none_at_critical_connectivity() -> None:
+    """Two cliques with matched nodes: lambda_2 is 2, so two colluders may leave no connectivity, exactly."""
     for a in (30, 60, 100):
         graph = nx.convert_node_labels_to_integers(nx.cartesian_product(nx.complete_graph(a), nx.path_graph(2)))
         shared = price.make_adjacency(sort_pairs(graph.edges), 2 * a)
@@ -104,7 +104,7 @@ def test_the_bound_is_not_taken_from_the_rounding_of_an_eigenvalue() -> None:
         assert price.compute_spectral_bound(shared, 1.0, 1) is not None
 
 
-def test_known_values() -> None:
+def test_complete_graph_known_exposures() -> None:
     """The table of the derivation: 100 clients that all share secrets, one colluder."""
     mean = [math.sqrt(price.compute_complete_exposure(100, ratio, 1)) for ratio in (0.3, 1.0, 3.0, 10.0)]
     assert mean == pytest.approx([0.33, 0.14, 0.106, 0.101], abs=5e-3)
@@ -119,7 +119,7 @@ def test_known_values() -> None:
     ) == pytest.approx(1.005, abs=1e-3)
 
 
-def test_all_but_one_who_collude_leave_a_client_its_own_noise() -> None:
+def test_all_others_collude_exposure_one() -> None:
     for colluders in (3, 4, 100):
         assert price.compute_complete_exposure(4, 10, colluders) == 1.0
         assert (
@@ -130,13 +130,13 @@ def test_all_but_one_who_collude_leave_a_client_its_own_noise() -> None:
         )
 
 
-def test_a_client_whose_partners_collude_has_its_own_noise_alone() -> None:
-    """A ring of six, two colluders: they may sit at both sides of one client."""
+def test_all_partners_collude_exposure_one() -> None:
+    """A ring of six with two colluders: they may be the two neighbours of one client."""
     edges = sort_pairs(nx.cycle_graph(6).edges)
     assert price.compute_exposure(Pairs(3.0, 2, name_pairs(edges), edges), None, 6) == pytest.approx(1.0)
 
 
-def test_too_many_sets_without_a_bound_are_refused() -> None:
+def test_too_many_colluder_sets_without_bound_raises() -> None:
     edges = sort_pairs(nx.cycle_graph(100).edges)
     with pytest.raises(ConfigError, match=r"privacy\.trust\.pairwise\.secrets"):
         price.compute_exposure(Pairs(1.0, 5, name_pairs(edges), edges), None, 100)
@@ -148,7 +148,7 @@ def record(**changes: object) -> Record:
     return replace(plain, **changes)  # pyright: ignore[reportArgumentType]
 
 
-def test_the_accountant_recomputes_the_noise_from_the_record() -> None:
+def test_accountant_noise_from_pairs_record() -> None:
     noise = compute_cost(record(), 10).events[0].noise
     assert noise == pytest.approx(1.3 / math.sqrt(price.compute_complete_exposure(10, 3.0, 1)))
     few = compute_cost(record(clients=(0, 4, 7)), 10).events[0].noise  # only those who took part hide each other
@@ -159,7 +159,7 @@ def test_the_accountant_recomputes_the_noise_from_the_record() -> None:
     assert each[1].noise == pytest.approx(2 * each[0].noise)
 
 
-def test_a_record_whose_pairs_are_left_out_costs_more() -> None:
+def test_record_without_pairs_costs_more() -> None:
     with_pairs, without = (account([one], 10, 1e-5).epsilon for one in (record(), record(pairs=None)))
     assert without > 2 * with_pairs
 
@@ -169,19 +169,19 @@ def test_a_record_whose_pairs_are_left_out_costs_more() -> None:
     [{"mechanism": "laplace"}, {"pairs": Pairs(3.0, 1, "0" * 32, ((0, 99),))}],
     ids=["laplace", "no such client"],
 )
-def test_records_without_a_price_are_refused(changes: dict[str, object]) -> None:
+def test_unsupported_pairs_record_raises(changes: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="record"):
         account([record(**changes)], 10, 1e-5)
 
 
 @pytest.mark.parametrize("wrong", [{"ratio": -1.0}, {"ratio": math.nan}, {"ratio": 1e4}, {"colluders": -1}], ids=str)
-def test_pairs_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+def test_pairs_out_of_range_raise(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"record\.pairs"):
         Pairs(**{"ratio": 1.0, "colluders": 1, "secrets": "complete", **wrong})  # pyright: ignore
 
 
-def test_a_statistic_has_no_pairs_and_each_client_its_own_noise() -> None:
-    """Noise that cancels needs one scale for all; a statistic is used by itself, and pays for its own factor."""
+def test_statistic_has_individual_noise_only() -> None:
+    """Noise that cancels needs one scale for all clients; a statistic is used alone, and has a separate scale."""
     privacy = fp.Privacy(noise_multiplier=2.0, trust=fp.Pairwise(1, 3.0))
     for query, scales in (("statistic:constraints", [2.0, 4.0, 6.0]), ("gradient", None)):
         answer = Answer(0, 0, query, range(3), fp.Clip(1.0))
@@ -198,7 +198,7 @@ def test_a_statistic_has_no_pairs_and_each_client_its_own_noise() -> None:
 
 
 @pytest.mark.parametrize(("n", "colluders"), [(5, 0), (12, 3), (60, 20)])
-def test_the_bound_by_connectivity_is_exact_where_every_pair_shares_a_secret(n: int, colluders: int) -> None:
+def test_spectral_bound_exact_for_complete_graph(n: int, colluders: int) -> None:
     shared = ~np.eye(n, dtype=bool)
     for ratio in RATIOS:
         bound = price.compute_spectral_bound(shared, ratio, colluders)

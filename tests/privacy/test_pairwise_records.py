@@ -17,7 +17,7 @@ from fedpriv.privacy.pairwise import Pairwise, RandomRegular
 from fedpriv.privacy.record import Record
 
 
-def test_a_record_is_read_back_with_the_pairs_of_its_file_alone(tmp_path: Path) -> None:
+def test_record_round_trip_needs_pairs_of_file(tmp_path: Path) -> None:
     privacy = replace(PRIVACY, trust=Pairwise(1, 3.0, RandomRegular(2)))
     training = training_of(privacy, folder=tmp_path / "run")
     list(training)
@@ -33,7 +33,7 @@ def test_a_record_is_read_back_with_the_pairs_of_its_file_alone(tmp_path: Path) 
             Record.from_json(json.dumps({**json.loads(line), "pairs": wrong}), record.pairs.edges)
 
 
-def test_a_ledger_without_pairs_says_nothing_of_them(tmp_path: Path) -> None:
+def test_ledger_of_local_trust_has_no_pair_fields(tmp_path: Path) -> None:
     training = training_of(replace(PRIVACY, trust=fp.Local()), folder=tmp_path / "run")
     list(training)
     header, first, *_ = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()
@@ -41,7 +41,7 @@ def test_a_ledger_without_pairs_says_nothing_of_them(tmp_path: Path) -> None:
     assert "pairs" not in json.loads(first)
 
 
-def test_a_header_without_its_pairs_is_refused(tmp_path: Path) -> None:
+def test_header_without_pairs_raises(tmp_path: Path) -> None:
     training = training_of(replace(PRIVACY, trust=Pairwise(1, 3.0, RandomRegular(2))), folder=tmp_path / "run")
     list(training)
     path = tmp_path / "run" / "ledger.jsonl"
@@ -52,7 +52,7 @@ def test_a_header_without_its_pairs_is_refused(tmp_path: Path) -> None:
             read_ledger(path)
 
 
-def test_records_of_other_pairs_than_planned_are_not_resumed(tmp_path: Path) -> None:
+def test_resume_with_other_pairs_reported(tmp_path: Path) -> None:
     from fedpriv.runs.integrity import compare_with_plan
     from fedpriv.runs.run_files import RunFiles
 

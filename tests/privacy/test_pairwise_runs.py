@@ -30,7 +30,7 @@ from fedpriv.privacy.pairwise import Complete, Links, Pairwise, RandomRegular, S
     [(Complete(), "complete"), (RandomRegular(2), "random_regular(degree=2)"), (Topology(), "topology")],
     ids=str,
 )
-def test_a_run_says_whom_it_trusts_and_meets_its_target(secrets: Secrets, said: str, tmp_path: Path) -> None:
+def test_pairwise_run_trust_text_and_target(secrets: Secrets, said: str, tmp_path: Path) -> None:
     network = fp.Graph(nx.cycle_graph(4)) if secrets == Topology() else None
     privacy = replace(PRIVACY, trust=Pairwise(1, 3.0, secrets))
     training = training_of(privacy, fp.decentralized_sgd(fp.StepSize(0.1)), network=network, folder=tmp_path)
@@ -43,7 +43,7 @@ def test_a_run_says_whom_it_trusts_and_meets_its_target(secrets: Secrets, said: 
     assert account(file.records, 4, 1e-5).epsilon == spent.epsilon
 
 
-def test_less_noise_is_added_than_under_local_trust_at_the_same_epsilon() -> None:
+def test_pairwise_noise_below_local_at_same_epsilon() -> None:
     paired, local = (training_of(replace(PRIVACY, trust=trust)) for trust in (PAIRWISE, fp.Local()))
     own = paired.plan.records[0].noise_multiplier
     assert isinstance(own, float)
@@ -53,7 +53,7 @@ def test_less_noise_is_added_than_under_local_trust_at_the_same_epsilon() -> Non
     assert paired.plan.privacy.noise_multiplier == pytest.approx(local.plan.privacy.noise_multiplier, rel=2e-3)
 
 
-def test_only_those_who_take_part_hide_each_other() -> None:
+def test_pairwise_noise_scaled_to_cohort() -> None:
     """Cohorts of two among four: one may collude, and the other has its own noise alone."""
     for size, exposed in ((2, 1.0), (3, price.compute_complete_exposure(3, 3.0, 1))):
         training = training_of(PRIVACY, fp.fedavg(0.5), network=fp.Star(4, fp.FixedCohort(size)))
@@ -65,7 +65,7 @@ def test_only_those_who_take_part_hide_each_other() -> None:
             assert record.noise_multiplier == pytest.approx(multiplier * math.sqrt(exposed))
 
 
-def test_a_node_that_fails_takes_its_pairs_with_it() -> None:
+def test_outage_increases_noise_of_remaining_nodes() -> None:
     network = fp.Graph(nx.complete_graph(4), outages=[fp.Outage(2, 1, 3)])
     strategy = fp.decentralized_sgd(fp.StepSize(0.1))
     training = training_of(replace(PRIVACY, trust=Pairwise(1, 3.0, Topology())), strategy, network=network)
@@ -78,7 +78,7 @@ def test_a_node_that_fails_takes_its_pairs_with_it() -> None:
     assert few[0].noise_multiplier == pytest.approx(whole.noise_multiplier * math.sqrt(ratio))
 
 
-def test_clients_of_unequal_weight_pay_by_their_own_sensitivity() -> None:
+def test_unequal_clients_epsilon_by_sensitivity() -> None:
     """Means over 6, 9, 4 and 12 examples: both ends of a pair add the same, and a larger client is hidden better."""
     training = training_of(replace(PRIVACY, sampling=fp.FullBatch()), fp.fedavg(0.5, local_steps=2))
     list(training)
@@ -98,7 +98,7 @@ def constrained(privacy: fp.Privacy, rounds: int = 4) -> fp.Training:
 
 
 @pytest.mark.parametrize("ratio", [0.0, 2.0])
-def test_constraint_values_have_noise_of_their_own_unless_one_asks_for_pairs(ratio: float) -> None:
+def test_constraint_statistics_pair_ratio_setting(ratio: float) -> None:
     privacy = replace(PRIVACY, statistics=fp.Statistics(ratio=ratio))
     training = constrained(privacy)
     list(training)
@@ -109,7 +109,7 @@ def test_constraint_values_have_noise_of_their_own_unless_one_asks_for_pairs(rat
 
 
 @pytest.mark.parametrize("secrets", [Complete(), Links(((0, 1), (1, 2), (2, 3), (0, 3)))], ids=str)
-def test_a_resumed_run_releases_each_row_once_at_the_planned_price(secrets: Secrets, tmp_path: Path) -> None:
+def test_resumed_run_releases_rounds_once(secrets: Secrets, tmp_path: Path) -> None:
     privacy = replace(PRIVACY, trust=Pairwise(1, 3.0, secrets))
     stopped = training_of(privacy, folder=tmp_path)
     for report in stopped:
@@ -126,7 +126,7 @@ def test_a_resumed_run_releases_each_row_once_at_the_planned_price(secrets: Secr
     assert again.result().spent.epsilon == again.plan.spent().epsilon
 
 
-def test_a_run_that_was_killed_is_resumed_at_the_planned_price(tmp_path: Path) -> None:
+def test_killed_run_resumed_epsilon_equals_plan(tmp_path: Path) -> None:
     script = """
         import os, signal, sys
         from pathlib import Path

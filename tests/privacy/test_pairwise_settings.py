@@ -27,7 +27,7 @@ from fedpriv.privacy.pairwise import Links, Pairwise, RandomRegular, Topology
     ],
     ids=str,
 )
-def test_pairwise_settings_without_a_price_are_refused(changes: dict[str, object], field: str) -> None:
+def test_pairwise_unsupported_settings_raise(changes: dict[str, object], field: str) -> None:
     with pytest.raises(fp.ConfigError) as caught:
         training_of(replace(PRIVACY, **changes))  # pyright: ignore[reportArgumentType]
     assert caught.value.field == field
@@ -44,7 +44,7 @@ def test_pairwise_settings_without_a_price_are_refused(changes: dict[str, object
         ),
     ],
 )
-def test_a_configuration_names_pairwise_trust(written: str, trust: Pairwise) -> None:
+def test_pairwise_trust_from_configuration(written: str, trust: Pairwise) -> None:
     run = Path(__file__).parents[1] / "run.yaml"
     config = load_config(run, [f"privacy.trust={written}"])
     assert config.privacy.trust == trust
@@ -62,7 +62,7 @@ def test_a_configuration_names_pairwise_trust(written: str, trust: Pairwise) -> 
         ("{pairwise: {colluders: 1, ratio: 3, secrets: ring}}", "secrets"),
     ],
 )
-def test_a_misspelled_pairwise_setting_is_named(written: str, field: str) -> None:
+def test_pairwise_invalid_setting_named_in_error(written: str, field: str) -> None:
     with pytest.raises(fp.ConfigError) as caught:
         load_config(Path(__file__).parents[1] / "run.yaml", [f"privacy.trust={written}"])
     assert field in caught.value.field.split(".")
@@ -79,13 +79,13 @@ def reached(name: str, *overrides: str) -> float:
     return training.result().test_accuracy or 0.0
 
 
-def test_digits_reach_an_accuracy_with_pairs_only() -> None:
+def test_digits_pairwise_more_accurate_than_local() -> None:
     assert reached("digits_pairwise") >= 0.78
     assert reached("digits_pairwise", "privacy.trust=local") <= 0.7
 
 
 @pytest.mark.slow
-def test_plain_mnist_reaches_an_accuracy_with_pairs_only(data_root: Path) -> None:
+def test_mnist_pairwise_more_accurate_than_local(data_root: Path) -> None:
     place = f"data.root={data_root / 'mnist'}"
     assert reached("mnist_softmax_pairwise", place) >= 0.903
     assert reached("mnist_softmax_pairwise", place, "privacy.trust=local") <= 0.87

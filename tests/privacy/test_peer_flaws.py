@@ -22,7 +22,7 @@ from fedpriv.strategies.fedavg import AddMeanUpdate
 from fedpriv.strategies.server_optimizers import ServerSgd
 
 
-def test_a_run_that_goes_on_longer_than_planned_is_stopped() -> None:
+def test_rounds_beyond_plan_raise() -> None:
     """There: planned for 10 rounds, ran 100, still printed epsilon 2.0 where 5.1 was true."""
     training = training_of(fp.Privacy(epsilon=2.0), rounds=10)
     start = initial_state(training.strategy, training.population.params.clone())
@@ -32,7 +32,7 @@ def test_a_run_that_goes_on_longer_than_planned_is_stopped() -> None:
     assert 1.99 < training.result().spent.epsilon <= 2.0
 
 
-def test_a_run_without_a_limit_pays_for_all_its_rounds() -> None:
+def test_run_without_limit_charged_for_all_rounds() -> None:
     planned = training_of(fp.Privacy(epsilon=2.0), rounds=10)
     without_limit = fp.Privacy(noise_multiplier=planned.plan.privacy.noise_multiplier)
     longer = training_of(without_limit, rounds=100)
@@ -43,7 +43,7 @@ def test_a_run_without_a_limit_pays_for_all_its_rounds() -> None:
     assert spent.epsilon > math.sqrt(10) * 2.0
 
 
-def test_a_cohort_has_no_client_twice() -> None:
+def test_cohort_has_distinct_clients() -> None:
     for cohort in (fp.FixedCohort(5), fp.FixedCohort(8), fp.PoissonCohort(0.7), fp.Everyone()):
         star, members = fp.Star(8, cohort), set()
         for index in range(200):
@@ -51,11 +51,11 @@ def test_a_cohort_has_no_client_twice() -> None:
             assert drawn == sorted(set(drawn))
             members |= set(drawn)
         assert members == set(range(8))
-    with pytest.raises(fp.ConfigError, match="there are only 8 clients"):
+    with pytest.raises(fp.ConfigError, match="must be at most 8, the number of clients"):
         fp.Star(8, fp.FixedCohort(9))
 
 
-def test_a_release_that_names_a_client_twice_has_no_price() -> None:
+def test_record_with_repeated_client_raises() -> None:
     record = Record(0, "gradient", 0, "gaussian", 5.0, "sample", "replace_one", clients=(1, 1))
     with pytest.raises(fp.ConfigError, match="at most once"):
         account([record], 3, 1e-5)
@@ -64,7 +64,7 @@ def test_a_release_that_names_a_client_twice_has_no_price() -> None:
 @pytest.mark.parametrize(
     ("multiplier", "rounds", "expected"), [(0.05, 1, 20.0), (10.0, 1, 0.1), (10.0, 100, 4.2203), (1.0, 10, 9.98996)]
 )
-def test_laplace_noise_costs_the_inverse_of_its_scale(multiplier: float, rounds: int, expected: float) -> None:
+def test_laplace_epsilon_is_inverse_of_scale(multiplier: float, rounds: int, expected: float) -> None:
     """There: the accountant inverted the scale and said 5.0 where 20 was true."""
     privacy = fp.Privacy(noise_multiplier=multiplier, mechanism=fp.Laplace(), clip=fp.Clip(1.0, "l1"))
     training = training_of(privacy, rounds)
@@ -95,7 +95,7 @@ def listen(folder: Path, stop: int, **options) -> tuple[list[Tensor], list[Tenso
     return heard, [answer - factor * sums for answer, sums in zip(heard, exact, strict=True)]
 
 
-def test_a_resumed_run_never_draws_the_same_noise_again(tmp_path: Path) -> None:
+def test_resumed_run_draws_new_noise(tmp_path: Path) -> None:
     """There: a resumed run drew the noise of the first again, and the iterates could be subtracted."""
     first, first_noise = listen(tmp_path, stop=5)
     resumed, resumed_noise = listen(tmp_path, stop=9, resume=True)
@@ -107,7 +107,7 @@ def test_a_resumed_run_never_draws_the_same_noise_again(tmp_path: Path) -> None:
     assert correlations.abs().max() < 5 / math.sqrt(distinct.shape[1])
 
 
-def test_the_noise_of_a_row_grows_with_its_weight() -> None:
+def test_row_noise_scales_with_weight() -> None:
     """There: weighting after clipping was accepted (norm 1000 against noise 1). Here a row's noise has its weight."""
     sizes, bound, multiplier = (2, 40, 8), 0.5, 1e-3
     for sampling in (fp.FullBatch(), fp.FixedSize(2), fp.Poisson(0.25)):
@@ -132,8 +132,8 @@ def test_the_noise_of_a_row_grows_with_its_weight() -> None:
         torch.testing.assert_close(noise, claimed, rtol=0.15, atol=0)
 
 
-def test_an_oracle_does_not_answer_twice_with_one_noise() -> None:
-    """Two runs through one oracle ask for round 0 twice: the same noise on two answers gives their exact difference."""
+def test_repeated_round_raises() -> None:
+    """Two runs with one oracle both query round 0: equal noise on two results would reveal their exact difference."""
     oracle = oracle_of(digits_of(SIZES), fp.Privacy(noise_multiplier=1.0))
     for index in range(2):
         oracle.begin_round(index, torch.arange(3))
@@ -144,7 +144,7 @@ def test_an_oracle_does_not_answer_twice_with_one_noise() -> None:
     assert len(oracle.engine.ledger.records) == 2
 
 
-def test_a_run_of_pure_epsilon_can_be_asked_for() -> None:
+def test_pure_epsilon_run_meets_target() -> None:
     privacy = fp.Privacy(epsilon=2.5, delta=0.0, mechanism=fp.Laplace(), clip=fp.Clip(1.0, "l1"))
     training = training_of(privacy, rounds=5)
     list(training)

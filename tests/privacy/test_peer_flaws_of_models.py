@@ -26,13 +26,13 @@ class Counting(nn.Module):
         return self.linear(x)
 
 
-def test_batch_norm_is_refused_with_the_fix_named() -> None:
+def test_batch_norm_raises_with_fix() -> None:
     model = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
     with pytest.raises(fp.ConfigError, match=r"model\.1 = 'BatchNorm1d'.*GroupNorm.*fix_model"):
         fp.train(clients_of(digits_of(SIZES), model), fp.inexact_admm(), fp.Privacy(epsilon=3), rounds=1)
 
 
-def test_batch_norm_of_any_client_is_refused() -> None:
+def test_batch_norm_of_any_client_raises() -> None:
     """One that normalises over the batch hides no better in the second place: its statistics are nobody else's."""
     plain = nn.Sequential(nn.Linear(64, 8), nn.GroupNorm(1, 8), nn.Linear(8, 10))
     mixing = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
@@ -44,7 +44,7 @@ def test_batch_norm_of_any_client_is_refused() -> None:
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost"])
 @pytest.mark.parametrize("unit", ["sample", "client"])
-def test_buffers_carry_nothing_out(unit: str, backend: str) -> None:
+def test_model_buffers_not_released(unit: str, backend: str) -> None:
     training = fp.Training(
         clients_of(digits_of(SIZES), Counting()),
         fp.inexact_admm(),
@@ -63,7 +63,7 @@ def test_buffers_carry_nothing_out(unit: str, backend: str) -> None:
     fp.Privacy(epsilon=3, unit="client", at="message"),
     fp.Privacy(epsilon=3, mechanism=fp.Laplace(), clip=fp.Clip(1.0, "l1"), sampling=fp.Poisson(0.5)),
 ], ids=["sample", "client", "message", "laplace"])  # fmt: skip
-def test_a_broken_client_destroys_nothing(privacy: fp.Privacy) -> None:
+def test_overflowing_client_model_stays_finite(privacy: fp.Privacy) -> None:
     """There: one NaN client destroyed the model, an infinite update was clipped to NaN."""
     data = digits_of(SIZES)
     for broken in (math.inf, 3e38):
@@ -77,7 +77,7 @@ def test_a_broken_client_destroys_nothing(privacy: fp.Privacy) -> None:
         assert training.result().params.abs().max() > 0
 
 
-def test_inputs_that_are_not_finite_are_refused_by_name() -> None:
+def test_nonfinite_input_raises() -> None:
     data = digits_of(SIZES)
     data[1][0][4, 7] = math.nan
     with pytest.raises(fp.DataError, match=r"client 1: input 4 .*not finite"):

@@ -17,7 +17,7 @@ from fedpriv.models import SoftmaxRegression
 from fedpriv.runs.checkpoint import Checkpoint
 
 
-def test_iterating_over_a_finished_run_is_an_error() -> None:
+def test_iterating_finished_run_raises() -> None:
     """There: a second run() trained 0 rounds, silently."""
     training = training_of(fp.Privacy(epsilon=3), rounds=3)
     assert len(list(training)) == 3
@@ -25,7 +25,7 @@ def test_iterating_over_a_finished_run_is_an_error() -> None:
         list(training)
 
 
-def test_a_run_goes_on_after_a_break() -> None:
+def test_iteration_continues_after_break() -> None:
     training, whole = (training_of(fp.Privacy(epsilon=3), rounds=5) for _ in range(2))
     for report in training:
         if report.round == 2:
@@ -36,9 +36,7 @@ def test_a_run_goes_on_after_a_break() -> None:
     assert len(training.ledger.records) == 5
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_checkpoint_write_keeps_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = fp.Training(
         fp.make_clients(
             SoftmaxRegression(64, 10), nn.CrossEntropyLoss(), [TensorDataset(*d) for d in digits_of(SIZES)]
@@ -69,7 +67,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     "keep",
     [0, 1, 100, 1000],
 )
-def test_a_torn_checkpoint_is_refused(tmp_path: Path, keep: int) -> None:
+def test_torn_checkpoint_raises(tmp_path: Path, keep: int) -> None:
     training = training_of(fp.Privacy(epsilon=3), folder=tmp_path)
     training.save()
     path = tmp_path / "checkpoint.pt"

@@ -71,20 +71,20 @@ BAD_SETTINGS = {
 
 
 @pytest.mark.parametrize("name", BAD_SETTINGS)
-def test_bad_settings_are_refused_before_the_run(name: str) -> None:
+def test_bad_setting_raises_before_run(name: str) -> None:
     """There: clip -1 and noise 0 were accepted; cohort 0, batch 0 and an empty user failed somewhere inside."""
     make, field = BAD_SETTINGS[name]
     with pytest.raises(fp.ConfigError, match=field):
         make()
 
 
-def test_an_empty_client_is_refused() -> None:
+def test_client_without_examples_raises() -> None:
     with pytest.raises(fp.DataError, match="no examples"):
         clients_of([*digits_of(SIZES), (torch.zeros(0, 64), torch.zeros(0, dtype=torch.long))])
 
 
-def test_an_empty_poisson_cohort_is_a_round_without_messages() -> None:
-    """Each of three clients comes with probability .3, so in a third of the rounds nobody does."""
+def test_empty_poisson_cohort_round_completes() -> None:
+    """Each of three clients takes part with probability .3, so a third of the rounds have no participants."""
     network = fp.Star(3, fp.PoissonCohort(0.3))
     sizes = {len(network.participants(k, Randomness(0))) for k in range(30)}
     assert 0 in sizes

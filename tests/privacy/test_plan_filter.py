@@ -68,16 +68,16 @@ def scheduled(n: int = 40) -> list[Record]:
     ],
     ids=str,
 )
-def test_what_the_plan_does_not_have_is_refused(changes: dict[str, Any], limit: float | None) -> None:
+def test_unplanned_release_raises(changes: dict[str, Any], limit: float | None) -> None:
     plan = [laplace(k) for k in range(3)]
     plan_filter = filter_of(plan, 2, limit)
-    with pytest.raises(UnplannedRelease, match="plan has no such answer"):
+    with pytest.raises(UnplannedRelease, match="plan has no such query"):
         plan_filter.admit(replace(plan[0], **changes))
     assert plan_filter.accountant.n_records == 0
     plan_filter.admit(plan[0])
 
 
-def test_each_release_of_a_plan_is_admitted_once() -> None:
+def test_planned_release_admitted_once() -> None:
     plan = [laplace(0), laplace(0), laplace(1)]
     plan_filter = filter_of(plan, 1)
     plan_filter.admit(plan[0])
@@ -87,7 +87,8 @@ def test_each_release_of_a_plan_is_admitted_once() -> None:
     plan_filter.admit(plan[2])
 
 
-def test_more_noise_a_smaller_bound_and_fewer_clients_are_within_the_plan() -> None:
+def test_releases_within_plan_admitted() -> None:
+    """With more noise, a smaller bound or fewer clients than planned."""
     plan = [laplace(k) for k in range(4)]
     plan_filter = filter_of(plan, 2, 100.0)
     plan_filter.admit(replace(plan[0], noise_multiplier=11.0))
@@ -96,7 +97,7 @@ def test_more_noise_a_smaller_bound_and_fewer_clients_are_within_the_plan() -> N
     plan_filter.admit(replace(plan[3], noise_multiplier=plan[3].noise_multiplier * (1 - 1e-12)))  # the last bits
 
 
-def test_a_planned_noise_per_client_covers_more_noise_only() -> None:
+def test_per_client_noise_covers_more_noise_only() -> None:
     planned = _cost(laplace(noise_multiplier=(8.0, 9.0)))
     assert covers(planned, _cost(laplace(noise_multiplier=(8.0, 9.5))))
     assert covers(planned, _cost(laplace(noise_multiplier=9.0)))
@@ -105,7 +106,7 @@ def test_a_planned_noise_per_client_covers_more_noise_only() -> None:
     assert not covers(planned, _cost(laplace(clients=(1,), noise_multiplier=9.0)))
 
 
-def test_a_release_for_all_covers_each_of_them_and_one_for_some_no_others() -> None:
+def test_release_covers_subset_of_clients_only() -> None:
     to_all, to_one = _cost(laplace()), _cost(laplace(clients=(0,)))
     assert covers(to_all, _cost(laplace(clients=(1,))))
     assert not covers(to_all, _cost(laplace(clients=(1,), noise_multiplier=9.0)))
@@ -133,7 +134,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_longer_plan_is_cut_where_the_limit_is(kind: dict[str, Any]) -> None:
+def test_plan_longer_than_limit_cut_at_limit(kind: dict[str, Any]) -> None:
     factor = calibrate([record(k, **{**kind, "noise_multiplier": 1.0}) for k in range(10)], 3, 2.0, DELTA)
     plan = [record(k, **{**kind, "noise_multiplier": factor}) for k in range(100)]
     plan_filter = filter_of(plan, 3, 2.0)
@@ -148,8 +149,8 @@ def test_a_longer_plan_is_cut_where_the_limit_is(kind: dict[str, Any]) -> None:
     assert plan_filter.accountant.spent() == before
 
 
-def test_releases_that_are_left_out_buy_no_others() -> None:
-    """Else what is released would depend on answers in a way that no composition theorem here covers."""
+def test_skipped_releases_free_no_budget() -> None:
+    """Otherwise the releases would depend on results in a way that no composition theorem here covers."""
     plan = [laplace(k, noise_multiplier=20.0) for k in range(100)]
     whole = admitted(filter_of(plan, 1, 1.0), plan)
     plan_filter = filter_of(plan, 1, 1.0)
@@ -157,7 +158,7 @@ def test_releases_that_are_left_out_buy_no_others() -> None:
     assert 0 < whole < 90 and admitted(plan_filter, plan[whole - 3 :]) == 3
 
 
-def test_the_limit_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run = scheduled()
     calls: list[float] = []
     real = pld.epsilon
@@ -173,7 +174,7 @@ def test_the_limit_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not calls
 
 
-def test_a_plan_that_does_not_fit_is_cut_also_where_quick_bounds_say_nothing() -> None:
+def test_plan_above_limit_cut_by_tight_bound() -> None:
     run = scheduled()
     plan_filter = filter_of(run, 2, 1.0)
     count = admitted(plan_filter, run)
@@ -181,7 +182,7 @@ def test_a_plan_that_does_not_fit_is_cut_also_where_quick_bounds_say_nothing() -
     assert account(run[:count], 2, DELTA).epsilon <= 1.0 < account(run[: count + 1], 2, DELTA).epsilon
 
 
-def test_cohorts_spend_apart_under_one_limit() -> None:
+def test_disjoint_cohorts_spend_limit_separately() -> None:
     first = [laplace(k, clients=(0,)) for k in range(100)]
     second = [laplace(k, clients=(1,)) for k in range(100, 200)]
     alone = admitted(filter_of([laplace(k) for k in range(100)], 1, 1.0), [laplace(k) for k in range(100)])
@@ -191,20 +192,20 @@ def test_cohorts_spend_apart_under_one_limit() -> None:
     assert plan_filter.accountant.spent().epsilon <= 1.0
 
 
-def test_delta_zero_is_pure() -> None:
+def test_delta_zero_uses_pure_epsilon() -> None:
     run = [laplace(k) for k in range(50)]
     assert admitted(filter_of(run, 1, 1.05, delta=0.0), run) == 10
     assert admitted(filter_of([record()], 1, 1.0, delta=0.0), [record()]) == 0
 
 
-def test_an_exact_answer_is_beyond_every_limit() -> None:
+def test_exact_release_exceeds_every_limit() -> None:
     exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.at is none")
     with pytest.raises(BudgetExhausted, match="infinite"):
         filter_of([exact], 1, 5.0).admit(exact)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_limit_out_of_range_is_refused(limit: float) -> None:
+def test_limit_out_of_range_raises(limit: float) -> None:
     with pytest.raises(ConfigError, match="epsilon"):
         filter_of([laplace()], 1, limit)
 
@@ -212,7 +213,7 @@ def test_a_limit_out_of_range_is_refused(limit: float) -> None:
 # --- what was released before, and by others --------------------------------------------------------------------------
 
 
-def test_what_an_earlier_attempt_released_is_counted_beside_the_plan() -> None:
+def test_earlier_attempt_counted_in_addition_to_plan() -> None:
     plan = [laplace(k, noise_multiplier=20.0, attempt=0) for k in range(30)]
     limit = account(plan, 1, DELTA).epsilon * 1.0001
     again = PlanFilter(plan, Accountant(1, DELTA), limit, attempt=7, fits=True)
@@ -224,7 +225,7 @@ def test_what_an_earlier_attempt_released_is_counted_beside_the_plan() -> None:
     assert again.accountant.spent().epsilon <= limit * (1 + 1e-6)
 
 
-def test_a_run_that_is_resumed_uses_what_is_left_of_its_plan() -> None:
+def test_resumed_run_uses_rest_of_plan() -> None:
     plan = [laplace(k) for k in range(5)]
     plan_filter = filter_of(plan, 1, account(plan, 1, DELTA).epsilon * 1.001)
     for release in plan[:3]:
@@ -234,7 +235,7 @@ def test_a_run_that_is_resumed_uses_what_is_left_of_its_plan() -> None:
     assert admitted(plan_filter, plan[3:]) == 2
 
 
-def test_plans_with_one_accountant_share_the_limit() -> None:
+def test_plans_with_one_accountant_share_limit() -> None:
     accountant = Accountant(1, DELTA)
     first, second = (
         [laplace(k, query=name, noise_multiplier=20.0) for k in range(50)] for name in ("gradient", "message")
@@ -248,7 +249,7 @@ def test_plans_with_one_accountant_share_the_limit() -> None:
     assert 0.95 < accountant.spent().epsilon <= 1.0
 
 
-def test_rounds_that_are_given_up_leave_their_budget_to_later_ones() -> None:
+def test_abandoned_rounds_return_budget() -> None:
     plan = [laplace(k, noise_multiplier=20.0) for k in range(100)]
     whole = admitted(filter_of(plan, 1, 1.0), plan)
     plan_filter = filter_of(plan, 1, 1.0)
@@ -259,9 +260,9 @@ def test_rounds_that_are_given_up_leave_their_budget_to_later_ones() -> None:
     assert admitted(plan_filter, plan[11:]) == whole - 1
 
 
-def test_another_unit_is_no_release_of_the_plan() -> None:
+def test_release_of_other_unit_raises() -> None:
     plan_filter = filter_of([laplace()], 1)
-    with pytest.raises(PrivacyError, match="the plan has no such answer"):
+    with pytest.raises(PrivacyError, match="the plan has no such query"):
         plan_filter.admit(laplace(unit="client"))
     plan_filter.count(laplace(0, query="message"))
     with pytest.raises(PrivacyError, match="cannot be added"):
@@ -270,7 +271,7 @@ def test_another_unit_is_no_release_of_the_plan() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.3, 3.0))
-def test_whatever_is_asked_the_limit_holds(seed: int, limit: float) -> None:
+def test_limit_holds_for_random_releases(seed: int, limit: float) -> None:
     """Any order, any subset, any noise, repeated and unplanned releases, other attempts on record."""
     draws = random.Random(seed)
     plan = [
@@ -295,7 +296,7 @@ def test_whatever_is_asked_the_limit_holds(seed: int, limit: float) -> None:
 # --- reports ----------------------------------------------------------------------------------------------------------
 
 
-def test_milestones_are_upper_bounds_and_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_milestones_few_upper_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two releases a round; the rounds between two milestones have the epsilon of the next one."""
     plan = [laplace(k, index=i) for k in range(100) for i in range(2)]
     are_rough: list[bool] = []

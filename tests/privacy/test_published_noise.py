@@ -46,7 +46,7 @@ def noise_of(published: Published, record: Record = RECORD) -> tuple[torch.Tenso
     ],
     ids=["laplace", "gaussian", "scale of a laplace", "scale of a gaussian"],
 )
-def test_the_noise_has_the_papers_scale(published: Published, scales: list[float]) -> None:
+def test_published_noise_scale_equals_paper(published: Published, scales: list[float]) -> None:
     noise, asked, record = noise_of(published)
     spread = noise.abs().mean(1) if published.law == "laplace" else noise.square().mean(1).sqrt()
     assert spread.tolist() == pytest.approx(scales, rel=0.02)
@@ -56,7 +56,7 @@ def test_the_noise_has_the_papers_scale(published: Published, scales: list[float
     assert record.non_private == "as published"
 
 
-def test_an_infinite_epsilon_and_named_queries_have_no_noise() -> None:
+def test_published_exact_queries_have_no_noise() -> None:
     exact = replace(RECORD, query="full_gradient")
     for published, record in ((Published(math.inf), RECORD), (Published(1.0, exact=("full_gradient",)), exact)):
         noise, asked, _ = noise_of(published, record)
@@ -64,7 +64,7 @@ def test_an_infinite_epsilon_and_named_queries_have_no_noise() -> None:
     assert float(noise_of(Published(1.0, exact=("full_gradient",)))[0].abs().max()) > 0
 
 
-def test_why_it_is_not_private() -> None:
+def test_published_noise_reason_not_private() -> None:
     assert "measured on the client's own data" in Published(1.0).why_not
     assert "assumed, not enforced" in Published(1.0, law="gaussian").why_not
     assert Published(1.0, scale=2.0, lacks="half is missing").why_not == "as published: half is missing"
@@ -85,12 +85,12 @@ def test_why_it_is_not_private() -> None:
         ("growth", math.nan),
     ],
 )
-def test_what_no_paper_can_mean_is_refused_by_name(field: str, value: object) -> None:
+def test_published_invalid_setting_raises(field: str, value: object) -> None:
     with pytest.raises(fp.ConfigError, match=f"privacy.published.{field}"):
         Published(**{"epsilon_bar": 1.0, field: value})
 
 
-def test_noise_on_messages_needs_a_scale() -> None:
+def test_published_message_noise_without_scale_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"privacy\.published\.scale"):
         Published(1.0, at="message")
     assert Published(1.0, at="message", scale=1.0).at == Published(math.inf, at="message").at == "message"

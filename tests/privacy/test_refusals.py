@@ -23,19 +23,19 @@ from fedpriv.randomness.streams import Randomness
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
-def test_an_answer_without_noise_is_not_made(scale: float) -> None:
+def test_add_noise_invalid_scale_raises(scale: float) -> None:
     with pytest.raises(fp.ConfigError, match=r"noise scale = .*: must be positive and finite"):
         add_noise(torch.ones(2, 3), [1.0, scale], fp.Gaussian(), record(), Randomness(0, 1), [0, 1])
 
 
-def test_an_answer_without_a_multiplier_has_no_price() -> None:
+def test_price_without_multiplier_raises() -> None:
     with pytest.raises(fp.ConfigError, match="calibrate the run first"):
         release_scheme(fp.Privacy(epsilon=1.0), [5]).price(Answer(0, 0, "gradient", [0], fp.Clip(1.0)), [1.0])
 
 
 @pytest.mark.parametrize("round_index", [2000, 10**6])
-def test_a_budget_that_has_run_out_buys_no_answer(round_index: int) -> None:
-    """A share that underflows would be infinite noise, and a multiplier of infinity costs nothing."""
+def test_underflowing_schedule_share_raises(round_index: int) -> None:
+    """A share that underflows would mean infinite noise, and an infinite multiplier has zero privacy cost."""
     scheme = release_scheme(fp.Privacy(noise_multiplier=1.0, schedule=fp.Geometric(0.5)), [5])
     scheme.price(Answer(3, 0, "gradient", [0], fp.Clip(1.0)), [1.0])
     with pytest.raises(fp.ConfigError, match=rf"round {round_index} needs a share"):
@@ -43,30 +43,30 @@ def test_a_budget_that_has_run_out_buys_no_answer(round_index: int) -> None:
 
 
 @pytest.mark.parametrize("given", [0.0, -1.0, math.nan, math.inf, True, "1", None])
-def test_a_share_of_the_users_own_is_a_positive_number(given: Any) -> None:
+def test_custom_share_not_positive_raises(given: Any) -> None:
     with pytest.raises(fp.ConfigError, match=r"privacy\.schedule\.function.* round 4"):
         Custom(lambda round_index: given if round_index == 4 else 1.0).share(4)
     assert Custom(lambda round_index: 2.0).share(4) == 2.0
 
 
-def test_a_function_of_shares_that_fails_is_named() -> None:
-    with pytest.raises(fp.ConfigError, match=r"fails for round 0 \(ZeroDivisionError"):
+def test_failing_custom_share_error_names_round() -> None:
+    with pytest.raises(fp.ConfigError, match=r"raises in round 0 \(ZeroDivisionError"):
         Custom(lambda round_index: 1 / round_index).share(0)
 
 
 @pytest.mark.parametrize("options", [{"epsilon": 1e-30}, {"epsilon": 1e30}, {"noise_multiplier": 1e-30}])
-def test_numbers_that_cannot_be_computed_with_are_refused(options: dict[str, float]) -> None:
+def test_extreme_privacy_settings_raise(options: dict[str, float]) -> None:
     with pytest.raises(fp.ConfigError, match="to be computed"):
         fp.Privacy(**options)
 
 
 @pytest.mark.parametrize("how", [{}, {"mechanism": "laplace"}, {"sampling": "poisson", "rate": 0.5}])
-def test_a_target_beyond_all_noise_is_refused(how: dict[str, Any]) -> None:
+def test_unreachable_target_raises(how: dict[str, Any]) -> None:
     with pytest.raises(fp.ConfigError, match="no amount of noise reaches"):
         calibrate([record(k, noise_multiplier=1e-9, **how) for k in range(10)], 2, 1e-19, 1e-300)
 
 
-def test_a_line_with_another_set_of_fields_is_no_record() -> None:
+def test_record_with_other_fields_raises() -> None:
     raw = json.loads(record().to_json())
     assert Record.from_json(json.dumps(raw)) == record()
     for line in ({**raw, "more": 1}, {key: raw[key] for key in raw if key != "noise_multiplier"}, [raw], 3):
@@ -74,19 +74,19 @@ def test_a_line_with_another_set_of_fields_is_no_record() -> None:
             Record.from_json(json.dumps(line))
 
 
-def test_what_is_published_without_noise_says_so() -> None:
+def test_published_without_noise_reason() -> None:
     with pytest.raises(fp.ConfigError, match="must be positive; for no noise, set epsilon_bar to infinity"):
         Published(1.0, scale=0.0)
     assert Published(math.inf, scale=0.0).why_not == "exact query results, no noise"
 
 
-def test_a_claim_needs_the_epsilon_it_is_about() -> None:
+def test_claim_epsilon_zero_raises() -> None:
     claim = erm.accelerated_mirror_descent(1.0, 10)
     assert (claim.stated_epsilon, claim.basic_total, claim.tight_total) == (1.0, math.inf, math.inf)
     with pytest.raises(fp.ConfigError, match="epsilon"):
         erm.accelerated_mirror_descent(0.0, 10)
 
 
-def test_pairs_that_a_network_makes_are_not_known_without_it() -> None:
+def test_topology_secrets_without_network_raise() -> None:
     with pytest.raises(fp.ConfigError, match="the run has no network"):
         Topology().edges(5)

@@ -103,9 +103,8 @@ CASES = [
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("unit", "relation", "norm", "sampling"), CASES)
-def test_one_unit_moves_its_own_row_within_the_declared_sensitivity(
-    unit: str, relation: str, norm: str, sampling: str, backend: str
-) -> None:
+def test_unit_moves_row_within_sensitivity(unit: str, relation: str, norm: str, sampling: str, backend: str) -> None:
+    """Other rows do not move."""
     privacy = privacy_of(unit, relation, norm, sampling)
     allowed = row_sensitivities(privacy)
     rounds = 1 if sampling == "full" else 2
@@ -127,7 +126,7 @@ def test_one_unit_moves_its_own_row_within_the_declared_sensitivity(
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("unit", ["sample", "client"])
 @pytest.mark.parametrize("sampling", list(SAMPLINGS))
-def test_the_declared_sensitivity_is_attained(unit: str, relation: str, norm: str, sampling: str) -> None:
+def test_declared_sensitivity_attained(unit: str, relation: str, norm: str, sampling: str) -> None:
     """At parameters zero the gradients of (x, y) and (-x, y) are opposite, and a blank image's is zero."""
     if (unit, relation, sampling) == ("sample", "add_remove", "fixed"):
         with pytest.raises(fp.ConfigError, match="no sound bound under add_remove"):
@@ -157,7 +156,7 @@ def test_the_declared_sensitivity_is_attained(unit: str, relation: str, norm: st
 
 @pytest.mark.parametrize("sampling", ["full", "poisson"])
 @pytest.mark.parametrize("unit", ["sample", "client"])
-def test_a_clients_own_gradient_is_priced_without_its_weight(unit: str, sampling: str) -> None:
+def test_client_gradient_sensitivity_without_weight(unit: str, sampling: str) -> None:
     """Both answers have the same noise in units of their sensitivity, which is all that a record tells."""
     privacy = privacy_of(unit, "replace_one", "l2", sampling)
     pair = [digits_of(SIZES), digits_of(SIZES)]
@@ -180,7 +179,7 @@ def test_a_clients_own_gradient_is_priced_without_its_weight(unit: str, sampling
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_differences_of_gradients_are_bounded_as_differences(norm: str, backend: str) -> None:
+def test_gradient_difference_within_sensitivity(norm: str, backend: str) -> None:
     privacy = privacy_of("sample", "replace_one", norm, "full")
     params, anchor = start_rows(len(SIZES)), start_rows(len(SIZES), seed=2)
     moves = []
@@ -196,7 +195,7 @@ def test_differences_of_gradients_are_bounded_as_differences(norm: str, backend:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("unit", ["sample", "client"])
-def test_a_broken_first_record_reaches_nobody_through_the_padding(unit: str, backend: str) -> None:
+def test_nonfinite_record_not_spread_by_padding(unit: str, backend: str) -> None:
     """Ragged clients are padded, with what happens to lie first in memory: it must not be counted in their rows."""
     sizes, privacy = (6, 5, 6), privacy_of(unit, "replace_one", "l2", "full")
     clean = digits_of(sizes)
@@ -209,7 +208,7 @@ def test_a_broken_first_record_reaches_nobody_through_the_padding(unit: str, bac
     assert second.engine._sums.broken_examples.tolist() == [1, 0, 0]
 
 
-def test_an_input_that_overflows_on_conversion_is_a_broken_example() -> None:
+def test_overflowing_input_counted_as_broken() -> None:
     """1e300 is finite where it is checked and infinite in float32."""
     data = with_record(digits_of(SIZES), 0, 0, torch.full((N_FEATURES,), 1e300, dtype=torch.float64), 0)
     for backend in BACKENDS:
@@ -222,7 +221,7 @@ def test_an_input_that_overflows_on_conversion_is_a_broken_example() -> None:
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost"])
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_the_bound_holds_for_a_network_with_group_norm(norm: str, backend: str) -> None:
+def test_group_norm_network_within_sensitivity(norm: str, backend: str) -> None:
     torch.manual_seed(0)
     model = MnistCNN((1, 8, 8), channels=(2, 4))
     privacy = privacy_of("sample", "replace_one", norm, "full")
@@ -238,7 +237,7 @@ def test_the_bound_holds_for_a_network_with_group_norm(norm: str, backend: str) 
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_messages_are_bounded_client_by_client(norm: str, relation: str) -> None:
+def test_message_within_sensitivity(norm: str, relation: str) -> None:
     privacy = fp.Privacy(
         noise_multiplier=MULTIPLIER, clip=fp.Clip(BOUND, norm), unit="client", at="message", relation=relation
     )
@@ -261,7 +260,7 @@ def test_messages_are_bounded_client_by_client(norm: str, relation: str) -> None
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-9)])
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_backends_agree_along_a_private_trajectory(norm: str, dtype: str, tolerance: float) -> None:
+def test_backends_equal_along_private_run(norm: str, dtype: str, tolerance: float) -> None:
     privacy = fp.Privacy(epsilon=3, clip=fp.Clip(1.0, norm), mechanism=fp.Laplace() if norm == "l1" else fp.Gaussian())
     paths = []
     for backend in BACKENDS:

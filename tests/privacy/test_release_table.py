@@ -47,13 +47,13 @@ def test_table_equals_its_records(privacy: fp.Privacy) -> None:
     assert account(table, 3, 1e-5) == account(records, 3, 1e-5)
 
 
-def test_equal_rounds_are_one_kind() -> None:
+def test_equal_rounds_share_one_kind() -> None:
     training = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.5, local_steps=2), PRIVACY, rounds=50)
     assert len(training.plan.records) == 100
     assert len(training.plan.releases.kinds) == 2  # the two answers of a round
 
 
-def test_run_prices_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_reuses_planned_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     training = training_of()
 
     def fail(*_: object) -> None:
@@ -64,33 +64,33 @@ def test_run_prices_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(training.ledger.records) == list(training.plan.records)
 
 
-def asked(training: fp.Training, round_index: int, cohort: list[int]) -> Tensor:
+def query_gradient(training: fp.Training, round_index: int, cohort: list[int]) -> Tensor:
     rows = training.population.params[cohort]
     training.oracle.begin_round(round_index, torch.tensor(cohort), rows)
     return training.oracle.client_gradient(rows)
 
 
-def test_other_clients_are_refused() -> None:
+def test_release_of_other_clients_raises() -> None:
     training = training_of()
     planned = list(training.plan.records[0].clients or ())
     other = [client for client in range(3) if client not in planned]
-    with pytest.raises(UnplannedRelease, match="no such answer"):
-        asked(training, 0, [*other, planned[0]] if other[0] < planned[0] else [planned[0], *other])
+    with pytest.raises(UnplannedRelease, match="no such query"):
+        query_gradient(training, 0, [*other, planned[0]] if other[0] < planned[0] else [planned[0], *other])
     assert not training.ledger.records
 
 
-def test_round_past_the_plan_is_refused() -> None:
+def test_round_past_plan_raises() -> None:
     training = training_of()
-    with pytest.raises(UnplannedRelease, match="no such answer"):
-        asked(training, 4, [0, 1])
+    with pytest.raises(UnplannedRelease, match="no such query"):
+        query_gradient(training, 4, [0, 1])
 
 
-def test_larger_clip_bound_is_refused() -> None:
+def test_larger_clip_bound_raises() -> None:
     training = training_of()
     clients = list(training.plan.records[0].clients or ())
     training.oracle.queries.privacy = replace(PRIVACY, clip=fp.Clip(2.0))
-    with pytest.raises(UnplannedRelease, match="no such answer"):
-        asked(training, 0, clients)
+    with pytest.raises(UnplannedRelease, match="no such query"):
+        query_gradient(training, 0, clients)
 
 
 def test_smaller_clip_bound_shrinks_record_and_noise() -> None:
@@ -104,8 +104,8 @@ def test_smaller_clip_bound_shrinks_record_and_noise() -> None:
 
 
 @pytest.mark.parametrize("at", ["gradient", "message"])
-def test_secret_cohort_size_stays_secret(at: str) -> None:
-    """Every answer about the whole cohort has a row for each participant, drawn or not."""
+def test_secret_cohort_size_hidden(at: str) -> None:
+    """Each result about the whole cohort has one row per participant, drawn or not."""
     privacy = fp.Privacy(
         noise_multiplier=2.0, unit="client", at=at, trust=fp.Central(cohort_rate=0.5), clip=fp.Clip(1.0)
     )

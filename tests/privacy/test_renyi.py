@@ -59,7 +59,7 @@ def log_excess(order: float, loss: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize(("law", "selection"), SELECTIONS)
-def test_sampled_divergences_are_the_integrals(law: str, selection: str, rate: float, noise: float) -> None:
+def test_sampled_renyi_equals_integral(law: str, selection: str, rate: float, noise: float) -> None:
     event = Event(law, noise, selection, rate)  # pyright: ignore[reportArgumentType]
     found, without = rdp.compute_divergences(event), rdp.compute_unsampled(event)
     for place in (0, 5, 13, 22, 30, 50, 62, 75):
@@ -73,7 +73,7 @@ def test_sampled_divergences_are_the_integrals(law: str, selection: str, rate: f
 
 
 @pytest.mark.parametrize("loss", [1e-9, -1e-7, 3e-6, -2e-5])
-def test_small_losses_keep_their_digits(loss: float) -> None:
+def test_small_losses_keep_precision(loss: float) -> None:
     """r^a - 1 - a (r - 1), where both differences cancel."""
     orders = np.array([1.02, 3.0, 31.0])
     mp.dps = 60
@@ -83,7 +83,7 @@ def test_small_losses_keep_their_digits(loss: float) -> None:
 
 @pytest.mark.parametrize("u", [0.0, 0.3, 1.0, 4.0])
 @pytest.mark.parametrize("noise", [0.5, 2.0, 10.0])
-def test_the_curve_of_zcdp_is_the_best_over_orders(noise: float, u: float) -> None:
+def test_zcdp_profile_equals_best_order(noise: float, u: float) -> None:
     """Canonne, Kamath and Steinke (2020): delta = exp((a-1)(a rho - u)) (1 - 1/a)^(a-1) / a, over all a > 1."""
     rho = 1 / (2 * noise**2)
 
@@ -97,7 +97,7 @@ def test_the_curve_of_zcdp_is_the_best_over_orders(noise: float, u: float) -> No
 
 
 @pytest.mark.parametrize("noise", [1e-3, 0.3, 1.0, 7.0, 1e3, 1e7])
-def test_laplace_divergences_follow_the_formula_at_any_scale(noise: float) -> None:
+def test_laplace_renyi_equals_formula(noise: float) -> None:
     """Mironov (2017), table II, in sixty digits."""
     mp.dps = 60
     found = rdp.compute_curves([Event("laplace", noise)])[0]
@@ -109,7 +109,7 @@ def test_laplace_divergences_follow_the_formula_at_any_scale(noise: float) -> No
 
 
 @pytest.mark.parametrize("noise", [0.045, 0.06, 0.08, 300.0, 2000.0])
-def test_no_order_is_integrated_short_of_its_peak(noise: float) -> None:
+def test_renyi_integral_covers_peak(noise: float) -> None:
     """Losses in the hundreds at the orders next to 1, and orders in the ten thousands of tiny ones."""
     event = Event("gaussian", noise, "poisson", 0.9)
     found = rdp.compute_divergences(event)
@@ -121,7 +121,7 @@ def _noise(event: Event) -> float:
     return event.noise
 
 
-def test_many_sampled_levels_are_priced_as_a_few_that_cost_no_less() -> None:
+def test_many_noise_levels_bucketed_upper_bound() -> None:
     history = {Event("gaussian", 20 + level / 1500, "poisson", 0.013): 1 + level % 3 for level in range(3000)}
     before = rdp.compute_divergences.cache_info().misses
     found = rdp.compute_total(history)
@@ -143,12 +143,12 @@ def test_many_sampled_levels_are_priced_as_a_few_that_cost_no_less() -> None:
     np.testing.assert_allclose(found[10:60], exact[10:60], rtol=5e-3)
 
 
-def test_without_a_delta_only_what_reveals_nothing_has_an_epsilon() -> None:
+def test_delta_zero_epsilon_finite_only_without_events() -> None:
     curves = np.stack([rdp.compute_total({}), rdp.compute_total({Event("gaussian", 5.0): 1})])
     assert rdp.compute_epsilons(curves, 0.0).tolist() == [0.0, math.inf]
 
 
-def test_every_event_of_a_long_history_counts_once() -> None:
+def test_long_history_events_counted_once() -> None:
     history = {Event("laplace", 1 + level / 100): 1 + level % 3 for level in range(2500)}
     each = np.array([count * rdp.compute_unsampled(event) for event, count in history.items()])
     np.testing.assert_allclose(rdp.compute_total(history), each.sum(0), rtol=1e-12)

@@ -53,7 +53,7 @@ def worst(matrix: np.ndarray, separation: int) -> float:
 
 @pytest.mark.parametrize("name", FACTORS)
 @pytest.mark.parametrize("separation", [2, 3, 8])
-def test_a_restart_costs_at_most_the_planned_sensitivity(name: str, separation: int) -> None:
+def test_restart_within_planned_sensitivity(name: str, separation: int) -> None:
     factor = FACTORS[name]
     planned = float(compute_shares(factor, ROUNDS, separation).sum())
     assert worst(with_restarts(factor, ()), separation) <= planned * (1 + 1e-12)
@@ -61,8 +61,8 @@ def test_a_restart_costs_at_most_the_planned_sensitivity(name: str, separation: 
         assert worst(with_restarts(factor, starts), separation) <= planned * (1 + 1e-12)
 
 
-def test_two_blocks_cost_more_than_the_longer_one() -> None:
-    """So what was released before a restart does count."""
+def test_two_blocks_cost_more_than_longer_block() -> None:
+    """So the releases before a restart do count."""
     factor = FACTORS["bsr"]
     assert worst(with_restarts(factor, (4,)), 2) > 1.5 * float(compute_shares(factor, 4, 2).sum())
 
@@ -77,8 +77,8 @@ def filtered(history: NoiseHistory, unit: torch.Tensor, rounds: range) -> torch.
 
 
 @pytest.mark.parametrize("name", FACTORS)
-def test_noise_after_a_restart_is_independent_of_the_noise_before(name: str) -> None:
-    """In the new process C begins at its first round: C times the noise is white again, whatever came before."""
+def test_noise_after_restart_independent_of_before(name: str) -> None:
+    """C restarts at the first round of the new process: C times the noise is white, independent of earlier rounds."""
     factor = FACTORS[name]
     draw = torch.Generator().manual_seed(0)
     unit = torch.randn(ROUNDS, 2000, generator=draw, dtype=torch.float64)
@@ -90,7 +90,7 @@ def test_noise_after_a_restart_is_independent_of_the_noise_before(name: str) -> 
     assert np.abs(correlations).max() < 0.1
 
 
-def test_a_round_that_is_left_out_begins_c_anew() -> None:
+def test_skipped_round_restarts_matrix() -> None:
     factor = FACTORS["bsr"]
     history = NoiseHistory(factor)
     unit = torch.randn(ROUNDS, 10, dtype=torch.float64)

@@ -39,7 +39,7 @@ def releases(data: Data, privacy: fp.Privacy, seed: int) -> Tensor:
     return torch.stack(found)
 
 
-def epsilon_shown(guesses_without: Tensor, guesses_with: Tensor) -> float:
+def epsilon_lower_bound(guesses_without: Tensor, guesses_with: Tensor) -> float:
     """95 % lower bound on epsilon from guesses "it is in": both error rates at 97.5 %, both directions."""
 
     def upper(errors: int) -> float:
@@ -55,7 +55,7 @@ def by_noise_size(privacy: fp.Privacy, threshold: float | None = None) -> float:
     sizes = [releases(data, privacy, seed).abs().mean(1) for seed, data in enumerate(neighbours())]
     if threshold is None:
         threshold = float(torch.cat(sizes).median())
-    return epsilon_shown(*(s > threshold for s in sizes))
+    return epsilon_lower_bound(*(s > threshold for s in sizes))
 
 
 def by_projection(privacy: fp.Privacy) -> float:
@@ -67,7 +67,7 @@ def by_projection(privacy: fp.Privacy) -> float:
     ]
     direction, middle = exact[1] - exact[0], (exact[0] + exact[1]) / 2
     scores = [(releases(side, privacy, seed) - middle) @ direction for seed, side in enumerate(data)]
-    return epsilon_shown(*(s > 0 for s in scores))
+    return epsilon_lower_bound(*(s > 0 for s in scores))
 
 
 def largest_l1(data: Data) -> float:
@@ -75,7 +75,8 @@ def largest_l1(data: Data) -> float:
     return 1.8 * float(data[0][0].abs().sum(1).max())
 
 
-def test_published_noise_betrays_the_record_at_nominal_epsilon_of_a_hundredth() -> None:
+def test_scale_attack_on_published_noise_succeeds() -> None:
+    """At a nominal epsilon of 0.01."""
     scales = [largest_l1(data) / SIZE / 0.01 for data in neighbours()]
     assert scales[1] > 1.5 * scales[0]
     shown = by_noise_size(fp.Privacy(published=fp.Published(epsilon_bar=0.01)), math.sqrt(scales[0] * scales[1]))
@@ -91,23 +92,23 @@ def calibrated(epsilon: float, mechanism: fp.Gaussian | fp.Laplace, norm: str) -
 
 
 @pytest.mark.parametrize(("mechanism", "norm"), [(fp.Gaussian(), "l2"), (fp.Laplace(), "l1")])
-def test_the_scale_attack_learns_nothing_from_the_default(mechanism: fp.Gaussian | fp.Laplace, norm: str) -> None:
+def test_scale_attack_on_default_noise_fails(mechanism: fp.Gaussian | fp.Laplace, norm: str) -> None:
     privacy = calibrated(0.1, mechanism, norm)
     assert by_noise_size(privacy) == 0
 
 
-def test_the_best_attack_stays_below_the_claim() -> None:
+def test_projection_attack_below_claimed_epsilon() -> None:
     for claim in (0.1, 1.0):
         assert by_projection(calibrated(claim, fp.Gaussian(), "l2")) <= claim
 
 
-def test_the_best_attack_finds_noise_that_is_too_small() -> None:
+def test_projection_attack_detects_too_little_noise() -> None:
     """So that the test above can fail: a twentieth of the noise shows more than was claimed."""
     privacy = calibrated(1.0, fp.Gaussian(), "l2")
     assert by_projection(fp.Privacy(noise_multiplier=privacy.noise_multiplier / 20)) > 1.0
 
 
-def test_published_noise_has_no_epsilon() -> None:
+def test_published_noise_epsilon_infinite() -> None:
     oracle = oracle_of(digits_of([SIZE]), fp.Privacy(published=fp.Published(epsilon_bar=0.01)))
     oracle.gradient(torch.zeros(1, DIM, dtype=torch.float64))
     spent = account(oracle.engine.ledger.records, 1, DELTA)
@@ -115,7 +116,7 @@ def test_published_noise_has_no_epsilon() -> None:
     assert "measured on the client's own data" in str(spent)
 
 
-def test_drawing_clients_is_no_amplification() -> None:
+def test_public_cohort_no_amplification() -> None:
     """Shares of noise add up with the participants, so a sum shows how many there were: who takes part is public.
 
     The price of a round is that of a round with these participants, and they alone pay it.

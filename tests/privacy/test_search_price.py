@@ -22,16 +22,20 @@ DELTA = 1e-5
 NUMBERS = [NegativeBinomial(20.0), NegativeBinomial(20.0, 1.0), PoissonTrials(20.0), NegativeBinomial(2.0)]
 
 
-def seen(trials: int, **made: object) -> float:
+def cost_of_visible_trials(trials: int, **made: object) -> float:
     records = [Record(t, "gradient", 0, "gaussian", 2.0, "sample", "add_remove", **made) for t in range(30)]
     return compose([RunCost(str(k), records, 3, "same") for k in range(trials)], DELTA).epsilon
 
 
-def test_trials_that_are_seen_cost_what_all_their_answers_do():
-    assert seen(20) == pytest.approx(gaussian.compute_epsilon(math.sqrt(30 * 20) / 2, DELTA), rel=1e-9)
+def test_visible_trials_cost_all_releases():
+    assert cost_of_visible_trials(20) == pytest.approx(
+        gaussian.compute_epsilon(math.sqrt(30 * 20) / 2, DELTA), rel=1e-9
+    )
     grid = {"value_discretization_interval": 2e-4, "sampling_prob": 0.02}
     other = dpa.from_gaussian_mechanism(2.0, **grid).self_compose(30 * 20)
-    assert seen(20, sampling="poisson", rate=0.02) == pytest.approx(other.get_epsilon_for_delta(DELTA), rel=1e-3)
+    assert cost_of_visible_trials(20, sampling="poisson", rate=0.02) == pytest.approx(
+        other.get_epsilon_for_delta(DELTA), rel=1e-3
+    )
 
 
 def best_of(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -59,7 +63,7 @@ def weights_of(number: NumberOfTrials) -> np.ndarray:
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
 @pytest.mark.parametrize("rare", [0.3, 1e-3])
-def test_a_hidden_search_reveals_at_most_its_price(number: NumberOfTrials, rare: float):
+def test_hidden_search_divergence_within_bound(number: NumberOfTrials, rare: float):
     """Scores of three values; the best one is rare, and more or less so with one more example."""
     one, other = np.array([0.6 - rare, 0.4, rare]), np.array([0.65 - 2 * rare, 0.35, 2 * rare])
     bound = number.curve(np.maximum(renyi(one, other), renyi(other, one)))
@@ -72,7 +76,7 @@ def test_a_hidden_search_reveals_at_most_its_price(number: NumberOfTrials, rare:
 
 
 @pytest.mark.parametrize("shape", [0.0, 1.0])
-def test_the_formula_of_papernot_and_steinke_for_gaussian_noise(shape: float):
+def test_hidden_search_gaussian_equals_formula(shape: float):
     """For `r(a) = a rho` all orders are known: the best ones, found by another hand."""
     rho, number = 0.05, NegativeBinomial(30.0, shape)
 
@@ -87,8 +91,8 @@ def test_the_formula_of_papernot_and_steinke_for_gaussian_noise(shape: float):
     assert best.fun <= found <= best.fun * (1 + 1e-3)
 
 
-def test_the_poisson_formula_for_gaussian_noise():
-    """With so much noise that all the toll is that of drawing, `log(mu) / (a - 1)`."""
+def test_poisson_trials_gaussian_equals_formula():
+    """With so much noise that the whole extra cost is that of drawing, `log(mu) / (a - 1)`."""
     history = {Event("gaussian", 50.0): 4}
     one = rdp.compute_total(history)
     curve = PoissonTrials(20.0).curve(one)
@@ -97,7 +101,7 @@ def test_the_poisson_formula_for_gaussian_noise():
     assert (curve >= one).all()
 
 
-def test_a_hidden_search_costs_more_than_one_run_and_far_less_than_all():
+def test_hidden_search_cost_between_one_and_all():
     history = {Event("gaussian", 1.0): 2}
     one, all_of_them = (gaussian.compute_epsilon(math.sqrt(2 * trials), DELTA) for trials in (1, 100))
     for number in (NegativeBinomial(100.0), NegativeBinomial(100.0, 1.0)):
@@ -105,7 +109,7 @@ def test_a_hidden_search_costs_more_than_one_run_and_far_less_than_all():
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
-def test_draws_have_the_law_that_is_priced(number: NumberOfTrials):
+def test_trial_numbers_follow_distribution(number: NumberOfTrials):
     weights = weights_of(number)
     drawn = [number.draw((i + 0.5) / 4000) for i in range(4000)]
     for k in range(0, 60, 7):
@@ -115,7 +119,7 @@ def test_draws_have_the_law_that_is_priced(number: NumberOfTrials):
 
 @pytest.mark.parametrize("shape", [0.0, 1.0])
 @pytest.mark.parametrize("mean", [2.0, 5.0, 100.0])
-def test_the_largest_number_has_a_draw_too(mean: float, shape: float):
+def test_largest_trial_number_drawn(mean: float, shape: float):
     """Floating-point probabilities add up to a little less than 1, and never to more, however many are added."""
     number = NegativeBinomial(mean, shape)
     most = number.draw(1 - 2.0**-53)
@@ -126,13 +130,13 @@ def test_the_largest_number_has_a_draw_too(mean: float, shape: float):
 @pytest.mark.parametrize(
     "made", [lambda: NegativeBinomial(1.0), lambda: NegativeBinomial(5.0, 2.0), lambda: PoissonTrials(-1.0)]
 )
-def test_numbers_out_of_range_are_refused(made: object):
+def test_trial_distribution_out_of_range_raises(made: object):
     with pytest.raises(ConfigError):
         made()
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
-def test_trials_of_hardly_any_noise_have_a_price_without_an_overflow(number: NumberOfTrials):
+def test_tiny_noise_trials_cost_without_overflow(number: NumberOfTrials):
     """Divergences near the largest float: the price is finite as long as they are, and not below that of a trial."""
     one = np.full(ORDERS.shape, 1e306)
     with np.errstate(over="raise"):
@@ -142,7 +146,7 @@ def test_trials_of_hardly_any_noise_have_a_price_without_an_overflow(number: Num
 
 @pytest.mark.parametrize("mean", [1.001, 20.0, 10_000.0])
 @pytest.mark.parametrize("shape", [0.0, 1.0])
-def test_the_parameter_gives_the_mean(mean: float, shape: float):
+def test_gamma_gives_mean_trial_number(mean: float, shape: float):
     """Of the logarithmic law: (1 - g) / (g log(1 / g)), up to the largest number of trials that is allowed."""
     g = NegativeBinomial(mean, shape).gamma
     found = 1 / g if shape == 1 else (1 - g) / (g * -math.log(g))

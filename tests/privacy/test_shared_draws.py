@@ -41,7 +41,7 @@ def epoch_ratio(first: np.ndarray, shift: float) -> np.ndarray:
 @pytest.mark.parametrize("rounds", [1, 2, 4])
 @pytest.mark.parametrize("epsilon", [0.2, 0.7, 1.5])
 @pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
-def test_a_draw_that_serves_twice_costs_at_most_the_sum(relation: str, epsilon: float, rounds: int) -> None:
+def test_shared_draw_delta_within_sum(relation: str, epsilon: float, rounds: int) -> None:
     """delta(P || Q) of both transcripts is at most that of an epoch and one answer of a unit that is always drawn."""
     generator = np.random.default_rng(rounds)
     first, second = np.empty((DRAWS, BATCHES)), np.empty((DRAWS, rounds))
@@ -63,7 +63,7 @@ def allocated(round_index: int):
     return replace(record(round_index, noise_multiplier=2.0), sampling="allocation", rate=1 / 5, batches=5)
 
 
-def test_only_the_first_of_two_copies_gets_the_price_of_allocation() -> None:
+def test_copied_run_not_amplified_by_allocation() -> None:
     records = [allocated(number) for number in range(10)]
     run = RunCost("a", records, 3, run_name="same")
     copy = replace(run, name="b")
@@ -74,6 +74,6 @@ def test_only_the_first_of_two_copies_gets_the_price_of_allocation() -> None:
     assert compose([run, replace(copy, run_name=None)], 1e-5).epsilon == compose([run, other], 1e-5).epsilon
 
 
-def test_copies_without_random_allocation_are_two_runs() -> None:
+def test_copied_run_without_allocation_is_second_run() -> None:
     run = RunCost("a", [record(number, noise_multiplier=9.0) for number in range(4)], 3, run_name="same")
     assert compose([run, replace(run, name="b")], 1e-5) == compose([run, replace(run, run_name="another")], 1e-5)

@@ -58,7 +58,7 @@ def messages_seen(aggregator: Watching, privacy: fp.Privacy) -> list[Tensor]:
 
 @pytest.mark.parametrize("trust", TRUSTS, ids=str)
 @pytest.mark.parametrize("privacy", BOUNDARIES, ids=lambda p: f"{p.at}, {p.unit}")
-def test_every_message_is_the_mean(trust, privacy: fp.Privacy) -> None:
+def test_aggregator_receives_mean_only(trust, privacy: fp.Privacy) -> None:
     """So a median, a first row or whatever else is made of messages is a function of their mean."""
     for message in messages_seen(Watching(), replace(privacy, trust=trust)):
         torch.testing.assert_close(message, message.mean(0, keepdim=True).expand_as(message))
@@ -69,12 +69,12 @@ def test_every_message_is_the_mean(trust, privacy: fp.Privacy) -> None:
 @pytest.mark.parametrize("aggregator", [Gathering(), Mixing()])
 @pytest.mark.parametrize("trust", TRUSTS, ids=str)
 @pytest.mark.parametrize("privacy", BOUNDARIES, ids=lambda p: f"{p.at}, {p.unit}")
-def test_there_is_nothing_to_gather(aggregator: AddMeanUpdate, trust, privacy: fp.Privacy) -> None:
+def test_gather_or_mix_of_messages_raises(aggregator: AddMeanUpdate, trust, privacy: fp.Privacy) -> None:
     with pytest.raises(fp.PrivacyError, match="only sums of messages are visible"):
         fp.Training(clients_of(digits_of(SIZES)), with_aggregator(aggregator), replace(privacy, trust=trust), rounds=2)
 
 
-def test_the_noise_of_a_curator_stands_once_on_the_sum() -> None:
+def test_central_noise_drawn_once_on_sum() -> None:
     """One draw and one rounding: the released sum lies on the grid of its own scale."""
     privacy = replace(BOUNDARIES[0], trust=fp.Central())
     training = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.5), privacy, rounds=1, seed=0, secret_seed=0)

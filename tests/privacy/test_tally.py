@@ -32,7 +32,7 @@ def drawn(seed: int, n: int) -> list[Release]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_totals_are_those_of_each_client_alone(seed: int) -> None:
+def test_running_totals_equal_client_totals(seed: int) -> None:
     n = 7
     tally, alone = RunningTotals(n, DELTA), [Totals.zeros(1) for _ in range(n)]
     for cohort, events in drawn(seed, n):
@@ -51,7 +51,7 @@ def test_totals_are_those_of_each_client_alone(seed: int) -> None:
     assert tally.is_exact == all(np.isfinite(one.mu2).all() for one in alone)
 
 
-def test_a_release_costs_its_cohort_not_the_population() -> None:
+def test_release_memory_scales_with_cohort() -> None:
     accountant, n = Accountant(200_000, DELTA), 200_000
     cohorts = [tuple(range(k, n, 20_011)) for k in range(40)]
     records = [Record(k, "gradient", 0, "gaussian", 9.0, "sample", "replace_one", who) for k, who in enumerate(cohorts)]
@@ -65,14 +65,14 @@ def test_a_release_costs_its_cohort_not_the_population() -> None:
     assert peak < 4 * 400 * len(rdp.ORDERS) * 8 < 2e6  # ten clients a cohort, 400 in all
 
 
-def test_a_refused_release_was_not_counted() -> None:
+def test_previewed_release_not_counted() -> None:
     tally, price = RunningTotals(5, DELTA), compute_quick_costs((Event("gaussian", 2.0),))
     tally.after((1, 2), price)
     tally.after(None, price)
     assert (tally.epsilon() == 0).all() and tally.largest() == 0
 
 
-def test_a_round_without_participants_costs_nothing() -> None:
+def test_round_without_participants_costs_nothing() -> None:
     accountant = Accountant(3, DELTA)
     accountant.admit(Record(0, "gradient", 0, "gaussian", 9.0, "sample", "replace_one", (0, 2)))
     before = accountant.quick_epsilon()
@@ -80,7 +80,7 @@ def test_a_round_without_participants_costs_nothing() -> None:
     assert accountant.quick_epsilon() == before > 0
 
 
-def test_beyond_some_hundred_sampled_levels_noise_is_rounded_down_by_a_hundredth_at_most() -> None:
+def test_many_levels_round_noise_down_one_percent() -> None:
     accountant = Accountant(1, DELTA)
     levels = [1.7 + level / 1000 for level in range(400)]
     rounded = [accountant._rounded(Event("gaussian", level, "poisson", 0.1)).noise for level in levels]

@@ -33,10 +33,14 @@ PRIVACY: dict[str, dict[str, Any]] = {
     "client sums": {"unit": "client", "at": "message", "trust": fp.SecureAggregation(min_honest=2)},
     "curator": {"unit": "client", "at": "message", "trust": fp.Central(cohort_rate=0.6)},
     "curator of examples": {"trust": fp.Central()},
-    "over time": {"sampling": fp.Cyclic(3), "noise": fp.BSR(3)},
-    "sums over time": {"sampling": fp.Cyclic(3), "noise": fp.BLT(2), "trust": fp.SecureAggregation(min_honest=2)},
+    "correlated noise": {"sampling": fp.Cyclic(3), "noise": fp.BSR(3)},
+    "sums, correlated noise": {
+        "sampling": fp.Cyclic(3),
+        "noise": fp.BLT(2),
+        "trust": fp.SecureAggregation(min_honest=2),
+    },
     "drawn slots": {"sampling": fp.Cyclic(2, 0.6), "noise": fp.BSR(2)},
-    "turns of clients": {
+    "cyclic clients": {
         "unit": "client",
         "at": "message",
         "noise": fp.BSR(2),
@@ -48,8 +52,8 @@ PRIVACY: dict[str, dict[str, Any]] = {
         "trust": fp.Pairwise(colluders=1, ratio=2.0),
         "statistics": fp.Statistics(bound=2.0, ratio=1.0),
     },
-    "nothing": {"at": "none"},
-    "pairs over time": {
+    "exact": {"at": "none"},
+    "pairs, correlated noise": {
         "trust": fp.Pairwise(colluders=1, ratio=2.0),
         "sampling": fp.Cyclic(3),
         "noise": fp.BLT(2),
@@ -72,7 +76,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "random links": lambda: fp.Graph(nx.cycle_graph(5), activity=fp.RandomLinks(0.5), mixing_steps=2),
     "one peer": lambda: fp.Graph(nx.complete_graph(7), activity=fp.OnePeerExponential()),
     "outages": lambda: fp.Graph(nx.complete_graph(5), outages=[fp.Outage(3, 0, 2), fp.Outage(4, 1, 3)]),
-    "everybody is away": lambda: fp.Graph(nx.path_graph(5), outages=[fp.Outage(node, 1, 2) for node in range(5)]),
+    "all nodes absent": lambda: fp.Graph(nx.path_graph(5), outages=[fp.Outage(node, 1, 2) for node in range(5)]),
     "own matrix": lambda: fp.Graph(nx.path_graph(5), lazy_metropolis(nx.path_graph(5)).toarray()),
 }
 

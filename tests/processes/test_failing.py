@@ -49,7 +49,7 @@ def with_data(numbers: tuple[int, ...], given: Dataset[Any] | None) -> str:
     return "nothing was raised"
 
 
-def test_what_one_process_cannot_read_fails_in_all_and_is_told_once(workers: Workers) -> None:
+def test_unreadable_data_raises_in_all_reported_once(workers: Workers) -> None:
     first, second, third = workers.of(3, with_data, (4,), Broken())
     assert first.startswith("told: process 1: client 4")
     assert "the disk is gone" in first
@@ -57,12 +57,12 @@ def test_what_one_process_cannot_read_fails_in_all_and_is_told_once(workers: Wor
     assert third.startswith("silent: process 1: client 4")
 
 
-def test_examples_of_another_shape_in_another_process_are_refused(workers: Workers) -> None:
+def test_different_shapes_between_processes_raise(workers: Workers) -> None:
     for text in workers.of(2, with_data, (3, 4), None):
         assert "examples in process 1 are of another kind than in process 0" in text
 
 
-def test_a_budget_ends_the_run_in_all_processes_alike(workers: Workers) -> None:
+def test_budget_ends_run_in_all_processes(workers: Workers) -> None:
     case = replace(CASE, rounds=6, noise={"noise_multiplier": 2.0, "epsilon": 2.0})
     found = workers.of(3, outcome, case)
     assert found[0].ended == "budget"
@@ -71,8 +71,8 @@ def test_a_budget_ends_the_run_in_all_processes_alike(workers: Workers) -> None:
     assert [other.ended for other in found] == ["budget"] * 3
 
 
-def priced_differently(rank_of: int) -> str:
-    """Open a release whose record is another one in one of the processes."""
+def records_differ(rank_of: int) -> str:
+    """Opens a release with a different record in one of the processes."""
     mesh = MESHES["processes"](60.0)
     rank = mesh.world.rank
     factor = 0.5 if rank == rank_of else 1.0
@@ -85,17 +85,17 @@ def priced_differently(rank_of: int) -> str:
     return "nothing was raised"
 
 
-def test_a_release_that_is_priced_differently_is_written_nowhere(workers: Workers) -> None:
-    for text in workers.of(2, priced_differently, 1):
+def test_different_records_written_nowhere(workers: Workers) -> None:
+    for text in workers.of(2, records_differ, 1):
         assert text.startswith("0 written: round 0, gradient: processes ask different questions")
 
 
 def refused(what: str) -> str:
     more: dict[str, Any] = {"compute": fp.Compute(engine="processes", timeout=60.0)}
     strategy: Any = fp.fedavg(0.5)
-    promise = fp.Privacy(noise_multiplier=1.0)
+    privacy = fp.Privacy(noise_multiplier=1.0)
     if what == "a paper's noise":
-        strategy, promise = fp.inexact_admm(), fp.Privacy(published=fp.Published(epsilon_bar=0.05))
+        strategy, privacy = fp.inexact_admm(), fp.Privacy(published=fp.Published(epsilon_bar=0.05))
     if what == "state on disk":
         more["compute"] = fp.Compute(engine="processes", timeout=60.0, state="disk")
         more["network"], strategy = fp.Star(5, fp.FixedCohort(2)), fp.inexact_admm()
@@ -107,10 +107,10 @@ def refused(what: str) -> str:
         data = [client.loader.dataset for client in clients]
         clients = fp.lazy_clients(model, loss, data.__getitem__, split_runs.SIZES[:5])
     if what in ("a comparison", "exact answers"):
-        clients, strategy, promise = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(at="none")
+        clients, strategy, privacy = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(at="none")
         more["compare"] = what == "a comparison"
     try:
-        fp.Training(clients, strategy, promise, rounds=2, **more)
+        fp.Training(clients, strategy, privacy, rounds=2, **more)
     except fp.ConfigError as error:
         return str(error)
     return "nothing was raised"
@@ -127,7 +127,7 @@ def refused(what: str) -> str:
         ("exact answers", "processes = 2: for exact answers every process needs two clients: give at most 1"),
     ],
 )
-def test_what_several_processes_cannot_do_is_refused_at_the_door(workers: Workers, what: str, words: str) -> None:
+def test_unsupported_in_processes_raises_at_setup(workers: Workers, what: str, words: str) -> None:
     for text in workers.of(2, refused, what):
         assert words in text
         assert "one process" in text or "at most" in text
@@ -147,7 +147,7 @@ def records_here(case: Case) -> str:
         return str(error)
 
 
-def test_no_epsilon_is_counted_where_the_ledger_is_not(workers: Workers) -> None:
+def test_ledger_read_in_first_process_only(workers: Workers) -> None:
     assert workers.of(2, records_here, CASE) == [
         "0 records",
         "the ledger is in process 0 of this run: read records and epsilon there",

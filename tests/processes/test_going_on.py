@@ -1,4 +1,4 @@
-"""A run of several processes stops and goes on, with as many processes or others."""
+"""A run of several processes stops and resumes, with any number of processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stopped(case: Case, engine: str, folder: Path, at: int, save: bool) -> None:
         run.folder.close()
 
 
-def gone_on(case: Case, engine: str, folder: Path) -> Outcome:
+def resumed(case: Case, engine: str, folder: Path) -> Outcome:
     run = training(case, engine, folder=folder, resume=True, **EVERY)
     found = finished(run)
     if run.folder is not None:
@@ -37,33 +37,31 @@ def gone_on(case: Case, engine: str, folder: Path) -> Outcome:
 
 
 def without_reports(found: Outcome) -> Outcome:
-    """Those of a resumed run begin at its checkpoint."""
+    """Drops the reports, which begin at the checkpoint in a resumed run."""
     return replace(found, reports=())
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (2, 1), (1, 3)], ids=str)
-def test_it_goes_on_from_a_checkpoint_with_any_number_of_processes(
-    workers: Workers, tmp_path: Path, sizes: tuple[int, int]
-) -> None:
+def test_checkpoint_resumes_with_any_process_count(workers: Workers, tmp_path: Path, sizes: tuple[int, int]) -> None:
     before, after = sizes
     if before == 1:
         stopped(CASE, "local", tmp_path / "run", 3, True)
     else:
         workers.of(before, stopped, CASE, "processes", tmp_path / "run", 3, True)
     if after == 1:
-        found = gone_on(CASE, "local", tmp_path / "run")
+        found = resumed(CASE, "local", tmp_path / "run")
     else:
-        found = workers.of(after, gone_on, CASE, "processes", tmp_path / "run")[0]
+        found = workers.of(after, resumed, CASE, "processes", tmp_path / "run")[0]
     assert_same(without_reports(found), without_reports(in_one(CASE)), 1e-9)
 
 
-def test_rounds_past_the_checkpoint_are_lost_with_any_number_of_processes(workers: Workers, tmp_path: Path) -> None:
-    """Round 5 is on record and its answer is gone: no process asks for it again."""
+def test_lost_rounds_same_with_any_process_count(workers: Workers, tmp_path: Path) -> None:
+    """Round 5 is recorded, but its query result is lost: no process queries it again."""
     folder, copy = tmp_path / "run", tmp_path / "copy"
     workers.of(2, stopped, CASE, "processes", folder, 5, False)
     shutil.copytree(folder, copy)
-    in_three = workers.of(3, gone_on, CASE, "processes", folder)[0]
-    assert_same(without_reports(gone_on(CASE, "local", copy)), without_reports(in_three), 1e-9)
+    in_three = workers.of(3, resumed, CASE, "processes", folder)[0]
+    assert_same(without_reports(resumed(CASE, "local", copy)), without_reports(in_three), 1e-9)
     whole = in_one(CASE)
     assert in_three.records == whole.records
     assert in_three.epsilon == whole.epsilon

@@ -1,4 +1,4 @@
-"""What crosses between processes that share a graph, and that it is enough."""
+"""Rows exchanged between processes that share a graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRAPHS: dict[str, Any] = {
 
 
 def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]:
-    """Rows of all nodes after each round, and how many rows this process heard from others in a mixing step."""
+    """Rows of all nodes after each round, and the number of rows received from other processes in a mixing step."""
     mesh, network = MESHES[engine](60.0), GRAPHS[name]()
     part = sharding.shard_clients(ClientShard(range(network.n_clients), [1] * network.n_clients, 1), mesh)
     shared = sharding.shard_network(network, part, mesh)
@@ -37,8 +37,8 @@ def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]
     found, heard = list[Tensor](), list[int]()
     for index in range(rounds):
         cohort = shared.participants(index, Randomness(3))
-        some = shared.here(cohort, rows)
-        rows = shared.fill(shared.mix(rows[some]), rows)
+        some = shared.local_positions(cohort, rows)
+        rows = shared.replace_rows(shared.mix(rows[some]), rows)
         found.append(torch.cat([*mesh.clients.all_gather_object(rows)]))
         found.append(torch.tensor(shared.numbers_sent))
         if engine == "processes":
@@ -47,7 +47,7 @@ def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_rows_are_mixed_as_in_one_process(workers: Workers, name: str) -> None:
+def test_mixing_matches_one_process(workers: Workers, name: str) -> None:
     wanted, _ = mixed(name, 3, "local")
     for size in (2, 3):
         for found, _ in workers.of(size, mixed, name, 3, "processes"):
@@ -55,7 +55,7 @@ def test_rows_are_mixed_as_in_one_process(workers: Workers, name: str) -> None:
                 torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_only_neighbours_over_a_border_are_heard(workers: Workers) -> None:
+def test_only_border_neighbours_exchanged(workers: Workers) -> None:
     assert [heard for _, heard in workers.of(3, mixed, "small", 1, "processes")] == [[1], [2], [1]]
     links = GRAPHS["sparse"]().graph
     across = [{b if inside(a) else a for a, b in links.edges if inside(a) != inside(b)} for inside in (lower, upper)]
@@ -71,26 +71,26 @@ def upper(node: int) -> bool:
     return node >= 600
 
 
-def test_models_meet_only_for_a_report(workers: Workers) -> None:
+def test_models_gathered_for_reports_only(workers: Workers) -> None:
     case = Case(GOSSIP, network="ring", rounds=5, more={"evaluate_every": 3})
-    assert_same(workers.of(2, outcome_and_meetings, case)[0][0], in_one(case), 1e-9)
-    assert [meetings for _, meetings in workers.of(2, outcome_and_meetings, case)] == [3, 3]  # rounds 3, 5, the result
+    assert_same(workers.of(2, outcome_and_gathers, case)[0][0], in_one(case), 1e-9)
+    assert [gathers for _, gathers in workers.of(2, outcome_and_gathers, case)] == [3, 3]  # rounds 3, 5, the result
 
 
-def outcome_and_meetings(case: Case) -> tuple[Outcome, int]:
-    meetings, gather_rows = [0], sharding.gather_rows
+def outcome_and_gathers(case: Case) -> tuple[Outcome, int]:
+    gathers, gather_rows = [0], sharding.gather_rows
 
     def counted(*arguments: Any) -> Tensor:
-        meetings[0] += 1
+        gathers[0] += 1
         return gather_rows(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "gather_rows", counted)
-        return finished(training(case, "processes")), meetings[0]
+        return finished(training(case, "processes")), gathers[0]
 
 
-def ended_where_one_node_overflows(engine: str) -> tuple[str, int, bool]:
-    """How and when a run ends of which the last node's model overflows in the first round; whether those here did."""
+def run_with_overflowing_node(engine: str) -> tuple[str, int, bool]:
+    """End, rounds, and whether local models are finite, if the last node's model overflows in round 1."""
     data = [TensorDataset(torch.full((4, 3), 1e25 if node == 6 else 0.5), torch.arange(4) % 3) for node in range(7)]
     clients = fp.make_clients(split_runs.SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
     exact, compute = fp.Privacy(at="none"), fp.Compute(engine=engine, timeout=60.0)  # pyright: ignore
@@ -102,7 +102,7 @@ def ended_where_one_node_overflows(engine: str) -> tuple[str, int, bool]:
     return result.ended, result.rounds, bool(torch.isfinite(run.progress.models).all())
 
 
-def test_a_model_that_is_not_finite_in_one_process_ends_the_run_in_all(workers: Workers) -> None:
-    assert ended_where_one_node_overflows("local") == ("nonfinite", 1, False)
-    found = workers.of(3, ended_where_one_node_overflows, "processes")
+def test_nonfinite_model_ends_run_in_all_processes(workers: Workers) -> None:
+    assert run_with_overflowing_node("local") == ("nonfinite", 1, False)
+    found = workers.of(3, run_with_overflowing_node, "processes")
     assert found == [("nonfinite", 1, True), ("nonfinite", 1, True), ("nonfinite", 1, False)]

@@ -35,7 +35,7 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.runs.training import Training
 
 SIZE, TIMEOUT = 2, 60.0
-EVERYBODY, FIRST = (0, 1), (0,)
+ALL_RANKS, FIRST = (0, 1), (0,)
 GRAPH, STAR = Case(GOSSIP, network="ring", rounds=60), Case(FEDAVG, rounds=60)
 Call = Callable[..., Any]
 
@@ -48,29 +48,32 @@ class Point:
     method: str
     when: str
     count: int = 2
-    ranks: tuple[int, ...] = EVERYBODY
+    ranks: tuple[int, ...] = ALL_RANKS
 
 
 LEDGER = {
     "before records are compared": Point(SharedLedger, "enter", "before"),
     "before the record is written": Point(Ledger, "_write_record", "before", ranks=FIRST),
-    "once the record is written": Point(Ledger, "_write_record", "after", ranks=FIRST),
-    "once the value is handed out": Point(SharedLedger, "enter", "after"),
+    "after the record is written": Point(Ledger, "_write_record", "after", ranks=FIRST),
+    "after the value is returned": Point(SharedLedger, "enter", "after"),
 }
 REPORT = {
     "before the report": Point(Training, "_report_on_main", "before", ranks=FIRST),
     "after the report": Point(Training, "_report_on_main", "after", ranks=FIRST),
 }
-ALIKE = {
+COMMON_CHECKPOINT = {
     "before a checkpoint": Point(Training, "save", "before", 1),
     "before the checkpoint is written": Point(Training, "_save", "before", 1, ranks=FIRST),
-    "once the checkpoint is written": Point(Training, "_save", "after", 1, ranks=FIRST),
+    "after the checkpoint is written": Point(Training, "_save", "after", 1, ranks=FIRST),
     "after the checkpoint": Point(Training, "save", "after", 1),
 }
-CHECKPOINT = {**ALIKE, "once rows have met": Point("fedpriv.network.sharding", "gather_state", "after", 1)}
+CHECKPOINT = {
+    **COMMON_CHECKPOINT,
+    "after rows are gathered": Point("fedpriv.network.sharding", "gather_state", "after", 1),
+}
 ON_A_STAR = {
-    "before sums meet": Point(ProcessGroup, "all_reduce", "before"),
-    "once sums have met": Point(ProcessGroup, "all_reduce", "after"),
+    "before sums are reduced": Point(ProcessGroup, "all_reduce", "before"),
+    "after sums are reduced": Point(ProcessGroup, "all_reduce", "after"),
 }
 ON_A_GRAPH = {
     "before the exchange": Point(ProcessGroup, "exchange", "before"),
@@ -79,8 +82,8 @@ ON_A_GRAPH = {
 }
 
 
-def strike(point: Point) -> None:
-    """Have this process end at the point."""
+def kill_process_at(point: Point) -> None:
+    """Kills this process at the point."""
     owner = importlib.import_module(point.owner) if isinstance(point.owner, str) else point.owner
     method, calls = getattr(owner, point.method), [0]
 
@@ -109,17 +112,17 @@ def strike(point: Point) -> None:
 
 
 def part(
-    rank: int, meeting: Path, told: Connection, case: Case, options: dict[str, Any], blow: tuple[Any, ...]
+    rank: int, meeting: Path, told: Connection, case: Case, options: dict[str, Any], kill: tuple[Any, ...]
 ) -> None:
-    """One process of a run; it tells what the run gave, or how it failed."""
+    """One process of a run; sends the outcome, or its error."""
     torch.set_num_threads(1)
     timeout = options.pop("timeout")
     wait = timedelta(seconds=timeout)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=SIZE, timeout=wait)
     engines.MESHES["processes"] = lambda _: split_clients(timeout, ProcessGroup(None, timeout))
     engines.MESHES["examples"] = lambda _: split_examples(timeout, ProcessGroup(None, timeout))
-    if blow and blow[0] == rank:
-        strike(*blow[1:])
+    if kill and kill[0] == rank:
+        kill_process_at(*kill[1:])
     try:
         found: Any = finished(training(case, checkpoint_every=2, **options))
     except fp.FedprivError as error:
@@ -134,20 +137,20 @@ def context() -> Any:
     return found
 
 
-def run(context: Any, case: Case, folder: Path, blow: tuple[Any, ...] = (), **options: Any) -> list[Any]:
-    """What each process told; the number of the signal for one that was struck."""
+def run(context: Any, case: Case, folder: Path, kill: tuple[Any, ...] = (), **options: Any) -> list[Any]:
+    """Returns the outcome of each process; for a killed process the number of the signal."""
     meeting = folder.with_name(f"meeting-{uuid.uuid4()}")
     pipes = [context.Pipe() for _ in range(SIZE)]
     options = {"folder": folder, "timeout": TIMEOUT, **options}
     parts = [
-        context.Process(target=part, args=(rank, meeting, theirs, case, options, blow))
+        context.Process(target=part, args=(rank, meeting, theirs, case, options, kill))
         for rank, (_, theirs) in enumerate(pipes)
     ]
     for one in parts:
         one.start()
     for _, theirs in pipes:
         theirs.close()
-    others = [rank for rank in range(SIZE) if not blow or rank != blow[0]]
+    others = [rank for rank in range(SIZE) if not kill or rank != kill[0]]
     found = {rank: pickle.loads(pipes[rank][0].recv_bytes()) if pipes[rank][0].poll(200) else None for rank in others}
     for one in parts:
         one.join(60)
@@ -160,11 +163,11 @@ def run(context: Any, case: Case, folder: Path, blow: tuple[Any, ...] = (), **op
     [
         (GRAPH, "processes", LEDGER | ON_A_GRAPH | REPORT | CHECKPOINT),
         (STAR, "processes", LEDGER | ON_A_STAR | REPORT | CHECKPOINT),
-        (STAR, "examples", LEDGER | ON_A_STAR | REPORT | ALIKE),
+        (STAR, "examples", LEDGER | ON_A_STAR | REPORT | COMMON_CHECKPOINT),
     ],
     ids=["graph", "star", "examples of a star"],
 )
-def test_a_run_goes_on_however_often_its_processes_are_killed(
+def test_repeatedly_killed_processes_resume(
     context: Any, tmp_path: Path, case: Case, engine: str, points: dict[str, Point]
 ) -> None:
     folder = tmp_path / "run"

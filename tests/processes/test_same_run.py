@@ -1,4 +1,4 @@
-"""A run of several processes is the run of one: models, state, metrics, noise and ledger."""
+"""A run of several processes matches one process: models, state, metrics, noise and ledger."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ CASES = [
         for cohort in ("star", "fixed")
     ),
     *(Case(FEDAVG, privacy) for privacy in ("curator", "curator of examples")),
-    *(Case(FEDAVG, privacy) for privacy in ("over time", "sums over time", "drawn slots", "pairs over time")),
-    Case(FEDAVG, "turns of clients", "turns"),
+    *(
+        Case(FEDAVG, privacy)
+        for privacy in ("correlated noise", "sums, correlated noise", "drawn slots", "pairs, correlated noise")
+    ),
+    Case(FEDAVG, "cyclic clients", "turns"),
     *(Case(options, network=network) for options in OF_NODES for network in ("star", "fixed", *GRAPHS)),
     *(
         Case(GOSSIP, network=name)
@@ -59,18 +62,18 @@ CASES = [
         if name not in GRAPHS and not isinstance(NETWORKS[name](), fp.Star)
     ),
     *(Case(GOSSIP, privacy, "random edges") for privacy in ("fixed batches", "pairs")),
-    *(Case(GOSSIP, privacy, "ring") for privacy in ("over time", "drawn slots", "pairs")),
+    *(Case(GOSSIP, privacy, "ring") for privacy in ("correlated noise", "drawn slots", "pairs")),
     *(Case(OF_NODES[5], privacy, "random nodes") for privacy in ("clients", "pairs")),
     *(Case("name: private_al", privacy, problem="constraints") for privacy in ("values", "values of pairs")),
-    Case("name: private_al", "nothing", problem="constraints", noise={}),
-    *(Case(options, "nothing", problem="constraints", noise={}, rounds=12) for options in EXACT),
+    Case("name: private_al", "exact", problem="constraints", noise={}),
+    *(Case(options, "exact", problem="constraints", noise={}, rounds=12) for options in EXACT),
 ]
 
 
 _IN_ONE = dict[str, Outcome]()
 
 
-def test_rounding_of_short_numbers_is_all_that_differs(workers: Workers) -> None:
+def test_float32_run_matches_up_to_rounding(workers: Workers) -> None:
     for case in (Case(FEDAVG, "sums", dtype="float32"), Case(GOSSIP, network="line of seven", dtype="float32")):
         assert_same(workers.of(2, outcome, case)[0], in_one(case), 1e-6)
 
@@ -100,7 +103,7 @@ def assert_same(found: Outcome, wanted: Outcome, tolerance: float) -> None:
 QUICK = {  # what all changes are tried with; `make test-distributed` has the rest
     *(f"{STRATEGIES[place]}, batches, {cohort}" for place, cohort in ((0, "star"), (5, "fixed"), (6, "star"))),
     *(f"{STRATEGIES[place]}, batches, {cohort}" for place, cohort in ((13, "poisson"), (15, "star"))),
-    *(f"{FEDAVG}, {privacy}, star" for privacy in ("clients", "curator", "pairs", "over time")),
+    *(f"{FEDAVG}, {privacy}, star" for privacy in ("clients", "curator", "pairs", "correlated noise")),
     *(f"{OF_NODES[place]}, batches, {network}" for place, network in ((2, "line of seven"), (5, "random nodes"))),
     f"{FEDAVG}, sums, fixed",
     "name: private_al, values, star",
@@ -119,7 +122,7 @@ def marks(case: Case, size: int) -> list[pytest.MarkDecorator]:
         for size in ((1, 2) if case.options in EXACT else (1, 2, 3))  # every process needs clients
     ],
 )
-def test_a_run_of_several_processes_is_that_of_one(workers: Workers, case: Case, size: int) -> None:
+def test_processes_match_one(workers: Workers, case: Case, size: int) -> None:
     found = workers.of(size, outcome, case)
     assert_same(found[0], in_one(case), 1e-9)
     for other in found[1:]:

@@ -1,4 +1,4 @@
-"""Processes that share the examples of every batch: the run is that of one process."""
+"""Processes that share the examples of every batch match one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = [
     Case(FEDAVG, "clients", "poisson"),
     Case(GOSSIP, "pairs", "ring"),
     Case("name: private_al", "values", problem="constraints"),
-    Case(EXACT[0], "nothing", problem="constraints", noise={}, rounds=12),
+    Case(EXACT[0], "exact", problem="constraints", noise={}, rounds=12),
 ]
 
 
@@ -36,7 +36,7 @@ RUNS += [
 
 
 @pytest.mark.parametrize(("case", "size"), RUNS)
-def test_the_run_is_that_of_one_process(workers: Workers, case: Case, size: int) -> None:
+def test_shared_examples_match_one_process(workers: Workers, case: Case, size: int) -> None:
     found = workers.of(size, outcome, case, "examples")
     assert_same(found[0], in_one(case), 1e-9)
     for other in found[1:]:
@@ -61,7 +61,7 @@ def drawn() -> tuple[int, float]:
     return len(found), float(found.sum())
 
 
-def test_each_example_is_worked_on_in_one_process(workers: Workers) -> None:
+def test_each_example_computed_in_one_process(workers: Workers) -> None:
     (one, first), (other, second) = workers.of(2, drawn)
     ((everything, both),) = workers.of(1, drawn)
     assert min(one, other) > 0
@@ -82,13 +82,13 @@ def with_other_data() -> str:
     return "nothing was raised"
 
 
-def test_other_examples_in_another_process_are_refused(workers: Workers) -> None:
+def test_different_examples_between_processes_raise(workers: Workers) -> None:
     for text in workers.of(2, with_other_data):
         assert "every process must read the same examples in the same order" in text
 
 
 @pytest.mark.distributed
-def test_the_command_shares_examples_where_the_settings_say_so(tmp_path: Path) -> None:
+def test_train_command_with_examples_engine_matches(tmp_path: Path) -> None:
     words = ["train", str(BARE), *QUICK, "rounds=6", "--out"]
     assert fedpriv(*words, str(tmp_path / "one")).returncode == 0
     found = fedpriv(*words, str(tmp_path / "two"), "--processes", "2", "compute.engine=examples")

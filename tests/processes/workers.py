@@ -1,4 +1,4 @@
-"""Three processes in one group of torch.distributed, which are started once and do what they are told."""
+"""Three processes in one group of torch.distributed, started once, which execute calls."""
 
 from __future__ import annotations
 

@@ -47,21 +47,21 @@ def cipher(key: bytes, size: int) -> bytes:
 
 
 @pytest.mark.parametrize(("key", "block"), PUBLISHED)
-def test_blocks_are_the_published_ones(key: bytes, block: int) -> None:
+def test_chacha_blocks_equal_rfc8439(key: bytes, block: int) -> None:
     found = chacha.compute_words(as_keys(key), 8 * (block + 1))[0, 8 * block :]
     assert found.numpy().astype("<i8").tobytes().hex() == PUBLISHED[key, block]
 
 
 @settings(max_examples=60)
 @given(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=5), st.integers(1, 200))
-def test_words_are_the_ciphers(keys: list[bytes], size: int) -> None:
+def test_chacha_words_equal_cipher(keys: list[bytes], size: int) -> None:
     found = chacha.compute_words(as_keys(*keys), size)
     assert found.shape == (len(keys), size)
     for row, key in zip(found, keys, strict=True):
         assert row.numpy().astype("<i8").tobytes() == cipher(key, 8 * size)
 
 
-def test_a_long_stream_counts_its_blocks() -> None:
+def test_chacha_long_stream_equals_cipher() -> None:
     size = 2**17 + 3
     keys = [bytes([7] * 32), bytes([255] * 32)]
     for row, key in zip(chacha.compute_words(as_keys(*keys), size), keys, strict=True):
@@ -70,7 +70,7 @@ def test_a_long_stream_counts_its_blocks() -> None:
 
 @pytest.mark.parametrize("dim", [1, 2, 7, 650, 65_536, 65_537, 140_001])
 @pytest.mark.parametrize("draw", [normal_rows, laplace_rows])
-def test_draws_there_are_those_of_the_processor(draw, dim: int) -> None:
+def test_device_draws_equal_cpu(draw, dim: int) -> None:
     keys = RANDOM.keys("noise", 0, 0, [4, 9, EVERYBODY])
     here = draw(keys, dim)
     with CountingDevice() as device:
@@ -84,7 +84,7 @@ def test_draws_there_are_those_of_the_processor(draw, dim: int) -> None:
             assert row.numpy().tolist() == stream.standard_normal(dim).tolist()
 
 
-def test_draws_there_follow_their_laws() -> None:
+def test_device_draws_follow_distribution() -> None:
     keys = RANDOM.keys("noise", 5, 0, range(8))
     with CountingDevice():
         drawn = {draw: draw(keys.to(DEVICE), 40_000).cpu().flatten().numpy() for draw in (normal_rows, laplace_rows)}
@@ -94,7 +94,7 @@ def test_draws_there_follow_their_laws() -> None:
 
 @pytest.mark.parametrize("mechanism", [fp.Gaussian(), fp.Laplace()])
 @pytest.mark.parametrize("scales", [[0.3] * 5, [0.3, 0.5, 0.7, 1.1, 2.0]], ids=["one scale", "scales"])
-def test_a_release_there_is_that_of_the_processor_on_the_same_grid(mechanism: Mechanism, scales: list[float]) -> None:
+def test_device_release_equals_cpu_on_grid(mechanism: Mechanism, scales: list[float]) -> None:
     bounded, clients = torch.randn(5, 700, dtype=torch.float64), [1, 3, 4, 8, 11]
     here = add_noise(bounded, scales, mechanism, RECORD, RANDOM, clients)._value
     with CountingDevice() as device:
@@ -110,7 +110,8 @@ def test_a_release_there_is_that_of_the_processor_on_the_same_grid(mechanism: Me
     assert torch.equal(there, here)
 
 
-def test_the_sum_of_shares_is_drawn_on_the_processor() -> None:
+def test_device_laplace_share_sum_equals_cpu() -> None:
+    """Such sums are drawn on the CPU, on every device."""
     bounded = torch.zeros(1, 50, dtype=torch.float64)
     here = add_noise(bounded, [1.0], fp.Laplace(), RECORD, RANDOM, [EVERYBODY], 1.5)._value
     with CountingDevice():
@@ -118,7 +119,8 @@ def test_the_sum_of_shares_is_drawn_on_the_processor() -> None:
     assert torch.equal(there, here)
 
 
-def test_rows_of_several_pieces_have_each_their_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_noise_in_pieces_equals_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise of each row is independent."""
     bounded, clients = torch.zeros(7, 300, dtype=torch.float64), [0, 1, 2, 3, 4, 5, 6]
     whole = add_noise(bounded, [1.0] * 7, fp.Gaussian(), RECORD, RANDOM, clients)._value
     monkeypatch.setattr("fedpriv.privacy.mechanisms._IN_CACHE", 700)
@@ -127,7 +129,7 @@ def test_rows_of_several_pieces_have_each_their_own_noise(monkeypatch: pytest.Mo
 
 
 @dataclass(frozen=True)
-class OneForAll(fp.Gaussian):
+class SharedRowGaussian(fp.Gaussian):
     def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
         return super().draw(keys, dim, amount)[:1]
 
@@ -139,14 +141,14 @@ class OneForAll(fp.Gaussian):
         ([0, 1, 1], [1.0] * 3, fp.Gaussian()),
         ([0, 1, 2], [1.0], fp.Gaussian()),
         ([0, 1, 2, 3], [1.0] * 4, fp.Gaussian()),
-        ([0, 1, 2], [1.0] * 3, OneForAll()),
+        ([0, 1, 2], [1.0] * 3, SharedRowGaussian()),
     ],
 )
-def test_rows_that_would_share_noise_are_refused(clients: list[int], scales: list[float], mechanism: Mechanism) -> None:
+def test_rows_sharing_noise_raise(clients: list[int], scales: list[float], mechanism: Mechanism) -> None:
     with pytest.raises(PrivacyError, match="row"):
         add_noise(torch.zeros(3, 4, dtype=torch.float64), scales, mechanism, RECORD, RANDOM, clients)
 
 
-def test_where_rows_may_be_drawn() -> None:
+def test_may_draw_by_device() -> None:
     found = [may_draw(torch.device(kind)) for kind in ("cpu", "mps", "cuda", "meta")]
     assert found == [False, False, True, True]  # mps has no float64

@@ -25,7 +25,7 @@ def exact(number: np.longdouble) -> mpmath.mpf:
     return mpmath.mpf(upper) + mpmath.mpf(float(number - np.longdouble(upper)))
 
 
-def test_draws_are_as_near_as_their_bounds_say() -> None:
+def test_extended_draw_error_within_bound() -> None:
     ratios = []
     with mpmath.workprec(300):
         for index in (0, 40_000, 65_536, SIZE - 1):
@@ -43,7 +43,7 @@ ANGLES = [0, 1, -1, 2**61, 2**62, -(2**62), 2**62 + 1, 2**63 - 1, -(2**63), 3 * 
 
 
 @pytest.mark.parametrize("is_cosine", [True, False])
-def test_words_at_the_ends_of_their_ranges(is_cosine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extended_draw_extreme_words_within_bound(is_cosine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever further bits follow; draws that could be wrong by more than that have no bound."""
     index = 0 if is_cosine else SIZE - 1
     without_bound = 0
@@ -67,7 +67,7 @@ def test_words_at_the_ends_of_their_ranges(is_cosine: bool, monkeypatch: pytest.
     assert 0 < without_bound < len(cases) / 2
 
 
-def test_sums_are_as_near_as_their_bounds_say() -> None:
+def test_extended_sum_error_within_bound() -> None:
     rng = np.random.default_rng(4)
     for count in (1, 7, 700):
         weights = rng.normal(size=count).astype(np.longdouble) * 10.0 ** rng.integers(-9, 3, size=count)
@@ -81,7 +81,8 @@ def test_sums_are_as_near_as_their_bounds_say() -> None:
         assert distance <= error < 2.0**-52 * float(np.abs(weights).sum())
 
 
-def test_a_machine_without_them_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extended_draws_unavailable_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without suitable long doubles, the nearest draw is found by other means and is the same."""
     try:
         for name, value in (("_LEAST_BITS", 200), ("WORST_UNITS", 0)):
             extended_draws.is_available.cache_clear()

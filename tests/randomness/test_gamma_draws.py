@@ -55,7 +55,7 @@ def draw_by_definition(key: bytes, size: int, index: int, shape: float) -> mpmat
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_gamma_draws_follow_their_law(shape: float) -> None:
+def test_gamma_draws_follow_distribution(shape: float) -> None:
     blocks = [
         gamma_draws._gamma_block(key_of(number), gamma_draws._Words.in_block(4096, 0), shape)[0] for number in range(25)
     ]
@@ -66,13 +66,13 @@ def test_gamma_draws_follow_their_law(shape: float) -> None:
     assert abs(correlation) < 5 / math.sqrt(25 * 4096)
 
 
-def test_a_sum_of_few_more_than_one_is_a_laplace_draw() -> None:
+def test_laplace_sum_shape_near_one_is_laplace() -> None:
     draws = np.concatenate([laplace_sums(key_of(number), 20_000, 1 + 2.0**-52) for number in range(5)])
     assert stats.kstest(draws, stats.laplace.cdf).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_float64_is_as_near_as_its_bound_says(shape: float) -> None:
+def test_float64_laplace_sum_error_within_bound(shape: float) -> None:
     """Against the definition, and so is the interval of multiple precision, which is far narrower."""
     key = key_of(7)
     draws, error, largest = bounded_laplace_sums(key, SIZE, shape, 0.7)
@@ -90,7 +90,7 @@ def test_float64_is_as_near_as_its_bound_says(shape: float) -> None:
     assert 1e-4 < max(ratios) <= 1
 
 
-def words_near_the_border(shape: float, count: int) -> list[tuple[int, int, int]]:
+def words_near_boundary(shape: float, count: int) -> list[tuple[int, int, int]]:
     """Candidates that are accepted or refused by a hair, also with small roots."""
     cases = []
     c = 1 / math.sqrt(9 * (shape - 1 / 3))
@@ -117,7 +117,7 @@ def words_near_the_border(shape: float, count: int) -> list[tuple[int, int, int]
 def wrong_decisions(shape: float) -> tuple[int, int]:
     """How many candidates are accepted or refused by mistake, and how many are left open; one at a time."""
     wrong, undecided = 0, 0
-    for radius, angle, uniform in words_near_the_border(shape, 1200):
+    for radius, angle, uniform in words_near_boundary(shape, 1200):
         _, is_accepted, is_refused, _ = gamma_draws._candidates(
             *(np.array([word], dtype=np.int64) for word in (radius, angle, uniform)), shape
         )
@@ -128,21 +128,21 @@ def wrong_decisions(shape: float) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("shape", [1.0, 3.0, 1000.0])
-def test_no_candidate_is_accepted_or_refused_by_mistake(shape: float) -> None:
+def test_gamma_rejection_decisions_correct(shape: float) -> None:
     wrong, undecided = wrong_decisions(shape)
     assert wrong == 0
     assert undecided > 20
 
 
 @pytest.mark.parametrize("shape", [1.0, 1000.0])
-def test_a_bound_that_is_too_small_is_found(shape: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gamma_bound_too_small_detected(shape: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gamma_draws, "_UNIT", 2.0**-62)
     for name in ("normal_error", "exponential_error"):
         monkeypatch.setattr(gamma_draws, name, lambda size: 2.0**-62)
     assert wrong_decisions(shape)[0] > 0
 
 
-def test_draws_that_float64_leaves_open_are_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_laplace_sums_resolve_undecided_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """With limits so narrow that a quarter of the candidates have no bound."""
     key, expected = key_of(9), bounded_laplace_sums(key_of(9), 100, 1.7, 1.0).draws
     monkeypatch.setattr(gamma_draws, "_LIMITS", gamma_draws.RadiusLimits(0.7, 2.5))
@@ -150,8 +150,8 @@ def test_draws_that_float64_leaves_open_are_known_all_the_same(monkeypatch: pyte
     assert np.abs(laplace_sums(key, 100, 1.7) - expected).max() < 1e-12
 
 
-def test_a_stream_without_further_bits_releases_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_laplace_sums_without_more_bits_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gamma_draws, "_LIMITS", gamma_draws.RadiusLimits(0.7, 0.8))
     monkeypatch.setattr(gamma_draws, "real_laplace_sum", lambda *_: None)
-    with pytest.raises(PrivacyError, match="not decided"):
+    with pytest.raises(PrivacyError, match="cannot be decided"):
         laplace_sums(key_of(9), 100, 1.7)

@@ -29,19 +29,19 @@ LAWS = {
 }
 
 
-def test_words_are_the_ciphers_published_bits() -> None:
+def test_keystream_words_equal_rfc8439() -> None:
     stream = Keystream(ZERO)
     in_two_parts = np.concatenate([stream.words(3), stream.words(13)])
     assert in_two_parts.astype("<i8").tobytes() == PUBLISHED
 
 
-def test_a_uniform_draw_is_the_upper_53_bits_of_a_word() -> None:
+def test_uniform_draw_uses_upper_53_bits() -> None:
     words = [int.from_bytes(PUBLISHED[i : i + 8], "little") for i in range(0, 128, 8)]
     assert Keystream(ZERO).random(16).tolist() == [(word >> 11) / 2**53 for word in words]
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 16, 65_536, 65_537, 70_001])
-def test_normal_draws_are_the_documented_function_of_the_words(size: int) -> None:
+def test_normal_draws_equal_documented_formula(size: int) -> None:
     got, words = Keystream(ZERO).standard_normal(size), Keystream(ZERO).words(size + 1).tolist()
     assert len(got) == size
     even = size + size % 2
@@ -55,7 +55,8 @@ def test_normal_draws_are_the_documented_function_of_the_words(size: int) -> Non
         assert got[place] == pytest.approx(math.sqrt(-2 * math.log(u)) * wave, rel=1e-9, abs=1e-12)
 
 
-def test_the_most_extreme_words_give_finite_draws_that_reach_nine_standard_deviations() -> None:
+def test_normal_draws_extreme_words_finite() -> None:
+    """The largest draw exceeds 9.3 standard deviations."""
     radii, angles = np.meshgrid([0, -1, 1, -(2**63), 2**63 - 1, 2**62], [0, 2**62, -(2**63), -(2**62)])
     draws = np.empty(2 * radii.size)
     keystream._normal_pairs(np.concatenate([radii.ravel(), angles.ravel()]).astype(np.int64), draws)
@@ -65,14 +66,14 @@ def test_the_most_extreme_words_give_finite_draws_that_reach_nine_standard_devia
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_draws_have_their_law(law: str) -> None:
+def test_draws_follow_distribution(law: str) -> None:
     draw, expected = LAWS[law]
     draws = draw(Keystream(bytes(range(32))), 1_000_000)
     assert stats.kstest(draws, expected.cdf).pvalue > 1e-3
     assert float(np.mean(draws)) == pytest.approx(expected.mean(), abs=5 * expected.std() / math.sqrt(len(draws)))
 
 
-def test_the_tails_of_the_normal_law_are_as_heavy_as_they_should_be() -> None:
+def test_normal_tails_match_distribution() -> None:
     draws, n = Keystream(bytes(range(32))).standard_normal(4_000_000), 4_000_000
     for cut in (3.0, 4.0, 4.5):
         expected = n * stats.norm.sf(cut)
@@ -80,7 +81,7 @@ def test_the_tails_of_the_normal_law_are_as_heavy_as_they_should_be() -> None:
             assert abs(count - expected) < 5 * math.sqrt(expected)
 
 
-def test_an_order_is_uniform() -> None:
+def test_permutation_is_uniform() -> None:
     stream = Keystream(ZERO)
     orders = [tuple(stream.permutation(3).tolist()) for _ in range(6000)]
     counts = [orders.count(order) for order in sorted(set(orders))]
@@ -89,7 +90,7 @@ def test_an_order_is_uniform() -> None:
     assert sorted(stream.permutation(100).tolist()) == list(range(100))
 
 
-def test_global_generators_are_neither_used_nor_moved() -> None:
+def test_global_generators_unused() -> None:
     torch.manual_seed(0)
     np.random.seed(0)  # noqa: NPY002 - the generator that must not matter
     first = randomness.normal(Keystream(ZERO), 9)
@@ -102,11 +103,11 @@ def test_global_generators_are_neither_used_nor_moved() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 2.0**-60, 0.1, 1 / 3, 0.5, 1 - 2.0**-53, 1.0])
-def test_a_biased_coin_is_a_uniform_draw_below_its_rate(rate: float) -> None:
+def test_below_rate_equals_uniform_comparison(rate: float) -> None:
     assert (Keystream(ZERO).below(rate, 4096) == (Keystream(ZERO).random(4096) < rate)).all()
 
 
-def test_a_biased_coin_falls_on_the_right_side_of_its_rate() -> None:
+def test_below_rate_at_exact_boundary() -> None:
     """The draws of the published bits themselves as rates: a draw is not below itself, and is below the next number."""
     for place, draw in enumerate(Keystream(ZERO).random(16)):
         assert not Keystream(ZERO).below(draw, 16)[place]
@@ -114,7 +115,7 @@ def test_a_biased_coin_falls_on_the_right_side_of_its_rate() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 1000, 2**20 - 7])
-def test_whole_numbers_below_another_are_the_word_times_it_rounded_down(n: int) -> None:
+def test_uniform_below_equals_scaled_word(n: int) -> None:
     """As Python's whole numbers have it, of the upper 53 bits of each word."""
     words = Keystream(bytes(range(32))).words(20_000)
     exact = [(((int(word) & (2**64 - 1)) >> 11) * n) >> 53 for word in words.tolist()]

@@ -21,7 +21,7 @@ from fedpriv.randomness.streams import Randomness, new_secret
 RECORD = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
 
 
-def in_a_fork(work: Callable[[], bytes]) -> bytes:
+def run_in_fork(work: Callable[[], bytes]) -> bytes:
     """What a forked process answers."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -37,7 +37,7 @@ def in_a_fork(work: Callable[[], bytes]) -> bytes:
     return answer
 
 
-def noise_of(randomness: Randomness) -> bytes:
+def noise_or_error(randomness: Randomness) -> bytes:
     zeros = torch.zeros(1, 10, dtype=torch.float64)
     try:
         return add_noise(zeros, [1.0], fp.Gaussian(), RECORD, randomness, [0])._value.numpy().tobytes()
@@ -45,14 +45,14 @@ def noise_of(randomness: Randomness) -> bytes:
         return str(error).encode()
 
 
-def test_a_fork_after_seeding_draws_no_noise():
+def test_noise_in_fork_after_seeding_raises():
     torch.set_num_threads(1)
     randomness = Randomness(0)
-    assert len(noise_of(randomness)) == 80
-    assert b"has a copy of it with the same noise" in in_a_fork(lambda: noise_of(randomness))
+    assert len(noise_or_error(randomness)) == 80
+    assert b"has a copy of it with the same noise" in run_in_fork(lambda: noise_or_error(randomness))
 
 
-def test_a_run_that_is_forked_stops_in_the_child_and_goes_on_in_the_parent():
+def test_forked_run_raises_in_child_only():
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     datasets = [
@@ -70,7 +70,7 @@ def test_a_run_that_is_forked_stops_in_the_child_and_goes_on_in_the_parent():
             return str(error).encode()
         return b"released"
 
-    assert b"with the same noise" in in_a_fork(second_round)
+    assert b"with the same noise" in run_in_fork(second_round)
     next(rounds)
 
 
@@ -83,7 +83,7 @@ def test_a_run_that_is_forked_stops_in_the_child_and_goes_on_in_the_parent():
         lambda randomness: randomness.pair_key(0, 1, 0, 0),
     ],
 )
-def test_every_kind_of_noise_is_refused_to_a_fork_and_public_draws_are_not(draw: Callable[[Randomness], object]):
+def test_fork_draws_public_streams_only(draw: Callable[[Randomness], object]):
     randomness = Randomness(*Randomness(0).seeds())
     draw(randomness)
 
@@ -95,15 +95,15 @@ def test_every_kind_of_noise_is_refused_to_a_fork_and_public_draws_are_not(draw:
             return b"refused"
         return b"drawn"
 
-    assert in_a_fork(in_child) == b"refused"
+    assert run_in_fork(in_child) == b"refused"
 
 
-def test_the_processes_of_a_run_which_are_sent_its_seeds_share_its_noise():
+def test_processes_with_sent_seeds_share_noise():
     torch.set_num_threads(1)
     randomness = Randomness(0)
     sent = pickle.dumps(randomness.seeds())
     assert Randomness(*pickle.loads(sent)) == randomness
-    assert in_a_fork(lambda: noise_of(Randomness(*pickle.loads(sent)))) == noise_of(randomness)
+    assert run_in_fork(lambda: noise_or_error(Randomness(*pickle.loads(sent)))) == noise_or_error(randomness)
 
 
 @pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -119,13 +119,13 @@ def test_copy_of_training_raises(copy_of: Callable[[object], object]):
         copy.deepcopy(training)
 
 
-def test_a_run_that_begins_in_a_fork_has_noise_of_its_own():
+def test_randomness_created_in_fork_is_fresh():
     torch.set_num_threads(1)
-    answers = {in_a_fork(lambda: noise_of(Randomness(0))) for _ in range(3)} | {noise_of(Randomness(0))}
+    answers = {run_in_fork(lambda: noise_or_error(Randomness(0))) for _ in range(3)} | {noise_or_error(Randomness(0))}
     assert {len(answer) for answer in answers} == {80} and len(answers) == 4
 
 
-def test_clones_whose_generator_repeats_have_other_secrets(monkeypatch: pytest.MonkeyPatch):
+def test_cloned_machines_draw_different_secrets(monkeypatch: pytest.MonkeyPatch):
     """As after a snapshot of a virtual machine: each clone reads the same bytes, in the same order."""
     tape = [os.urandom(32) for _ in range(8)]
 
@@ -134,17 +134,17 @@ def test_clones_whose_generator_repeats_have_other_secrets(monkeypatch: pytest.M
         monkeypatch.setattr(secrets, "token_bytes", lambda size: next(bits))
         return b"".join(new_secret().to_bytes(16, "big") for _ in range(4))
 
-    drawn = [in_a_fork(clone) for _ in range(3)] + [clone()]
+    drawn = [run_in_fork(clone) for _ in range(3)] + [clone()]
     assert {len(secret) for secret in drawn} == {64} and len({*drawn}) == 4
 
 
-def test_a_generator_that_stands_still_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_constant_system_generator_raises(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(secrets, "token_bytes", bytes)
     with pytest.raises(PrivacyError, match="repeats itself"):
         new_secret()
 
 
-def test_secrets_are_fair_bits():
+def test_secret_bits_unbiased():
     drawn = [new_secret() for _ in range(2000)]
     ones = sum(secret.bit_count() for secret in drawn)
     assert max(drawn) < 2**128 and abs(ones - 128_000) < 5 * 256**0.5 * 2000**0.5 / 2

@@ -32,7 +32,7 @@ def distance(interval: tuple[Any, Any], draw: float) -> float:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 999, 70_001])
-def test_normal_draws_are_near_the_real_ones_in_every_position(size: int):
+def test_normal_draws_within_bound_of_exact(size: int):
     draws, error, largest = Keystream(KEY).bounded_normal(size, 1.0)
     assert np.array_equal(draws, Keystream(KEY).standard_normal(size))
     assert 0 < error < 2.0**-42 and np.abs(draws).max() <= largest < 6
@@ -43,7 +43,7 @@ def test_normal_draws_are_near_the_real_ones_in_every_position(size: int):
 
 
 @pytest.mark.parametrize("size", [1, 8, 70_001])
-def test_laplace_draws_are_near_the_real_ones_in_every_position(size: int):
+def test_laplace_draws_within_bound_of_exact(size: int):
     draws, error, largest = Keystream(KEY).bounded_laplace(size, 1.0)
     stream = Keystream(KEY)
     assert np.array_equal(draws, stream.standard_exponential(size) - stream.standard_exponential(size))
@@ -54,14 +54,14 @@ def test_laplace_draws_are_near_the_real_ones_in_every_position(size: int):
 
 
 @pytest.mark.parametrize("kind", ["bounded_normal", "bounded_laplace"])
-def test_bounds_grow_with_the_scale(kind: str):
+def test_error_bounds_scale_with_draws(kind: str):
     small, large = (getattr(Keystream(KEY), kind)(100, scale) for scale in (1.0, 2.0**20))
     assert np.array_equal(large.draws, small.draws * 2.0**20)
     assert (large.error, large.largest) == (small.error * 2.0**20, small.largest * 2.0**20)
 
 
 @pytest.mark.parametrize("draw", [real_normal, real_laplace])
-def test_further_bits_shrink_the_interval_and_stay_inside(draw: Callable[..., Any]):
+def test_further_bits_nest_intervals(draw: Callable[..., Any]):
     for index in range(50):
         wide = draw(KEY, 100, index, 0)
         for extra in (1, 2, 5):
@@ -71,7 +71,7 @@ def test_further_bits_shrink_the_interval_and_stay_inside(draw: Callable[..., An
             wide = narrow
 
 
-def test_further_bits_are_new_and_fair():
+def test_further_bits_unique_and_unbiased():
     """No word has the further bits of another one, nor are they words of the stream; half of them are ones."""
     bits = [real_draws.leading_bits(KEY, word, 1).number & (2**64 - 1) for word in range(2000)]
     words = Keystream(KEY).words(20_000)
@@ -83,7 +83,7 @@ def test_further_bits_are_new_and_fair():
 # the bound of the proof, for words that are chosen to be bad
 
 
-def words_of(radius: float) -> int:
+def word_of_radius(radius: float) -> int:
     """A word whose radius is about this."""
     return int(math.exp(-(radius**2) / 2) * 2.0**63)
 
@@ -100,10 +100,10 @@ ANGLES = [
 ]
 
 
-def shares_of_the_bound(radius: float) -> list[float]:
+def error_to_bound_ratios(radius: float) -> list[float]:
     """Errors over their bound, of words near a radius and of bad angles."""
     steps = [*range(-4, 5), *(37 * step for step in range(-40, 40))]  # also of those that are lost in float64
-    words = [sign * words_of(radius) + step for sign in (1, -1) for step in steps]
+    words = [sign * word_of_radius(radius) + step for sign in (1, -1) for step in steps]
     radii, angles = (axis.ravel() for axis in np.meshgrid(np.array(words, np.int64), np.array(ANGLES, np.int64)))
     draws = np.empty(2 * len(radii))
     keystream._normal_pairs(np.concatenate([radii, angles]), draws, 1.0)
@@ -118,24 +118,24 @@ def shares_of_the_bound(radius: float) -> list[float]:
 
 
 @pytest.mark.parametrize("radius", RADII)
-def test_the_bound_holds_for_adversarial_words(radius: float):
-    assert max(shares_of_the_bound(radius)) <= 1
+def test_error_bound_holds_for_adversarial_words(radius: float):
+    assert max(error_to_bound_ratios(radius)) <= 1
 
 
-def test_a_bound_that_is_a_third_of_the_proven_one_is_found():
+def test_error_bound_third_of_proven_detected():
     """At both ends the bound is nearly reached; between them it has the four times that libraries get."""
-    assert max(shares_of_the_bound(2.0**-12.9)) > 1 / 3
-    assert max(shares_of_the_bound(6.499)) > 1 / 3
+    assert max(error_to_bound_ratios(2.0**-12.9)) > 1 / 3
+    assert max(error_to_bound_ratios(6.499)) > 1 / 3
 
 
-def test_the_bound_is_largest_at_an_end():
+def test_error_bound_convex_in_radius():
     """It is convex in the radius, so that a row's bound is that of its least or of its largest radius."""
     radii = np.linspace(2.0**-13, 6.5, 4001).tolist()
     errors = np.array([normal_error(radius) for radius in radii])
     assert (np.diff(errors, 2) > -1e-25).all()
 
 
-def test_the_bound_of_a_row_is_that_of_its_least_and_of_its_largest_radius():
+def test_row_bound_covers_extreme_radii():
     for seed in range(300):
         draws, error, largest = Keystream(seed.to_bytes(32, "little")).bounded_normal(6, 1.0)
         radii = np.hypot(draws[:3], draws[3:])
@@ -143,8 +143,10 @@ def test_the_bound_of_a_row_is_that_of_its_least_and_of_its_largest_radius():
         assert radii.max() <= largest <= 1.02 * max(radii.max(), 1.0)
 
 
-def test_draws_without_a_bound_are_no_numbers():
-    words = np.array([2**63 - 1, -(2**63), 1, 0, words_of(2.0**-13.1), words_of(6.6), words_of(1.0)], np.int64)
+def test_normal_draws_without_bound_are_nan():
+    words = np.array(
+        [2**63 - 1, -(2**63), 1, 0, word_of_radius(2.0**-13.1), word_of_radius(6.6), word_of_radius(1.0)], np.int64
+    )
     draws = np.empty(2 * len(words))
     radii = keystream._normal_pairs(np.concatenate([words, np.full(len(words), 12345, np.int64)]), draws, 1.0)
     assert [math.isnan(draw) for draw in draws.tolist()] == 2 * [*[True] * 6, False]
@@ -152,7 +154,7 @@ def test_draws_without_a_bound_are_no_numbers():
     assert math.isfinite(normal_error(radii[0]))
 
 
-def test_exponentials_without_a_bound_are_no_numbers(monkeypatch: pytest.MonkeyPatch):
+def test_laplace_draws_without_bound_are_nan(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(keystream, "_LARGEST_EXPONENTIAL", 5.0)  # the true one is passed by two in a billion
     stream = Keystream(KEY)
     first, second = stream.standard_exponential(5000), stream.standard_exponential(5000)
@@ -162,7 +164,7 @@ def test_exponentials_without_a_bound_are_no_numbers(monkeypatch: pytest.MonkeyP
     assert np.abs(draws[~beyond]).max() <= largest <= 5.1 and error < 2.0**-43
 
 
-def shares_of_many(size: int, seed: int) -> tuple[float, float]:
+def largest_error_ratios(size: int, seed: int) -> tuple[float, float]:
     """Largest errors over their bounds, of normal and of Laplace draws, against the processor's 80-bit arithmetic."""
     key = seed.to_bytes(32, "little")
     with np.errstate(all="ignore"):
@@ -190,12 +192,12 @@ LONG = np.finfo(np.longdouble).nmant >= 63
 
 @pytest.mark.skipif(not LONG, reason="long double has no more bits than double here")
 @pytest.mark.parametrize("blocks", [8, pytest.param(160, marks=pytest.mark.slow)])
-def test_the_bound_holds_for_ten_million_draws(blocks: int):
-    shares = [shares_of_many(BLOCK, seed) for seed in range(blocks)]  # 160 of 65 536
+def test_error_bound_holds_for_ten_million_draws(blocks: int):
+    shares = [largest_error_ratios(BLOCK, seed) for seed in range(blocks)]  # 160 of 65 536
     assert max(max(pair) for pair in shares) <= 1
 
 
-def test_functions_that_are_less_exact_are_found(monkeypatch: pytest.MonkeyPatch):
+def test_inexact_torch_function_raises(monkeypatch: pytest.MonkeyPatch):
     real_draws.check_functions()
     real_draws.check_functions.cache_clear()
     cos = torch.cos

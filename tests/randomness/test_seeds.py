@@ -31,7 +31,9 @@ PRIVACY = fp.Privacy(noise_multiplier=5.0)
 DOUBLE = fp.Compute(dtype="float64", device="cpu", backend="linear")
 
 
-def answers(data=None, privacy: fp.Privacy = PRIVACY, *, model: nn.Module | None = None, **options) -> list[Tensor]:
+def messages_of_run(
+    data=None, privacy: fp.Privacy = PRIVACY, *, model: nn.Module | None = None, **options
+) -> list[Tensor]:
     """What a run's clients answered, round by round."""
     heard: list[Tensor] = []
     settings = {"rounds": 2, "seed": 3, "secret_seed": 3, "compute": DOUBLE, **options}
@@ -43,13 +45,13 @@ def answers(data=None, privacy: fp.Privacy = PRIVACY, *, model: nn.Module | None
     return heard
 
 
-def alike(first: Tensor, second: Tensor) -> bool:
+def share_noise(first: Tensor, second: Tensor) -> bool:
     """Whether one row is a multiple of the other, as two answers that share their noise are."""
     both = torch.stack([first[0, :60], second[0, :60]])
     return abs(float(torch.corrcoef(both)[0, 1])) > 0.7
 
 
-def test_a_secret_has_128_bits_and_names_the_same_streams_for_good() -> None:
+def test_secret_128_bits_streams_stable() -> None:
     """Other numbers would change all figures that were published with a given seed."""
     drawn = [new_secret() for _ in range(64)]
     assert 2**120 < max(drawn) < 2**128
@@ -59,11 +61,11 @@ def test_a_secret_has_128_bits_and_names_the_same_streams_for_good() -> None:
     assert randomness.stream("init").words(1).tolist() == [1437328402976132385]
 
 
-def test_the_same_run_repeats_itself() -> None:
-    first, again = answers(), answers()
+def test_same_seeds_same_messages() -> None:
+    first, again = messages_of_run(), messages_of_run()
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     network = fp.Star(len(SIZES), fp.PoissonCohort(0.9))
-    assert all(map(torch.equal, answers(network=network), answers(network=network)))
+    assert all(map(torch.equal, messages_of_run(network=network), messages_of_run(network=network)))
 
 
 @pytest.mark.parametrize(
@@ -87,21 +89,21 @@ def test_the_same_run_repeats_itself() -> None:
     ],
     ids=lambda changed: " ".join(f"{name}" for name in changed),
 )
-def test_runs_of_one_secret_seed_that_differ_share_no_noise(changed: dict) -> None:
-    assert not alike(answers()[0].double(), answers(**changed)[0].double())
+def test_changed_setting_same_secret_fresh_noise(changed: dict) -> None:
+    assert not share_noise(messages_of_run()[0].double(), messages_of_run(**changed)[0].double())
 
 
-def test_two_multipliers_do_not_give_the_gradient_away() -> None:
+def test_two_multipliers_hide_gradient() -> None:
     """Of a1 = g + s1 z and a2 = g + s2 z with one z, g is a combination."""
     data = digits_of(SIZES)
-    exact = answers(data, fp.Privacy(noise_multiplier=1e-9))[0]
-    first, second = answers(data)[0], answers(data, replace(PRIVACY, noise_multiplier=10.0))[0]
+    exact = messages_of_run(data, fp.Privacy(noise_multiplier=1e-9))[0]
+    first, second = messages_of_run(data)[0], messages_of_run(data, replace(PRIVACY, noise_multiplier=10.0))[0]
     found = 2 * first - second
     assert float((found - exact).abs().max()) > 0.1
 
 
-def test_the_secret_is_not_found_from_visible_cohorts() -> None:
-    """The public seed is: so what noise is made of must not be."""
+def test_visible_cohorts_hide_secret_seed() -> None:
+    """The cohorts reveal the public seed, so noise must not depend on that seed alone."""
     network = fp.Star(len(SIZES), fp.PoissonCohort(0.5))
     heard: list[Tensor] = []
     strategy = fp.Strategy(Listener(heard), AddMeanUpdate())
@@ -127,7 +129,7 @@ def test_the_secret_is_not_found_from_visible_cohorts() -> None:
     assert training._identity.randomness.secret_seed.bit_length() > 90
 
 
-def test_public_draws_follow_the_public_seed_alone_and_secret_ones_the_secret() -> None:
+def test_public_and_secret_draws_separate_seeds() -> None:
     first, other_secret, other_public = Randomness(1, 2, run="a"), Randomness(1, 3, run="b"), Randomness(4, 2, run="a")
     for purpose in ("init", "cohort", "topology"):
         assert first.torch_seed(purpose) == other_secret.torch_seed(purpose) != other_public.torch_seed(purpose)
@@ -135,14 +137,14 @@ def test_public_draws_follow_the_public_seed_alone_and_secret_ones_the_secret() 
         assert first.torch_seed(purpose) == other_public.torch_seed(purpose) != other_secret.torch_seed(purpose)
 
 
-def test_a_secret_seed_comes_from_the_operating_system_and_is_not_printed() -> None:
+def test_secret_seed_random_and_not_printed() -> None:
     assert len({Randomness(0).secret_seed for _ in range(50)}) == 50
     assert "12345" not in repr(Randomness(0, 12345))
     with pytest.raises(fp.ConfigError, match="128 random bits"):
         Randomness(0, -1)
 
 
-def test_a_public_seed_repeats_a_run_that_makes_no_promise_and_no_other() -> None:
+def test_public_seed_repeats_non_private_run_only() -> None:
     def final(privacy: fp.Privacy) -> Tensor:
         clients = clients_of(digits_of(SIZES))
         return fp.train(clients, fp.fedavg(0.1), privacy, rounds=2, seed=5, compute=DOUBLE).params
@@ -152,29 +154,29 @@ def test_a_public_seed_repeats_a_run_that_makes_no_promise_and_no_other() -> Non
     assert not torch.equal(final(PRIVACY), final(PRIVACY))
 
 
-def test_a_given_secret_is_said() -> None:
+def test_given_secret_seed_warns() -> None:
     options = {"rounds": 1, "compute": DOUBLE}
-    with pytest.warns(UserWarning, match="whoever knows it can subtract the noise"):
+    with pytest.warns(UserWarning, match="anyone who knows it can subtract the noise"):
         fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1), PRIVACY, secret_seed=1, **options)
     quiet = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.1), PRIVACY, seed=1, **options)
     assert not any("secret_seed" in warning for warning in quiet.warnings)
 
 
-def test_no_file_holds_a_given_secret(tmp_path: Path) -> None:
+def test_given_secret_seed_not_written(tmp_path: Path) -> None:
     secret = 81_985_529_216_486_895
     config = Path(__file__).parents[1] / "run.yaml"
     options = ["rounds=2", f"secret_seed={secret}", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, ["train", str(config), *options])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
-    assert "whoever knows it can subtract the noise" in said
+    assert "anyone who knows it can subtract the noise" in said
     shown = [str(secret).encode(), f"{secret:x}".encode(), secret.to_bytes(16, "big"), secret.to_bytes(8, "little")]
     for file in (path for path in (tmp_path / "run").rglob("*") if path.is_file()):
         assert not any(text in file.read_bytes() for text in shown), file
     assert not any(text.decode() in done.output for text in shown[:2])
 
 
-def stopped(folder: Path, **options) -> fp.Training:
+def interrupted_training(folder: Path, **options) -> fp.Training:
     """A run of six rounds that stopped after three, with a checkpoint of that round."""
     training = fp.Training(
         clients_of(digits_of(SIZES)), fp.fedavg(0.1), PRIVACY, rounds=6, folder=folder, compute=DOUBLE, **options
@@ -187,26 +189,26 @@ def stopped(folder: Path, **options) -> fp.Training:
     return training
 
 
-def test_a_resumed_ledger_answers_no_round_again_at_another_point(tmp_path: Path) -> None:
-    stopped(tmp_path)
-    oracle = stopped(tmp_path, resume=True).oracle
+def test_resumed_ledger_repeated_query_raises(tmp_path: Path) -> None:
+    interrupted_training(tmp_path)
+    oracle = interrupted_training(tmp_path, resume=True).oracle
     before = (tmp_path / "ledger.jsonl").read_bytes()
     oracle.begin_round(1, torch.arange(len(SIZES)))
-    with pytest.raises(fp.PrivacyError, match="round 1, gradient: this release is on record"):
+    with pytest.raises(fp.PrivacyError, match="round 1, gradient: this release is already recorded"):
         oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
     oracle.begin_round(1, torch.arange(2))
-    with pytest.raises(fp.PrivacyError, match="the plan has no such answer"):
+    with pytest.raises(fp.PrivacyError, match="the plan has no such query"):
         oracle.gradient(torch.ones(2, 640, dtype=torch.float64))
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     oracle.begin_round(3, torch.arange(len(SIZES)))
     oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
 
 
-def test_no_noise_on_a_ledger_serves_another_answer_whoever_asks() -> None:
+def test_ledger_repeated_release_raises() -> None:
     ledger = Ledger(Accountant(4, 1e-5))
     ledger.open(Release(record(0, clients=(0, 1)), torch.zeros(2, 3)))
     for again in (record(0, clients=(2, 3)), record(0, clients=(0, 1)), record(0)):
-        with pytest.raises(fp.PrivacyError, match="is on record"):
+        with pytest.raises(fp.PrivacyError, match="is already recorded"):
             ledger.open(Release(again, torch.zeros(2, 3)))
     assert len(ledger.records) == 1
     ledger.open(Release(record(0, index=1), torch.zeros(4, 3)))
@@ -216,44 +218,52 @@ def test_no_noise_on_a_ledger_serves_another_answer_whoever_asks() -> None:
         ledger.open(Release(exact, torch.zeros(4, 3)))
 
 
-def test_a_secret_cohort_answers_once_a_round_after_a_resume_too() -> None:
+def test_ledger_secret_cohort_second_release_raises() -> None:
     ledger = Ledger(Accountant(4, 1e-5))
     drawn = replace(record(0), unit="client", sampling="poisson", rate=0.5)
     ledger.open(Release(drawn, torch.zeros(4, 3)))
-    with pytest.raises(fp.PrivacyError, match="is on record"):
+    with pytest.raises(fp.PrivacyError, match="is already recorded"):
         ledger.open(Release(replace(drawn, index=1), torch.zeros(4, 3)))
 
 
-def test_a_checkpoint_of_an_earlier_version_says_why_it_cannot_go_on(tmp_path: Path) -> None:
-    stopped(tmp_path)
+def test_checkpoint_of_earlier_version_raises(tmp_path: Path) -> None:
+    interrupted_training(tmp_path)
     path = tmp_path / "checkpoint.pt"
     payload = torch.load(path)
     del payload["epochs"]
     torch.save(payload, path)
-    with pytest.raises(fp.FedprivError, match="earlier fedpriv"):
-        stopped(tmp_path, resume=True)
+    with pytest.raises(fp.FedprivError, match="earlier version of fedpriv"):
+        interrupted_training(tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("changed", [{"seed": 5}, {"network": fp.Star(4, fp.PoissonCohort(0.5))}])
-def test_a_run_is_resumed_with_its_own_settings(tmp_path: Path, changed: dict) -> None:
-    stopped(tmp_path)
+def test_resume_with_changed_settings_raises(tmp_path: Path, changed: dict) -> None:
+    interrupted_training(tmp_path)
     with pytest.raises(fp.FedprivError, match="other settings"):
-        stopped(tmp_path, resume=True, **changed)
+        interrupted_training(tmp_path, resume=True, **changed)
 
 
-def enclosing(value: object):
+def make_closure(value: object):
     def function(k: int) -> object:
         return value, k
 
     return function
 
 
-def test_equal_settings_have_one_digest_and_others_another() -> None:
+def test_digest_equal_iff_settings_equal() -> None:
     def made() -> list[object]:
         return [
             *(1, 1.0, True, "1", None, b"1", (1,), [1], {"a": 1}, {1}, [[1], []], [[], [1]]),
             *(torch.ones(2), torch.ones(2, 1), torch.ones(2).double(), torch.zeros(2), torch.ones(2).numpy()),
-            *(enclosing(1), enclosing(2), partial(enclosing, 1), partial(enclosing, 2), len, Path("a"), int),
+            *(
+                make_closure(1),
+                make_closure(2),
+                partial(make_closure, 1),
+                partial(make_closure, 2),
+                len,
+                Path("a"),
+                int,
+            ),
             *(lambda k: k + 1, nn.ReLU(), nn.Tanh(), nn.Dropout(0.1), nn.Dropout(0.2)),
             *(fp.fedavg(0.1), fp.fedavg(0.2), fp.fedavg(0.1, local_steps=2), fp.inexact_admm(), fp.Star(3), fp.Star(4)),
             *(Graph(nx.cycle_graph(4)), Graph(nx.path_graph(4)), Graph(nx.cycle_graph(4), mixing_steps=2)),
@@ -267,7 +277,7 @@ def test_equal_settings_have_one_digest_and_others_another() -> None:
     assert digest(round_and_round) != digest([1])
 
 
-def test_a_network_that_was_used_is_the_network_that_it_was() -> None:
+def test_digest_unchanged_by_network_use() -> None:
     graph = Graph(nx.cycle_graph(4))
     before = digest(graph)
     graph.participants(0, Randomness(0))
@@ -276,7 +286,7 @@ def test_a_network_that_was_used_is_the_network_that_it_was() -> None:
     assert digest(graph) == before
 
 
-def test_a_digest_is_the_same_in_another_process() -> None:
+def test_digest_stable_across_processes() -> None:
     program = (
         "import fedpriv as fp, networkx as nx; from torch import nn;"
         "from fedpriv.storage.identity import digest; from fedpriv.network.graph import Graph;"

@@ -27,7 +27,7 @@ def keys_of(count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 2, 7, 100, LONGEST])
-def test_draws_are_near_the_real_ones_of_their_own_stream(kind: str, size: int):
+def test_short_rows_within_bound_of_exact(kind: str, size: int):
     together, real = KINDS[kind]
     scales = [1.0, 3.7, 2.0**-30, 1e9]
     found = together(keys_of(4), size, scales)
@@ -46,12 +46,13 @@ def test_draws_are_near_the_real_ones_of_their_own_stream(kind: str, size: int):
             assert furthest <= scale * 2.0**-46
 
 
-def test_a_row_is_one_block_of_radii_and_angles():
+def test_short_row_fits_one_block():
     assert LONGEST <= BLOCK
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_draws_without_a_bound_are_no_numbers_and_leave_the_others(kind: str, monkeypatch: pytest.MonkeyPatch):
+def test_short_rows_without_bound_are_nan(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """Other draws keep their values."""
     # the true limits are passed by some in a billion
     if kind == "bounded_normal":
         limits = [keystream.RadiusLimits(2.0**-13, 2.0)]
@@ -67,7 +68,7 @@ def test_draws_without_a_bound_are_no_numbers_and_leave_the_others(kind: str, mo
     assert float(limited.errors.max()) < float(before.errors.max())
 
 
-def test_a_bound_that_forgets_the_scale_is_found():
+def test_short_row_bound_without_scale_detected():
     """The check of the first test fails where errors are not in the units of their rows."""
     found = bounded_normal_rows(keys_of(2), 100, [1.0, 1e9])
     furthest = 0.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from commands import fedpriv, refused, trained
+from commands import error_line, fedpriv, trained
 from PIL import Image
 
 SHORT = ("data.partition.n_clients=4", "rounds=6")
@@ -86,7 +86,7 @@ def words(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"<style.*?</style>", "", page, flags=re.S))).split())
 
 
-def test_the_page_of_a_run_has_its_numbers_and_the_statement(runs: dict[str, Path], tmp_path: Path):
+def test_report_contains_results_and_statement(runs: dict[str, Path], tmp_path: Path):
     page = report(tmp_path / "a.html", runs["a"])
     result = json.loads((runs["a"] / "result.json").read_text())
     text = words(page)
@@ -105,7 +105,7 @@ def test_the_page_of_a_run_has_its_numbers_and_the_statement(runs: dict[str, Pat
 
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b"), ("ring",), ("exact",)])
-def test_the_page_loads_nothing(names: tuple[str, ...], runs: dict[str, Path], tmp_path: Path):
+def test_report_loads_nothing(names: tuple[str, ...], runs: dict[str, Path], tmp_path: Path):
     page = report(tmp_path / "r.html", *(runs[name] for name in names))
     tags = {tag for tag, _ in elements(page)}
     assert not tags & {"script", "link", "iframe", "object", "video", "audio", "form"}
@@ -121,7 +121,7 @@ def test_the_page_loads_nothing(names: tuple[str, ...], runs: dict[str, Path], t
         assert all(link.startswith("#") for link in links)
 
 
-def test_several_runs_are_compared(runs: dict[str, Path], tmp_path: Path):
+def test_report_compares_several_runs(runs: dict[str, Path], tmp_path: Path):
     page = report(tmp_path / "ab.html", runs["a"], runs["b"])
     text = words(page)
     assert text.startswith("2 runs compared")
@@ -129,36 +129,36 @@ def test_several_runs_are_compared(runs: dict[str, Path], tmp_path: Path):
     assert len(pictures(page)) == 3, "one of both runs, one of each"
 
 
-def test_a_graph_is_drawn_and_a_star_is_not(runs: dict[str, Path], tmp_path: Path):
+def test_report_draws_graph_but_no_star(runs: dict[str, Path], tmp_path: Path):
     assert "Who sends to whom" in words(report(tmp_path / "ring.html", runs["ring"]))
     assert "Who sends to whom" not in words(report(tmp_path / "a.html", runs["a"]))
 
 
-def test_a_run_without_privacy_says_so(runs: dict[str, Path], tmp_path: Path):
+def test_report_non_private_run(runs: dict[str, Path], tmp_path: Path):
     text = words(report(tmp_path / "exact.html", runs["exact"]))
     assert "Not private: epsilon=inf" in text and "infinite not private" in text
 
 
-def test_texts_of_a_run_are_escaped(runs: dict[str, Path], tmp_path: Path):
+def test_report_escapes_texts(runs: dict[str, Path], tmp_path: Path):
     folder = tmp_path / "<img src=x onerror=alert(1)>"
     shutil.copytree(runs["a"], folder)
     page = report(tmp_path / "r.html", folder)
     assert "onerror" not in {name for _, attrs in elements(page) for name in attrs}
 
 
-def test_altered_runs_and_other_suffixes_are_refused(runs: dict[str, Path], tmp_path: Path):
+def test_report_altered_run_or_suffix_raises(runs: dict[str, Path], tmp_path: Path):
     broken = tmp_path / "broken"
     shutil.copytree(runs["a"], broken)
     ledger = broken / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"bound":1.0', '"bound":0.5', 1))
-    said = refused("report", str(broken), "--out", str(tmp_path / "r.html"))
-    assert "altered" in said or "does not follow" in said or "changed" in said
+    message = error_line("report", str(broken), "--out", str(tmp_path / "r.html"))
+    assert "altered" in message or "does not follow" in message or "changed" in message
     assert not (tmp_path / "r.html").exists()
-    assert "ends in .html" in refused("report", str(runs["a"]), "--out", str(tmp_path / "r.pdf"))
+    assert "ends in .html" in error_line("report", str(runs["a"]), "--out", str(tmp_path / "r.pdf"))
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser")
-def test_a_browser_renders_curves_of_both_colours_and_refuses_nothing(runs: dict[str, Path], tmp_path: Path):
+def test_report_renders_in_browser(runs: dict[str, Path], tmp_path: Path):
     report(tmp_path / "ab.html", runs["a"], runs["b"])
     picture = tmp_path / "ab.png"
     usual = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
@@ -172,7 +172,7 @@ def test_a_browser_renders_curves_of_both_colours_and_refuses_nothing(runs: dict
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser")
-def test_it_prints_on_a_few_pages(runs: dict[str, Path], tmp_path: Path):
+def test_report_prints_on_few_pages(runs: dict[str, Path], tmp_path: Path):
     report(tmp_path / "a.html", runs["a"])
     usual = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     printed = tmp_path / "a.pdf"

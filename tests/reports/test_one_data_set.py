@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_statement_of_one_data_set(folder: Path) -> None:
+def test_statement_of_one_data_set_in_singular(folder: Path) -> None:
     page = folder / "statement.md"
     done = CliRunner().invoke(app, ["statement", str(folder / "run"), "--out", str(page)])
     assert done.exit_code == 0, done.output
@@ -52,14 +52,14 @@ def test_a_statement_of_one_data_set(folder: Path) -> None:
     assert "| who looks | what they see | epsilon of one record | epsilon of 10 records of one person |" in text
 
 
-def test_init_says_where_it_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_prints_target_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["init"])
     assert done.exit_code == 0, done.output
     assert f"into {tmp_path}" in done.output.replace("\n", "")
 
 
-def test_one_and_several() -> None:
+def test_counted_singular_and_plural() -> None:
     assert (format_count(1, "colluder"), format_count(2, "colluder"), format_count(0, "run")) == (
         "1 colluder",
         "2 colluders",

@@ -53,8 +53,8 @@ def stops_at_four() -> fp.Strategy:
     return replace(plain, aggregator=StopsAt(plain.aggregator, 4))
 
 
-def test_a_run_that_ends_itself_has_one_epsilon_everywhere(tmp_path: Path) -> None:
-    """It was .8226 on the terminal and 2.0 in result.json, and "the next would overspend"."""
+def test_self_ended_run_reports_one_epsilon(tmp_path: Path) -> None:
+    """Terminal, result.json and the read-back run must report the same epsilon."""
     overrides = [*SMALL, f"strategy={{name: '{__name__}:stops_at_four'}}", "privacy.epsilon=2"]
     done = cli("train", str(CONFIG), "--allow-plugins", *overrides, "--out", str(tmp_path))
     result = json.loads((tmp_path / "result.json").read_text())
@@ -75,7 +75,7 @@ def test_a_run_that_ends_itself_has_one_epsilon_everywhere(tmp_path: Path) -> No
     assert "4 rounds (of 20: the strategy said that it was done" in str(training.result())
 
 
-def test_a_run_says_why_it_ended() -> None:
+def test_result_states_reason_of_end() -> None:
     def ended(privacy: fp.Privacy, strategy: fp.Strategy, leave: int = 0) -> str:
         training = fp.Training(clients(), strategy, privacy, rounds=20)
         for report in training:
@@ -94,7 +94,7 @@ def test_a_run_says_why_it_ended() -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_ledger_that_was_cut_is_said_to_be_incomplete(finished: bool, tmp_path: Path) -> None:
+def test_truncated_ledger_reported_incomplete(finished: bool, tmp_path: Path) -> None:
     cli("train", str(CONFIG), *SMALL, "--out", str(tmp_path / "run"))
     run = tmp_path / "run"
     whole = json.loads((run / "result.json").read_text())["epsilon"]
@@ -117,7 +117,7 @@ def test_a_ledger_that_was_cut_is_said_to_be_incomplete(finished: bool, tmp_path
     assert "together" not in two
 
 
-def test_a_whole_ledger_is_sound(tmp_path: Path) -> None:
+def test_complete_ledger_reported_sound(tmp_path: Path) -> None:
     cli("train", str(CONFIG), *SMALL, "--out", str(tmp_path))
     facts = json.loads(cli("show", str(tmp_path), "--json").stdout)
     result = json.loads((tmp_path / "result.json").read_text())
@@ -125,7 +125,7 @@ def test_a_whole_ledger_is_sound(tmp_path: Path) -> None:
     assert facts["epsilon"] == result["epsilon"]
 
 
-def test_a_ledger_with_one_record_more_is_altered(tmp_path: Path) -> None:
+def test_ledger_with_extra_record_reported_altered(tmp_path: Path) -> None:
     cli("train", str(CONFIG), *SMALL, "--out", str(tmp_path))
     ledger = tmp_path / "ledger.jsonl"
     rewrite(ledger, [*lines_of(ledger), lines_of(ledger)[-1]])

@@ -38,7 +38,7 @@ def result() -> fp.Result:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_long_title_and_its_caption_stay_within_the_picture(name: str, result: fp.Result) -> None:
+def test_long_title_and_caption_fit_picture(name: str, result: fp.Result) -> None:
     besides = "the set of labels, read from the data of all hospitals together, before the first round"
     long = replace(result, strategy=NAMES[name], spent=replace(result.spent, not_covered=(besides, besides)))
     figure = long.plot()
@@ -51,15 +51,15 @@ def test_a_long_title_and_its_caption_stay_within_the_picture(name: str, result:
         assert box.x0 >= 0
         assert box.x1 <= width
         assert box.y1 <= height
-    said = " ".join(text.get_text() for text in texts).replace("\n", "").replace(" ", "")
-    assert f"{NAMES[name]}:Linear".replace(" ", "") in said
-    assert str(long.spent).replace(" ", "") in said
-    assert "epsilon=8(" in said
+    message = " ".join(text.get_text() for text in texts).replace("\n", "").replace(" ", "")
+    assert f"{NAMES[name]}:Linear".replace(" ", "") in message
+    assert str(long.spent).replace(" ", "") in message
+    assert "epsilon=8(" in message
     pyplot.close(figure)
 
 
-def test_a_result_and_its_folder_have_the_same_curves(tmp_path: Path) -> None:
-    """But for the title, which the folder knows more of: below it every pixel is the same."""
+def test_result_and_folder_draw_same_curves(tmp_path: Path) -> None:
+    """Only the title may differ, because the folder holds more facts; below it every pixel is equal."""
     config = load_config(RUN, ["data.partition.n_clients=3", "rounds=3"])
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     run = build(config, tmp_path)
@@ -114,7 +114,7 @@ def test_comparison_legend_below_panels(result: fp.Result) -> None:
     pyplot.close(figure)
 
 
-def test_comparison_of_many_has_no_style_twice(result: fp.Result) -> None:
+def test_comparison_line_styles_unique(result: fp.Result) -> None:
     figure = Comparison({str(index): (result,) for index in range(12)}, None).plot()
     lines = figure.axes[0].get_lines()
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 12

@@ -36,7 +36,7 @@ def half_a_run(folder: Path, *overrides: str, rounds: int = 4) -> Run:
     return Run.read(folder)
 
 
-def test_an_unfinished_run_is_counted_from_its_ledger(tmp_path: Path):
+def test_unfinished_run_epsilon_from_ledger(tmp_path: Path):
     run = half_a_run(tmp_path / "run")
     facts = run.to_json()
     assert (facts["finished"], facts["rounds"]) == (False, 4)
@@ -54,7 +54,7 @@ def test_an_unfinished_run_is_counted_from_its_ledger(tmp_path: Path):
     [[], ["privacy.at=none"], ["privacy={noise_multiplier: 20}"], ["log.evaluate_every=50"], ["model.bias=true"]],
     ids=["target", "no privacy", "no target", "nothing measured yet", "other model"],
 )
-def test_a_picture_of_any_run(overrides: list[str], tmp_path: Path):
+def test_picture_drawn_for_any_run(overrides: list[str], tmp_path: Path):
     run = half_a_run(tmp_path / "run", *overrides)
     draw(run, tmp_path / "report.png")
     pixels = image.imread(tmp_path / "report.png")
@@ -62,14 +62,14 @@ def test_a_picture_of_any_run(overrides: list[str], tmp_path: Path):
     assert pixels[..., :3].std() > 0.05, "something is drawn"
 
 
-def test_a_picture_before_the_first_round(tmp_path: Path):
+def test_picture_drawn_before_first_round(tmp_path: Path):
     run = half_a_run(tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").unlink()
     draw(Run.read(run.folder), tmp_path / "report.png")
     assert Run.read(run.folder).rounds == 0
 
 
-def test_a_torn_metrics_line_is_left_out(tmp_path: Path):
+def test_torn_metrics_line_skipped(tmp_path: Path):
     run = half_a_run(tmp_path / "run")
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"round": 5, "eps')
@@ -78,7 +78,7 @@ def test_a_torn_metrics_line_is_left_out(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["config.yaml", "result.json", "metrics.jsonl", "ledger.jsonl"])
 @pytest.mark.parametrize("text", ["", "a: [", "[3]\n", "3\n", "{}\n"])
-def test_a_damaged_file_is_named(name: str, text: str, tmp_path: Path):
+def test_damaged_run_file_raises_with_name(name: str, text: str, tmp_path: Path):
     run = half_a_run(tmp_path / "run", rounds=1)
     if (name, text) == ("metrics.jsonl", ""):
         return  # a run before its first round
@@ -88,7 +88,7 @@ def test_a_damaged_file_is_named(name: str, text: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "value", "said"),
+    ("name", "field", "value", "message"),
     [
         ("result.json", "epsilon", "3", r"epsilon = '3'"),
         ("result.json", "epsilon", float("nan"), "epsilon = nan"),
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_named(name: str, text: str, tmp_path: Path):
         ("config.yaml", "network", {"topology": {"name": 3}}, "network.topology.name = 3"),
     ],
 )
-def test_a_field_of_another_kind_is_named(name: str, field: str, value: object, said: str, finished: Path):
+def test_run_field_of_wrong_type_raises_with_name(name: str, field: str, value: object, message: str, finished: Path):
     whole = (finished / name).read_text()
     read = yaml.safe_load if name == "config.yaml" else json.loads
     lines = [whole] if name != "metrics.jsonl" else whole.splitlines()
@@ -118,7 +118,7 @@ def test_a_field_of_another_kind_is_named(name: str, field: str, value: object, 
     lines[0] = json.dumps(facts)
     (finished / name).write_text("\n".join(lines) + "\n")
     try:
-        with pytest.raises(FedprivError, match=rf"{name}.* is damaged.*{said}"):
+        with pytest.raises(FedprivError, match=rf"{name}.* is damaged.*{message}"):
             Run.read(finished)
     finally:
         (finished / name).write_text(whole)
@@ -134,7 +134,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("how", [[], ["--json"]])
-def test_a_folder_that_can_only_be_read_is_shown(finished: Path, how: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_show_read_only_folder(finished: Path, how: list[str], monkeypatch: pytest.MonkeyPatch):
     def refused(path: Path, flags: int) -> int:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
@@ -146,7 +146,7 @@ def test_a_folder_that_can_only_be_read_is_shown(finished: Path, how: list[str],
     assert "no picture" in done.stderr and "Read-only file system" in done.stderr
 
 
-def test_results_that_are_no_numbers_are_shown(finished: Path):
+def test_show_infinite_results(finished: Path):
     """A run that diverged."""
     whole = (finished / "result.json").read_text()
     (finished / "result.json").write_text(json.dumps(json.loads(whole) | {"test_loss": "inf", "test_accuracy": None}))
@@ -158,7 +158,7 @@ def test_results_that_are_no_numbers_are_shown(finished: Path):
         (finished / "result.json").write_text(whole)
 
 
-def test_a_damaged_metrics_file_stops_a_resume_with_its_name(tmp_path: Path):
+def test_resume_damaged_metrics_file_raises(tmp_path: Path):
     run = half_a_run(tmp_path / "run")
     lines = (run.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run.folder / "metrics.jsonl").write_text("".join([lines[0], "garbage\n", *lines[2:]]))
@@ -166,12 +166,12 @@ def test_a_damaged_metrics_file_stops_a_resume_with_its_name(tmp_path: Path):
         MetricsFile(run.folder / "metrics.jsonl", keep=4)
 
 
-def test_what_is_no_run(tmp_path: Path):
+def test_read_folder_without_run_raises(tmp_path: Path):
     with pytest.raises(FedprivError, match=r"holds no run \(no ledger\.jsonl\)"):
         Run.read(tmp_path)
 
 
-def test_runs_side_by_side_tell_their_total(tmp_path: Path):
+def test_comparison_table_and_total_cost(tmp_path: Path):
     runs = [half_a_run(tmp_path / "one"), half_a_run(tmp_path / "other", "privacy.epsilon=1", "privacy.delta=1e-6")]
     heading, *lines = comparison.format_table(runs)
     assert heading.split()[:3] == ["run", "what", "rounds"]
@@ -204,7 +204,7 @@ def test_runs_side_by_side_tell_their_total(tmp_path: Path):
     ],
     ids=["other test data", "other clients", "other neighbours", "not private"],
 )
-def test_runs_that_do_not_compare(overrides: list[str], notes: list[str], tmp_path: Path):
+def test_comparison_notes_differences(overrides: list[str], notes: list[str], tmp_path: Path):
     runs = [half_a_run(tmp_path / "one", rounds=1), half_a_run(tmp_path / "other", *overrides, rounds=1)]
     plans = [recover_plan(run.files) for run in runs]
     found = [note for note in comparison.collect_notes(runs, plans) if "is not finished" not in note]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from round_reports import report, shown
+from round_reports import report, terminal_output
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedpriv.errors import FedprivError
@@ -26,7 +26,7 @@ def write(sink: Sink, numbers: range) -> None:
 
 
 @pytest.mark.parametrize("kind", [Jsonl, Csv])
-def test_files_hold_one_line_a_round_and_no_clock(kind: type[Jsonl] | type[Csv], tmp_path: Path):
+def test_sink_files_one_line_per_round_without_time(kind: type[Jsonl] | type[Csv], tmp_path: Path):
     write(kind(tmp_path / "one"), range(1, 6))
     lines = (tmp_path / "one").read_text().splitlines()
     assert len(lines) == 5 + (kind is Csv)
@@ -46,7 +46,7 @@ def test_files_hold_one_line_a_round_and_no_clock(kind: type[Jsonl] | type[Csv],
 
 @pytest.mark.parametrize("kind", [Jsonl, Csv])
 @pytest.mark.parametrize("keep", [math.inf, 4])
-def test_a_resumed_file_is_that_of_an_unbroken_run(kind: type[Jsonl] | type[Csv], keep: float, tmp_path: Path):
+def test_resumed_sink_file_equals_unbroken(kind: type[Jsonl] | type[Csv], keep: float, tmp_path: Path):
     """A checkpoint at round 4, a crash in the middle of the line of round 7; rounds 5 and on are repeated."""
     write(kind(tmp_path / "whole"), range(1, 10))
     write(kind(tmp_path / "broken"), range(1, 7))
@@ -56,7 +56,7 @@ def test_a_resumed_file_is_that_of_an_unbroken_run(kind: type[Jsonl] | type[Csv]
     assert (tmp_path / "broken").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_a_table_of_another_version_keeps_its_columns(tmp_path: Path):
+def test_csv_sink_keeps_existing_columns(tmp_path: Path):
     """Values stand below their own names, and what the table has no column for is in metrics.jsonl."""
     path = tmp_path / "metrics.csv"
     path.write_text("round,test_accuracy,test_brier,epsilon\n1,0.5,0.25,0.1\n2,0.6,")
@@ -70,12 +70,12 @@ def test_a_table_of_another_version_keeps_its_columns(tmp_path: Path):
     assert path.read_text().startswith("round,epsilon,test_loss,test_accuracy\n"), "a new table"
 
 
-def test_infinity_is_json(tmp_path: Path):
+def test_jsonl_sink_writes_infinity_as_text(tmp_path: Path):
     Jsonl(tmp_path / "metrics.jsonl").write(report(1, epsilon=math.inf))
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["epsilon"] == "inf"
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path):
+def test_unwritable_sink_file_raises(tmp_path: Path):
     with pytest.raises(FedprivError, match=r"metrics\.jsonl could not be written"):
         Jsonl(tmp_path / "gone" / "metrics.jsonl")
 
@@ -86,7 +86,7 @@ def points(folder: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 6)) for event in events.Scalars(tag)]
 
 
-def test_tensorboard_of_a_resumed_run_has_each_round_once(tmp_path: Path):
+def test_tensorboard_resumed_run_has_each_round_once(tmp_path: Path):
     board = TensorBoard(tmp_path)
     board.text("privacy", "epsilon=0.6 (delta=1e-5)")
     write(board, range(1, 7))
@@ -99,7 +99,7 @@ def test_tensorboard_of_a_resumed_run_has_each_round_once(tmp_path: Path):
     assert [step for step, _ in points(tmp_path, "test/loss")] == [2, 4, 6, 8]
 
 
-def test_tensorboard_draws_no_infinity(tmp_path: Path):
+def test_tensorboard_omits_infinite_epsilon(tmp_path: Path):
     board = TensorBoard(tmp_path)
     board.write(report(1, epsilon=math.inf))
     board.close()
@@ -108,28 +108,28 @@ def test_tensorboard_draws_no_infinity(tmp_path: Path):
     assert events.Tags()["scalars"] == ["test/loss", "test/accuracy", "at_a_glance/test_accuracy"]
 
 
-def test_plain_lines_where_nothing_moves():
-    lines = shown(terminal=False).splitlines()
+def test_progress_without_terminal_prints_lines():
+    lines = terminal_output(terminal=False).splitlines()
     assert len(lines) == 20
     assert lines[0] == "round 2/40 · epsilon spent <= 0.2 of 4 · 2 rounds/s"
     assert lines[-1] == "round 40/40 · loss 0.0250 · accuracy 100.00% · epsilon spent <= 4 of 4 · 2 rounds/s"
-    assert "round 3/3" in shown(terminal=False, rounds=3)
-    assert "not private" in shown(terminal=False, epsilon=math.inf)
+    assert "round 3/3" in terminal_output(terminal=False, rounds=3)
+    assert "not private" in terminal_output(terminal=False, epsilon=math.inf)
 
 
-def test_a_line_that_moves_on_a_terminal():
-    text = shown(terminal=True)
+def test_progress_on_terminal_shows_bar():
+    text = terminal_output(terminal=True)
     assert "round 40/40" in text
     assert "left · accuracy 100.00% · epsilon spent <= 4 of 4 · loss 0.0250 · 2 rounds/s" in text
 
 
-def test_a_narrow_terminal_keeps_the_round_the_bar_and_epsilon():
-    text = shown(terminal=True, width=80)
+def test_progress_on_narrow_terminal_keeps_epsilon():
+    text = terminal_output(terminal=True, width=80)
     last = [line for line in text.replace("\r", "\n").splitlines() if "round 40/40" in line][-1]
     assert re.search(r"round 40/40 ━+ \S+ left · accuracy 100.00% · epsilon spent <= 4 ", last)
 
 
-def test_tensorboard_opens_with_accuracy(tmp_path: Path) -> None:
+def test_tensorboard_accuracy_is_first_tag(tmp_path: Path) -> None:
     """TensorBoard sorts groups by name and opens the first ones: of all tags, the accuracy comes first."""
     sink = TensorBoard(tmp_path)
     names = (

@@ -12,8 +12,8 @@ import zlib
 from pathlib import Path
 
 import pytest
-from commands import fedpriv, refused, trained
-from officer import VERIFIER, counted_without_fedpriv
+from commands import error_line, fedpriv, trained
+from officer import VERIFIER, epsilon_by_verifier
 
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.reports.pages import WRITERS, render_html, render_markdown, render_pdf
@@ -51,7 +51,7 @@ def _a85(stream: bytes) -> bytes:
     return b"<~" + stream.strip() if not stream.strip().startswith(b"<~") else stream
 
 
-def test_the_page_of_a_run_says_what_was_protected_from_whom_and_at_which_price(runs: list[Path]):
+def test_statement_answers_officer_questions(runs: list[Path]):
     text, head = page_of(runs[0]), json.loads((runs[0] / "result.json").read_text())["head"]
     answers = {
         "whose data": "4 data holders with 359 to 360 records each, 1437 in all",
@@ -73,8 +73,8 @@ def test_the_page_of_a_run_says_what_was_protected_from_whom_and_at_which_price(
     assert "none was set" in text
 
 
-def test_the_small_verifier_counts_the_ledger_that_the_page_names(runs: list[Path]):
-    assert counted_without_fedpriv(page_of(runs[0])) == pytest.approx(1.0, rel=0.01)
+def test_statement_ledger_matches_verifier(runs: list[Path]):
+    assert epsilon_by_verifier(page_of(runs[0])) == pytest.approx(1.0, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_small_verifier_counts_the_ledger_that_the_page_names(runs: list[Pat
     ],
     ids=["allocation", "laplace", "noise over time"],
 )
-def test_the_small_verifier_is_not_named_where_it_refuses_the_ledger(
+def test_statement_omits_verifier_for_unsupported_ledger(
     settings: tuple[str, ...], answer: str, reason: str, tmp_path: Path
 ):
     run = trained(tmp_path / "a", *SHORT, *settings)
@@ -112,7 +112,7 @@ def test_the_small_verifier_is_not_named_where_it_refuses_the_ledger(
     assert "fedpriv_verify" not in text
 
 
-def test_several_runs_are_priced_together(runs: list[Path]):
+def test_statement_composes_several_runs(runs: list[Path]):
     text = page_of(*runs)
     assert "reveals at most epsilon=1.466 (delta=1e-5)" in text
     assert "| if results chose later runs | epsilon=2 at delta=2e-5 |" in text
@@ -120,10 +120,10 @@ def test_several_runs_are_priced_together(runs: list[Path]):
     assert all(f"{run}: ledger" in text for run in runs)
 
 
-def test_all_formats_say_the_same_and_belong_to_their_owner(runs: list[Path], tmp_path: Path):
+def test_statement_formats_agree_and_are_private(runs: list[Path], tmp_path: Path):
     places = [tmp_path / f"page{end}" for end in WRITERS]
-    said = page_of(runs[0], *(word for place in places for word in ("--out", place)))
-    assert "reveals at most epsilon=1" in said
+    page = page_of(runs[0], *(word for place in places for word in ("--out", place)))
+    assert "reveals at most epsilon=1" in page
     md, web, paper = (place.read_bytes() for place in places)
     for wanted in (
         "SIMULATED",
@@ -138,17 +138,17 @@ def test_all_formats_say_the_same_and_belong_to_their_owner(runs: list[Path], tm
     assert len(re.findall(rb"/Type /Page\b(?!s)", paper)) == 1, "one page"
     assert "<script" not in web.decode()
     assert {oct(place.stat().st_mode & 0o777) for place in places} == {"0o600"}
-    assert "name a file that ends in .md, .html, .pdf" in refused(
+    assert "name a file that ends in .md, .html, .pdf" in error_line(
         "statement", str(runs[0]), "--out", str(tmp_path / "a.doc")
     )
 
 
-def test_altered_and_incomplete_runs_get_no_page(runs: list[Path], tmp_path: Path):
+def test_statement_altered_or_missing_run_raises(runs: list[Path], tmp_path: Path):
     shutil.copytree(runs[0], tmp_path / "altered")
     ledger = tmp_path / "altered" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"noise_multiplier":6', '"noise_multiplier":9', 1))
-    assert "altered" in refused("statement", str(tmp_path / "altered"))
-    assert "holds no run" in refused("statement", str(tmp_path))
+    assert "altered" in error_line("statement", str(tmp_path / "altered"))
+    assert "holds no run" in error_line("statement", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,13 @@ def test_altered_and_incomplete_runs_get_no_page(runs: list[Path], tmp_path: Pat
         ),
     ],
 )
-def test_other_trust_and_no_noise_are_said(settings: tuple[str, ...], said: list[str], tmp_path: Path):
+def test_statement_states_trust_and_missing_noise(settings: tuple[str, ...], said: list[str], tmp_path: Path):
     text = page_of(trained(tmp_path / "run", *settings, *SHORT, "log.tensorboard=false"))
     for wanted in said:
         assert wanted in text, text
 
 
-def test_names_from_data_are_shown_and_not_obeyed():
+def test_statement_escapes_names():
     spent = PrivacySpent(1.0, 1e-5, "sample", "replace_one", "local", "pld", (1.0,), ())
     page = Statement(
         about="<i>t</i>",
@@ -205,7 +205,7 @@ def test_names_from_data_are_shown_and_not_obeyed():
     assert render_pdf(page).startswith(b"%PDF")
 
 
-def test_every_format_has_all_parts_in_one_order(runs: list[Path]):
+def test_statement_sections_same_order_in_formats(runs: list[Path]):
     page = json.loads(page_of(runs[0], "--json"))
     titles = [section["title"] for section in page["sections"]]
     assert len(titles) == len({*titles}) == 7

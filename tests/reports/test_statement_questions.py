@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import fedpriv, refused
-from officer import check_answers, counted_without_fedpriv
+from commands import error_line, fedpriv
+from officer import check_answers, epsilon_by_verifier
 
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.spent import round_up
@@ -45,7 +45,7 @@ def priced(*words: str) -> dict[tuple[str, str], float]:
     return {(cell["adversary"], cell["unit"]): float(cell["epsilon"]) for cell in found["matrix"]}
 
 
-def test_of_the_demo_run(tmp_path: Path):
+def test_statement_of_demo_run(tmp_path: Path):
     budget, run = tmp_path / "lifetime.budget", tmp_path / "demo"
     done("budget", str(budget), "--epsilon", "5")
     done("train", "digits_iadmm", "--out", str(run), *QUIET, f"privacy.budget={budget}")
@@ -102,7 +102,7 @@ def test_of_the_demo_run(tmp_path: Path):
     assert f"{budget}, which cannot be read" in done("statement", str(run))
 
 
-def test_of_simulated_secure_aggregation(tmp_path: Path):
+def test_statement_of_simulated_secure_aggregation(tmp_path: Path):
     run = tmp_path / "secure"
     done("train", "digits_iadmm", "--out", str(run), *QUIET, *SECURE, "rounds=3")
     cells = priced(str(run), "--colluders", "3")
@@ -157,15 +157,15 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_of_a_search(search: Path):
+def test_statement_of_search(search: Path):
     folder = search / "out"
     trials = [str(path) for path in sorted((folder / "trials").glob("0*"))]
     ledgers = hashlib.sha256(b"".join((Path(trial) / "ledger.jsonl").read_bytes() for trial in trials)).hexdigest()
-    told = json.loads((folder / "trials" / "trials.json").read_text())["trials"]
-    best = max(told, key=lambda one: one["score"])
+    listed_trials = json.loads((folder / "trials" / "trials.json").read_text())["trials"]
+    best = max(listed_trials, key=lambda one: one["score"])
     ten = round_up(priced(*trials)["anyone who sees messages", "group of 10 samples"])
     page = done("statement", str(folder))
-    assert counted_without_fedpriv(page) == pytest.approx(1.0, rel=0.01)  # of one trial
+    assert epsilon_by_verifier(page) == pytest.approx(1.0, rel=0.01)  # of one trial
     check_answers(
         page,
         {
@@ -215,14 +215,14 @@ def test_of_a_search(search: Path):
     )
 
 
-def test_of_a_search_that_is_not_finished_all_is_charged(search: Path, tmp_path: Path):
+def test_statement_unfinished_search_charges_all_trials(search: Path, tmp_path: Path):
     shutil.copytree(search / "out", tmp_path / "half")
     place = tmp_path / "half" / "trials" / "trials.json"
-    told = json.loads(place.read_text())
-    for number, trial in enumerate(told["trials"]):
+    output = json.loads(place.read_text())
+    for number, trial in enumerate(output["trials"]):
         trial |= {} if number == 0 else {"finished": False, "score": None}
-    place.write_text(json.dumps(told | {"trials": told["trials"][:2]}))
-    assert "holds 0002, which trials.json does not name" in refused("statement", str(tmp_path / "half"))
+    place.write_text(json.dumps(output | {"trials": output["trials"][:2]}))
+    assert "holds 0002, which trials.json does not name" in error_line("statement", str(tmp_path / "half"))
     shutil.rmtree(tmp_path / "half" / "trials" / "0002")
     page = done("statement", str(tmp_path / "half"))
     assert "The search is not finished: 1 of 3 have ended, all are charged." in page
@@ -232,19 +232,19 @@ def test_of_a_search_that_is_not_finished_all_is_charged(search: Path, tmp_path:
     assert len(every) == 2 and hashlib.sha256(b"".join(path.read_bytes() for path in every)).hexdigest() in page
 
 
-def test_an_altered_trial_or_another_folder_beside_it_has_no_page(search: Path, tmp_path: Path):
+def test_statement_altered_trial_raises(search: Path, tmp_path: Path):
     shutil.copytree(search / "out", tmp_path / "altered")
     ledger = tmp_path / "altered" / "trials" / "0001" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"rate":1', '"rate":0.5', 1))
-    assert "altered" in refused("statement", str(tmp_path / "altered"))
-    assert "is a search, which has a page of its own" in refused(
+    assert "altered" in error_line("statement", str(tmp_path / "altered"))
+    assert "is a search, which has a page of its own" in error_line(
         "statement", str(search / "out"), str(search / "out" / "trials" / "0000")
     )
     (tmp_path / "altered" / "search.json").write_text("{")
-    assert "is not a search, or is damaged" in refused("statement", str(tmp_path / "altered"))
+    assert "is not a search, or is damaged" in error_line("statement", str(tmp_path / "altered"))
 
 
-def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
+def test_statement_of_search_with_secret_trials(tmp_path: Path):
     (tmp_path / "space.yaml").write_text("strategy.learning_rate: {low: 0.1, high: 1.0}")
     folder, words = (
         tmp_path / "out",
@@ -299,4 +299,4 @@ def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
         },
     )
     (folder / "best" / "best.json").unlink()
-    assert "is not finished, so none of it may be published" in refused("statement", str(folder))
+    assert "is not finished, so none of it may be published" in error_line("statement", str(folder))

@@ -40,7 +40,7 @@ def runs_of_mlflow(experiment: str):
     return client, client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
 
 
-def test_mlflow_has_every_round_once_and_no_times(offline: Path) -> None:
+def test_mlflow_has_each_round_once_without_times(offline: Path) -> None:
     sink = MLflow("trial", "first", settings={"rounds": 40, "privacy.epsilon": 4})
     for number in (1, 2, 3, 3):  # a resumed run repeats rounds
         sink.write(report(number, measured=number != 2, epsilon=math.inf if number == 1 else None))
@@ -71,7 +71,7 @@ def test_live_sends_each_round(offline: Path) -> None:
     assert len(runs_of_mlflow("trial")[1]) == 2, "the experiment is found again"
 
 
-def test_wandb_has_the_rounds_and_nothing_of_the_machine(offline: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wandb_has_rounds_without_machine_data(offline: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sink = WandB("project", "first", settings={"rounds": 40}, folder=offline)
     print("a line on the console that is nobody else's")
     for number in (1, 2):
@@ -89,7 +89,7 @@ def test_wandb_has_the_rounds_and_nothing_of_the_machine(offline: Path, capfd: p
     assert not list(offline.glob("wandb/offline-run-*/files/*"))
 
 
-def test_a_finished_run_is_sent_from_its_files(offline: Path) -> None:
+def test_track_sends_finished_run(offline: Path) -> None:
     command = CliRunner()
     trained = command.invoke(app, ["train", "digits_iadmm", "rounds=3", "log.tensorboard=false", "--out", "runs/a"])
     assert trained.exit_code == 0, trained.output
@@ -106,7 +106,7 @@ def test_a_finished_run_is_sent_from_its_files(offline: Path) -> None:
         assert "give one: --wandb PROJECT or --mlflow EXPERIMENT" in refused.output
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_missing_library_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedpriv\[wandb\]'"):
         WandB("project")

@@ -1,4 +1,4 @@
-"""Small runs that are finished and go on for more rounds."""
+"""Small finished runs that are extended by further rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that breaks: it is said, stopped where that is asked, charged like any stop, and written as valid JSON."""
+"""Training with non-finite numbers: it is reported, ended if set so, charged like any stop, and valid JSON."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def all_json(folder: Path) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("value", ["-inf", "inf", "nan"])
 @pytest.mark.usefixtures("allow_plugins")
-def test_a_loss_that_is_not_finite_is_null_in_every_file(value: str, tmp_path: Path):
+def test_nonfinite_loss_written_as_null(value: str, tmp_path: Path):
     loss = f"loss={{name: '{HERE}:NotFinite', value: '{value}'}}"
     done = fedpriv("train", DIGITS, "--out", str(tmp_path / "run"), *SMALL, loss, "--json", code=3)
     assert strict(done.stdout)["test_loss"] is None
@@ -93,7 +93,7 @@ OVERFLOW = [
 
 
 @pytest.mark.parametrize("strategy", OVERFLOW)
-def test_a_model_that_is_not_finite_ends_the_run_which_is_charged_whole(strategy: str, tmp_path: Path):
+def test_nonfinite_model_ends_run_charged_whole(strategy: str, tmp_path: Path):
     folder = tmp_path / "run"
     done = fedpriv("train", DIGITS, "--out", str(folder), *SMALL, strategy, code=3)
     warnings = [line for line in done.stderr.splitlines() if "finite" in line]
@@ -121,7 +121,7 @@ def test_a_model_that_is_not_finite_ends_the_run_which_is_charged_whole(strategy
 
 @pytest.mark.parametrize("topology", ["ring", "complete"])
 @pytest.mark.parametrize("name", ["decentralized_sgd", "gradient_tracking"])
-def test_nodes_models_are_looked_at_each(name: str, topology: str, tmp_path: Path):
+def test_nonfinite_node_model_detected(name: str, topology: str, tmp_path: Path):
     setting = f"strategy={{name: {name}, step_size: {{scale: 1e39}}}}"
     network = f"network={{topology: {topology}}}"
     done = fedpriv("train", DIGITS, "--out", str(tmp_path / "run"), *SMALL, setting, network, code=3)
@@ -129,7 +129,7 @@ def test_nodes_models_are_looked_at_each(name: str, topology: str, tmp_path: Pat
     assert all_json(tmp_path / "run")["result.json"][0]["first_nonfinite"]["model"] in (1, 2)
 
 
-def test_a_run_goes_on_if_asked_and_says_it_once(tmp_path: Path):
+def test_stop_on_nothing_continues_and_warns_once(tmp_path: Path):
     words = ["train", DIGITS, "--out", str(tmp_path / "run"), *SMALL, OVERFLOW[0], "log.stop_on=nothing"]
     done = fedpriv(*words, code=3)
     assert done.stderr.count("not finite (") == 1
@@ -140,7 +140,7 @@ def test_a_run_goes_on_if_asked_and_says_it_once(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_a_run_is_ended_by_its_test_loss_if_asked(tmp_path: Path):
+def test_stop_on_nonfinite_loss_ends_run(tmp_path: Path):
     loss = [f"loss={{name: '{HERE}:NotFinite'}}", "log.stop_on=nonfinite_loss", "log.evaluate_every=2"]
     done = fedpriv("train", DIGITS, "--out", str(tmp_path / "run"), *SMALL, *loss, code=3)
     assert "round 2: the test loss is not finite; the run ends here" in done.stderr
@@ -149,14 +149,14 @@ def test_a_run_is_ended_by_its_test_loss_if_asked(tmp_path: Path):
     assert result["epsilon"] > 2.99
 
 
-def test_what_to_stop_on_is_checked() -> None:
+def test_unknown_stop_on_raises() -> None:
     with pytest.raises(fp.ConfigError, match="stop_on"):
         fp.Training(clients(), fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=1, stop_on="NaN")  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True)
 class Growing:
-    """A server whose model is 1e9 times as large after each round: beyond float32 in round 5."""
+    """A server that multiplies its model by 1e9 in each round: beyond float32 in round 5."""
 
     receives: ClassVar[tuple[str, ...]] = ("gradient",)
     sends: ClassVar[tuple[str, ...]] = ("model",)
@@ -222,7 +222,7 @@ def run_on(folder: Path, *, stop: int, resume: bool, every: int) -> tuple[list[R
 
 @pytest.mark.parametrize("every", [1, 2, 3])
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 5, 99])
-def test_a_resumed_run_ends_where_the_unbroken_one_did(stop: int, every: int, tmp_path: Path):
+def test_resumed_nonfinite_run_ends_in_same_round(stop: int, every: int, tmp_path: Path):
     whole, result = run_on(tmp_path / "whole", stop=99, resume=False, every=every)
     at = len(whole)
     assert 3 <= at <= 5
@@ -253,8 +253,8 @@ BOUNDARIES = {
 @pytest.mark.filterwarnings("ignore:delta=")
 @pytest.mark.parametrize("backend", list(BACKENDS))
 @pytest.mark.parametrize("boundary", list(BOUNDARIES))
-def test_gradients_that_are_not_finite_are_zeros_to_everybody_else(boundary: str, backend: str):
-    """Models, reports and the ledger are, to the bit, those of a client whose gradients are zero: nobody is told."""
+def test_nonfinite_gradient_equals_zero_gradient(boundary: str, backend: str):
+    """Models, reports and ledger equal those of a client with zero gradients, bit for bit."""
     privacy = BOUNDARIES[boundary]
     steps = 3 if privacy.at == "message" else 1
 
@@ -284,7 +284,7 @@ def test_gradients_that_are_not_finite_are_zeros_to_everybody_else(boundary: str
     assert zero.broken_examples.sum() == 0
 
 
-def test_exact_answers_pass_it_on_and_the_run_says_so():
+def test_exact_run_with_nonfinite_gradient_warns():
     with pytest.warns(UserWarning, match="round 1: the released model is not finite"):
         result = fp.train(clients(10), fp.fedavg(0.5), fp.Privacy(at="none"), rounds=3)
     assert (result.ended, result.rounds, result.first_nonfinite) == ("nonfinite", 1, {"model": 1})
@@ -292,7 +292,7 @@ def test_exact_answers_pass_it_on_and_the_run_says_so():
     strict(json.dumps(result.to_json()))
 
 
-def test_python_is_warned_once_and_may_go_on():
+def test_python_stop_on_nothing_warns_once():
     with pytest.warns(UserWarning, match="the released model is not finite") as caught:
         result = fp.train(clients(), growing(), fp.Privacy(epsilon=3), rounds=8, stop_on="nothing")
     assert len([one for one in caught if "finite" in str(one.message)]) == 1

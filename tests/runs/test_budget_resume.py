@@ -1,4 +1,4 @@
-"""Runs under a lifetime budget that were stopped, killed or left: they go on without paying twice."""
+"""Stopped, killed or abandoned runs under a lifetime budget resume and are charged once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from budgeted import stopped, training
-from faulty_disk import Recorder, restore
+from faulty_disk import RecordingDisk, restore
 from torch import Tensor
 
 import fedpriv as fp
@@ -19,7 +19,7 @@ from fedpriv.storage import files
 from fedpriv.strategies.base import Strategy
 
 
-def test_a_run_that_goes_on_does_not_pay_twice(budget: Budget, tmp_path: Path):
+def test_resumed_run_charged_once(budget: Budget, tmp_path: Path):
     stopped(budget, tmp_path / "r")
     before = budget.balance()
     assert [one.state for one in before.entries] == [AT_WORK]
@@ -30,7 +30,7 @@ def test_a_run_that_goes_on_does_not_pay_twice(budget: Budget, tmp_path: Path):
     assert again.result().spent.epsilon == pytest.approx(before.spent.epsilon)
 
 
-def test_a_run_whose_reservation_is_gone_does_not_go_on(budget: Budget, tmp_path: Path):
+def test_resume_without_reservation_raises(budget: Budget, tmp_path: Path):
     old = budget.path.read_bytes()
     stopped(budget, tmp_path / "r")
     new = budget.path.read_bytes()
@@ -43,7 +43,7 @@ def test_a_run_whose_reservation_is_gone_does_not_go_on(budget: Budget, tmp_path
     list(training(budget.path, tmp_path / "r", resume=True))
 
 
-def test_a_run_does_not_go_on_without_its_budget_but_may_from_another_place(budget: Budget, tmp_path: Path):
+def test_resume_needs_same_budget_at_any_path(budget: Budget, tmp_path: Path):
     stopped(budget, tmp_path / "r")
     with pytest.raises(fp.LedgerError, match="would continue without it"):
         training(budget.path, tmp_path / "r", resume=True, privacy={"budget": None})
@@ -79,7 +79,8 @@ class Ending:
         return network.mean(message), Ended(bool((message != 0).any()))
 
 
-def test_a_stop_that_answers_may_have_caused_stays_charged_whole(budget: Budget, tmp_path: Path):
+def test_stop_by_strategy_charged_whole(budget: Budget, tmp_path: Path):
+    """Query results may have caused the stop, so the unused part is not returned."""
     run = training(budget.path, tmp_path / "r", Strategy(fp.fedavg(0.5).local_step, Ending()))
     list(run)
     assert run.result().ended == "strategy" and run.result().rounds == 1
@@ -88,7 +89,7 @@ def test_a_stop_that_answers_may_have_caused_stays_charged_whole(budget: Budget,
     assert entry.epsilon == pytest.approx(run.plan.spent().epsilon)
 
 
-def test_what_the_runs_own_limit_left_over_is_given_back(budget: Budget, tmp_path: Path):
+def test_unused_reservation_returned_at_own_limit(budget: Budget, tmp_path: Path):
     run = training(budget.path, tmp_path / "r", privacy={"epsilon": 0.8})
     reserved = budget.balance().spent.epsilon
     list(run)
@@ -98,13 +99,13 @@ def test_what_the_runs_own_limit_left_over_is_given_back(budget: Budget, tmp_pat
     assert entry.epsilon == pytest.approx(run.result().spent.epsilon) and entry.epsilon <= 0.8 < reserved
 
 
-def test_whatever_a_crash_leaves_is_charged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The budget lies in the run's folder here, so that one recorder sees every operation on both."""
+def test_crash_at_any_operation_charged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The budget lies in the folder of the run, so that one recorder covers all operations on both."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     Budget.create(whole / "b.jsonl", epsilon=1.9, delta=1e-5)
     with monkeypatch.context() as patched:
-        recorder = Recorder(whole)
+        recorder = RecordingDisk(whole)
         patched.setattr(files, "disk", recorder)
         list(training(whole / "b.jsonl", whole, rounds=1, checkpoint_every=1))
         recorder.end()

@@ -1,4 +1,4 @@
-"""Runs that draw on a lifetime budget: they reserve first, pay once, and are refused before their data are read."""
+"""Runs under a lifetime budget: they reserve first, are charged once, and raise before they read data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from budgeted import LOSS, Counted, clients, training
-from commands import fedpriv, refused, trained
+from commands import error_line, fedpriv, trained
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,31 +23,31 @@ from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
 
-def test_the_command_line_counts_runs_together_and_refuses_the_third(tmp_path: Path):
+def test_cli_budget_composes_runs_and_refuses_third(tmp_path: Path):
     file = tmp_path / "lifetime.jsonl"
     made = fedpriv("budget", str(file), "--epsilon", "1.5", "--data", "digits")
     assert made.exit_code == 0 and "nothing" in made.stdout and "epsilon=1.5 of the data 'digits'" in made.stdout
     folders = [
         trained(tmp_path / f"r{i}", "privacy.epsilon=1", f"privacy.budget={file}", "secret_seed=null") for i in (1, 2)
     ]
-    told = json.loads(fedpriv("budget", str(file), "--json").stdout)
-    assert told["epsilon"] == pytest.approx(1.465, abs=1e-3)
-    assert [run["run"] for run in told["runs"]] == [str(folder) for folder in folders]
-    assert {run["state"] for run in told["runs"]} == {"rounds"}
+    shown_budget = json.loads(fedpriv("budget", str(file), "--json").stdout)
+    assert shown_budget["epsilon"] == pytest.approx(1.465, abs=1e-3)
+    assert [run["run"] for run in shown_budget["runs"]] == [str(folder) for folder in folders]
+    assert {run["state"] for run in shown_budget["runs"]} == {"rounds"}
     accounted = json.loads(fedpriv("account", *map(str, folders), "--json").stdout)
-    assert told["epsilon"] == pytest.approx(accounted["epsilon"], rel=1e-9)
+    assert shown_budget["epsilon"] == pytest.approx(accounted["epsilon"], rel=1e-9)
 
     words = ["train", str(Path(__file__).parents[1] / "run.yaml"), "--out", str(tmp_path / "r3")]
-    said = refused(*words, "privacy.epsilon=1", f"privacy.budget={file}", "rounds=4")
+    error = error_line(*words, "privacy.epsilon=1", f"privacy.budget={file}", "rounds=4")
     for text in (str(file), "allows epsilon=1.5", "is spent by 2 runs", "costs 1", "cost 1.835", "up to epsilon=0."):
-        assert text in said
+        assert text in error
     assert not (tmp_path / "r3").exists()
     shown = fedpriv("budget", str(file)).stdout
     assert "(delta=1e-5, unit=sample" in shown and "finished" in shown
-    assert "does not exist" in refused(*words, f"privacy.budget={tmp_path / 'none'}")
+    assert "does not exist" in error_line(*words, f"privacy.budget={tmp_path / 'none'}")
 
 
-def test_a_run_that_would_overspend_reads_no_example(budget: Budget, tmp_path: Path):
+def test_overspending_run_reads_no_example(budget: Budget, tmp_path: Path):
     before = Counted.reads
     with pytest.raises(fp.BudgetExhausted, match="Nothing was released"):
         training(budget.path, tmp_path / "r", privacy={"noise_multiplier": 1.0})
@@ -56,7 +56,7 @@ def test_a_run_that_would_overspend_reads_no_example(budget: Budget, tmp_path: P
     assert not budget.balance().entries
 
 
-def test_the_whole_plan_is_reserved_before_the_first_release(budget: Budget, tmp_path: Path):
+def test_plan_reserved_before_first_release(budget: Budget, tmp_path: Path):
     run = training(budget.path, tmp_path / "r")
     entry = budget.balance().entries[0]
     assert entry.epsilon == pytest.approx(run.plan.spent().epsilon) and entry.state == AT_WORK
@@ -64,7 +64,7 @@ def test_the_whole_plan_is_reserved_before_the_first_release(budget: Budget, tmp
     assert LedgerFile.read(tmp_path / "r" / "ledger.jsonl").header.budget == budget.terms.id
 
 
-def test_a_budget_does_not_change_what_is_released(budget: Budget, tmp_path: Path):
+def test_budget_leaves_releases_unchanged(budget: Budget, tmp_path: Path):
     privacy = [{"budget": None}, {}]
     with_and_without = [training(budget.path, tmp_path / str(i), privacy=p) for i, p in enumerate(privacy)]
     for run in with_and_without:
@@ -75,7 +75,7 @@ def test_a_budget_does_not_change_what_is_released(budget: Budget, tmp_path: Pat
 
 @dataclass(frozen=True)
 class Greedy:
-    """Asks once more where an answer is not zero: a plan, whose answers are zero, cannot foresee it."""
+    """Queries again if a query result is not zero; the plan, with results of zero, does not contain this query."""
 
     receives: ClassVar = ("model",)
     sends: ClassVar = ("update",)
@@ -90,7 +90,7 @@ class Greedy:
         return -(oracle.gradient(received) if (gradient != 0).any() else gradient), state
 
 
-def test_what_was_not_reserved_is_not_released(budget: Budget, tmp_path: Path):
+def test_query_outside_plan_raises(budget: Budget, tmp_path: Path):
     run = training(budget.path, tmp_path / "r", Strategy(Greedy(), fp.fedavg(0.5).aggregator))
     with pytest.raises(fp.PrivacyError, match="the plan has no such query with this privacy cost"):
         list(run)
@@ -98,15 +98,15 @@ def test_what_was_not_reserved_is_not_released(budget: Budget, tmp_path: Path):
     assert budget.balance().entries[0].state == AT_WORK
 
 
-def test_runs_that_no_epsilon_covers_are_refused(budget: Budget, tmp_path: Path):
+def test_run_without_finite_epsilon_raises(budget: Budget, tmp_path: Path):
     exact = {"at": "none", "noise_multiplier": None}
     with pytest.raises(fp.PrivacyError, match="epsilon=inf"):
         training(budget.path, privacy=exact)
-    with pytest.raises(fp.PrivacyError, match="no epsilon covers"):
+    with pytest.raises(fp.PrivacyError, match="which epsilon does not cover"):
         training(budget.path, optimum=0.1)
 
 
-def test_a_run_in_memory_is_charged_too(budget: Budget):
+def test_run_in_memory_charged(budget: Budget):
     result = fp.train(clients(), fp.fedavg(0.5), fp.Privacy(noise_multiplier=8.0, budget=budget.path), rounds=2)
     (entry,) = budget.balance().entries
     assert (entry.run, entry.state) == ("a run in memory", "rounds")
@@ -114,7 +114,7 @@ def test_a_run_in_memory_is_charged_too(budget: Budget):
 
 
 @dataclass(frozen=True)
-class Pretending:
+class RaisesExhausted:
     """A user's local step that ends the run because of an answer, as if the budget had."""
 
     receives: ClassVar[tuple[str, ...]] = ("model",)
@@ -132,8 +132,8 @@ class Pretending:
         return -answer, state
 
 
-def test_a_strategy_cannot_pretend_that_the_budget_ended_the_run(budget: Budget):
-    run = training(budget.path, strategy=fp.Strategy(Pretending(), AddMeanUpdate()))
+def test_strategy_raising_budget_exhausted_charged_whole(budget: Budget):
+    run = training(budget.path, strategy=fp.Strategy(RaisesExhausted(), AddMeanUpdate()))
     assert list(run) == []
     planned = run.plan.spent().epsilon
     assert run.result().ended == "left"
@@ -143,7 +143,7 @@ def test_a_strategy_cannot_pretend_that_the_budget_ended_the_run(budget: Budget)
     assert (entry.state, entry.returned) == (AT_WORK, False)
 
 
-def test_a_run_that_cannot_be_set_up_is_not_charged(budget: Budget):
+def test_failed_setup_not_charged(budget: Budget):
     broken = [fp.Client(nn.Linear(4, 2), LOSS, DataLoader(TensorDataset(torch.rand(8, 3), torch.zeros(8).long())))]
     with pytest.raises((fp.FedprivError, RuntimeError)):
         fp.train(broken, fp.fedavg(0.5), fp.Privacy(noise_multiplier=8.0, budget=budget.path), rounds=2)
@@ -151,7 +151,7 @@ def test_a_run_that_cannot_be_set_up_is_not_charged(budget: Budget):
 
 
 @pytest.mark.distributed
-def test_several_processes_pay_as_one(tmp_path: Path):
+def test_several_processes_charged_once(tmp_path: Path):
     import subprocess
 
     file, config = tmp_path / "b.jsonl", str(Path(__file__).parents[1] / "run.yaml")
@@ -176,9 +176,9 @@ def test_several_processes_pay_as_one(tmp_path: Path):
     assert len(Budget(file).balance().entries) == 1
 
 
-def test_a_budget_is_for_privacy_of_the_settings_it_names(budget: Budget, tmp_path: Path):
+def test_budget_unit_must_match(budget: Budget, tmp_path: Path):
     whole = replace(fp.Privacy(noise_multiplier=8.0, unit="client"), budget=str(budget.path))
     fp.train(clients(), fp.fedavg(0.5), whole, rounds=2)  # who protects clients protects their examples
     strict = Budget.create(tmp_path / "clients.jsonl", epsilon=1.9, delta=1e-5, unit="client")
-    with pytest.raises(fp.PrivacyError, match="protects one sample, and the budget one client"):
+    with pytest.raises(fp.PrivacyError, match="has the privacy unit sample, but the budget has client"):
         training(strict.path)

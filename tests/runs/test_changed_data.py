@@ -78,7 +78,7 @@ def finished(run: fp.Training) -> fp.Result:
 
 @pytest.mark.parametrize("rounds", [0, 2])
 @pytest.mark.parametrize("change", [another_label, another_number, another_order, clients_exchanged])
-def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, change: Callable[..., None], rounds: int) -> None:
+def test_resume_with_changed_data_raises(tmp_path: Path, change: Callable[..., None], rounds: int) -> None:
     if rounds:
         stopped_after(rounds, tmp_path / "run", datasets())
     else:
@@ -89,7 +89,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, change: Callable[.
         training(datasets(change), folder=tmp_path / "run", resume=True)
 
 
-def test_with_the_data_that_it_began_with_it_does(tmp_path: Path) -> None:
+def test_resume_with_same_data_completes(tmp_path: Path) -> None:
     stopped_after(2, tmp_path / "run", datasets())
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     first = finished(training(datasets(), folder=tmp_path / "run", resume=True))
@@ -111,7 +111,7 @@ class RandomView(Dataset[Any]):
         return x + torch.rand(()) + random.random(), y
 
 
-def test_data_with_random_transforms_are_recognised(tmp_path: Path) -> None:
+def test_randomly_transformed_data_recognised(tmp_path: Path) -> None:
     stopped_after(2, tmp_path / "run", [RandomView(data) for data in datasets()])
     torch.manual_seed(99)
     random.seed(99)
@@ -151,7 +151,7 @@ def stopped_lazily(folder: Path, data: Sequence[Dataset[Any]]) -> None:
 
 
 @pytest.mark.parametrize("view", [lambda data: data, lambda data: RandomView(data)], ids=["fixed", "random views"])
-def test_data_that_are_read_when_they_are_drawn_are_compared_then(tmp_path: Path, view: Callable[..., Any]) -> None:
+def test_lazy_data_compared_when_drawn(tmp_path: Path, view: Callable[..., Any]) -> None:
     stopped_lazily(tmp_path / "run", [view(data) for data in datasets(n=N_LAZY)])
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     torch.manual_seed(99)
@@ -163,8 +163,8 @@ def test_data_that_are_read_when_they_are_drawn_are_compared_then(tmp_path: Path
             pass
 
 
-def test_the_checkpoint_tells_nothing_of_the_data_without_its_key(tmp_path: Path) -> None:
-    """Equal examples of two runs have different digests."""
+def test_checkpoint_data_digests_keyed(tmp_path: Path) -> None:
+    """Equal examples have different digests in two runs."""
     digests = []
     for name in ("one", "two"):
         stopped_after(1, tmp_path / name, datasets())

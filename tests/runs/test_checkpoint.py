@@ -39,8 +39,8 @@ def training_in(folder: Path, resume: bool = False) -> fp.Training:
     )
 
 
-@pytest.mark.parametrize("where", ["progress", "beside it"])
-def test_a_checkpoint_runs_no_code(where: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["progress", "top level"])
+def test_loading_checkpoint_executes_no_code(where: str, tmp_path: Path) -> None:
     folder, mark = tmp_path / "run", tmp_path / "code ran"
     for report in training_in(folder):
         if report.round == 3:
@@ -59,13 +59,13 @@ def test_a_checkpoint_runs_no_code(where: str, tmp_path: Path) -> None:
     assert mark.exists()
 
 
-def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_checkpoint_error_has_path(tmp_path: Path) -> None:
     with pytest.raises(FedprivError, match=r"checkpoint\.pt does not exist; restore it, or start another run"):
         Checkpoint.load(tmp_path / "checkpoint.pt", CPU)
 
 
-def test_a_run_that_was_killed_before_its_ledger_begins_again(tmp_path: Path) -> None:
-    """Its configuration is there, so that there was a run, and it has released nothing."""
+def test_run_killed_before_ledger_restarts(tmp_path: Path) -> None:
+    """The folder has a configuration but no release."""
     (tmp_path / "config.yaml").touch()
     assert Checkpoint.last(tmp_path, 0, CPU) is None
     with pytest.raises(FedprivError, match="does not exist"):

@@ -1,4 +1,4 @@
-"""A finished run goes on for more rounds, and its epsilon is for both parts."""
+"""Extensions of finished runs by further rounds, with an epsilon for both parts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ledger(folder: Path) -> LedgerFile:
     return LedgerFile.read(folder / "ledger.jsonl")
 
 
-def test_the_ledger_begins_with_the_earlier_records_and_epsilon_is_of_all(finished: Path) -> None:
+def test_extended_ledger_includes_earlier_records(finished: Path) -> None:
     folder = finished.with_name("b")
     result = run(folder, 9, epsilon=3.0, extend=finished)
     before, records = ledger(finished).records, ledger(folder).records
@@ -59,7 +59,8 @@ def test_the_ledger_begins_with_the_earlier_records_and_epsilon_is_of_all(finish
     assert find_problems(RunFiles.read(folder)) == []
 
 
-def test_no_noise_is_used_again(finished: Path) -> None:
+def test_two_extensions_use_different_attempts(finished: Path) -> None:
+    """The attempt number is part of the noise key, so no extension repeats noise."""
     first, second = (finished.with_name(name) for name in "bc")
     for folder in (first, second):
         run(folder, 6, epsilon=3.0, extend=finished)
@@ -70,7 +71,7 @@ def test_no_noise_is_used_again(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", [fp.fedavg(0.5), fp.inexact_admm()], ids=["fedavg", "inexact_admm"])
-def test_model_and_state_are_taken_over(strategy: fp.Strategy, tmp_path: Path) -> None:
+def test_extension_continues_model_and_state(strategy: fp.Strategy, tmp_path: Path) -> None:
     exact: dict[str, Any] = {"privacy": fp.Privacy(at="none"), "strategy": strategy, "seed": 1}
     run(tmp_path / "a", 3, **exact)
     extended = run(tmp_path / "b", 7, **exact, extend=tmp_path / "a")
@@ -80,7 +81,7 @@ def test_model_and_state_are_taken_over(strategy: fp.Strategy, tmp_path: Path) -
     assert math.isinf(extended.spent.epsilon)
 
 
-def test_what_more_rounds_cost_is_said_and_is_enough(finished: Path) -> None:
+def test_extension_error_gives_sufficient_epsilon(finished: Path) -> None:
     folder = finished.with_name("b")
     with pytest.raises(fp.ConfigError, match=r"the first 4 rounds spent .* all rounds together cost (\d)") as error:
         run(folder, 8, extend=finished)
@@ -91,7 +92,7 @@ def test_what_more_rounds_cost_is_said_and_is_enough(finished: Path) -> None:
     assert result.spent.epsilon <= cost
 
 
-def test_a_noise_multiplier_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_extension_uses_given_noise_multiplier(tmp_path: Path) -> None:
     loud: dict[str, Any] = {"privacy": fp.Privacy(noise_multiplier=2.0)}
     quiet: dict[str, Any] = {"privacy": fp.Privacy(noise_multiplier=1.0)}
     run(tmp_path / "a", 2, **loud)
@@ -102,7 +103,7 @@ def test_a_noise_multiplier_is_taken_as_it_is(tmp_path: Path) -> None:
     assert [record.noise_multiplier for record in ledger(tmp_path / "b").records] == [2.0, 2.0, 1.0, 1.0]
 
 
-def test_a_target_with_noise_stops_before_it_is_passed(tmp_path: Path) -> None:
+def test_extension_with_noise_stops_at_target(tmp_path: Path) -> None:
     run(tmp_path / "a", 2, privacy=fp.Privacy(noise_multiplier=3.0))
     limited = fp.Privacy(
         noise_multiplier=3.0, epsilon=run(None, 3, privacy=fp.Privacy(noise_multiplier=3.0)).spent.epsilon
@@ -111,7 +112,7 @@ def test_a_target_with_noise_stops_before_it_is_passed(tmp_path: Path) -> None:
     assert (result.ended, result.rounds) == ("budget", 3)
 
 
-def test_a_run_that_extends_is_extended(finished: Path) -> None:
+def test_extended_run_extended_again(finished: Path) -> None:
     b, c = finished.with_name("b"), finished.with_name("c")
     run(b, 6, epsilon=3.0, extend=finished)
     result = run(c, 8, epsilon=4.0, extend=b)
@@ -119,8 +120,8 @@ def test_a_run_that_extends_is_extended(finished: Path) -> None:
     assert 3.0 < result.spent.epsilon == account(ledger(c).records, 2, 1e-5).epsilon <= 4.0
 
 
-def test_runs_that_extend_each_other_are_known_by_the_first_of_them(finished: Path) -> None:
-    """One may share the secret draw of an epoch with a copy of another."""
+def test_extensions_share_first_run_id(finished: Path) -> None:
+    """An extension may share the secret draw of an epoch with another extension of the same run."""
     b, c = finished.with_name("b"), finished.with_name("c")
     run(b, 6, epsilon=3.0, extend=finished)
     run(c, 8, epsilon=4.0, extend=b)
@@ -129,13 +130,13 @@ def test_runs_that_extend_each_other_are_known_by_the_first_of_them(finished: Pa
     assert len({ledger(folder).header.run for folder in (finished, b, c)}) == 3
 
 
-def test_a_run_in_memory_is_extended(finished: Path) -> None:
+def test_extension_in_memory(finished: Path) -> None:
     result = run(None, 6, epsilon=3.0, extend=finished)
     assert 2.0 < result.spent.epsilon <= 3.0
     assert result.releases == 6
 
 
-def test_an_extended_run_is_resumed(finished: Path) -> None:
+def test_extended_run_resumes(finished: Path) -> None:
     folder = finished.with_name("b")
     first = training(folder, 9, epsilon=3.0, extend=finished, checkpoint_every=2)
     noise = first.plan.privacy.noise_multiplier
@@ -157,7 +158,7 @@ def test_an_extended_run_is_resumed(finished: Path) -> None:
     assert find_problems(RunFiles.read(folder)) == []
 
 
-def test_a_budget_pays_for_the_further_rounds_alone(tmp_path: Path) -> None:
+def test_budget_charges_added_rounds_only(tmp_path: Path) -> None:
     path = tmp_path / "budget.jsonl"
     budget = fp.Budget.create(path, epsilon=5.0, delta=1e-5)
     paid = {"sampling": fp.Poisson(0.2), "budget": path}
@@ -171,7 +172,7 @@ def test_a_budget_pays_for_the_further_rounds_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sampling", ["full", "poisson"])
 @pytest.mark.parametrize("target", [1.5, 3.0, 20.0])
-def test_calibration_of_the_rest_is_tight(sampling: Any, target: float) -> None:
+def test_calibration_of_added_rounds_is_tight(sampling: Any, target: float) -> None:
     rate = 1.0 if sampling == "full" else 0.1
 
     def record(number: int, noise: float) -> Record:
@@ -186,7 +187,7 @@ def test_calibration_of_the_rest_is_tight(sampling: Any, target: float) -> None:
     assert whole(factor) <= target < whole(factor * 0.998)
 
 
-def test_the_command_line_extends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_extends_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(CONFIG)
 
@@ -232,7 +233,7 @@ def test_the_command_line_extends_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert fedpriv("resume", "stopped")[0] == 0
 
 
-def test_a_target_below_what_the_first_rounds_spent_hides_nothing(finished: Path) -> None:
+def test_target_below_spent_reports_spent(finished: Path) -> None:
     spent = account(ledger(finished).records, 2, 1e-5).epsilon
     settings = fp.Privacy(epsilon=spent / 2, noise_multiplier=1.0, sampling=fp.Poisson(0.2))
     further = training(finished.with_name("b"), 9, privacy=settings, extend=finished)
@@ -242,8 +243,8 @@ def test_a_target_below_what_the_first_rounds_spent_hides_nothing(finished: Path
     assert further.result().spent.epsilon == spent
 
 
-def test_what_the_first_rounds_revealed_is_not_forgotten(tmp_path: Path) -> None:
-    """A run in Python writes no result, and one that extends it does not compute the gap to the optimum again."""
+def test_extension_keeps_uncovered_disclosures(tmp_path: Path) -> None:
+    """A Python run writes no result, and its extension does not compute the optimality gap again."""
     gap = ("the optimality gap, exact",)
     first = run(tmp_path / "a", ROUNDS, optimum=0.5)
     assert first.optimality_gap is not None
@@ -257,7 +258,7 @@ def test_what_the_first_rounds_revealed_is_not_forgotten(tmp_path: Path) -> None
     assert RunFiles.read(tmp_path / "b").counted.not_covered == gap
 
 
-def test_a_resumed_run_reveals_what_its_ledger_says(tmp_path: Path) -> None:
+def test_resume_discloses_as_ledger(tmp_path: Path) -> None:
     for name, optimum in (("with", 0.5), ("without", None)):
         stopped = training(tmp_path / name, ROUNDS, optimum=optimum, checkpoint_every=1)
         rounds = iter(stopped)

@@ -28,14 +28,14 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "sampling": ({"sampling": fp.Poisson(0.1)}, r"rate: 0.2 then, 0.1 now"),
     "delta": ({"privacy": fp.Privacy(epsilon=3.0, delta=1e-4, sampling=fp.Poisson(0.2))}, "privacy.delta: 1e-05 then"),
     "seed": ({"seed": 5}, "seed: None then, 5 now"),
-    "no more rounds": ({"rounds": ROUNDS}, r"rounds = 4: .*has made 4: give more"),
+    "no more rounds": ({"rounds": ROUNDS}, r"rounds = 4: .*already has 4: use a larger number"),
     "resume": ({"resume": True}, "set resume without extend"),
 }
 
 
 @pytest.mark.filterwarnings("ignore:a secret_seed is given")
 @pytest.mark.parametrize("name", CHANGES)
-def test_other_settings_are_refused_and_named(name: str, finished: Path) -> None:
+def test_extension_with_changed_setting_raises(name: str, finished: Path) -> None:
     changed, message = CHANGES[name]
     folder = finished.with_name("b")
     with pytest.raises(fp.FedprivError, match=message):
@@ -50,15 +50,15 @@ def test_other_settings_are_refused_and_named(name: str, finished: Path) -> None
         fp.Privacy(epsilon=2.0, sampling=fp.Cyclic(2), noise=fp.BSR(2)),
         fp.Privacy(epsilon=2.0, noise=fp.BSR(2)),
     ],
-    ids=["batches in turns", "noise over time in turns", "noise over time"],
+    ids=["cyclic batches", "correlated noise, cyclic batches", "correlated noise"],
 )
-def test_noise_that_belongs_together_is_refused(privacy: fp.Privacy, tmp_path: Path) -> None:
+def test_extension_with_correlated_noise_raises(privacy: fp.Privacy, tmp_path: Path) -> None:
     run(tmp_path / "a", 4, privacy=privacy)
     with pytest.raises(fp.ConfigError, match="start a new run"):
         run(tmp_path / "b", 8, privacy=privacy, extend=tmp_path / "a")
 
 
-def test_a_step_that_was_made_for_the_number_of_rounds_is_refused(tmp_path: Path) -> None:
+def test_extension_with_fixed_length_strategy_raises(tmp_path: Path) -> None:
     made: dict[str, Any] = {"strategy": fp.private_al(), "sampling": fp.FullBatch()}
     made["problem"] = fp.Problem(constraints=(fp.LossAtMost(0.5),))
     run(tmp_path / "a", 4, **made)
@@ -66,7 +66,7 @@ def test_a_step_that_was_made_for_the_number_of_rounds_is_refused(tmp_path: Path
         run(tmp_path / "b", 8, epsilon=3.0, extend=tmp_path / "a", **made)
 
 
-def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
+def test_extension_of_unfinished_run_raises(tmp_path: Path) -> None:
     first = training(tmp_path / "a", 6)
     for report in first:
         if report.round == 3:
@@ -74,12 +74,12 @@ def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     first.save()
     del first
     gc.collect()
-    with pytest.raises(fp.FedprivError, match="has made 3 of 6 rounds: finish it first"):
+    with pytest.raises(fp.FedprivError, match="has finished 3 of 6 rounds: finish it first"):
         run(tmp_path / "b", 9, epsilon=3.0, extend=tmp_path / "a")
 
 
 @pytest.mark.parametrize("edit", ["less", "shorter"])
-def test_an_altered_run_is_refused(edit: str, finished: Path) -> None:
+def test_extension_of_altered_run_raises(edit: str, finished: Path) -> None:
     path = finished / "ledger.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     if edit == "less":
@@ -92,7 +92,7 @@ def test_an_altered_run_is_refused(edit: str, finished: Path) -> None:
         run(finished.with_name("b"), 8, epsilon=3.0, extend=finished)
 
 
-def test_a_run_whose_header_hides_the_earlier_one_is_refused(finished: Path) -> None:
+def test_header_without_extended_field_raises(finished: Path) -> None:
     folder = finished.with_name("b")
     first = training(folder, 8, epsilon=3.0, extend=finished)
     next(iter(first))
@@ -104,12 +104,12 @@ def test_a_run_whose_header_hides_the_earlier_one_is_refused(finished: Path) -> 
         training(folder, 8, epsilon=3.0, resume=True)
 
 
-def test_a_run_is_not_extended_in_its_own_folder(finished: Path) -> None:
-    with pytest.raises(fp.ConfigError, match="stays as it is"):
+def test_extension_in_same_folder_raises(finished: Path) -> None:
+    with pytest.raises(fp.ConfigError, match="which is not changed"):
         run(finished, 8, epsilon=3.0, extend=finished)
 
 
-def test_a_run_without_a_budget_is_not_extended_under_one(finished: Path) -> None:
+def test_extension_under_new_budget_raises(finished: Path) -> None:
     path = finished.with_name("budget.jsonl")
     fp.Budget.create(path, epsilon=5.0, delta=1e-5)
     with pytest.raises(fp.LedgerError, match="was not charged to"):

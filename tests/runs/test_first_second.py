@@ -1,4 +1,4 @@
-"""What a first round imports: compilers and computer algebra take a second, and a plain model needs none of them."""
+"""Imports of a first round: plain models need no compiler and no computer algebra, which take a second to import."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ print(f"{scipy.stats.norm.cdf(0.0)} {signal.fftconvolve([1.0, 2.0], [3.0])[1]:.1
 """
 
 
-def test_a_sampled_round_is_priced_without_the_slow_modules_of_scipy() -> None:
-    """They are imported when dp-accounting calls them, and are the real ones for everybody else."""
+def test_sampled_round_accounted_without_slow_scipy() -> None:
+    """dp-accounting imports the modules when it calls them; other code gets the real modules."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", SAMPLED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     slow, epsilon, kinds, values = done.stdout.splitlines()

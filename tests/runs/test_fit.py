@@ -1,4 +1,4 @@
-"""`fedpriv.fit`: the path of an Opacus user, beside Opacus itself and plain torch."""
+"""`fedpriv.fit` for users of Opacus, compared with Opacus and plain torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from answers import answer
+from error_texts import error_of
 from torch import nn, optim
 from torch.utils.data import (
     BatchSampler,
@@ -46,8 +46,8 @@ def fit(module: nn.Module, optimizer: optim.Optimizer, **options: Any) -> fedpri
     return fedpriv.fit(module, loader, nn.CrossEntropyLoss(), optimizer, **{**usual, **options})
 
 
-def test_the_same_target_takes_the_noise_and_the_epsilon_of_opacus(capsys: pytest.CaptureFixture[str]):
-    """The same script with Opacus' engine: its noise multiplier, and what its accountant says of our noise."""
+def test_fit_noise_and_epsilon_match_opacus(capsys: pytest.CaptureFixture[str]):
+    """Compares the noise multiplier of Opacus' engine, and its accountant's epsilon for our noise."""
     opacus = pytest.importorskip("opacus")
     loader = DataLoader(data(), batch_size=64, shuffle=True)
     theirs = model()
@@ -81,7 +81,7 @@ def test_the_same_target_takes_the_noise_and_the_epsilon_of_opacus(capsys: pytes
         )
 
 
-def test_the_noise_multiplier_of_a_script_costs_what_opacus_says():
+def test_given_noise_multiplier_epsilon_matches_opacus():
     accountants = pytest.importorskip("opacus.accountants")
     ours = model()
     result = fit(ours, optim.SGD(ours.parameters(), lr=0.5), epsilon=None, noise_multiplier=1.1)
@@ -120,8 +120,8 @@ def without_decay_of_biases(parameters: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_steps_are_those_of_the_optimizer_of_torch(name: str):
-    """With a bound that never clips and next to no noise, full batches: plain torch makes the same model."""
+def test_optimizer_steps_match_torch(name: str):
+    """Full batches, negligible noise and a clip norm that never clips: plain torch computes the same model."""
     ours, theirs = model().double(), model().double()
     x, y = data(60).tensors
     loader = DataLoader(TensorDataset(x.double(), y), batch_size=60)
@@ -146,7 +146,7 @@ def test_steps_are_those_of_the_optimizer_of_torch(name: str):
     assert (after - before).norm() > 0.05
 
 
-def test_the_users_model_is_trained_in_place_and_is_the_result():
+def test_fit_trains_model_in_place():
     ours = model()
     before = copy.deepcopy(ours.state_dict())
     result = fit(ours, optim.SGD(ours.parameters(), lr=0.5))
@@ -156,7 +156,7 @@ def test_the_users_model_is_trained_in_place_and_is_the_result():
     assert not torch.equal(before["0.weight"], ours.state_dict()["0.weight"])
 
 
-def test_a_loader_of_one_batch_uses_all_examples():
+def test_single_batch_loader_full_sampling():
     ours = model()
     loader = DataLoader(data(), batch_size=400)
     optimizer = optim.SGD(ours.parameters(), lr=0.5)
@@ -173,7 +173,7 @@ def test_replace_one_needs_more_noise():
     assert 2 * stronger.noise_multiplier > 1.4 * weaker.noise_multiplier
 
 
-def test_it_draws_on_a_lifetime_budget(tmp_path: Any):
+def test_fit_charges_lifetime_budget(tmp_path: Any):
     path = tmp_path / "b.jsonl"
     budget = fedpriv.Budget.create(path, epsilon=2.5, delta=DELTA, relation="add_remove", shared="sizes public")
     ours = model()
@@ -203,14 +203,14 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], optim.Optimizer], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_optimizer_has_and_fedpriv_has_not_is_refused_with_the_reason(name: str):
+def test_unsupported_optimizer_raises_with_reason(name: str):
     make, reason = REFUSED[name]
     ours = model()
     with pytest.raises(fedpriv.ConfigError, match=reason):
         fit(ours, make(ours))
 
 
-def test_an_optimizer_that_has_made_steps_is_refused():
+def test_used_optimizer_raises():
     ours = model()
     optimizer = optim.Adam(ours.parameters())
     ours(data().tensors[0]).sum().backward()
@@ -219,7 +219,7 @@ def test_an_optimizer_that_has_made_steps_is_refused():
         fit(ours, optimizer)
 
 
-def test_an_optimizer_with_a_scheduler_is_refused():
+def test_optimizer_with_scheduler_raises():
     ours = model()
     optimizer = optim.SGD(ours.parameters(), lr=0.1)
     optim.lr_scheduler.StepLR(optimizer, 1)
@@ -227,7 +227,8 @@ def test_an_optimizer_with_a_scheduler_is_refused():
         fit(ours, optimizer)
 
 
-def test_a_second_fit_does_not_forget_the_price_of_the_first():
+def test_second_fit_of_trained_model_raises():
+    """The privacy cost of the first fit would be missing."""
     ours = model()
     first = fit(ours, optim.SGD(ours.parameters(), lr=0.1))
     with pytest.raises(fedpriv.ConfigError, match=r"epsilon=2 .*earlier fit"):
@@ -237,8 +238,8 @@ def test_a_second_fit_does_not_forget_the_price_of_the_first():
     assert fedpriv.total([first, second]).epsilon > 2.5
 
 
-def test_a_module_around_a_trained_one_does_not_forget_its_price():
-    """A new head on a trained body, and a body that is frozen since."""
+def test_fit_of_wrapped_trained_model_raises():
+    """A new head on a trained body, also if the body is frozen."""
     body = model()
     fit(body, optim.SGD(body.parameters(), lr=0.1))
     around = nn.Sequential(body, nn.Linear(2, 2))
@@ -249,7 +250,7 @@ def test_a_module_around_a_trained_one_does_not_forget_its_price():
         fit(around, optim.SGD(around[1].parameters(), lr=0.1), secret_seed=3)
 
 
-def test_a_module_with_new_values_is_as_good_as_a_new_one():
+def test_reset_model_fits_again():
     ours = model()
     before = copy.deepcopy(ours.state_dict())
     fit(ours, optim.SGD(ours.parameters(), lr=0.1))
@@ -269,7 +270,7 @@ class EverySecond(Sampler[int]):
 
 CHOOSING: dict[str, Callable[[], DataLoader[Any]]] = {
     "a subset": lambda: DataLoader(data(), batch_size=64, sampler=SubsetRandomSampler(range(0, 400, 2))),
-    "a sampler of one's own": lambda: DataLoader(data(), batch_size=64, sampler=EverySecond()),
+    "a custom sampler": lambda: DataLoader(data(), batch_size=64, sampler=EverySecond()),
     "a batch sampler": lambda: DataLoader(data(), batch_sampler=BatchSampler(EverySecond(), 64, drop_last=False)),
     "weights of zero": lambda: DataLoader(
         data(), batch_size=64, sampler=WeightedRandomSampler([0.0, 1.0] * 200, num_samples=400)
@@ -281,8 +282,8 @@ CHOOSING: dict[str, Callable[[], DataLoader[Any]]] = {
 
 
 @pytest.mark.parametrize("name", CHOOSING)
-def test_a_sampler_that_leaves_examples_out_is_refused(name: str):
-    """They would have been trained on: perhaps those who did not agree, or the user's own test data."""
+def test_sampler_with_excluded_examples_raises(name: str):
+    """Otherwise the excluded examples (no consent, test data) would be trained on."""
     ours = model()
     with pytest.raises(fedpriv.DataError, match=r"draws from 200 chosen examples.*Subset"):
         fedpriv.fit(
@@ -296,7 +297,7 @@ def fitted(loader: DataLoader[Any], epochs: int = 2) -> fedpriv.Result:
     return fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=epochs, noise_multiplier=2.0)
 
 
-def test_weighted_sampler_warning_names_what_is_lost():
+def test_weighted_sampler_warning_names_weights():
     loader = DataLoader(data(), batch_size=64, sampler=WeightedRandomSampler([1.0, 3.0] * 200, num_samples=400))
     with pytest.warns(fedpriv.errors.PromiseWarning, match="not used.*sampler=WeightedRandomSampler") as warned:
         fitted(loader)
@@ -312,7 +313,7 @@ BATCHES: dict[str, tuple[Callable[[], DataLoader[Any]], int, float]] = {
     "one batch of some": (lambda: DataLoader(data(), 300, drop_last=True), 1, 300),
     "128 drawn": (lambda: DataLoader(data(), 16, sampler=RandomSampler(data(), num_samples=128)), 8, 16),
     "fewer drawn than a batch": (lambda: DataLoader(data(), 64, sampler=RandomSampler(data(), num_samples=10)), 1, 10),
-    "more drawn than there are": (
+    "more drawn than examples": (
         lambda: DataLoader(data(), 50, sampler=RandomSampler(data(), replacement=True, num_samples=1000)),
         20,
         50,
@@ -328,8 +329,8 @@ BATCHES: dict[str, tuple[Callable[[], DataLoader[Any]], int, float]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", BATCHES)
-def test_batches_have_as_many_examples_as_the_loader(name: str):
-    """A loader that drew 128 of 20 000 examples an epoch, 16 a step, had 2 500 a step, since its length is 8."""
+def test_fit_batch_size_matches_loader(name: str):
+    """A loader drew 128 of 20 000 examples an epoch in 8 batches of 16; fit once used 2 500 examples a step."""
     make, steps, batch = BATCHES[name]
     result = fitted(make())
     assert result.rounds == 2 * steps
@@ -339,7 +340,7 @@ def test_batches_have_as_many_examples_as_the_loader(name: str):
 
 
 class Buckets(Sampler[list[int]]):
-    """Batches of sizes that only it knows."""
+    """Batches of sizes that the sampler does not declare."""
 
     def __iter__(self) -> Iterator[list[int]]:
         yield from ([*range(8)], [*range(8, 400)])
@@ -395,7 +396,7 @@ def test_stream_with_length_raises(name: str):
         STREAMS[name]()
 
 
-def test_words_of_opacus_are_answered_with_those_of_fit():
+def test_opacus_argument_error_suggests_fit_argument():
     ours = model()
     loader = DataLoader(data(), batch_size=64)
     words = {
@@ -411,7 +412,7 @@ def test_words_of_opacus_are_answered_with_those_of_fit():
     }
     for word, write in words.items():
         arguments: dict[str, Any] = {word: 3}
-        said = answer(
+        said = error_of(
             lambda arguments=arguments: fedpriv.fit(
                 ours, loader, nn.CrossEntropyLoss(), optim.SGD(ours.parameters(), lr=0.1), **arguments
             )
@@ -419,13 +420,13 @@ def test_words_of_opacus_are_answered_with_those_of_fit():
         assert write in said, said
 
 
-def test_a_batch_norm_is_refused_with_the_fix():
+def test_batch_norm_raises_with_fix():
     ours = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
     with pytest.raises(fedpriv.ConfigError, match="fix_model"):
         fit(ours, optim.SGD(ours.parameters(), lr=0.1))
 
 
-def test_loaders_without_length_or_batch_are_refused():
+def test_loader_without_length_or_batch_raises():
     ours = model()
     optimizer = optim.SGD(ours.parameters(), lr=0.1)
     with pytest.raises(fedpriv.ConfigError, match="makes no batch"):

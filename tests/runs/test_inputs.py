@@ -1,4 +1,4 @@
-"""What a user's data, loss, schedule or settings can be that they cannot be used: each is told in one line, by name."""
+"""Unusable data, losses, schedules or settings of a user raise one-line errors that name them."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ def with_label(value: float, y: Tensor = Y) -> Tensor:
         (with_label(torch.nan, Y.double()), nn.MSELoss(), "client 1: target 3 is not finite"),
     ],
 )
-def test_labels_that_cannot_be_used_name_client_and_value(y: Tensor, loss: nn.Module, said: str) -> None:
+def test_invalid_label_error_names_client_and_value(y: Tensor, loss: nn.Module, said: str) -> None:
     with pytest.raises(fp.DataError, match=said):
         train(y=y, loss=loss)
 
 
-def test_an_empty_data_set_is_named_by_its_number() -> None:
+def test_empty_data_set_error_names_index() -> None:
     datasets = [TensorDataset(torch.rand(n, 2), torch.zeros(n).long()) for n in (3, 0, 2)]
     with pytest.raises(fp.DataError, match=r"^datasets\[1\]: a client has no examples: leave it out"):
         fp.make_clients(nn.Linear(2, 2), CROSS_ENTROPY, datasets)
 
 
-def test_labels_of_any_whole_type_are_class_numbers() -> None:
+def test_integer_label_types_accepted() -> None:
     for dtype in (torch.int8, torch.uint8, torch.int32):
         assert train(y=Y.to(dtype)).rounds == 1
 
 
-def test_negative_labels_that_the_loss_takes_are_taken() -> None:
+def test_negative_labels_accepted_by_loss_train() -> None:
     class Hinge(nn.Module):
         def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
             return (1 - targets * outputs[:, 0]).clamp_min(0).mean()
@@ -81,8 +81,8 @@ def test_negative_labels_that_the_loss_takes_are_taken() -> None:
         assert train(y=Y.where(Y == 1, negative), loss=Hinge()).rounds == 1
 
 
-def test_a_class_of_infinite_loss_is_a_class() -> None:
-    """A bad model may have one: its examples are counted as broken, and are not labels that the loss passes over."""
+def test_class_with_infinite_loss_accepted() -> None:
+    """A bad model may have an infinite loss; such examples count as broken, and their label is valid."""
 
     class InfiniteFor0(nn.Module):
         def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -110,12 +110,12 @@ class Broken(Dataset):
         (Broken(), "the test data cannot be read .OSError: the file is gone"),
     ],
 )
-def test_test_data_that_cannot_be_used_are_told_before_the_first_round(test: Dataset, said: str) -> None:
+def test_unusable_test_data_raise_before_first_round(test: Dataset, said: str) -> None:
     with pytest.raises(fp.DataError, match=said):
         train(test=test)
 
 
-def test_clients_of_different_kinds_are_named() -> None:
+def test_different_client_data_error_names_client() -> None:
     def clients(x: Tensor, y: Tensor) -> list[fp.Client]:
         return fp.make_clients(
             SoftmaxRegression(3, 2), CROSS_ENTROPY, [TensorDataset(X[:10], Y[:10]), TensorDataset(x, y)]
@@ -135,7 +135,7 @@ def test_clients_of_different_kinds_are_named() -> None:
     # no chunk means that one is chosen
     [("rounds", None), *product(("chunk", "rounds"), (0, -1, 2.5, True, "3", float("nan")))],
 )
-def test_counts_are_whole_numbers(field: str, value: object) -> None:
+def test_non_integer_count_raises(field: str, value: object) -> None:
     with pytest.raises(fp.ConfigError, match=rf"{field} = "):
         train(**{field: value})
 
@@ -144,12 +144,12 @@ def test_counts_are_whole_numbers(field: str, value: object) -> None:
     ("field", "value"),
     [("device", "meta"), ("device", "gpu"), ("device", "cuda:99"), ("dtype", "float16"), ("dtype", torch.float64)],
 )
-def test_where_nothing_can_be_computed(field: str, value: object) -> None:
+def test_unusable_device_or_dtype_raises(field: str, value: object) -> None:
     with pytest.raises(fp.ConfigError, match=rf"compute.{field} = "):
         train(**{field: value})
 
 
-def test_default_device_elsewhere_raises() -> None:
+def test_unusable_default_device_raises() -> None:
     with (
         torch.device("meta"),
         pytest.raises(fp.ConfigError, match=r"^torch\.get_default_device\(\) = 'meta': .*Compute"),
@@ -165,6 +165,6 @@ def raises(_: int) -> float:
     "share",
     [raises, *(lambda _, found=found: found for found in (None, "1", True, 1j, [1.0], 0, -1.0, 10**400, 1e-300))],
 )
-def test_schedules_that_give_no_share(share: Callable[[int], Any]) -> None:
+def test_invalid_schedule_share_raises(share: Callable[[int], Any]) -> None:
     with pytest.raises(fp.ConfigError, match=r"privacy.schedule.function = .*round 0"):
         train(schedule=Custom(share))

@@ -1,4 +1,4 @@
-"""Whatever is edited in a run's folder, `show`, `show --json` and `resume` say so instead of a smaller number."""
+"""After any edit of a run's folder, `show`, `show --json` and `resume` report it and print no smaller epsilon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from edits import ALTERED, INCOMPLETE, OF_RESULTS, in_config, in_metrics, thorough
+from edits import ALTERED, INCOMPLETE, OF_RESULTS, forge_all_files, in_config, in_metrics
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
@@ -52,7 +52,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedpriv.reports.picture.draw", lambda run, path: None)
 
 
@@ -66,7 +66,7 @@ def stopped(originals: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(originals / "stopped", tmp_path / "run"))
 
 
-def check_called_out(folder: Path, kind: str) -> None:
+def assert_detected(folder: Path, kind: str) -> None:
     code, out, err = fedpriv("show", str(folder))
     assert code in (1, 2), out
     assert kind in out + err
@@ -87,42 +87,42 @@ EDITS = [*(("altered", name) for name in ALTERED), *(("incomplete", name) for na
 
 @pytest.mark.parametrize("run", ["stopped", "finished"])
 @pytest.mark.parametrize(("kind", "name"), EDITS)
-def test_a_run_that_was_edited_or_cut(originals: Path, tmp_path: Path, run: str, kind: str, name: str) -> None:
+def test_edited_or_cut_run_detected(originals: Path, tmp_path: Path, run: str, kind: str, name: str) -> None:
     folder = Path(shutil.copytree(originals / run, tmp_path / "run"))
     (ALTERED | INCOMPLETE)[name](folder)
-    check_called_out(folder, kind)
+    assert_detected(folder, kind)
 
 
 @pytest.mark.parametrize("name", OF_RESULTS)
-def test_a_result_that_was_edited(finished: Path, name: str) -> None:
+def test_edited_result_detected(finished: Path, name: str) -> None:
     edit, kind = OF_RESULTS[name]
     edit(finished)
-    check_called_out(finished, kind)
+    assert_detected(finished, kind)
 
 
-def test_a_stopped_run_without_a_checkpoint(stopped: Path) -> None:
+def test_stopped_run_without_checkpoint_incomplete(stopped: Path) -> None:
     (stopped / "checkpoint.pt").unlink()
-    check_called_out(stopped, "incomplete")
+    assert_detected(stopped, "incomplete")
 
 
-def test_a_forgery_that_fits_but_for_what_the_configuration_asks(finished: Path) -> None:
+def test_forged_ledger_differs_from_configuration(finished: Path) -> None:
     (finished / "checkpoint.pt").unlink()
-    thorough(finished, unit="client")
+    forge_all_files(finished, unit="client")
     assert "config.yaml has unit = 'sample', and the ledger 'client'" in fedpriv("show", str(finished))[1]
-    thorough(finished, unit="sample", delta=1e-3)
+    forge_all_files(finished, unit="sample", delta=1e-3)
     assert "config.yaml has delta = 1e-05, and the ledger 0.001" in fedpriv("show", str(finished))[1]
     in_config("privacy", epsilon=1.0)(finished)
-    thorough(finished, delta=1e-5, config=digest_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    forge_all_files(finished, delta=1e-5, config=digest_config(yaml.safe_load((finished / "config.yaml").read_text())))
     assert "the ledger's records cost more than the 1 that config.yaml allows" in fedpriv("show", str(finished))[1]
     in_config("privacy", epsilon=3.0)(finished)
-    thorough(finished, config=digest_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    forge_all_files(finished, config=digest_config(yaml.safe_load((finished / "config.yaml").read_text())))
     assert fedpriv("show", str(finished))[0] == 0
 
 
 # --- what is no edit -------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_run_is_sound_and_is_resumed_to_the_same_epsilon(stopped: Path, originals: Path) -> None:
+def test_stopped_run_sound_and_resumes_same_epsilon(stopped: Path, originals: Path) -> None:
     with (stopped / "ledger.jsonl").open("ab") as file:
         file.write(b'{"round":17,"query":"gra')
     in_metrics(lambda rows: rows[:4])(stopped)  # a power cut may take what the checkpoint does not count
@@ -137,8 +137,8 @@ def test_a_stopped_run_is_sound_and_is_resumed_to_the_same_epsilon(stopped: Path
     assert [record.round for record in read_ledger(stopped / "ledger.jsonl")] == list(range(6))
 
 
-def test_a_finished_run_is_sound_without_its_checkpoint(finished: Path) -> None:
-    """It may hold state of clients, so it is not handed on."""
+def test_finished_run_without_checkpoint_sound(finished: Path) -> None:
+    """A checkpoint may hold states of clients, so it is not handed over with the run."""
     (finished / "checkpoint.pt").unlink()
     code, out, _ = fedpriv("show", str(finished))
     assert code == 0
@@ -156,10 +156,10 @@ def test_a_finished_run_is_sound_without_its_checkpoint(finished: Path) -> None:
         ({"n_clients": 30}, "line 1 has n_clients = 30, and the run's plan 3"),
     ],
 )
-def test_a_resume_makes_the_plan_anew(stopped: Path, changes: dict[str, object], said: str) -> None:
-    """Even by who changes the checkpoint, too."""
+def test_resume_compares_ledger_with_new_plan(stopped: Path, changes: dict[str, object], said: str) -> None:
+    """Also detects an edit that changes the checkpoint too."""
     saved = torch.load(stopped / "checkpoint.pt", weights_only=True)
-    torch.save(saved | {"head": thorough(stopped, **changes)[saved["records"]]}, stopped / "checkpoint.pt")
+    torch.save(saved | {"head": forge_all_files(stopped, **changes)[saved["records"]]}, stopped / "checkpoint.pt")
     assert fedpriv("show", str(stopped))[0] == 0
     code, _, err = fedpriv("resume", str(stopped))
     assert (code, said in err) == (2, True), err

@@ -60,7 +60,7 @@ SCORED = fp.Stop("m", 5, better="higher", min_rounds=6)
 VALUES = (0.1, 0.2, 0.9, 0.3, 0.4, 0.5)
 
 
-def test_best_model_is_that_of_its_round() -> None:
+def test_best_model_equals_model_of_best_round() -> None:
     result = fp.train(**options(keep="best", stop=SCORED, metrics={"m": scored(*VALUES)}))
     models = models_of_rounds()
     assert torch.equal(result.params, models[2][0])
@@ -71,21 +71,21 @@ def test_best_model_is_that_of_its_round() -> None:
     assert torch.equal(kept, result.params)
 
 
-def test_best_model_metrics_are_its_own() -> None:
+def test_best_model_metrics_of_same_round() -> None:
     result = fp.train(**options(keep="best"))
     accuracies = list(result.history["test_accuracy"])
     assert result.test_accuracy == max(accuracies)
     assert result.measures["kept"]["round"] == accuracies.index(max(accuracies)) + 1
 
 
-def test_best_model_costs_nothing() -> None:
+def test_best_model_privacy_cost_unchanged() -> None:
     best = fp.train(**options(keep="best"))
     assert best.spent == fp.train(**options()).spent
     assert "optimistic" in str(best)
     assert "optimistic" not in str(fp.train(**options()))
 
 
-def test_best_model_left_in_clients_modules() -> None:
+def test_best_model_written_to_clients() -> None:
     arguments = options(keep="best", stop=SCORED, metrics={"m": scored(*VALUES)})
     result = fp.train(**arguments)
     parameters = arguments["clients"][1].model.parameters()
@@ -117,7 +117,7 @@ def test_best_model_survives_resume(tmp_path: Path) -> None:
     assert torch.equal(torch.cat([value.flatten() for value in state.values()]), result.params)
 
 
-def test_best_model_nan_is_never_best() -> None:
+def test_best_model_ignores_nan() -> None:
     nan = float("nan")
     result = fp.train(**options(keep="best", stop=SCORED, metrics={"m": scored(nan, 0.2, nan, 0.1, nan, nan)}))
     assert result.measures["kept"] == {"round": 2, "metric": "test_m", "rounds_tested": 6}
@@ -153,7 +153,7 @@ EARLY = (0.9, 0.1, 0.1, 0.1, 0.2, 0.1)
     ],
     ids=["private", "from the first", "from the third", "not private"],
 )
-def test_early_rounds_do_not_end_a_run(stop: fp.Stop, more: dict[str, Any], rounds: int) -> None:
+def test_stop_waits_for_min_rounds(stop: fp.Stop, more: dict[str, Any], rounds: int) -> None:
     result = fp.train(**options(stop=stop, metrics={"m": scored(*EARLY)}, **more))
     assert result.rounds == rounds
 

@@ -37,19 +37,19 @@ def clients(scale: float = 1.0) -> list[fp.Client]:
 
 def training(folder: Path | None, case: str, *, scale: float = 1.0, **options: Any) -> fp.Training:
     strategy, privacy, problem = CASES[case]
-    everyone = clients(scale)
+    members = clients(scale)
     if problem is not None:
-        for client in everyone:
+        for client in members:
             client.problem = problem
     settings = {"rounds": ROUNDS, "seed": 1, "checkpoint_every": 4, **options}
-    return fp.Training(everyone, strategy(), fp.Privacy(**privacy), folder=folder, **settings)
+    return fp.Training(members, strategy(), fp.Privacy(**privacy), folder=folder, **settings)
 
 
 Case = tuple[Callable[[], fp.Strategy], dict[str, Any], Any]
 CASES: dict[str, Case] = {
     "poisson": (lambda: fp.fedavg(0.1, local_steps=2), {"epsilon": 3, "sampling": fp.Poisson(0.5)}, None),
     "fixed noise": (lambda: fp.fedavg(0.1), {"noise_multiplier": 5.0}, None),
-    "noise over time": (lambda: fp.fedavg(0.1), {"epsilon": 3, "sampling": fp.Cyclic(3), "noise": fp.BSR(3)}, None),
+    "correlated noise": (lambda: fp.fedavg(0.1), {"epsilon": 3, "sampling": fp.Cyclic(3), "noise": fp.BSR(3)}, None),
     "buffered noise": (lambda: fp.fedavg(0.1), {"epsilon": 3, "noise": fp.BLT(2)}, None),
     "allocation": (lambda: fp.fedavg(0.1), {"epsilon": 3, "sampling": fp.Allocation(5)}, None),
     "cohorts": (
@@ -67,7 +67,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def run_to(run: fp.Training, stop: int) -> None:
+def kill_after(run: fp.Training, stop: int) -> None:
     """Makes rounds up to number `stop`, and dies there: nothing is saved at the end."""
     for report in run:
         if report.round == stop:
@@ -88,16 +88,14 @@ def finished(run: fp.Training) -> fp.Result:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("stops", [(6,), (3,), (5, 9), (2, 3, 7, 11)], ids=str)
-def test_each_release_is_made_once_however_often_a_run_is_killed(
-    tmp_path: Path, case: str, stops: tuple[int, ...]
-) -> None:
+def test_killed_run_makes_each_release_once(tmp_path: Path, case: str, stops: tuple[int, ...]) -> None:
     run = training(tmp_path, case)
     planned = run.plan.records
     price = run.plan.spent().epsilon
     for number, stop in enumerate(stops):
         if number:
             run = training(tmp_path, case, resume=True)
-        run_to(run, stop)
+        kill_after(run, stop)
     result = finished(training(tmp_path, case, resume=True))
     records = read_ledger(tmp_path / "ledger.jsonl")
     made = Counter((record.round, record.query, record.index) for record in records)
@@ -108,9 +106,9 @@ def test_each_release_is_made_once_however_often_a_run_is_killed(
     assert account(records, N_CLIENTS, 1e-5).epsilon <= price * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("case", ["poisson", "allocation", "noise over time", "messages"])
-def test_lost_rounds_do_not_look_at_the_data_and_leave_the_model(tmp_path: Path, case: str) -> None:
-    run_to(training(tmp_path, case), 7)
+@pytest.mark.parametrize("case", ["poisson", "allocation", "correlated noise", "messages"])
+def test_lost_rounds_make_no_release_and_keep_model(tmp_path: Path, case: str) -> None:
+    kill_after(training(tmp_path, case), 7)
     resumed = training(tmp_path, case, resume=True)
     last = resumed._release_path.first_round  # with random allocation the rest of its epoch is lost, too
     assert any(f"rounds 5 to {last} were released" in warning for warning in resumed.warnings)
@@ -127,19 +125,19 @@ def test_lost_rounds_do_not_look_at_the_data_and_leave_the_model(tmp_path: Path,
     assert not torch.equal(resumed.progress.models, before)
 
 
-def test_a_run_without_privacy_continues_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+def test_killed_non_private_run_matches_uninterrupted(tmp_path: Path) -> None:
     options = {"at": "none", "sampling": fp.Poisson(0.5)}
     CASES["none"] = (lambda: fp.fedavg(0.1, local_steps=2), options, None)
     try:
         whole = finished(training(tmp_path / "whole", "none"))
-        run_to(training(tmp_path / "killed", "none"), 6)
+        kill_after(training(tmp_path / "killed", "none"), 6)
         resumed = finished(training(tmp_path / "killed", "none", resume=True))
     finally:
         del CASES["none"]
     assert torch.equal(whole.params, resumed.params)
 
 
-def test_left_early_a_run_saves_its_last_round(tmp_path: Path) -> None:
+def test_abandoned_run_saves_last_round(tmp_path: Path) -> None:
     run = training(tmp_path, "poisson")
     reports = iter(run)
     for _ in range(6):
@@ -152,7 +150,7 @@ def test_left_early_a_run_saves_its_last_round(tmp_path: Path) -> None:
     assert not any("were released before" in warning for warning in resumed.warnings)
 
 
-def test_no_file_holds_what_noise_follows_from(tmp_path: Path) -> None:
+def test_files_contain_no_noise_key(tmp_path: Path) -> None:
     run = training(tmp_path, "allocation")
     secret = run._identity.randomness
     reports = iter(run)
@@ -168,10 +166,10 @@ def test_no_file_holds_what_noise_follows_from(tmp_path: Path) -> None:
         assert not any(text in content for text in held), path.name
 
 
-def test_the_draw_of_an_epoch_outlives_the_process_and_no_other_draw_does(tmp_path: Path) -> None:
+def test_checkpoint_holds_epoch_key_only(tmp_path: Path) -> None:
     run = training(tmp_path, "allocation")
     first = run._identity.randomness
-    run_to(run, 7)  # the checkpoint is of round 4, in epoch 0; round 5 began epoch 1
+    kill_after(run, 7)  # the checkpoint is of round 4, in epoch 0; round 5 began epoch 1
     saved = Checkpoint.load(tmp_path / "checkpoint.pt", torch.device("cpu"))
     assert saved.epoch_keys == {0: first.epoch_key(0)}
     key = saved.epoch_keys[0]
@@ -192,10 +190,10 @@ def batches(population: Population, randomness: Randomness, rounds: range) -> li
 
 
 @pytest.mark.parametrize("stop", [5, 6, 7, 9])
-def test_over_a_kill_no_example_is_in_two_batches_of_an_epoch(tmp_path: Path, stop: int) -> None:
+def test_killed_run_draws_example_once_per_epoch(tmp_path: Path, stop: int) -> None:
     run = training(tmp_path, "allocation")
     population, first = run.population, run._identity.randomness
-    run_to(run, stop)
+    kill_after(run, stop)
     resumed = training(tmp_path, "allocation", resume=True)
     path, second = resumed._release_path, resumed._identity.randomness
     # epoch 1 began after the checkpoint of round 4, and that of round 8 knows its draw
@@ -207,10 +205,10 @@ def test_over_a_kill_no_example_is_in_two_batches_of_an_epoch(tmp_path: Path, st
         assert len({*before, *after}) == len(before) + len(after)
 
 
-def test_a_run_stopped_in_an_epoch_that_its_checkpoint_knows_goes_through_it(tmp_path: Path) -> None:
+def test_saved_epoch_draw_completes_after_resume(tmp_path: Path) -> None:
     run = training(tmp_path, "allocation", checkpoint_every=2)
     population, first = run.population, run._identity.randomness
-    run_to(run, 8)  # the checkpoint is of round 8, in epoch 1
+    kill_after(run, 8)  # the checkpoint is of round 8, in epoch 1
     resumed = training(tmp_path, "allocation", resume=True, checkpoint_every=2)
     assert resumed._release_path.first_round == 8
     second = resumed._identity.randomness
@@ -221,12 +219,12 @@ def test_a_run_stopped_in_an_epoch_that_its_checkpoint_knows_goes_through_it(tmp
 
 @pytest.mark.parametrize("left", [6, 7, 8, 9])
 @pytest.mark.parametrize("case", ["allocation", "cohorts"])
-def test_a_lost_draw_stays_lost_however_often_the_run_is_stopped(tmp_path: Path, case: str, left: int) -> None:
-    """A checkpoint within the lost rounds of an epoch must not hold a new draw under the name of the old one."""
+def test_lost_epoch_draw_not_replaced(tmp_path: Path, case: str, left: int) -> None:
+    """A checkpoint within the lost rounds of an epoch must not hold a new draw under the old name."""
     run = training(tmp_path, case)
     length = run.plan.privacy.allocation_rounds
     assert length is not None
-    run_to(run, 7)  # the checkpoint is of round 4; the epoch of round 7 began after it
+    kill_after(run, 7)  # the checkpoint is of round 4; the epoch of round 7 began after it
     end = -(-7 // length) * length
     second = training(tmp_path, case, resume=True)
     assert second._release_path.first_round == end
@@ -242,7 +240,7 @@ def test_a_lost_draw_stays_lost_however_often_the_run_is_stopped(tmp_path: Path,
     assert not {*range(7, end)} & {*rounds}
 
 
-def test_a_run_that_its_own_limit_ended_keeps_its_model(tmp_path: Path) -> None:
+def test_run_ended_by_limit_keeps_model(tmp_path: Path) -> None:
     CASES["limit"] = (lambda: fp.fedavg(0.1), {"noise_multiplier": 5.0, "epsilon": 1.5}, None)
     try:
         first = finished(training(tmp_path, "limit"))
@@ -255,12 +253,12 @@ def test_a_run_that_its_own_limit_ended_keeps_its_model(tmp_path: Path) -> None:
     assert again.spent.epsilon == first.spent.epsilon
 
 
-def test_a_run_with_published_noise_is_resumed(tmp_path: Path) -> None:
+def test_run_with_published_noise_resumes(tmp_path: Path) -> None:
     published = {"published": fp.Published(epsilon_bar=0.5), "clip": fp.Clip(1.0)}
     CASES["published"] = (lambda: fp.inexact_admm(), published, None)
     try:
         whole = finished(training(tmp_path / "whole", "published"))
-        run_to(training(tmp_path / "killed", "published"), 6)
+        kill_after(training(tmp_path / "killed", "published"), 6)
         again = finished(training(tmp_path / "killed", "published", resume=True))
     finally:
         del CASES["published"]
@@ -268,10 +266,10 @@ def test_a_run_with_published_noise_is_resumed(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_folder_have_independent_noise(tmp_path: Path) -> None:
-    """With one noise the difference of two models would be that of their gradients, which is small here."""
+    """With shared noise, the difference of the models would be that of their gradients, which is small here."""
     CASES["loud"] = (lambda: fp.fedavg(0.1), {"noise_multiplier": 1000.0}, None)
     try:
-        run_to(training(tmp_path / "run", "loud"), 4)
+        kill_after(training(tmp_path / "run", "loud"), 4)
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
         first = finished(training(tmp_path / "run", "loud", resume=True))
         second = finished(training(tmp_path / "copy", "loud", resume=True, scale=-1.0))
@@ -283,12 +281,13 @@ def test_copies_of_a_folder_have_independent_noise(tmp_path: Path) -> None:
     assert both.epsilon > max(first.spent.epsilon, second.spent.epsilon)
 
 
-def test_other_data_are_refused_where_their_order_is_priced_and_warned_of_elsewhere(tmp_path: Path) -> None:
-    for case in ("allocation", "noise over time", "cohorts"):
-        run_to(training(tmp_path / case, case), 6)
+def test_resume_changed_data_raises_or_warns(tmp_path: Path) -> None:
+    """Raises if the privacy cost depends on the order of examples; otherwise warns."""
+    for case in ("allocation", "correlated noise", "cohorts"):
+        kill_after(training(tmp_path / case, case), 6)
         with pytest.raises(DataError, match="client 0: its examples are not those that this run began with"):
             training(tmp_path / case, case, resume=True, scale=2.0)
-    run_to(training(tmp_path / "poisson", "poisson"), 6)
+    kill_after(training(tmp_path / "poisson", "poisson"), 6)
     with pytest.warns(UserWarning, match="from now on, the run trains on the new ones"):
         resumed = training(tmp_path / "poisson", "poisson", resume=True, scale=2.0)
     assert finished(resumed).spent.epsilon <= 3
@@ -315,7 +314,7 @@ def released(folder: Path) -> set[int]:
     return {record.round for record in read_ledger(folder / "ledger.jsonl")}
 
 
-def test_a_backup_that_is_restored_releases_nothing_a_second_time(tmp_path: Path, budget: Budget) -> None:
+def test_restored_backup_repeats_no_release(tmp_path: Path, budget: Budget) -> None:
     run = budgeted(tmp_path, "run")
     seen = dict[int, set[int]]()
     for report in run:
@@ -337,7 +336,7 @@ def test_a_backup_that_is_restored_releases_nothing_a_second_time(tmp_path: Path
     assert max(seen[0]) < 8
 
 
-def test_a_copy_that_starts_ends_the_process_that_trained_before(tmp_path: Path, budget: Budget) -> None:
+def test_started_copy_stops_earlier_process(tmp_path: Path, budget: Budget) -> None:
     run = budgeted(tmp_path, "run")
     reports = iter(run)
     for _ in range(5):
@@ -353,11 +352,11 @@ def test_a_copy_that_starts_ends_the_process_that_trained_before(tmp_path: Path,
     assert len(budget.balance().entries) == 1
 
 
-def test_what_a_copy_may_have_released_stays_within_the_runs_own_limit(tmp_path: Path, budget: Budget) -> None:
+def test_possible_releases_of_copy_within_limit(tmp_path: Path, budget: Budget) -> None:
     privacy = {"noise_multiplier": 5.0, "epsilon": 1.5, "budget": str(tmp_path / "b.jsonl")}
     CASES["limit"] = (lambda: fp.fedavg(0.1), privacy, None)
     try:
-        run_to(training(tmp_path / "run", "limit", checkpoint_every=ROUNDS), 1)
+        kill_after(training(tmp_path / "run", "limit", checkpoint_every=ROUNDS), 1)
         result = finished(training(tmp_path / "run", "limit", checkpoint_every=ROUNDS, resume=True))
     finally:
         del CASES["limit"]
@@ -365,13 +364,13 @@ def test_what_a_copy_may_have_released_stays_within_the_runs_own_limit(tmp_path:
     assert find_problems(RunFiles.read(tmp_path / "run")) == []
 
 
-def test_an_extended_run_with_epochs_and_a_budget_is_resumed(tmp_path: Path, budget: Budget) -> None:
+def test_extended_allocation_run_with_budget_resumes(tmp_path: Path, budget: Budget) -> None:
     privacy = {"epsilon": 1.0, "sampling": fp.Allocation(3), "budget": str(tmp_path / "b.jsonl")}
     CASES["first"] = (lambda: fp.fedavg(0.1), privacy, None)
     CASES["second"] = (lambda: fp.fedavg(0.1), {**privacy, "epsilon": 2.0}, None)
     try:
         finished(training(tmp_path / "first", "first", rounds=3))
-        run_to(training(tmp_path / "second", "second", extend=tmp_path / "first"), 5)
+        kill_after(training(tmp_path / "second", "second", extend=tmp_path / "first"), 5)
         result = finished(training(tmp_path / "second", "second", resume=True))
     finally:
         del CASES["first"], CASES["second"]
@@ -380,19 +379,19 @@ def test_an_extended_run_with_epochs_and_a_budget_is_resumed(tmp_path: Path, bud
     assert len(budget.balance().entries) == 2
 
 
-def test_a_mark_that_is_gone_is_refused(tmp_path: Path, budget: Budget) -> None:
-    run_to(budgeted(tmp_path, "run"), 5)
+def test_missing_budget_mark_raises(tmp_path: Path, budget: Budget) -> None:
+    kill_after(budgeted(tmp_path, "run"), 5)
     (tmp_path / "b.jsonl.marks").unlink()
     with pytest.raises(LedgerError, match="its progress is unknown"):
         budgeted(tmp_path, "run", resume=True)
 
 
-def test_a_budget_refuses_noise_that_somebody_knows(tmp_path: Path, budget: Budget) -> None:
+def test_budget_with_given_secret_seed_raises(tmp_path: Path, budget: Budget) -> None:
     with pytest.raises(ConfigError, match="a budget accepts only runs with secret noise"):
         budgeted(tmp_path, "run", secret_seed=5)
 
 
-def test_noise_that_somebody_knows_is_said_wherever_epsilon_is(tmp_path: Path) -> None:
+def test_given_secret_seed_stated_with_epsilon(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="whoever knows it can subtract the noise"):
         run = training(tmp_path, "fixed noise", secret_seed=5)
     result = finished(run)

@@ -1,4 +1,4 @@
-"""The folder of a run that a Python program made is like that of `fedpriv train`: every command reads it."""
+"""The folder of a Python run has the files of `fedpriv train`, and every command reads it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_python_folder_has_same_files(folder: Path, tmp_path: Path) -> None:
     assert of_python - {"settings.json"} == of_yaml - {"config.yaml"}
 
 
-def test_python_folder_model_and_result(folder: Path) -> None:
+def test_python_folder_has_model_and_result(folder: Path) -> None:
     model = SoftmaxRegression(4, 2)
     model.load_state_dict(torch.load(folder / "model.pt"))
     result = json.loads((folder / "result.json").read_text())
@@ -79,31 +79,31 @@ def test_python_folder_model_and_result(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "account", "statement", "watch"])
-def test_python_folder_commands(folder: Path, command: str) -> None:
+def test_python_folder_read_by_commands(folder: Path, command: str) -> None:
     text = cli(command, str(folder))
     assert "not finished" not in text
     assert "3" in text
 
 
-def test_python_folder_report(folder: Path, tmp_path: Path) -> None:
+def test_python_folder_report_shows_settings(folder: Path, tmp_path: Path) -> None:
     cli("report", str(folder), "--out", str(tmp_path / "a.html"))
     page = (tmp_path / "a.html").read_text()
     assert "Settings (settings.json)" in page
     assert "SoftmaxRegression" in page
 
 
-def test_python_folder_title(folder: Path) -> None:
+def test_python_folder_title_and_plan(folder: Path) -> None:
     run = Run.read(folder)
     assert run.title == "fedavg: SoftmaxRegression on data of the program (TensorDataset)"
     assert (run.target, run.rounds, run.integrity) == (3, 8, "sound")
 
 
 @pytest.mark.parametrize("words", [["resume"], ["audit"], ["train", "rounds=9", "--extend"]])
-def test_python_folder_refused_by_name(folder: Path, words: list[str]) -> None:
+def test_python_folder_unsupported_command_raises(folder: Path, words: list[str]) -> None:
     assert "contains the run of a Python program" in cli(*words, str(folder), code=2)
 
 
-def test_python_folder_changed_settings_found(tmp_path: Path) -> None:
+def test_python_folder_changed_settings_altered(tmp_path: Path) -> None:
     fp.train(**options(tmp_path / "run"))
     path = tmp_path / "run" / "settings.json"
     path.write_text(path.read_text().replace('"rounds": 8', '"rounds": 9'))
@@ -112,7 +112,7 @@ def test_python_folder_changed_settings_found(tmp_path: Path) -> None:
     assert "settings.json is not the one that the run began with" in run.findings[0].text
 
 
-def test_history_after_resume_whole(tmp_path: Path) -> None:
+def test_history_after_resume_complete(tmp_path: Path) -> None:
     """The rounds past the checkpoint are repeated with the same noise: their lines stay."""
     leave(tmp_path, 5)
     result = fp.train(**options(tmp_path, resume=True))
@@ -123,7 +123,7 @@ def test_history_after_resume_whole(tmp_path: Path) -> None:
     assert Run.read(tmp_path).integrity == "sound"
 
 
-def test_left_run_shown_as_unfinished(tmp_path: Path) -> None:
+def test_abandoned_run_shown_as_unfinished(tmp_path: Path) -> None:
     leave(tmp_path, 5)
     assert not (tmp_path / "result.json").exists()
     assert "5 so far; the run is not finished" in cli("show", str(tmp_path))
@@ -136,7 +136,7 @@ def test_iteration_writes_result(tmp_path: Path) -> None:
     assert Run.read(tmp_path).result is not None
 
 
-def test_new_run_in_used_folder_changes_nothing(tmp_path: Path) -> None:
+def test_new_run_in_used_folder_raises(tmp_path: Path) -> None:
     fp.train(**options(tmp_path))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix}
     with pytest.raises(LedgerError, match="is the ledger of another run"):
@@ -145,7 +145,7 @@ def test_new_run_in_used_folder_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_own_sink_on_same_file_writes_nothing(tmp_path: Path, resumed: bool) -> None:
+def test_own_sink_on_metrics_file_no_duplicates(tmp_path: Path, resumed: bool) -> None:
     """A program that wrote the metrics itself, as it had to once, still works, also on a resume."""
     more: dict[str, object] = {}
     if resumed:
@@ -181,13 +181,13 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_python_folder_blocks_take_turns(tmp_path: Path, name: str) -> None:
+def test_python_folder_cyclic_blocks_sound(tmp_path: Path, name: str) -> None:
     privacy, network = BLOCKS[name]
     fp.train(**options(tmp_path, privacy=privacy, network=network))
     assert Run.read(tmp_path).integrity == "sound"
 
 
-def test_python_folder_without_privacy(tmp_path: Path) -> None:
+def test_python_folder_non_private_infinite_epsilon(tmp_path: Path) -> None:
     fp.train(**options(tmp_path, privacy=fp.Privacy(at="none")))
     run = Run.read(tmp_path)
     assert run.integrity == "sound"

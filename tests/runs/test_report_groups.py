@@ -1,4 +1,4 @@
-"""Short rounds share a sync of the ledger, and nobody sees anything of a round before its line is on the disk."""
+"""Short rounds share a sync of the ledger, and no output of a round appears before its line is on the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from faulty_disk import Recorder, restore
+from faulty_disk import RecordingDisk, restore
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -47,7 +47,7 @@ class OwnStep(type(fp.fedavg(0.1).local_step)):
     """A local step of the user's own."""
 
 
-class Seen:
+class CheckingSink:
     """A sink that compares what it is shown with what is on the disk."""
 
     def __init__(self, disk: SyncedDisk) -> None:
@@ -85,25 +85,23 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncedDisk:
     return disk
 
 
-def test_a_sync_serves_all_rounds_to_the_next_checkpoint(disk: SyncedDisk, tmp_path: Path) -> None:
-    seen = Seen(disk)
+def test_rounds_share_sync_until_checkpoint(disk: SyncedDisk, tmp_path: Path) -> None:
+    seen = CheckingSink(disk)
     fp.train(**arguments(tmp_path / "run"), sinks=[seen])
     assert seen.rounds == [*range(1, ROUNDS + 1)]
     assert disk.syncs == 1 + math.ceil(ROUNDS / EVERY), "one before the first round, and one a checkpoint"
     assert disk.records == ROUNDS
 
 
-def test_whoever_iterates_sees_each_round_on_the_disk(disk: SyncedDisk, tmp_path: Path) -> None:
+def test_iterated_round_synced_before_report(disk: SyncedDisk, tmp_path: Path) -> None:
     for report in fp.Training(**arguments(tmp_path / "run")):
         assert disk.records == report.releases
     assert disk.syncs == 1 + ROUNDS
 
 
-def test_a_report_waits_no_longer_than_it_may(
-    disk: SyncedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_delay_bounded(disk: SyncedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_groups, "GROUP_SECONDS", 1e-9)
-    fp.train(**arguments(tmp_path / "run"), sinks=[Seen(disk)])
+    fp.train(**arguments(tmp_path / "run"), sinks=[CheckingSink(disk)])
     assert disk.syncs == 1 + ROUNDS
 
 
@@ -123,25 +121,27 @@ def hooked() -> nn.Module:
     ],
     ids=["own model", "hook", "own rate", "own step"],
 )
-def test_own_code_gets_no_value_that_is_not_on_the_disk(disk: SyncedDisk, tmp_path: Path, changes: dict) -> None:
-    fp.train(**arguments(tmp_path / "run", **changes), sinks=[Seen(disk)])
+def test_custom_code_called_after_sync(disk: SyncedDisk, tmp_path: Path, changes: dict) -> None:
+    fp.train(**arguments(tmp_path / "run", **changes), sinks=[CheckingSink(disk)])
     assert disk.syncs == 1 + ROUNDS
 
 
-def test_state_on_the_disk_is_not_there_before_the_ledger(disk: SyncedDisk, tmp_path: Path) -> None:
+def test_disk_state_written_after_ledger(disk: SyncedDisk, tmp_path: Path) -> None:
     strategy = fp.fedavg(0.1, 2, optimizer=fp.Momentum(), optimizer_state="keep")
     network = fp.Star(2, fp.FixedCohort(1))
     compute = fp.Compute(state="disk")
-    fp.train(**arguments(tmp_path / "run", strategy=strategy), network=network, compute=compute, sinks=[Seen(disk)])
+    fp.train(
+        **arguments(tmp_path / "run", strategy=strategy), network=network, compute=compute, sinks=[CheckingSink(disk)]
+    )
     assert disk.syncs == 1 + ROUNDS
 
 
-def test_rounds_that_take_a_fixed_time_wait_for_no_sync(disk: SyncedDisk, tmp_path: Path) -> None:
-    fp.train(**arguments(tmp_path / "run"), compute=fp.Compute(pace=1e-3), sinks=[Seen(disk)])
+def test_paced_rounds_sync_each_round(disk: SyncedDisk, tmp_path: Path) -> None:
+    fp.train(**arguments(tmp_path / "run"), compute=fp.Compute(pace=1e-3), sinks=[CheckingSink(disk)])
     assert disk.syncs == 1 + ROUNDS
 
 
-def test_own_metrics_get_no_model_that_is_not_on_the_disk(disk: SyncedDisk, tmp_path: Path) -> None:
+def test_custom_metric_called_after_sync(disk: SyncedDisk, tmp_path: Path) -> None:
     def metric(outputs: torch.Tensor, targets: torch.Tensor) -> float:
         ledger = tmp_path / "run" / "ledger.jsonl"
         if ledger.exists():  # the metric is tried out before
@@ -149,11 +149,11 @@ def test_own_metrics_get_no_model_that_is_not_on_the_disk(disk: SyncedDisk, tmp_
         return 0.0
 
     test = TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)
-    fp.train(**arguments(tmp_path / "run"), test=test, metrics={"own": metric}, sinks=[Seen(disk)])
+    fp.train(**arguments(tmp_path / "run"), test=test, metrics={"own": metric}, sinks=[CheckingSink(disk)])
     assert disk.syncs == 1 + ROUNDS
 
 
-def test_a_warning_about_the_model_comes_after_the_sync(disk: SyncedDisk, tmp_path: Path) -> None:
+def test_model_warning_after_sync(disk: SyncedDisk, tmp_path: Path) -> None:
     given = arguments(tmp_path / "run", strategy=fp.fedavg(1e38))
     records = list[int]()
     with warnings.catch_warnings():
@@ -171,7 +171,7 @@ class Broken(Exception):
     pass
 
 
-def test_an_error_leaves_after_the_sync(disk: SyncedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_raised_after_sync(disk: SyncedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = fp.Training(**arguments(tmp_path / "run"))
     answer = training.oracle.engine.gradients
 
@@ -186,12 +186,12 @@ def test_an_error_leaves_after_the_sync(disk: SyncedDisk, tmp_path: Path, monkey
     assert disk.records == len(training.ledger.records) > 0
 
 
-def test_a_power_cut_forgets_nothing_that_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger is cut after every line from the last synced one on; a resume makes each release once."""
+def test_power_cut_loses_no_shown_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts the ledger after each line from the last synced one on; a resume makes each release once."""
     monkeypatch.setattr(report_groups, "GROUP_SECONDS", math.inf)
     folder = tmp_path / "run"
     folder.mkdir()
-    recorder = Recorder(folder)
+    recorder = RecordingDisk(folder)
     with monkeypatch.context() as patched:
         patched.setattr(files, "disk", recorder)
         whole = fp.train(**arguments(folder), sinks=[Jsonl(folder / "metrics.jsonl")])
@@ -218,7 +218,7 @@ def test_a_power_cut_forgets_nothing_that_was_seen(tmp_path: Path, monkeypatch: 
         assert resumed.spent.epsilon == whole.spent.epsilon
 
 
-def test_known_code() -> None:
+def test_is_known_recognises_library_code() -> None:
     assert is_known(fp.fedavg(0.1))
     assert is_known(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     assert is_known(partial(nn.functional.cross_entropy, label_smoothing=0.1))
@@ -230,7 +230,7 @@ def test_known_code() -> None:
     assert not is_known(linear)
 
 
-def test_a_function_of_python_that_shows_what_it_is_given_is_not_known() -> None:
+def test_print_hook_is_not_known() -> None:
     """As a hook, `print` shows a round's values before its ledger line is on the disk."""
     linear = nn.Linear(2, 2)
     linear.register_forward_hook(print)
@@ -238,7 +238,7 @@ def test_a_function_of_python_that_shows_what_it_is_given_is_not_known() -> None
     assert not is_known(partial(print, "values"))
 
 
-def test_a_hook_on_all_modules_makes_no_code_known() -> None:
+def test_global_module_hook_is_not_known() -> None:
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
         assert not is_known(nn.Linear(2, 2))
@@ -247,8 +247,8 @@ def test_a_hook_on_all_modules_makes_no_code_known() -> None:
     assert is_known(nn.Linear(2, 2))
 
 
-def test_an_error_within_the_first_round_of_a_group_leaves_after_the_sync() -> None:
-    """Its answer is in the ledger, and the error may show what was made of it, though no report waits."""
+def test_error_in_first_round_of_group_after_sync() -> None:
+    """The query result is in the ledger, and the error may depend on it, although no report waits."""
     synced = list[bool]()
     group = report_groups.ReportGroup(1.0, lambda: synced.append(True))
     with pytest.raises(ZeroDivisionError), group.synced():

@@ -1,4 +1,4 @@
-"""What a finished run is in Python: a line, a card, a table, a picture, files; and how it is told as it goes."""
+"""Results of finished runs in Python: text, HTML card, table, plot and files; and the printed progress."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ def clients(n: int = 3, model: nn.Module | None = None) -> list[fedpriv.Client]:
     return fedpriv.make_clients(model or models.SoftmaxRegression(64, 10), nn.functional.cross_entropy, owners)
 
 
-def promise(**changes: object) -> fedpriv.Privacy:
+def make_privacy(**changes: object) -> fedpriv.Privacy:
     return fedpriv.Privacy(**{"epsilon": 3, "delta": 1e-5, **changes})
 
 
 @pytest.fixture(scope="module")
 def result() -> fedpriv.Result:
     options = {"rounds": ROUNDS, "evaluate_every": 2, "seed": 0}
-    return train(clients(), fedpriv.inexact_admm(), promise(), test=DIGITS.test, **options)
+    return train(clients(), fedpriv.inexact_admm(), make_privacy(), test=DIGITS.test, **options)
 
 
-def test_a_folder_may_be_text(result: fedpriv.Result, tmp_path: Path):
+def test_folder_accepts_string(result: fedpriv.Result, tmp_path: Path):
     result.save(str(tmp_path / "saved"))
     assert (tmp_path / "saved" / "model.pt").exists()
     run, sink = str(tmp_path / "run"), fedpriv.sinks.Jsonl(str(tmp_path / "lines"))
-    train(clients(), fedpriv.inexact_admm(), promise(), rounds=1, test=DIGITS.test, folder=run, sinks=[sink])
+    train(clients(), fedpriv.inexact_admm(), make_privacy(), rounds=1, test=DIGITS.test, folder=run, sinks=[sink])
     assert (tmp_path / "run" / "ledger.jsonl").exists()
     assert len((tmp_path / "lines").read_text().splitlines()) == 1
 
 
-def test_it_is_one_line(result: fedpriv.Result):
+def test_result_repr_is_one_line(result: fedpriv.Result):
     assert repr(result) == f"<Result of {result}>"
     assert "\n" not in repr(result)
     assert "epsilon=3 (delta=1e-5, unit=sample" in repr(result)
     assert "tensor" not in repr(result)
 
 
-def test_the_card_tells_the_price_with_its_conditions_and_is_text(result: fedpriv.Result):
+def test_result_card_shows_epsilon_and_escapes_html(result: fedpriv.Result):
     card = replace(result, strategy="<script>")._repr_html_()
     assert "&lt;script&gt;" in card
     assert "<script>" not in card
@@ -71,7 +71,7 @@ def test_the_card_tells_the_price_with_its_conditions_and_is_text(result: fedpri
 
 
 @pytest.mark.parametrize("has_pandas", [True, False])
-def test_history_is_one_kind_of_table(
+def test_history_same_with_and_without_pandas(
     result: fedpriv.Result, has_pandas: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_pandas:
@@ -87,7 +87,7 @@ def test_history_is_one_kind_of_table(
     heading, *lines = str(history).splitlines()
     assert heading.split()[:2] == ["round", "epsilon"]
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
-    with pytest.raises(fedpriv.ConfigError, match="has no such column; there are round, epsilon"):
+    with pytest.raises(fedpriv.ConfigError, match="has no such column; the columns are round, epsilon"):
         history["accuracy"]
     if has_pandas:
         assert history.to_pandas()["test_accuracy"].notna().tolist() == [False, True, False, True]
@@ -96,7 +96,7 @@ def test_history_is_one_kind_of_table(
             history.to_pandas()
 
 
-def test_a_long_history_prints_its_ends() -> None:
+def test_long_history_prints_ends() -> None:
     table = History([{"round": at, "epsilon": at / 8} for at in range(1, 101)])
     lines = str(table).splitlines()
     assert len(lines) == 23
@@ -105,7 +105,7 @@ def test_a_long_history_prints_its_ends() -> None:
     assert table._repr_html_().count("<tr>") == 22
 
 
-def test_a_history_draws_its_columns(result: fedpriv.Result) -> None:
+def test_history_plots_columns(result: fedpriv.Result) -> None:
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")
@@ -115,7 +115,7 @@ def test_a_history_draws_its_columns(result: fedpriv.Result) -> None:
     pyplot.close(figure)
 
 
-def test_plot_draws_the_rounds_and_cuts_no_word(result: fedpriv.Result) -> None:
+def test_plot_draws_rounds_within_figure(result: fedpriv.Result) -> None:
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")
@@ -137,7 +137,7 @@ def test_plot_draws_the_rounds_and_cuts_no_word(result: fedpriv.Result) -> None:
     pyplot.close(figure)
 
 
-def test_save_writes_what_is_known(result: fedpriv.Result, tmp_path: Path):
+def test_save_writes_model_result_metrics(result: fedpriv.Result, tmp_path: Path):
     folder = tmp_path / "new" / "folder"
     result.save(folder)
     model = models.SoftmaxRegression(64, 10)
@@ -147,16 +147,16 @@ def test_save_writes_what_is_known(result: fedpriv.Result, tmp_path: Path):
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4]
 
 
-def test_a_runs_own_files_are_left_to_it(tmp_path: Path):
+def test_save_in_run_folder_keeps_result_file(tmp_path: Path):
     folder = tmp_path / "run"
-    made = train(clients(), fedpriv.inexact_admm(), promise(), rounds=2, folder=folder)
+    made = train(clients(), fedpriv.inexact_admm(), make_privacy(), rounds=2, folder=folder)
     before = (folder / "result.json").read_bytes()  # with the hash of the ledger's end, which a result does not have
     made.save(folder)
     assert (folder / "model.pt").exists()
     assert (folder / "result.json").read_bytes() == before
 
 
-def test_train_and_training_take_the_same_arguments():
+def test_train_and_training_same_arguments():
     def arguments(function: object) -> dict[str, object]:
         return {name: p.default for name, p in inspect.signature(function).parameters.items()}
 
@@ -164,7 +164,7 @@ def test_train_and_training_take_the_same_arguments():
     assert arguments(train) == {**arguments(Training), **own}
 
 
-def test_a_run_of_train_stops_and_goes_on(tmp_path: Path):
+def test_train_stopped_by_sink_resumes(tmp_path: Path):
     class Enough(Exception):
         pass
 
@@ -179,7 +179,7 @@ def test_a_run_of_train_stops_and_goes_on(tmp_path: Path):
             self.closed = True
 
     given = {"rounds": ROUNDS, "folder": tmp_path / "run", "checkpoint_every": 1, "test": DIGITS.test, "seed": 0}
-    first = clients(), fedpriv.inexact_admm(), promise()
+    first = clients(), fedpriv.inexact_admm(), make_privacy()
     stop, jsonl = Stop(), fedpriv.reports.sinks.Jsonl
     (tmp_path / "run").mkdir()
     with pytest.raises(Enough):
@@ -191,23 +191,21 @@ def test_a_run_of_train_stops_and_goes_on(tmp_path: Path):
 
 
 @pytest.mark.parametrize("run", [train, Training])
-def test_both_warn_at_the_users_line(run):
+def test_warning_points_to_caller_line(run):
     with pytest.warns(PromiseWarning, match="delta=0.001 is not below") as caught:
-        run(clients(), fedpriv.inexact_admm(), promise(delta=1e-3), rounds=1)
+        run(clients(), fedpriv.inexact_admm(), make_privacy(delta=1e-3), rounds=1)
     assert {warning.filename for warning in caught} == {__file__}
 
 
-def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    def told() -> str:
-        train(clients(), fedpriv.inexact_admm(), promise(), rounds=2, progress=True)
+def test_progress_bar_on_terminal_lines_elsewhere(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    def progress_output() -> str:
+        train(clients(), fedpriv.inexact_admm(), make_privacy(), rounds=2, progress=True)
         return capfd.readouterr().err
 
     monkeypatch.setenv("TTY_COMPATIBLE", "0")
-    assert [line.split(" · ")[0] for line in told().splitlines()] == ["round 1/2", "round 2/2"]
+    assert [line.split(" · ")[0] for line in progress_output().splitlines()] == ["round 1/2", "round 2/2"]
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    assert "round" in told()
+    assert "round" in progress_output()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +219,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(
         ),  # the mean model, then each node's
     ],
 )
-def test_a_rounds_models_are_tested_once(
+def test_models_of_round_evaluated_once(
     strategy: fedpriv.Strategy, network: fedpriv.Graph | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     tested: list[int] = []
@@ -232,7 +230,7 @@ def test_a_rounds_models_are_tested_once(
         return answers(self, rows, batches)
 
     monkeypatch.setattr(Evaluator, "_answers", counted)
-    train(clients(), strategy, promise(), rounds=2, evaluate_every=2, test=DIGITS.test, network=network)
+    train(clients(), strategy, make_privacy(), rounds=2, evaluate_every=2, test=DIGITS.test, network=network)
     assert tested == expected
 
 
@@ -244,7 +242,7 @@ def nets() -> dict[str, nn.Module]:
 
 @pytest.mark.parametrize("name", nets())
 @pytest.mark.parametrize("examples", [7, 300])
-def test_models_tested_together_are_as_models_tested_in_turn(name: str, examples: int):
+def test_batched_evaluation_matches_single(name: str, examples: int):
     model = nets()[name]
     rows = torch.randn(19, sum(p.numel() for p in model.parameters()), generator=torch.Generator().manual_seed(0))
     loss = nn.functional.cross_entropy
@@ -256,14 +254,14 @@ def test_models_tested_together_are_as_models_tested_in_turn(name: str, examples
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
 
 
-def test_warnings_can_be_made_errors():
+def test_promise_warning_as_error():
     with warnings.catch_warnings(), pytest.raises(PromiseWarning):
         warnings.simplefilter("error", PromiseWarning)
-        Training(clients(), fedpriv.inexact_admm(), promise(delta=1e-3), rounds=1)
+        Training(clients(), fedpriv.inexact_admm(), make_privacy(delta=1e-3), rounds=1)
 
 
-def test_nodes_are_tested_on_examples_from_all_over():
-    """The first ones may be easier: in a file sorted by class one that knows only class 0 is right on them."""
+def test_node_evaluation_subset_spans_classes():
+    """The first examples may be easier: in a file sorted by class, predicting class 0 is right for all of them."""
     sorted_by_class = TensorDataset(torch.zeros(60, 2), torch.arange(3).repeat_interleave(20))
     model = nn.Linear(2, 3)
     knows_one = torch.cat([torch.zeros(6), torch.tensor([1.0, 0.0, 0.0])])

@@ -1,4 +1,4 @@
-"""A resume with other settings says which, with the old and the new value."""
+"""A resume with changed settings raises an error with their old and new values."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "sizes": ({"n": 13}, r"sizes: \[12, 12\] then, \[13, 13\] now"),
     "model": ({"model": nn.Sequential(nn.Linear(4, 3))}, "model: Linear then, Sequential now"),
     "seed": ({"seed": 5}, "seed: None then, 5 now"),
-    "secret seed": ({"secret_seed": 5}, "reveals the noise itself"),
+    "secret seed": ({"secret_seed": 5}, "does not list the noise itself"),
 }
 
 
 @pytest.mark.filterwarnings("ignore:a secret_seed is given")
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_differs_is_named(name: str, stopped: Path) -> None:
+def test_resume_with_changed_setting_raises(name: str, stopped: Path) -> None:
     changed, message = CHANGES[name]
     with pytest.raises(fp.FedprivError, match=message):
         run(stopped, resume=True, **changed)
 
 
-def test_the_same_settings_go_on(stopped: Path) -> None:
+def test_resume_with_same_settings_continues(stopped: Path) -> None:
     assert [report.round for report in run(stopped, resume=True)] == [4, 5, 6]
 
 
-def test_the_command_line_names_them_too(tmp_path: Path) -> None:
+def test_cli_resume_names_changed_setting(tmp_path: Path) -> None:
     config, folder = tmp_path / "run.yaml", tmp_path / "run"
     config.write_text(
         "data: {name: digits, partition: {kind: iid, n_clients: 3}}\nmodel: softmax\nloss: cross_entropy\n"
@@ -86,10 +86,10 @@ def test_the_command_line_names_them_too(tmp_path: Path) -> None:
     assert "learning_rate: 0.5 then, 0.25 now" in done.output.replace("\n", " ")
 
 
-def test_many_differences_are_counted() -> None:
+def test_many_differences_abbreviated() -> None:
     before, now = ({f"a{i}": str(i + move) for i in range(8)} for move in (0, 1))
-    told = format_difference(before, now)
-    assert told.startswith("a0: 0 then, 1 now; ")
-    assert told.endswith("; and 3 more")
+    text = format_difference(before, now)
+    assert text.startswith("a0: 0 then, 1 now; ")
+    assert text.endswith("; and 3 more")
     assert format_difference(before, before) == ""
     assert format_settings(x={"y": torch.zeros(2)}) == {"x.y": "a tensor of shape (2,)"}

@@ -82,7 +82,7 @@ def followed(clients: list[fp.Client], start: Callable[[], object]) -> Road:
     raise AssertionError("the run asked for no gradient")
 
 
-def test_clients_are_handed_on_few_times_and_never_back():
+def test_clients_passed_through_few_functions():
     inputs = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     targets = (inputs.sum(1) > 0).long()
     datasets = [TensorDataset(inputs[k::4], targets[k::4]) for k in range(4)]

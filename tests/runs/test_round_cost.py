@@ -1,4 +1,4 @@
-"""What a short round costs beside its arithmetic, counted, not timed: calls, operations, bounds, looks at a folder."""
+"""The overhead of a short round, counted: calls, tensor operations, accounting bounds, checks of the folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from counting_calls import calls
+from counting_calls import count_calls
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
@@ -46,10 +46,10 @@ def calls_of_a_round(rounds: Iterator[fp.RoundReport]) -> int:
     """Calls of an ordinary round: the fewest of eight, since a few secret rounds also test the state of user code."""
     for _ in range(20):
         next(rounds)
-    return min(calls(lambda: next(rounds)) for _ in range(8))
+    return min(count_calls(lambda: next(rounds)) for _ in range(8))
 
 
-def test_a_round_makes_few_calls_and_operations() -> None:
+def test_round_calls_and_operations_bounded() -> None:
     rounds = iter(training())
     assert calls_of_a_round(rounds) <= 880
     with Operations() as operations:
@@ -57,11 +57,11 @@ def test_a_round_makes_few_calls_and_operations() -> None:
     assert operations.count <= 103
 
 
-def test_a_round_in_a_folder_adds_few_calls(tmp_path: Path) -> None:
+def test_round_calls_with_folder_bounded(tmp_path: Path) -> None:
     assert calls_of_a_round(iter(training(tmp_path / "run"))) <= 970
 
 
-def test_the_quick_bound_is_left_out_where_it_is_known_to_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_bound_skipped_if_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[float] = []
     real = Totals.epsilon
     monkeypatch.setattr(Totals, "epsilon", lambda totals, delta: computed.append(delta) or real(totals, delta))
@@ -72,9 +72,7 @@ def test_the_quick_bound_is_left_out_where_it_is_known_to_be_larger(monkeypatch:
     assert epsilons[0] < epsilons[-1]
 
 
-def test_rounds_that_share_a_sync_look_at_their_folder_once_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grouped_rounds_check_folder_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Counter[str]()
     real = RunFolder.check
     monkeypatch.setattr("fedpriv.runs.report_groups.GROUP_SECONDS", float("inf"))
@@ -85,7 +83,7 @@ def test_rounds_that_share_a_sync_look_at_their_folder_once_each(
     assert looks["check"] <= ROUNDS + 8
 
 
-def test_a_changed_record_is_the_one_that_replace_makes() -> None:
+def test_record_changed_equals_replace() -> None:
     record = Record(3, "gradient", 0, "gaussian", 1.5, "sample", "replace_one", sampling="poisson", rate=0.1)
     copied = record.changed(round=4, attempt=7)
     assert copied == replace(record, round=4, attempt=7)
@@ -94,7 +92,7 @@ def test_a_changed_record_is_the_one_that_replace_makes() -> None:
 
 
 class Holder(nn.Module):
-    """A linear layer beside modules and tensors that are not there."""
+    """A linear layer, and modules and tensors that are None."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +104,7 @@ class Holder(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["none", "buffer", "frozen"])
-def test_constants_are_found_wherever_they_are(kind: str) -> None:
+def test_changed_constants_finds_nested_constant(kind: str) -> None:
     model = Holder()
     before = checksum_constants(model)
     assert find_changed_constants(model, before) == []

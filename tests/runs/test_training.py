@@ -21,16 +21,16 @@ def digits_clients(n_clients: int = 5) -> list[fp.Client]:
     return fp.make_clients(SoftmaxRegression(64, 10), nn.CrossEntropyLoss(), [Subset(train, p.tolist()) for p in parts])
 
 
-def test_a_second_run_on_the_same_clients_is_refused() -> None:
-    """It would start at the first run's result without counting what that has cost."""
+def test_second_run_on_same_clients_raises() -> None:
+    """It would start at the first run's result without counting its privacy cost."""
     clients = digits_clients()
     fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
     with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*new clients"):
         fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
 
 
-def test_a_second_run_of_a_trained_model_is_refused_in_another_client() -> None:
-    """The clients are new, and the model is not."""
+def test_trained_model_in_new_client_raises() -> None:
+    """The clients are new, but the model is already trained."""
     model = SoftmaxRegression(64, 10)
     loader = DataLoader(load("digits").train)
 
@@ -50,8 +50,8 @@ def test_a_second_run_of_a_trained_model_is_refused_in_another_client() -> None:
     run(model)
 
 
-def test_the_model_of_a_result_is_refused_wherever_another_run_would_start_from_it() -> None:
-    """`result.model` holds the result, too; makers of clients copy what they are given, and a copy has no note."""
+def test_result_model_in_new_clients_raises() -> None:
+    """Functions that create clients copy the model; a deep copy by the user carries no record of the run."""
     data = load("digits").train
     loss = nn.CrossEntropyLoss()
     lazy = fp.lazy_clients(SoftmaxRegression(64, 10), loss, lambda _: data, [1437])
@@ -70,7 +70,7 @@ def test_the_model_of_a_result_is_refused_wherever_another_run_would_start_from_
         run(fp.make_clients(copy.deepcopy(trained), loss, [data]))
 
 
-def test_training_writes_the_reported_model_into_every_client() -> None:
+def test_training_writes_model_into_clients() -> None:
     clients = digits_clients()
     result = fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=3)
     for client in clients:
@@ -95,8 +95,8 @@ def test_same_seed_same_run_other_seed_other_noise(backend: str) -> None:
     assert not torch.allclose(run(1), run(2))
 
 
-def test_the_budget_ends_a_run_cleanly() -> None:
-    """Noise for ten rounds, a hundred asked for: the run stops in time and its epsilon stays within the limit."""
+def test_budget_ends_run_within_limit() -> None:
+    """Noise for ten rounds, a hundred planned: the run stops in time, with epsilon within the limit."""
     noise = fp.Training(
         digits_clients(), fp.fedavg(1.0), fp.Privacy(epsilon=2), rounds=10
     ).plan.privacy.noise_multiplier
@@ -105,8 +105,8 @@ def test_the_budget_ends_a_run_cleanly() -> None:
     assert 1.99 < result.spent.epsilon <= 2
 
 
-def test_a_weak_promise_is_a_warning() -> None:
-    """With a delta of .001 a mechanism may publish one of 1437 examples. Public sizes count, not the true ones."""
+def test_large_delta_warns() -> None:
+    """With delta 0.001 a mechanism may publish one of 1437 examples. Public sizes count, not the true ones."""
     privacy = fp.Privacy(epsilon=3, delta=1e-3)
     with pytest.warns(UserWarning, match="delta=0.001 is not below 1/1437"):
         fp.train(digits_clients(), fp.fedavg(1.0), privacy, rounds=1)
@@ -118,7 +118,7 @@ def test_a_weak_promise_is_a_warning() -> None:
     assert fp.Training(digits_clients(), fp.fedavg(1.0), exact, rounds=1).warnings == []
 
 
-def test_secure_sums_over_changing_cohorts_of_messages_with_memory_are_refused() -> None:
+def test_secagg_stateful_messages_varying_cohort_raises() -> None:
     strategy = fp.inexact_admm(linearize_at="received")
     privacy = fp.Privacy(epsilon=3, trust=fp.SecureAggregation(2))
     with pytest.raises(fp.ConfigError, match=r"network\.cohort.*earlier rounds"):
@@ -126,7 +126,7 @@ def test_secure_sums_over_changing_cohorts_of_messages_with_memory_are_refused()
     assert fp.train(digits_clients(), strategy, privacy, rounds=3).spent.epsilon <= 3
 
 
-def test_a_run_leaves_torch_generator_alone() -> None:
+def test_run_leaves_torch_generator_unchanged() -> None:
     clients = digits_clients()
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -135,8 +135,8 @@ def test_a_run_leaves_torch_generator_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_no_round_reports_more_than_the_limit_that_is_enforced() -> None:
-    """With sampled batches the quick bound is loose; the filter's tight one is what the limit holds for."""
+def test_reported_epsilon_within_enforced_limit() -> None:
+    """With sampled batches the quick bound is loose; the limit applies to the filter's tight bound."""
     privacy = fp.Privacy(epsilon=1.0, sampling=fp.Poisson(0.1))
     training = fp.Training(digits_clients(), fp.fedavg(1.0), privacy, rounds=20)
     reports = list(training)
@@ -145,8 +145,8 @@ def test_no_round_reports_more_than_the_limit_that_is_enforced() -> None:
     assert training.spent().epsilon <= reports[-1].epsilon <= 1.0
 
 
-def test_a_run_left_early_is_charged_whole_and_never_more_than_the_limit() -> None:
-    """Whoever chooses the last round by what was seen has seen one of many runs; the plan's epsilon covers them all."""
+def test_abandoned_run_charged_plan_within_limit() -> None:
+    """The last round may be chosen by what was released; the epsilon of the plan covers all choices."""
 
     def left_after(rounds: int, privacy: fp.Privacy) -> tuple[float, float, float]:
         training = fp.Training(digits_clients(), fp.fedavg(1.0), privacy, rounds=10)
@@ -169,7 +169,7 @@ def test_a_run_left_early_is_charged_whole_and_never_more_than_the_limit() -> No
     ("name", "value"),
     [("rounds", 0), ("rounds", 1.5), ("rounds", True), ("evaluate_every", 0), ("checkpoint_every", -1), ("seed", "1")],
 )
-def test_python_refuses_counts_that_are_none(name: str, value: object) -> None:
+def test_invalid_count_in_python_raises(name: str, value: object) -> None:
     """As a configuration does."""
     options: dict[str, Any] = {"rounds": 1, name: value}
     with pytest.raises(fp.ConfigError, match=rf"^{name} = "):

@@ -172,7 +172,7 @@ def refused(door: Callable[[], object]) -> ConfigError:
 
 
 @pytest.mark.parametrize("given", STRATEGY)
-def test_both_doors_refuse_an_option_of_a_strategy_with_the_same_words(given: str):
+def test_bad_strategy_option_python_yaml_same_error(given: str):
     call, field = STRATEGY[given]
     python, yaml = refused(call), refused(lambda: load_config(RUN, [f"strategy={{{given}}}"]))
     assert python.fix == yaml.fix
@@ -181,7 +181,7 @@ def test_both_doors_refuse_an_option_of_a_strategy_with_the_same_words(given: st
 
 
 @pytest.mark.parametrize("given", SECTION)
-def test_both_doors_refuse_a_setting_with_the_same_words(given: str):
+def test_bad_setting_python_yaml_same_error(given: str):
     call, field = SECTION[given]
     python, yaml = refused(call), refused(lambda: load_config(RUN, [given]))
     assert python.fix == yaml.fix
@@ -190,7 +190,7 @@ def test_both_doors_refuse_a_setting_with_the_same_words(given: str):
 
 
 @pytest.mark.parametrize("name", [name for name, row in STRATEGIES.items() if row.variants.published])
-def test_what_a_paper_publishes_has_bounds_too(name: str):
+def test_published_variant_bad_epsilon_raises(name: str):
     """Called in Python with a number out of range."""
     published = STRATEGIES[name].variants.published
     assert published is not None
@@ -241,11 +241,11 @@ def call(x: Finite, *, whole: Whole = 0, flag: bool = False, name: str = "", spe
         (lambda: call(1, speaker=3), "call.speaker = 3: is no Speaks: it has no say"),
     ],
 )
-def test_python_is_held_to_annotations(door: Callable[[], object], message: str):
+def test_annotated_argument_out_of_range_raises(door: Callable[[], object], message: str):
     assert message in str(refused(door))
 
 
-def test_what_is_in_range_passes():
+def test_valid_arguments_pass():
     """Numbers of numpy are numbers; None where it is allowed."""
     assert Thing(np.float32(0.5), np.int64(3), "c", L2(1.0), 4).label == 4
     assert Thing(1).rate == 1
@@ -268,7 +268,7 @@ def of_any(first: int, **others: int) -> object:
 @pytest.mark.parametrize("function", [of_two, of_names, of_any])
 @pytest.mark.parametrize("arguments", [(), (1,), (1, 3), (1, 3, 5)])
 @pytest.mark.parametrize("options", [{}, {"second": 3}, {"first": 1}, {"second": 3, "first": 1}, {"third": 3}])
-def test_checked_call_takes_what_python_takes(
+def test_checked_call_accepts_same_signature(
     function: Callable[..., object], arguments: tuple[int, ...], options: dict[str, int]
 ) -> None:
     try:
@@ -279,14 +279,14 @@ def test_checked_call_takes_what_python_takes(
         assert validate_arguments("")(function)(*arguments, **options) == expected
 
 
-def test_values_that_are_not_finite_are_refused_by_client():
+def test_nonfinite_values_raise_with_client():
     checks.check_finite(torch.zeros(3, 2), "gradient")
     with pytest.raises(DataError, match="client 1: its gradient"):
         checks.check_finite(torch.tensor([0.0, NAN, INF]), "gradient")
 
 
-def test_the_least_count_that_the_words_name_is_taken() -> None:
-    """`at least 2` once refused 2, for the interval was open."""
+def test_minimum_in_message_is_accepted() -> None:
+    """The message "at least 2" must include 2."""
     fp.private_al(2)
     with pytest.raises(ConfigError, match=r"strategy.rounds = 1: must be a whole number, at least 2"):
         fp.private_al(1)
@@ -301,7 +301,7 @@ def test_the_least_count_that_the_words_name_is_taken() -> None:
         assert bound.describe_error(float, int(found[1])) is None, bound.words
 
 
-def test_published_noise_of_scale_0_is_no_noise() -> None:
+def test_published_scale_0_is_non_private() -> None:
     assert fp.Published(INF, scale=0.0).why_not == "exact query results, no noise"
     with pytest.raises(ConfigError, match=r"privacy\.published\.scale = 0"):
         fp.Published(1.0, scale=0.0)

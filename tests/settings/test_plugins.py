@@ -41,19 +41,19 @@ REGISTRY: Registry[RegistryEntry[Any]] = Registry({"pair": RegistryEntry(pair, "
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_an_object_of_the_users():
+def test_resolve_object_imports_name():
     assert resolve_object(f"{__name__}:pair") is pair
     assert resolve_object("collections:OrderedDict").__name__ == "OrderedDict"
 
 
 @pytest.mark.parametrize("reference", ["pair", ":pair", "module:", "a.b.c"])
-def test_the_form_is_checked(reference):
+def test_resolve_object_malformed_reference_raises(reference):
     with pytest.raises(ConfigError, match=r"model = .*package\.module:Name"):
         resolve_object(reference, field="model")
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_what_is_not_found_is_answered_with_the_nearest():
+def test_resolve_object_unknown_suggests_nearest():
     with pytest.raises(ConfigError, match="has no 'OrderDict'; did you mean 'OrderedDict'"):
         resolve_object("collections:OrderDict")
     with pytest.raises(ConfigError, match="no module 'colections'; did you mean 'collections'"):
@@ -65,7 +65,7 @@ def test_what_is_not_found_is_answered_with_the_nearest():
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_a_module_that_does_not_import_is_explained(tmp_path, monkeypatch):
+def test_resolve_object_failing_import_raises(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "needs_more.py").write_text("import zzqqxx\n")
     (tmp_path / "is_broken.py").write_text("1 / 0\n")
@@ -76,7 +76,7 @@ def test_a_module_that_does_not_import_is_explained(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_options_and_context():
+def test_build_uses_options_and_context():
     assert build("pair", REGISTRY, {"left": 1}, field="x") == (1, 2)
     assert build("pair", REGISTRY, {"right": 5}, field="x", context={"left": 4, "unused": 0}) == (4, 5)
     assert build(f"{__name__}:pair", REGISTRY, {"left": 1, "right": 1}, field="x") == (1, 1)
@@ -84,7 +84,7 @@ def test_options_and_context():
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_wrong_options_are_named():
+def test_build_invalid_options_raise():
     with pytest.raises(ConfigError, match=r"x\.lefft = 1: unknown; did you mean 'left'"):
         build("pair", REGISTRY, {"lefft": 1}, field="x")
     with pytest.raises(ConfigError, match=r"x\.left = None: pair needs this option"):
@@ -130,7 +130,7 @@ def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("override", OUTSIDE)
 @pytest.mark.parametrize("command", ["plan", "train"])
-def test_a_configuration_runs_no_code_unless_the_user_says_so(override: str, command: str, marks: Path):
+def test_config_without_allow_plugins_runs_no_code(override: str, command: str, marks: Path):
     done = CliRunner().invoke(app, [command, str(RUN), override])
     assert done.exit_code == 2
     assert "add --allow-plugins (or set FEDPRIV_ALLOW_PLUGINS=1" in done.stderr
@@ -138,7 +138,7 @@ def test_a_configuration_runs_no_code_unless_the_user_says_so(override: str, com
 
 
 @pytest.mark.parametrize("override", OUTSIDE)
-def test_what_is_not_of_the_right_kind_is_not_called(override: str, marks: Path):
+def test_plugin_of_wrong_type_not_called(override: str, marks: Path):
     done = CliRunner().invoke(app, ["plan", str(RUN), override, "--allow-plugins"])
     assert done.exit_code == 2
     assert (marks / "imported").exists(), done.stderr
@@ -146,7 +146,7 @@ def test_what_is_not_of_the_right_kind_is_not_called(override: str, marks: Path)
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_resume_and_topology_ask_too(marks: Path):
+def test_resume_and_topology_need_allow_plugins(marks: Path):
     folder = marks / "run"
     folder.mkdir()
     (folder / "config.yaml").write_text(RUN.read_text().replace("model: softmax", "model: 'marks:Net'"))
@@ -157,14 +157,14 @@ def test_resume_and_topology_ask_too(marks: Path):
         assert not (marks / "imported").exists(), words
 
 
-def test_the_word_holds_for_one_command_only(marks: Path):
+def test_allow_plugins_flag_for_one_command(marks: Path):
     assert CliRunner().invoke(app, ["plan", str(RUN), "model='marks:Net'", "--allow-plugins"]).exit_code == 2
     assert not plugins.are_allowed()
     with pytest.raises(ConfigError, match="allow-plugins"):
         resolve_object("marks:Net")
 
 
-def test_python_says_it_with_a_block(marks: Path):
+def test_allow_plugins_context_manager(marks: Path):
     override = [f"model={{name: '{__name__}:Own', width: 3}}"]
     with pytest.raises(ConfigError, match=r"with fedpriv\.allow_plugins\(\)"):
         load_config(RUN, override)
@@ -174,7 +174,7 @@ def test_python_says_it_with_a_block(marks: Path):
 
 @pytest.mark.usefixtures("allow_plugins")
 @pytest.mark.parametrize("reference", ["os:system", "shutil:rmtree", "builtins:print", "builtins:int"])
-def test_a_function_of_the_round_is_one(reference: str):
+def test_schedule_unsuitable_function_raises(reference: str):
     with pytest.raises(ConfigError, match=reference):
         load_config(RUN, [f"privacy.schedule={{function: '{reference}'}}"])
 
@@ -215,18 +215,18 @@ def own_constraint() -> Constraint:
 
 
 @pytest.mark.parametrize("found", [Own, own, either, nn.Linear])
-def test_what_gives_a_module(found: Callable[..., Any]):
+def test_checked_accepts_module_factories(found: Callable[..., Any]):
     assert check_class(found, (nn.Module,), "x:y", "model") is found
 
 
 @pytest.mark.parametrize("found", [Pair, pair, unannotated, any_one, "Own", nn.Module(), torch.relu, print])
-def test_what_does_not(found: object):
+def test_checked_rejects_other_objects(found: object):
     with pytest.raises(ConfigError, match="model = 'x:y'"):
         check_class(found, (nn.Module,), "x:y", "model")
 
 
 @pytest.mark.parametrize("found", [LossAtMost, ClassLossAtMost, OwnConstraint, own_constraint])
-def test_a_protocol_is_met_by_its_methods(found: Callable[..., Any]):
+def test_checked_protocol_by_methods(found: Callable[..., Any]):
     assert check_class(found, CONSTRAINTS.makes, "x:y", "problem.constraints") is found
     assert check_class(Always, ACTIVITIES.makes, "x:y", "network.activity") is Always
     for kinds in (ACTIVITIES.makes, (nn.Module, Activity)):
@@ -263,7 +263,7 @@ def installed(folder: Path, name: str, *lines: str) -> None:
     )
 
 
-def test_an_installed_package_registers_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_entry_points_register_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     installed(
         tmp_path,
@@ -281,7 +281,7 @@ def test_an_installed_package_registers_by_entry_point(tmp_path: Path, monkeypat
     assert "did you mean 'wide'" in CliRunner().invoke(app, ["plan", str(RUN), "model=widee"]).stderr
 
 
-def test_a_broken_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_broken_entry_point_raises_with_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     installed(tmp_path, "zz_broken", "[fedpriv.models]", "gone = zz_broken:Gone", "odd = zz_broken:nothing")
     with pytest.raises(ConfigError, match="of zz_broken: AttributeError"):
@@ -304,7 +304,7 @@ class Net(nn.Linear):
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_an_annotation_that_cannot_be_read_is_an_error_and_not_an_option_unchecked(tmp_path, monkeypatch):
+def test_unreadable_annotation_raises(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "for_checkers.py").write_text(FOR_CHECKERS)
     with pytest.raises(ConfigError, match=r"for_checkers:Net\.__init__.*name 'Decimal' is not defined.*import"):

@@ -59,7 +59,7 @@ def public() -> dict[str, Callable[..., Any]]:
 PUBLIC = public()
 
 
-def test_public_calls_are_found():
+def test_public_call_list_complete():
     assert len(PUBLIC) > 120
     assert {"fedpriv.train", "fedpriv.Privacy", "fedpriv.sinks.TensorBoard", "fedpriv.sites.Site"} <= {*PUBLIC}
 
@@ -69,7 +69,7 @@ def takes_options_of_others(call: Callable[..., Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name, call in PUBLIC.items() if not takes_options_of_others(call)])
-def test_every_public_call_answers_an_unknown_word(name: str):
+def test_public_call_unknown_argument_suggests_known(name: str):
     call = PUBLIC[name]
     known = list(inspect.signature(call).parameters)
     with pytest.raises(ConfigError) as caught:
@@ -83,8 +83,8 @@ def test_every_public_call_answers_an_unknown_word(name: str):
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_missing_argument_of_a_public_call_is_answered_with_a_call_that_works(name: str):
-    """The call that it writes is made, where it needs nothing of the user's own."""
+def test_public_call_missing_argument_shows_example(name: str):
+    """The example call in the error is executed if it needs no object of the user."""
     call = PUBLIC[name]
     required = [
         one.name
@@ -120,7 +120,7 @@ OF_THE_USERS = {
 }
 
 
-def test_public_calls_keep_their_signature_and_docstring():
+def test_public_calls_have_signature_and_docstring():
     for name, call in PUBLIC.items():
         kinds = {one.kind for one in inspect.signature(call).parameters.values()}
         own = inspect.unwrap(call.__init__ if inspect.isclass(call) else call)

@@ -11,7 +11,7 @@ from typing import Any
 import networkx
 import pytest
 import torch
-from answers import CNN, dataset
+from error_texts import CNN, dataset
 from torch import nn
 
 import fedpriv
@@ -37,7 +37,7 @@ def alternatives(text: str, make: Callable[[str, object], object]) -> list[str]:
 
 
 @pytest.mark.parametrize("setting", settings(), ids=lambda row: f"{row.parameter} {row.words.split(' ')[0]}")
-def test_python_of_the_table_can_be_evaluated(setting: Setting):
+def test_translation_python_code_evaluates(setting: Setting):
     """Python's is evaluated; it once named parameters that nothing had."""
 
     def make(text: str, value: object) -> object:
@@ -65,7 +65,7 @@ STRATEGIES = (
 
 
 @pytest.mark.parametrize("setting", settings(), ids=lambda row: f"{row.parameter} {row.words.split(' ')[0]}")
-def test_yaml_of_the_table_can_be_loaded(setting: Setting):
+def test_translation_yaml_loads(setting: Setting):
     def make(text: str, value: object) -> object:
         path, _, written = text.replace("{value} / n", "0.1").replace("n / {value}", "10").partition(": ")
         written = written.replace("{value}", str(value).lower())
@@ -83,13 +83,13 @@ def test_yaml_of_the_table_can_be_loaded(setting: Setting):
 
 
 @pytest.mark.parametrize("name", ["privacy", "compute"])
-def test_settings_of_a_section_are_parameters_of_its_class(name: str):
+def test_translation_settings_match_class_parameters(name: str):
     known = inspect.signature({"privacy": fedpriv.Privacy, "compute": fedpriv.Compute}[name]).parameters
     names = {row.setting.rpartition(".")[2] for row in settings() if row.setting.startswith(f"{name}.")}
     assert names and names <= {*known}
 
 
-def test_options_of_privacy_compute_and_train_are_in_the_table():
+def test_translation_table_covers_all_options():
     named = {row.parameter for row in settings()}
     inside = {"clients", "privacy", "settings", "compute", "compare", "extend", "shared", "secure"}
     for call in (fedpriv.Privacy, fedpriv.Compute, fedpriv.train):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from answers import CNN, answer, clients, dataset, run
+from error_texts import CNN, clients, dataset, error_of, run
 from torch import nn
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
@@ -113,7 +113,7 @@ SAID = {
         lambda: fedpriv.Privacy(epsilon=1, relation="add_or_remove_one"),
         "'add_or_remove_one' elsewhere is 'add_remove' here",
     ),
-    "an own class for a strategy": (lambda: run(strategy=Sink()), "fedpriv.Strategy(local_step, aggregator)"),
+    "custom class as strategy": (lambda: run(strategy=Sink()), "fedpriv.Strategy(local_step, aggregator)"),
     "epsilons for results": (lambda: fedpriv.total([1.0]), "epsilons alone only add up"),
     "a class for a loss": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss, [dataset()]),
@@ -121,7 +121,7 @@ SAID = {
     ),
     "a name for a loss": (lambda: fedpriv.make_clients(CNN, "cross_entropy", [dataset()]), "resolve_loss"),
     "a class for a model": (lambda: fedpriv.make_clients(nn.Linear, nn.MSELoss(), [dataset()]), "is a class"),
-    "a loader with a way of its own for test data": (
+    "test loader with collate function": (
         lambda: run(test=DataLoader(dataset(), collate_fn=list)),
         "has its own collate_fn",
     ),
@@ -133,7 +133,7 @@ SAID = {
     "a folder for sinks": (lambda: run(sinks="runs/a"), "sinks=[fedpriv.sinks.TensorBoard('runs/a')]"),
     "one sink": (lambda: run(sinks=Sink()), "sinks=[sink]"),
     "a class for a sink": (lambda: run(sinks=[fedpriv.sinks.TensorBoard]), "TensorBoard('runs/a')"),
-    "a sink that never closes": (lambda: run(sinks=[HalfASink()]), "def close(self) -> None"),
+    "sink without close": (lambda: run(sinks=[HalfASink()]), "def close(self) -> None"),
     "a list of metrics": (lambda: run(metrics=["f1"]), "by name"),
 }
 
@@ -148,12 +148,12 @@ class HalfASink:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_an_argument_of_another_kind_is_answered_with_the_right_one(name: str):
-    typed, said = SAID[name]
-    assert said in answer(typed)
+def test_argument_of_wrong_type_shows_fix(name: str):
+    typed, message = SAID[name]
+    assert message in error_of(typed)
 
 
-def test_a_loader_without_labels_is_refused():
+def test_loader_without_targets_raises():
     bare = DataLoader(TensorDataset(torch.ones(4, 4)))
     with pytest.raises(DataError, match=r"inputs without targets.*TensorDataset\(inputs, targets\)"):
         fedpriv.train(
@@ -167,31 +167,31 @@ def test_a_loader_without_labels_is_refused():
 # --- too few, too many ------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_argument_is_explained_with_an_example():
-    assert answer(fedpriv.fedavg).startswith(
+def test_missing_argument_shows_example():
+    assert error_of(fedpriv.fedavg).startswith(
         "strategy.learning_rate = (not given): is needed: Step size of the clients"
     )
-    assert answer(fedpriv.fedavg).endswith("e.g. fedpriv.fedavg(learning_rate=0.1)")
-    assert "Each example joins the batch with probability `rate`" in answer(fedpriv.Poisson)
-    assert "rounds = (not given): is needed: Number of rounds; e.g. fedpriv.train(" in answer(
+    assert error_of(fedpriv.fedavg).endswith("e.g. fedpriv.fedavg(learning_rate=0.1)")
+    assert "Each example joins the batch with probability `rate`" in error_of(fedpriv.Poisson)
+    assert "rounds = (not given): is needed: Number of rounds; e.g. fedpriv.train(" in error_of(
         lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0))
     )
-    assert "target epsilon" in answer(fedpriv.Privacy)
+    assert "target epsilon" in error_of(fedpriv.Privacy)
 
 
-def test_an_argument_that_goes_by_name_is_refused_by_its_place():
+def test_keyword_argument_by_position_raises():
     three = clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0)
-    assert "write its name, e.g. rounds=...; by their places go clients, strategy, privacy" in answer(
+    assert "write its name, e.g. rounds=...; by their places go clients, strategy, privacy" in error_of(
         lambda: fedpriv.train(*three, 10)
     )
 
 
-def test_one_argument_too_many_is_refused():
-    assert "is one too many: fedpriv.Poisson(rate=0.01) takes rate" in answer(lambda: fedpriv.Poisson(0.1, 10))
+def test_surplus_argument_raises():
+    assert "is one too many: fedpriv.Poisson(rate=0.01) takes rate" in error_of(lambda: fedpriv.Poisson(0.1, 10))
 
 
-def test_an_argument_that_is_given_twice_is_refused():
-    assert "is given twice" in answer(lambda: fedpriv.fedavg(0.1, learning_rate=0.2))
+def test_repeated_argument_raises():
+    assert "is given twice" in error_of(lambda: fedpriv.fedavg(0.1, learning_rate=0.2))
 
 
 NUMBERS_AS_TEXT = {
@@ -205,10 +205,10 @@ NUMBERS_AS_TEXT = {
 
 @pytest.mark.parametrize("name", NUMBERS_AS_TEXT)
 def test_number_as_text_shows_number(name: str):
-    assert "is text: write the number" in answer(NUMBERS_AS_TEXT[name])
+    assert "is text: write the number" in error_of(NUMBERS_AS_TEXT[name])
 
 
 def test_error_of_privacy_shows_no_yaml():
     for values in ({"epsilon": 0}, {"epsilon": -1.0}, {"epsilon": 1.0, "delta": 0.0}):
-        said = answer(lambda values=values: fedpriv.Privacy(**values))
-        assert "at: " not in said and "mechanism: " not in said
+        message = error_of(lambda values=values: fedpriv.Privacy(**values))
+        assert "at: " not in message and "mechanism: " not in message

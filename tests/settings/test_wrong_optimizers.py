@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from answers import CNN, answer, clients, dataset, run
+from error_texts import CNN, clients, dataset, error_of, run
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
@@ -41,34 +41,34 @@ SAME_STEPS: dict[str, tuple[Callable[[], object], str, object]] = {
 def test_torch_optimizer_error_shows_same_steps(name: str) -> None:
     make, text, same = SAME_STEPS[name]
     given: Any = make()
-    assert f"is an optimizer of torch, which updates one model in place: write {text}" in answer(
+    assert f"is an optimizer of torch, which updates one model in place: write {text}" in error_of(
         lambda: fedpriv.fedavg(0.1, optimizer=given)
     )
     assert f"write fedpriv.fedavg(learning_rate={getattr(given, 'defaults', {}).get('lr', 0.1)}, optimizer={text})" in (
-        answer(lambda: run(strategy=given))
+        error_of(lambda: run(strategy=given))
     )
     assert eval(text, {"fedpriv": fedpriv}) == same
 
 
 @pytest.mark.parametrize("given", [optim.RMSprop, optim.RMSprop(PARAMETERS)])
 def test_torch_optimizer_without_counterpart_raises(given: Any) -> None:
-    said = answer(lambda: fedpriv.fedavg(0.1, optimizer=given))
-    assert "RMSprop has no counterpart in fedpriv: write fedpriv.Sgd(), fedpriv.Momentum()" in said
+    message = error_of(lambda: fedpriv.fedavg(0.1, optimizer=given))
+    assert "RMSprop has no counterpart in fedpriv: write fedpriv.Sgd(), fedpriv.Momentum()" in message
 
 
 @pytest.mark.parametrize("given", [optim.Adam, "adam", None])
 def test_fit_without_optimizer_shows_call(given: Any) -> None:
     loader = DataLoader(dataset(), batch_size=20)
-    said = answer(lambda: fedpriv.fit(CNN, loader, nn.CrossEntropyLoss(), given, epochs=1, epsilon=3.0))
+    message = error_of(lambda: fedpriv.fit(CNN, loader, nn.CrossEntropyLoss(), given, epochs=1, epsilon=3.0))
     name = "Adam" if given is optim.Adam else "SGD"
-    assert f"must be an optimizer of torch, torch.optim.{name}(model.parameters(), lr=0.1)" in said
+    assert f"must be an optimizer of torch, torch.optim.{name}(model.parameters(), lr=0.1)" in message
 
 
 @pytest.mark.parametrize("optimizer", [fedpriv.Momentum(), fedpriv.Adam()])
 def test_client_momentum_with_sums_shows_server_momentum(optimizer: Any) -> None:
     privacy = fedpriv.Privacy(epsilon=3.0, trust=fedpriv.SecureAggregation(min_honest=2))
-    said = answer(lambda: fedpriv.plan(clients(), fedpriv.fedavg(0.1, optimizer=optimizer), privacy, rounds=2))
-    assert "fedavg with server_momentum, or fedopt" in said
+    message = error_of(lambda: fedpriv.plan(clients(), fedpriv.fedavg(0.1, optimizer=optimizer), privacy, rounds=2))
+    assert "fedavg with server_momentum, or fedopt" in message
     for strategy in (fedpriv.fedavg(0.1, server_momentum=0.9), fedpriv.fedopt(0.1)):
         assert fedpriv.plan(clients(), strategy, privacy, rounds=2).releases
 
@@ -78,10 +78,10 @@ def test_client_momentum_with_sums_shows_server_momentum(optimizer: Any) -> None
 )
 def test_cohort_with_central_trust_shows_its_rate(cohort: Any, n: int, rate: str) -> None:
     privacy = fedpriv.Privacy(epsilon=3.0, unit="client", trust=fedpriv.Central())
-    said = answer(
+    message = error_of(
         lambda: fedpriv.plan([20] * n, fedpriv.fedavg(0.1), privacy, rounds=2, network=fedpriv.Star(n, cohort))
     )
     assert (
         f"network.cohort = {cohort}: with central trust cohorts are drawn in secret: set its cohort_rate to {rate},"
-        in said
+        in message
     )

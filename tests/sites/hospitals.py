@@ -1,4 +1,4 @@
-"""Five hospitals: data and sites in folders of their own, and the run of one process with the same absences."""
+"""Five hospitals with their own data and site folders, and the run of one process with the same absences."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Missing(RespondingStar):
 
 
 def accuracy_in_one_process(found: Hospitals, absent: Mapping[int, Sequence[int]], n_runs: int) -> float:
-    """The mean of runs that one process makes of the plan, if everybody knew beforehand who will be absent."""
+    """Mean accuracy of runs of the plan in one process with the same absent sites."""
     terms, split = ResolvedPlan.of(found.plan), load_data(found.config)
     evaluate = Evaluator(terms.model, terms.loss, split.test)
     accuracies = []

@@ -88,7 +88,7 @@ class Loopback(Parties):
         self.start("federation", [sys.executable, "-m", "fedpriv", *words, "--wait", 120])
 
     def _listens(self) -> bool:
-        assert self.running["superlink"].poll() is None, self.said("superlink")
+        assert self.running["superlink"].poll() is None, self.log_tail("superlink")
         with socket.socket() as found:
             return found.connect_ex(("127.0.0.1", self.port)) == 0
 

@@ -58,7 +58,7 @@ class Parties:
     def signal(self, name: str, number: int) -> None:
         os.killpg(self.running[name].pid, number)
 
-    def said(self, name: str) -> str:
+    def log_tail(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
 
     def end(self) -> None:

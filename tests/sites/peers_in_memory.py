@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from scipy import sparse
-from sites_in_memory import NAMES, config_of, like, sites_of
+from sites_in_memory import NAMES, config_of, public_info, sites_of
 
 from fedpriv.clients.population import Population
 from fedpriv.config.building import load_data, make_population
@@ -40,7 +40,7 @@ PATIENCE = Patience(first=60.0, later=10.0, ping=0.5)
 
 @dataclass
 class Wire:
-    """The network: carries questions and replies, remembers them, and loses what it is told to lose."""
+    """The network: carries and records requests and replies, and loses those that a test selects."""
 
     nodes: dict[int, Node | None] = field(default_factory=dict)
     sent: list[tuple[int, int, bytes]] = field(default_factory=list)  # from, to, bytes; questions and replies
@@ -170,7 +170,7 @@ class Peers:
 def peers(folder: Path, *overrides: str, epsilon: float | Sequence[float] = 50.0, **more: Any) -> Peers:
     config = config_of(RING, *overrides)
     sites = sites_of(folder, config, epsilon, **more)
-    proposal = propose(config, [site.card for site in sites.values()], like(config))
+    proposal = propose(config, [site.card for site in sites.values()], public_info(config))
     for site in sites.values():
         site.join(proposal.text, proposal.fingerprint)
     made = Peers(folder, config, proposal, sites, Wire())
@@ -181,7 +181,7 @@ def peers(folder: Path, *overrides: str, epsilon: float | Sequence[float] = 50.0
 
 @dataclass(frozen=True)
 class RecordedStreams(Randomness):
-    """The streams of all sites, of which each has its own alone: what nobody has."""
+    """The streams of all sites; a real site has its own streams only."""
 
     streams: Mapping[tuple[int, int], Randomness] = field(default_factory=dict)
 
@@ -191,7 +191,7 @@ class RecordedStreams(Randomness):
 
 
 class RecordedGraph(Graph):
-    """A graph whose active nodes and links in each round are those that nodes have reported; the rest stays at home."""
+    """A graph with the active nodes and links that nodes reported for each round."""
 
     found: Peers
 
@@ -213,8 +213,8 @@ class RecordedGraph(Graph):
 
 
 @dataclass(frozen=True)
-class EveryonesSecrets:
-    """The secrets of all pairs, of which each site has its own alone: what nobody has."""
+class AllSiteSecrets:
+    """The secrets of all pairs; a real site has the secrets of its own pairs only."""
 
     sites: Sequence[AgreedSecrets | None]
 
@@ -233,7 +233,7 @@ def in_one_process(found: Peers) -> tuple[torch.Tensor, list[Record]]:
     start = population.reset_models(terms.start)
     ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
     sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
-    pair_secrets = EveryonesSecrets([member._secrets() for member in members])
+    pair_secrets = AllSiteSecrets([member._secrets() for member in members])
     oracle = data_oracle(
         population,
         sums,

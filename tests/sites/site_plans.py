@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from sites_in_memory import config_of, like, sites_of
+from sites_in_memory import config_of, public_info, sites_of
 
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import LedgerFile
@@ -81,7 +81,7 @@ def plans_of(
     config = config_of(*overrides, f"rounds={rounds}")
     sites = sites_of(folder, config, (budget, 50.0, 50.0, 50.0))
     cards = [site.card for site in sites.values()]
-    proposals = [propose(config, cards, like(config)) for _ in range(count)]
+    proposals = [propose(config, cards, public_info(config)) for _ in range(count)]
     for number, site in sites.items():
         if number != NORTH:
             site.close()

@@ -88,7 +88,7 @@ def sites_of(folder: Path, config: Config, epsilon: float | Sequence[float] = 50
     return made
 
 
-def like(config: Config) -> PublicDataInfo:
+def public_info(config: Config) -> PublicDataInfo:
     split = load_data(config)
     return PublicDataInfo.of([split.test], split.n_classes)
 
@@ -96,7 +96,7 @@ def like(config: Config) -> PublicDataInfo:
 def party(folder: Path, *overrides: str, epsilon: float | Sequence[float] = 50.0, **more: Any) -> Party:
     config = config_of(*overrides)
     sites = sites_of(folder, config, epsilon, **more)
-    proposal = propose(config, [site.card for site in sites.values()], like(config))
+    proposal = propose(config, [site.card for site in sites.values()], public_info(config))
     for site in sites.values():
         site.join(proposal.text, proposal.fingerprint)
     transport = InMemory(dict(sites))
@@ -105,8 +105,8 @@ def party(folder: Path, *overrides: str, epsilon: float | Sequence[float] = 50.0
 
 
 @dataclass(frozen=True)
-class Everyones(Randomness):
-    """The streams of all sites, of which each has its own alone, and the secrets of all pairs: what nobody has."""
+class AllSiteStreams(Randomness):
+    """The streams and pair secrets of all sites; a real site has its own only."""
 
     sites: tuple[Randomness, ...] = ()
     secrets: tuple[AgreedSecrets, ...] = ()
@@ -124,12 +124,12 @@ class Everyones(Randomness):
 
 
 def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch.Tensor]]:
-    """The run that one process makes of the same plan, with the seeds of all: model, records, what clients heard."""
+    """Runs the plan in one process with the seeds of all sites; returns model, records and broadcasts."""
     terms = ResolvedPlan.of(found.proposal)
     members = [site._plans.session(terms.hash) for site in found.sites.values()]
     streams = tuple(member._randomness for member in members)
     secrets = tuple(member.agreed_secrets() for member in members)
-    randomness = Everyones(terms.seed, 0, 0, terms.hash, sites=streams, secrets=secrets)
+    randomness = AllSiteStreams(terms.seed, 0, 0, terms.hash, sites=streams, secrets=secrets)
     config = found.config.model_copy(update={"seed": terms.seed})
     clients = make_population(config, load_data(config))
     population = Population(clients)

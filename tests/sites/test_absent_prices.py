@@ -34,7 +34,7 @@ TRUSTS = {
 def effective_variance(
     pairs: list[tuple[int, int]], ratio: float, site: int, absent: set[int], colluders: set[int]
 ) -> float:
-    """The variance of independent noise that protects a site as well, over that of its individual noise."""
+    """Variance of equally protective independent noise, divided by that of the site's individual noise."""
     honest = [other for other in range(N) if other not in colluders]
     noise = [np.eye(len(honest))]  # rows of sites, columns of independent unit normals
     for a, b in pairs:
@@ -55,7 +55,8 @@ def charged(found: Party, number: int, record: Record) -> float:
 
 
 @pytest.mark.parametrize("trust", TRUSTS)
-def test_whoever_is_absent_a_site_pays_at_least_for_the_noise_that_protects_it(trust: str, tmp_path: Path) -> None:
+def test_site_charge_covers_effective_noise(trust: str, tmp_path: Path) -> None:
+    """The charged noise multiplier is at most that of the noise that protects the site, whichever sites are absent."""
     spelled, pairs, q = TRUSTS[trust]
     found = party(tmp_path, *FAIR, f"privacy.trust={{pairwise: {spelled}}}", "privacy.statistics.ratio=2")
     terms = found.federation.terms
@@ -89,7 +90,7 @@ def test_whoever_is_absent_a_site_pays_at_least_for_the_noise_that_protects_it(t
     found.close()
 
 
-def test_with_constraints_no_noise_is_left_out_and_an_absent_site_ends_the_run(tmp_path: Path) -> None:
+def test_absent_site_with_constraints_ends_run(tmp_path: Path) -> None:
     found = party(tmp_path, *FAIR, "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}", "privacy.statistics.ratio=2")
     terms, site = found.federation.terms, found.sites[0]
     assert terms.needs_everyone
@@ -120,9 +121,7 @@ def test_with_constraints_no_noise_is_left_out_and_an_absent_site_ends_the_run(t
 
 
 @pytest.mark.parametrize("options", [FAIR, ("strategy={name: fedavg, learning_rate: 0.5}",)])
-def test_the_server_says_no_less_than_sites_have_spent_in_a_round_that_it_never_used(
-    options: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_server_spent_includes_unused_round(options: tuple[str, ...], tmp_path: Path) -> None:
     """Constraints need every site: one is missing in the first round, and the others have answered."""
     found = party(tmp_path, *options)
     found.transport.sites = {} if options != FAIR else {number: found.sites[number] for number in range(3)}
@@ -135,7 +134,7 @@ def test_the_server_says_no_less_than_sites_have_spent_in_a_round_that_it_never_
     found.close()
 
 
-def test_the_server_counts_a_round_that_is_being_asked(tmp_path: Path) -> None:
+def test_server_spent_includes_round_in_progress(tmp_path: Path) -> None:
     found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}")
     seen = list[float]()
 

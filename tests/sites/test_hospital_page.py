@@ -1,4 +1,4 @@
-"""The commands of docs/howto/hospital.md, word for word: two hospitals and a server in folders of their own."""
+"""Runs the commands of docs/howto/hospital.md literally, for two hospitals and a server."""
 
 from __future__ import annotations
 
@@ -58,10 +58,13 @@ class Machine:
     def start(self, name: str, command: str) -> None:
         log = self.folder / name / "output.log"
         self.running[name] = ForkedCommand(self.words(command, name), self.folder / name, log, log)
-        until(lambda: self.said(name, "server") or self.running[name].poll() is not None, f"{name} does not answer")
+        until(
+            lambda: self.log_contains(name, "server") or self.running[name].poll() is not None,
+            f"{name} does not answer",
+        )
         assert self.running[name].poll() is None, log.read_text()
 
-    def said(self, name: str, word: str) -> bool:
+    def log_contains(self, name: str, word: str) -> bool:
         log = self.folder / name / "output.log"
         return log.exists() and word in log.read_text()
 
@@ -90,7 +93,7 @@ def send(source: Path, target: Path) -> None:
     target.write_bytes(source.read_bytes())
 
 
-def test_every_command_of_the_page(tmp_path: Path) -> None:
+def test_hospital_page_commands_run(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     server = tmp_path / "server"
     try:
@@ -141,5 +144,5 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "approve", "refuse", "absent", "join", "run", "keys", "init"])
-def test_the_page_names_each_command_of_a_site(command: str) -> None:
+def test_hospital_page_names_each_site_command(command: str) -> None:
     assert f"fedpriv site {command} north" in PAGE.read_text()

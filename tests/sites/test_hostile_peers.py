@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save
-from sites_in_memory import InMemory, Party, config_of, like, party
+from sites_in_memory import InMemory, Party, config_of, party, public_info
 
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Federation, Site, SiteRound, propose
@@ -72,7 +72,8 @@ def most_memory(act: Callable[[], object]) -> int:
 # a server that is not what it should be, before a site
 
 
-def test_forged_and_truncated_questions_cost_nothing(found: Party) -> None:
+def test_corrupted_request_charges_at_most_once(found: Party) -> None:
+    """A changed bit of a number makes another valid request; any other corrupted request is refused."""
     good = question(found, 0)
     randomly = random.Random(0)
     for _ in range(300):
@@ -89,7 +90,7 @@ def test_forged_and_truncated_questions_cost_nothing(found: Party) -> None:
     assert len(rounds_on_record(found)) <= 1
 
 
-def test_an_oversized_question_is_refused_before_it_is_read(found: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_request_refused_unread(found: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     site = found.sites[NORTH]
     site.prepare()
     monkeypatch.setattr("fedpriv.sites.responder.unpack_request", None)  # it would fail to be called
@@ -101,7 +102,7 @@ def test_an_oversized_question_is_refused_before_it_is_read(found: Party, monkey
     assert len(question(found, 0)) < compute_request_limit(DIM, 4)
 
 
-def test_a_header_that_promises_more_than_there_is_is_refused(found: Party) -> None:
+def test_header_with_too_large_size_refused(found: Party) -> None:
     for size in (2**63, 2**40, 10**6):
         assert code(found.sites[NORTH].answer(struct.pack("<Q", size) + b"{}")) == "malformed"
     header = json.dumps({"row": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}).encode()
@@ -109,7 +110,7 @@ def test_a_header_that_promises_more_than_there_is_is_refused(found: Party) -> N
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_numbers_that_are_not_finite_are_refused_at_both_ends(found: Party, value: float) -> None:
+def test_nonfinite_row_refused_by_site_and_server(found: Party, value: float) -> None:
     row = torch.zeros(DIM)
     row[17] = value
     plan = found.proposal.hash
@@ -119,7 +120,7 @@ def test_numbers_that_are_not_finite_are_refused_at_both_ends(found: Party, valu
 
 
 @pytest.mark.parametrize("shape", [(DIM - 1,), (DIM + 1,), (1, DIM), (0,), ()])
-def test_another_shape_is_refused_at_both_ends(found: Party, shape: tuple[int, ...]) -> None:
+def test_wrong_shape_refused_by_site_and_server(found: Party, shape: tuple[int, ...]) -> None:
     plan = found.proposal.hash
     assert code(found.sites[NORTH].answer(save({"row": torch.zeros(shape)}, facts(plan=plan)))) == "malformed"
     found.transport.spoil = lambda site, reply: (
@@ -129,7 +130,7 @@ def test_another_shape_is_refused_at_both_ends(found: Party, shape: tuple[int, .
     assert not rounds_on_record(found) or rounds_on_record(found) == [0]
 
 
-def test_a_round_that_is_asked_twice_has_one_answer(found: Party) -> None:
+def test_repeated_request_same_reply(found: Party) -> None:
     site = found.sites[NORTH]
     first = site.answer(question(found, 1))
     assert code(first) is None
@@ -142,8 +143,8 @@ def test_a_round_that_is_asked_twice_has_one_answer(found: Party) -> None:
     assert rounds_on_record(found) == [1]
 
 
-def test_different_models_for_different_sites_cost_each_what_it_accepted(tmp_path: Path) -> None:
-    """Nothing stops a server from that; each site's noise and price are those of its plan whatever it is asked at."""
+def test_different_models_per_site_planned_cost(tmp_path: Path) -> None:
+    """A server can send each site another model; the noise and privacy cost of a site are those of its plan."""
     found = party(tmp_path, *GD, PAIRS)
     planned = found.federation.terms.plan.spent().epsilon
     for number, site in found.sites.items():
@@ -154,11 +155,12 @@ def test_different_models_for_different_sites_cost_each_what_it_accepted(tmp_pat
     found.close()
 
 
-def test_a_server_that_splits_the_roster_has_no_site_of_the_other_half(found: Party) -> None:
-    """Half of the sites is shown a plan of this half alone: owners compare fingerprints, and it is another plan."""
+def test_split_roster_plan_refused(found: Party) -> None:
+    """A plan of half of the sites has another fingerprint, which the owners compare."""
     config = config_of(FEDAVG)
     halves = [
-        propose(config, [found.sites[number].card for number in numbers], like(config)) for numbers in ((0, 1), (2, 3))
+        propose(config, [found.sites[number].card for number in numbers], public_info(config))
+        for numbers in ((0, 1), (2, 3))
     ]
     for half in halves:
         assert code(found.sites[NORTH].answer(question(found, 0, plan=half.hash))) == "other_plan"
@@ -176,7 +178,7 @@ def test_a_server_that_splits_the_roster_has_no_site_of_the_other_half(found: Pa
     assert rounds_on_record(found) == [0]
 
 
-def test_lies_about_who_is_absent_are_refused(tmp_path: Path) -> None:
+def test_forged_absence_notice_refused(tmp_path: Path) -> None:
     found = party(tmp_path, *GD, PAIRS)
     plan = found.proposal.hash
     signed = found.sites[3].say_absent(plan, 2, 2)
@@ -200,8 +202,8 @@ def test_lies_about_who_is_absent_are_refused(tmp_path: Path) -> None:
     found.close()
 
 
-def test_two_servers_of_one_plan_get_one_answer_a_round(found: Party, tmp_path: Path) -> None:
-    """The second one, with a model of its own, hears nothing new; sites never answer at two points."""
+def test_two_servers_one_reply_per_round(found: Party, tmp_path: Path) -> None:
+    """Sites do not answer the second server, which has another model: they never answer at two points."""
     second = Federation(found.proposal, found.transport, tmp_path / "second")
     first_rounds = iter(found.federation)
     second_rounds = iter(second)
@@ -218,7 +220,7 @@ def test_two_servers_of_one_plan_get_one_answer_a_round(found: Party, tmp_path: 
     second.close()
 
 
-def test_two_servers_at_the_same_time_get_one_answer(found: Party) -> None:
+def test_concurrent_servers_one_reply(found: Party) -> None:
     points = [0.0, 0.1, 0.2, 0.3]
     replies: dict[float, list[bytes]] = {value: [] for value in points}
 
@@ -237,7 +239,7 @@ def test_two_servers_at_the_same_time_get_one_answer(found: Party) -> None:
     assert rounds_on_record(found) == [0]
 
 
-def test_a_flood_of_questions_loses_nothing_and_the_log_says_who(found: Party) -> None:
+def test_request_flood_keeps_replies_and_logs_party(found: Party) -> None:
     site = found.sites[NORTH]
     first = site.answer(question(found, 0))
     kinds = (
@@ -280,7 +282,7 @@ class Replaying(InMemory):
         return {**self.last, 1: before.get(1, b""), 2: self.last[3]}
 
 
-def test_replayed_replies_and_those_of_other_sites_are_not_used(found: Party) -> None:
+def test_replayed_or_foreign_reply_refused(found: Party) -> None:
     transport = Replaying(found.transport.sites)
     federation = Federation(found.proposal, transport, found.folder / "second")
     reports = list(federation)
@@ -289,12 +291,12 @@ def test_replayed_replies_and_those_of_other_sites_are_not_used(found: Party) ->
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 100, 2000])
-def test_truncated_replies_are_not_used(found: Party, size: int) -> None:
+def test_truncated_reply_refused(found: Party, size: int) -> None:
     found.transport.spoil = lambda site, reply: reply[:size] if site == 1 else reply
     assert next(iter(found.federation)).absent == {"east": "malformed"}
 
 
-def test_an_oversized_reply_is_refused_before_it_is_read(found: Party) -> None:
+def test_oversized_reply_refused_unread(found: Party) -> None:
     huge = save({"row": torch.zeros(5_000_000)}, facts())
     found.transport.spoil = lambda site, reply: huge if site == 1 else reply
     rounds = iter(found.federation)
@@ -303,7 +305,7 @@ def test_an_oversized_reply_is_refused_before_it_is_read(found: Party) -> None:
     assert reports[0].absent == {"east": "malformed"}
 
 
-def test_a_site_that_answers_in_the_name_of_another_is_not_believed(found: Party) -> None:
+def test_reply_signed_by_other_site_refused(found: Party) -> None:
     plan = found.proposal.hash
     key = found.sites[3]._folder.signing_key
 

@@ -1,4 +1,4 @@
-"""Two clients agree on a secret that nobody else can compute, and every client makes its noise from its own alone."""
+"""Two clients agree on a secret unknown to all others, and each client draws its pair noise from its own secrets."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
     return x, (slope * (a - x) - b) % PRIME
 
 
-def test_the_secret_is_that_of_a_second_computation() -> None:
-    """Curve arithmetic and HKDF by their definitions."""
+def test_pair_secret_matches_reference() -> None:
+    """Computes curve arithmetic and HKDF from their definitions."""
     private, public = keys(3)
     assert int.from_bytes(public[1], "little") == times(private[1], 9)
     shared = times(private[2], int.from_bytes(public[1], "little")).to_bytes(32, "little")
@@ -71,7 +71,7 @@ def test_the_secret_is_that_of_a_second_computation() -> None:
     )
 
 
-def test_both_ends_have_one_secret_and_every_pair_and_purpose_its_own() -> None:
+def test_pair_secret_symmetric_and_distinct() -> None:
     made = owners(5)
     found = set()
     for (i, j), purpose in ((pair, p) for pair in combinations(range(5), 2) for p in ("noise", "other")):
@@ -82,18 +82,18 @@ def test_both_ends_have_one_secret_and_every_pair_and_purpose_its_own() -> None:
     assert len(found) == 20
 
 
-def test_nobody_has_a_secret_of_others() -> None:
+def test_pair_secret_of_other_pair_raises() -> None:
     first, second, third = owners(3)
     for i, j in ((1, 2), (0, 0), (0, 7)):
-        with pytest.raises(PrivacyError, match=rf"client 0 shares no secret of the pair \({i}, {j}\)"):
+        with pytest.raises(PrivacyError, match=rf"client 0 does not share the secret of pair \({i}, {j}\)"):
             first.pair_secret(i, j, "noise")
     # with the other's number but one's own private key one computes something else
     posing = AgreedSecrets(1, third.private, {0: first.public[0], 1: public_key(third.private)}, SESSION)
     assert posing.pair_secret(0, 1, "noise") != second.pair_secret(0, 1, "noise")
 
 
-def test_a_key_in_the_middle_leaves_two_ends_without_a_common_secret() -> None:
-    """And shows in the fingerprint that both owners compare."""
+def test_intercepted_keys_give_different_secrets() -> None:
+    """The fingerprints that both owners compare differ too."""
     private, public = keys(2)
     middle = public_key(new_key())
     ends = (
@@ -106,7 +106,7 @@ def test_a_key_in_the_middle_leaves_two_ends_without_a_common_secret() -> None:
 
 
 @pytest.mark.parametrize("graph", [nx.complete_graph(5), nx.cycle_graph(5)], ids=["complete", "ring"])
-def test_rows_made_at_home_cancel_and_are_those_of_the_pairs_streams(graph: nx.Graph) -> None:
+def test_separately_drawn_pair_noise_cancels(graph: nx.Graph) -> None:
     randomness, made = Randomness(0, 3, run="a run"), owners(5)
     pairs = Pairs(1.0, 1, "some", sort_pairs(graph.edges))
     noises = [draw_pair_noise(pairs, randomness, 4, 1, range(5), [client], 64, made[client]) for client in range(5)]
@@ -123,21 +123,21 @@ def test_rows_made_at_home_cancel_and_are_those_of_the_pairs_streams(graph: nx.G
     assert not torch.allclose(expected, simulated.in_float64())  # the run's own secret knows nothing of it
 
 
-def test_keys_that_cannot_be_right_are_refused() -> None:
+def test_invalid_keys_raise() -> None:
     private, public = keys(3)
-    with pytest.raises(ConfigError, match="client 1 = '31 bytes': give 32 bytes"):
+    with pytest.raises(ConfigError, match="client 1 = '31 bytes': must have 32 bytes"):
         AgreedSecrets(0, private[0], {**public, 1: public[1][1:]}, SESSION)
     with pytest.raises(ConfigError, match="each client needs its own key"):
         AgreedSecrets(0, private[0], {**public, 1: public[2]}, SESSION)
     for own, table in ((private[1], public), (private[0], {1: public[1]}), (b"short", public)):
         with pytest.raises(ConfigError, match="does not match the client's private key"):
             AgreedSecrets(0, own, table, SESSION)
-    with pytest.raises(PrivacyError, match="the public key of client 1 allows no secret"):
+    with pytest.raises(PrivacyError, match="the public key of client 1 cannot be used for a shared secret"):
         AgreedSecrets(0, private[0], {**public, 1: bytes(32)}, SESSION).pair_secret(0, 1, "noise")
 
 
-def test_no_two_runs_share_secrets() -> None:
-    """The same keys again: without a session the noise of pairs would come again, and a difference would lose it."""
+def test_sessions_have_different_pair_secrets() -> None:
+    """Otherwise two runs with the same keys would share pair noise, and their difference would cancel it."""
     private, public = keys(2)
     found = {AgreedSecrets(0, private[0], public, run).pair_secret(0, 1, "noise") for run in (b"one", b"two")}
     assert len(found) == 2
@@ -145,6 +145,6 @@ def test_no_two_runs_share_secrets() -> None:
         AgreedSecrets(0, private[0], public, b"")
 
 
-def test_a_private_key_is_not_printed() -> None:
+def test_repr_hides_private_key() -> None:
     first = owners(2)[0]
     assert first.private.hex() not in repr(first) and str(first.private) not in repr(first)

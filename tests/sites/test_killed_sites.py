@@ -1,4 +1,4 @@
-"""A site that is killed, or loses power, at any moment of an answer goes on: the same bytes, one price."""
+"""A site that is killed or loses power while it answers repeats the same bytes and is charged once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from faulty_disk import Recorder
+from faulty_disk import RecordingDisk
 from sites_in_memory import Party, party
 
 from fedpriv.privacy.ledger_file import LedgerFile
@@ -50,7 +50,7 @@ def charged(site: Site, found: Party) -> list[int]:
     return [record.round for record in LedgerFile.read(path).records]
 
 
-def goes_on(folder: Path, found: Party, said: bytes | None) -> str:
+def resume_kind(folder: Path, found: Party, said: bytes | None) -> str:
     """What a site that is started from this folder makes of the question that it was killed in; which kind it is.
 
     Args:
@@ -77,12 +77,14 @@ def goes_on(folder: Path, found: Party, said: bytes | None) -> str:
 
 
 @pytest.mark.slow
-def test_at_every_operation_on_its_disk(found: Party, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_killed_at_each_disk_operation_resumes(
+    found: Party, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "north"
     run = home / "runs" / found.proposal.hash
     site = Site(home)
     site.prepare()
-    disk = Recorder(run)
+    disk = RecordingDisk(run)
     with monkeypatch.context() as patched:
         patched.setattr(files, "disk", disk)
         ledger = site._plans.session(found.proposal.hash)._ledger._file
@@ -104,7 +106,7 @@ def test_at_every_operation_on_its_disk(found: Party, tmp_path: Path, monkeypatc
             (again / "runs" / found.proposal.hash).mkdir(mode=0o700, parents=True)
             for name, content in left.items():
                 (again / "runs" / found.proposal.hash / name).write_bytes(content)
-            kinds.add(goes_on(again, found, said if last else None))
+            kinds.add(resume_kind(again, found, said if last else None))
             shutil.rmtree(again)
     assert kinds == {"anew", "refused", "again"}
     assert len(tried) > 10
@@ -131,7 +133,7 @@ def then_die(member: SiteSession, asked: TrainRequest) -> None:
 
 
 @pytest.mark.parametrize("point", [*POINTS])
-def test_at_each_point_by_kill_9(point: str, found: Party, tmp_path: Path) -> None:
+def test_site_killed_by_sigkill_resumes(point: str, found: Party, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -150,7 +152,7 @@ def test_at_each_point_by_kill_9(point: str, found: Party, tmp_path: Path) -> No
         said += part
     os.close(reader)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    kind = goes_on(tmp_path / "north", found, said or None)
+    kind = resume_kind(tmp_path / "north", found, said or None)
     assert (kind, bool(said)) == {
         "before the ledger": ("anew", False),
         "after the ledger, before the reply is kept": ("refused", False),

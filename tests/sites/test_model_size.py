@@ -1,4 +1,4 @@
-"""A plan whose model is too large is refused before memory is taken for it, by policy and by the machine's memory."""
+"""A plan with a too large model is refused before memory is allocated, by policy and by the machine's memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def changed(found: Party, shape: tuple[int, ...], **model: Any) -> str:
 MODELS_TOO_LARGE: Mapping[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "one layer": ((HUGE // 10,), {"name": "softmax"}),
     "wide": ((1, 28, 28), {"name": "vit", "width": 1_000_000}),
-    "endlessly deep": ((1, 28, 28), {"name": "vit", "depth": 10**12, "width": 4}),
+    "deep": ((1, 28, 28), {"name": "vit", "depth": 10**12, "width": 4}),
     "channels": ((1, 28, 28), {"name": "mnist_cnn", "channels": [10**6, 10**6]}),
     "adapters": ((8,), {"name": "softmax", "lora": {"layers": ["linear"], "rank": HUGE // 10}}),
     "examples": ((1, 10**6, 10**6), {"name": "mnist_cnn"}),
@@ -53,7 +53,7 @@ MODELS_TOO_LARGE: Mapping[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", MODELS_TOO_LARGE)
-def test_a_model_too_large_is_refused_before_it_is_made(found: Party, case: str) -> None:
+def test_too_large_model_refused_before_creation(found: Party, case: str) -> None:
     shape, model = MODELS_TOO_LARGE[case]
     text = changed(found, shape, **model)
     # torch would say that it cannot allocate terabytes, or Python would take all memory
@@ -64,7 +64,7 @@ def test_a_model_too_large_is_refused_before_it_is_made(found: Party, case: str)
         ResolvedPlan.of(FederationPlan.read(text))
 
 
-def test_the_true_plan_is_within_the_limit_and_a_parameter_more_is_not(found: Party) -> None:
+def test_parameter_limit_is_exact(found: Party) -> None:
     found.sites[0].consider(found.proposal.text)
     config, outline = found.proposal.config(), found.proposal.outline
     check_model_size(config, outline, 640, "plan.model", "at most")
@@ -75,7 +75,7 @@ def test_the_true_plan_is_within_the_limit_and_a_parameter_more_is_not(found: Pa
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_count_is_that_of_the_model(name: str) -> None:
+def test_parameter_count_matches_model(name: str) -> None:
     shape: tuple[int, ...] = (1, 32, 32)
     n_classes = {"logistic_regression": 2, "linear_regression": None}.get(name, 10)
     config = load_config(RUN, [f"model={name}"])
@@ -89,7 +89,7 @@ def test_the_count_is_that_of_the_model(name: str) -> None:
         check_model_size(config, outline, max(n_parameters - 1, 1023), "plan.model", "at most")
 
 
-def test_models_of_other_threads_are_not_counted(found: Party) -> None:
+def test_parameter_count_ignores_other_threads(found: Party) -> None:
     others: list[nn.Module] = []
     resolve = MODELS["softmax"].build.__init__
 

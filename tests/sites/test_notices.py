@@ -1,4 +1,4 @@
-"""A site may sign that it is absent: others leave its pairs out, and nobody is hidden less than it pays for."""
+"""Signed absence notices: other sites leave out the pairs, and no site is protected less than it is charged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sites_in_memory import Party, config_of, like, party
+from sites_in_memory import Party, config_of, party, public_info
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, PrivacyError
@@ -55,7 +55,7 @@ def records(found: Party, name: str):
     return LedgerFile.read(found.folder / name / "runs" / found.proposal.hash / "ledger.jsonl").records
 
 
-def test_pairs_with_a_site_that_said_it_are_left_out_and_its_price_is_that_of_fewer(found: Party) -> None:
+def test_absence_notice_excludes_pairs_and_cost(found: Party) -> None:
     notice = absent(found, WEST, 3, 5)
     # three rounds of each, so that a deviation is known to 2 %
     without, told = ((range(3), ()), (range(3, 6), (notice,)))
@@ -76,7 +76,7 @@ def test_pairs_with_a_site_that_said_it_are_left_out_and_its_price_is_that_of_fe
     assert twice == pytest.approx(found.sites[EAST].spent().epsilon)
 
 
-def test_who_signed_it_answers_no_more_whatever_happens(found: Party) -> None:
+def test_site_with_notice_answers_no_excluded_round(found: Party) -> None:
     notice = absent(found, WEST, 2, 3)
     west = found.folder / "west" / "runs" / found.proposal.hash / "notices.json"
     assert west.stat().st_mode & 0o077 == 0
@@ -94,7 +94,7 @@ def test_who_signed_it_answers_no_more_whatever_happens(found: Party) -> None:
     assert [record.round for record in records(found, "west")] == [1, 4]
 
 
-def test_nobody_signs_a_round_that_is_over(found: Party) -> None:
+def test_absence_notice_past_round_raises(found: Party) -> None:
     assert ask(found, WEST, 2)[1] is None
     for first, last in ((2, 3), (0, 1), (1, 5), (3, 6), (5, 4)):
         with pytest.raises(ConfigError, match="still to come, 4 to 6"):
@@ -108,9 +108,9 @@ def test_nobody_signs_a_round_that_is_over(found: Party) -> None:
         found.sites[WEST].say_absent("0" * 64, 4, 4)
 
 
-def test_a_notice_that_is_not_what_it_says_is_refused_and_costs_nothing(found: Party, tmp_path: Path) -> None:
+def test_invalid_absence_notice_refused_uncharged(found: Party, tmp_path: Path) -> None:
     config = config_of(*GD, PAIRS)
-    other = propose(config, found.proposal.cards, like(config))
+    other = propose(config, found.proposal.cards, public_info(config))
     for site in found.sites.values():
         site.join(other.text, other.fingerprint)
     good, of_other_run = absent(found, WEST, 1, 3), found.sites[WEST].say_absent(other.hash, 1, 3)
@@ -143,7 +143,7 @@ def test_a_notice_that_is_not_what_it_says_is_refused_and_costs_nothing(found: P
     assert len(records(found, "north")) == 1
 
 
-def test_where_only_some_pairs_share_secrets_or_everyone_must_answer_nobody_signs(tmp_path: Path) -> None:
+def test_absence_notice_without_all_pairs_raises(tmp_path: Path) -> None:
     for number, options in enumerate(((SPARSE,), ("privacy.trust=local",))):
         folder = tmp_path / f"{number}"
         folder.mkdir()
@@ -165,7 +165,7 @@ def found_links():
     return Links(((0, 1), (1, 2), (2, 3)))
 
 
-def test_the_server_shows_it_from_the_next_round_on_also_after_a_restart(found: Party) -> None:
+def test_server_forwards_notice_after_restart(found: Party) -> None:
     notice = absent(found, EAST, 1, 2)
     rounds = iter(found.federation)
     assert next(rounds).answered == ("north", "east", "south", "west")
@@ -182,7 +182,7 @@ def test_the_server_shows_it_from_the_next_round_on_also_after_a_restart(found: 
     found.federation = again
 
 
-def test_a_site_says_beforehand_when_its_budget_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_site_announces_end_of_budget(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = party(tmp_path, *GD, PAIRS, epsilon=(50.0, 50.0, 50.0, 0.4))
     reports = list(found.federation)
     ends = next(at for at, report in enumerate(reports) if report.absent)
@@ -197,7 +197,7 @@ def test_a_site_says_beforehand_when_its_budget_ends(tmp_path: Path, caplog: pyt
     found.close()
 
 
-def test_a_server_does_not_believe_what_another_site_has_signed(found: Party) -> None:
+def test_notice_signed_by_other_site_refused(found: Party) -> None:
     own = found.sites[WEST]._folder.signing_key
     forged = AbsenceNotice.signed(own, found.proposal.hash, EAST, 2, 5, "away")
 
@@ -209,7 +209,7 @@ def test_a_server_does_not_believe_what_another_site_has_signed(found: Party) ->
     assert {tuple(report.absent.items()) for report in found.federation} == {(("west", "malformed"),)}
 
 
-def test_a_notice_that_cannot_be_read_again_ends_the_sites_part(found: Party) -> None:
+def test_unreadable_notice_file_stops_site(found: Party) -> None:
     absent(found, WEST, 2, 3)
     found.sites[WEST].close()
     (found.folder / "west" / "runs" / found.proposal.hash / "notices.json").write_text(json.dumps([{"first": 2}]))
@@ -232,9 +232,7 @@ def true_exposure(present: Sequence[int], kept: Sequence[Sequence[int]], at: int
 
 @given(data=st.data(), n=st.integers(2, 7), colluders=st.integers(0, 3), ratio=st.floats(0.01, 30))
 @settings(max_examples=200, deadline=None)
-def test_whatever_notices_others_are_shown_a_site_is_hidden_as_it_pays_for(
-    data: st.DataObject, n: int, colluders: int, ratio: float
-) -> None:
+def test_exposure_bounded_by_charge_any_notices(data: st.DataObject, n: int, colluders: int, ratio: float) -> None:
     bad = data.draw(st.sets(st.integers(0, n - 1), max_size=min(colluders, n - 1)))
     honest = [site for site in range(n) if site not in bad]
     signed = data.draw(st.sets(st.sampled_from(honest), max_size=len(honest) - 1))
@@ -247,8 +245,9 @@ def test_whatever_notices_others_are_shown_a_site_is_hidden_as_it_pays_for(
         assert true_exposure(present, kept, at, ratio) <= paid * (1 + 1e-6)
 
 
-def test_a_chain_of_secrets_shows_why_all_pairs_must_share_one() -> None:
+def test_notice_on_chain_graph_exceeds_charge() -> None:
     # north - east - south; south has signed it, only east was told: north pays for three, and is hidden among two
+    """North pays for three sites but is hidden among two: so absence notices need secrets of all pairs."""
     ratio, chain = 2.0, Pairs(2.0, 0, "chain", ((0, 1), (1, 2)))
     shared = np.zeros((3, 3), dtype=bool)
     for a, b in chain.edges or ():
@@ -260,7 +259,7 @@ def test_a_chain_of_secrets_shows_why_all_pairs_must_share_one() -> None:
     assert both <= paid * (1 + 1e-9)  # were south's pair kept by all, as without a notice
 
 
-def test_a_site_that_alone_was_told_draws_what_it_pays_for(found: Party, tmp_path: Path) -> None:
+def test_notice_for_one_site_noise_matches_charge(found: Party, tmp_path: Path) -> None:
     notice = absent(found, WEST, 0, 5)
     told = torch.cat([ask(found, NORTH, at, notice)[0] for at in range(6)])
     not_told = torch.cat([ask(found, EAST, at)[0] for at in range(6)])
@@ -275,7 +274,7 @@ def test_a_site_that_alone_was_told_draws_what_it_pays_for(found: Party, tmp_pat
     assert float(torch.corrcoef(torch.stack([told, not_told]))[0, 1]) == pytest.approx(-1 / (2 * 3) ** 0.5, abs=0.1)
 
 
-def test_a_copy_of_the_folder_has_the_same_words(found: Party, tmp_path: Path) -> None:
+def test_copied_folder_keeps_absence_notice(found: Party, tmp_path: Path) -> None:
     absent(found, WEST, 1, 1)
     found.sites[WEST].close()
     shutil.copytree(found.folder / "west", tmp_path / "copy")
@@ -285,7 +284,7 @@ def test_a_copy_of_the_folder_has_the_same_words(found: Party, tmp_path: Path) -
     copy.close()
 
 
-def test_every_word_of_a_notice_is_signed() -> None:
+def test_absence_notice_signature_covers_each_field() -> None:
     key = new_key()
     one = AbsenceNotice.signed(key, "a" * 64, 1, 2, 3, "away")
     others = [

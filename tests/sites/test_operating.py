@@ -20,7 +20,7 @@ import pytest
 import torch
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from sites_in_memory import InMemory, Party, like, party
+from sites_in_memory import InMemory, Party, party, public_info
 from typer.testing import CliRunner
 
 import fedpriv as fp
@@ -62,7 +62,7 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_log_is_lines_of_json_that_say_who_asked_what(found: Party) -> None:
+def test_log_lines_json_with_party_and_code(found: Party) -> None:
     site = found.sites[0]
     with run_operator_services(site):
         site.answer(question(found, 1), "coordinator.example.org")
@@ -83,7 +83,7 @@ def test_the_log_is_lines_of_json_that_say_who_asked_what(found: Party) -> None:
     assert read_log(found.folder / "north", "refused", 1)[0]["party"] == "stranger.example.org"
 
 
-def test_a_level_and_a_size_keep_a_log_small(tmp_path: Path) -> None:
+def test_log_size_bounded(tmp_path: Path) -> None:
     activity = Activity()
     with write_log(tmp_path, LogSettings(level="warning", max_megabytes=1)):
         for number in range(20_000):
@@ -99,7 +99,7 @@ def test_a_level_and_a_size_keep_a_log_small(tmp_path: Path) -> None:
     assert len(activity._refused) <= 1001
 
 
-def test_prometheus_reads_public_counts_and_no_budget(found: Party) -> None:
+def test_prometheus_metrics_without_budget(found: Party) -> None:
     site = found.sites[0]
     site.answer(question(found, 1))
     site.answer(question(found, 0))
@@ -128,14 +128,14 @@ def test_prometheus_reads_public_counts_and_no_budget(found: Party) -> None:
         urllib.request.urlopen(rows["metrics"], timeout=60)
 
 
-def test_metrics_are_off_unless_the_owner_sets_them(tmp_path: Path) -> None:
+def test_metrics_off_by_default(tmp_path: Path) -> None:
     made = party(tmp_path, FEDAVG)
     with run_operator_services(made.sites[0]) as rows:
         assert [*rows] == ["log"]
     made.close()
 
 
-def test_status_shows_budget_plans_and_refusals_of_a_running_site(found: Party) -> None:
+def test_status_shows_budget_plans_refusals(found: Party) -> None:
     folder = found.folder / "north"
     with run_operator_services(found.sites[0]):
         found.sites[0].answer(question(found, 0), "coordinator")
@@ -192,7 +192,7 @@ def test_printed_log_has_no_traceback(tmp_path: Path) -> None:
     assert "row 7" in (tmp_path / "log.jsonl").read_text()
 
 
-def test_status_says_what_is_wrong_with_a_site(found: Party) -> None:
+def test_status_reports_missing_ledger(found: Party) -> None:
     found.sites[0].close()
     (found.folder / "north" / "runs" / found.proposal.hash / "ledger.jsonl").unlink()
     shown = fedpriv("site", "status", found.folder / "north")
@@ -202,7 +202,7 @@ def test_status_says_what_is_wrong_with_a_site(found: Party) -> None:
     assert done.exit_code == 2
 
 
-def test_status_is_shown_again_and_again(found: Party) -> None:
+def test_status_watch_repeats(found: Party) -> None:
     words = [sys.executable, "-m", "fedpriv", "site", "status", str(found.folder / "north"), "--watch"]
     process = subprocess.Popen(
         [*words, "--interval", "0.1"],
@@ -224,13 +224,13 @@ def test_status_is_shown_again_and_again(found: Party) -> None:
 
 def proposed(found: Party, tmp_path: Path):
     """A plan of the same sites that has arrived at north alone, and the transport that brought it."""
-    plan = propose(found.config, [site.card for site in found.sites.values()], like(found.config))
+    plan = propose(found.config, [site.card for site in found.sites.values()], public_info(found.config))
     found.sites[0]._proposals._last_read = -1e9  # each test has its own clock
     carrier = InMemory({0: found.sites[0]})
     return plan, carrier
 
 
-def test_a_proposal_waits_for_its_owner_and_is_accepted_while_the_site_runs(found: Party, tmp_path: Path) -> None:
+def test_proposal_accepted_after_approval(found: Party, tmp_path: Path) -> None:
     plan, carrier = proposed(found, tmp_path)
     folder = found.folder / "north"
     assert offer(carrier, plan) == {"north": "pending", "east": "no_reply", "south": "no_reply", "west": "no_reply"}
@@ -250,10 +250,8 @@ def test_a_proposal_waits_for_its_owner_and_is_accepted_while_the_site_runs(foun
 
 
 @pytest.mark.parametrize("section", ["loss", "strategy", "model"])
-def test_a_proposal_runs_no_code_before_its_owner_has_looked_at_it(
-    found: Party, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str
-) -> None:
-    """Also where the owner has allowed code of other plans: naming it runs it."""
+def test_proposal_executes_no_code(found: Party, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str) -> None:
+    """Even if the owner allows plugins in other plans: naming a plugin imports it."""
     (tmp_path / f"sent_with_{section}.py").write_text(
         f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n", encoding="utf-8"
     )
@@ -275,7 +273,7 @@ def test_a_proposal_runs_no_code_before_its_owner_has_looked_at_it(
     [{"rounds": 10**6}, {"strategy": {"name": "fedavg", "learning_rate": 0.5, "local_steps": 10**12}}],
     ids=["rounds", "local steps"],
 )
-def test_a_proposal_whose_price_takes_endless_time_is_refused_and_the_site_goes_on(
+def test_proposal_review_time_limit_refuses(
     found: Party, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
 ) -> None:
     site = found.sites[0]
@@ -295,7 +293,7 @@ def test_a_proposal_whose_price_takes_endless_time_is_refused_and_the_site_goes_
     assert unpack_response(site.answer(question(found, 0)), DIM).code is None
 
 
-def test_a_review_that_fails_refuses_the_proposal(found: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_review_refuses_proposal(found: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     found.sites[0]._proposals._last_read = -1e9
     document = yaml.safe_load(found.proposal.text)
@@ -305,7 +303,7 @@ def test_a_review_that_fails_refuses_the_proposal(found: Party, monkeypatch: pyt
         review_within(found.proposal.text, found.sites[0].card, found.sites[0].settings.policy)
 
 
-def test_an_approved_plan_is_accepted_when_the_site_starts(found: Party, tmp_path: Path) -> None:
+def test_approved_plan_accepted_at_start(found: Party, tmp_path: Path) -> None:
     plan, carrier = proposed(found, tmp_path)
     offer(carrier, plan)
     found.sites[0].close()
@@ -315,7 +313,7 @@ def test_an_approved_plan_is_accepted_when_the_site_starts(found: Party, tmp_pat
     assert plan.hash in found.sites[0].plans
 
 
-def test_a_refused_proposal_stays_refused_and_the_reason_stays_here(found: Party, tmp_path: Path) -> None:
+def test_refused_proposal_keeps_reason_local(found: Party, tmp_path: Path) -> None:
     plan, carrier = proposed(found, tmp_path)
     offer(carrier, plan)
     fedpriv("site", "refuse", found.folder / "north", plan.fingerprint, "--why", "too many rounds")
@@ -326,17 +324,17 @@ def test_a_refused_proposal_stays_refused_and_the_reason_stays_here(found: Party
     assert unpack_response(found.sites[0].answer(asked), DIM).code == "other_plan"
 
 
-def test_what_the_policy_does_not_allow_is_not_stored(tmp_path: Path) -> None:
+def test_proposal_outside_policy_not_stored(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG, policy={"max_rounds": 4})
     config = found.config.model_copy(update={"rounds": 5})
-    plan = propose(config, [site.card for site in found.sites.values()], like(config))
+    plan = propose(config, [site.card for site in found.sites.values()], public_info(config))
     carrier = InMemory({0: found.sites[0]})
     assert offer(carrier, plan)["north"] == "not_allowed"
     assert not (tmp_path / "north" / "proposals").exists()
     found.close()
 
 
-def test_a_flood_of_proposals_is_not_read(found: Party, tmp_path: Path) -> None:
+def test_proposal_flood_rate_limited(found: Party, tmp_path: Path) -> None:
     plan, carrier = proposed(found, tmp_path)
     site = found.sites[0]
     assert site.answer(pack_proposal("x" * (MAX_PROPOSAL_BYTES + 1))) == b"malformed"
@@ -351,7 +349,7 @@ def test_a_flood_of_proposals_is_not_read(found: Party, tmp_path: Path) -> None:
     assert len(list((found.folder / "north" / "proposals").iterdir())) <= 1 + n_read
 
 
-def test_an_approved_plan_that_cannot_be_accepted_is_refused_and_status_says_why(found: Party, tmp_path: Path) -> None:
+def test_unacceptable_approved_plan_refused_in_status(found: Party, tmp_path: Path) -> None:
     plan, carrier = proposed(found, tmp_path)
     offer(carrier, plan)
     Budget.create(tmp_path / "life.jsonl", epsilon=1, delta=1e-5)
@@ -368,7 +366,7 @@ def test_an_approved_plan_that_cannot_be_accepted_is_refused_and_status_says_why
     assert "Nothing was released" in fedpriv("site", "status", folder)
 
 
-def test_a_proposal_that_was_edited_in_the_folder_is_not_believed(found: Party, tmp_path: Path) -> None:
+def test_edited_proposal_file_raises(found: Party, tmp_path: Path) -> None:
     plan, carrier = proposed(found, tmp_path)
     offer(carrier, plan)
     (path,) = (found.folder / "north" / "proposals").iterdir()

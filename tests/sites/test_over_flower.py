@@ -22,7 +22,8 @@ from fedpriv.sites.statement import site_statement
 
 
 @pytest.mark.slow
-def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice() -> None:
+def test_killed_site_and_spent_site_run_completes() -> None:
+    """One site is killed and restarted; another announces the end of its budget with a notice."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fp") as made:  # sockets need short paths
         folder = Path(made)
@@ -39,8 +40,8 @@ def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice() -> 
             until(lambda: any("east" in told["absent"] for told in rounds_of(server)), "nobody missed east")
             flower.site(folder / "east")
             until(lambda: (server / "result.json").exists() or flower.running["federation"].poll(), "no end")
-            assert (server / "result.json").exists(), flower.said("federation") + flower.said("superlink")
-            log = flower.said("west")
+            assert (server / "result.json").exists(), flower.log_tail("federation") + flower.log_tail("superlink")
+            log = flower.log_tail("west")
         told, result = rounds_of(server), json.loads((server / "result.json").read_text())
         for one in told:
             print(one["round"], one["answered"], one["absent"], one["noticed"], one["metrics"]["test_accuracy"])

@@ -19,7 +19,8 @@ from fedpriv.sites.statement import site_statement
 
 
 @pytest.mark.distributed
-def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice(tmp_path: Path) -> None:
+def test_killed_site_and_spent_site_run_completes(tmp_path: Path) -> None:
+    """One site is killed and restarted; another announces the end of its budget with a notice."""
     found = hospitals(tmp_path, {"west": 0.85}, Authority(tmp_path / "authority"))
     server = found.server
     organisations = Organisations(tmp_path)
@@ -36,12 +37,12 @@ def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice(tmp_p
         # on a slow machine the rounds would be over before it is back
         organisations.signal("federation", signal.SIGSTOP)
         organisations.site("east")
-        until(lambda: organisations.said("east").count("mutual TLS") == 2, "east does not start")
+        until(lambda: organisations.log_tail("east").count("mutual TLS") == 2, "east does not start")
         organisations.signal("federation", signal.SIGCONT)
         until(lambda: (server / "result.json").exists() or organisations.running["federation"].poll(), "no end")
         ended = time.monotonic()
-        assert (server / "result.json").exists(), organisations.said("federation")
-        log = organisations.said("west")
+        assert (server / "result.json").exists(), organisations.log_tail("federation")
+        log = organisations.log_tail("west")
     finally:
         organisations.end()
     print(f"{found.config.rounds} rounds in {ended - first + 0.5:.1f} s, {ended - began:.1f} s with all starts")
@@ -49,7 +50,7 @@ def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice(tmp_p
 
 
 def check_run(found: Hospitals, log: str) -> None:
-    """East was killed once and is back, the budget of west ended as it said, and nobody was charged twice."""
+    """East was killed once and rejoined, the budget of west ended as announced, and each record is charged once."""
     server, rounds = found.server, found.config.rounds
     told, result = rounds_of(server), json.loads((server / "result.json").read_text())
     for one in told:

@@ -39,7 +39,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationPlan:
     return FederationPlan.read(Path("fed/plan.yaml").read_text())
 
 
-def test_a_plan_lists_its_links_and_draws_them(plan: FederationPlan) -> None:
+def test_graph_plan_lists_and_draws_links(plan: FederationPlan) -> None:
     assert plan.is_graph
     assert plan.document.settings["network"]["topology"] == {"name": "links", "pairs": [[0, 1], [1, 2]]}
     with Image.open("fed/graph.png") as picture:
@@ -50,7 +50,7 @@ def test_a_plan_lists_its_links_and_draws_them(plan: FederationPlan) -> None:
     assert "fedpriv site peer south" in told
 
 
-def test_what_cannot_run_is_refused(plan: FederationPlan) -> None:
+def test_unusable_peer_options_raise(plan: FederationPlan) -> None:
     assert "use --listen" in refused("site", "peer", "south")
     assert "that this site has accepted, of 0" in refused("site", "peer", "south", "--listen", "tcp/127.0.0.1:1")
     fedpriv("site", "join", "south", "fed/plan.yaml", "--accept", plan.fingerprint)
@@ -66,7 +66,7 @@ def refused_plan_with_a_server() -> str:
     return refused("federate", "plan", "run.yaml", *cards, "--out", "other", "--keys", "keys")
 
 
-def test_three_processes_train_without_a_server(plan: FederationPlan, tmp_path: Path) -> None:
+def test_three_peer_processes_train(plan: FederationPlan, tmp_path: Path) -> None:
     ports = {name: free_port() for name in NAMES}
     running: list[ForkedCommand] = []
     for number, name in enumerate(NAMES):
@@ -94,8 +94,8 @@ def test_three_processes_train_without_a_server(plan: FederationPlan, tmp_path: 
     assert "the server" not in page
 
 
-def test_a_site_has_one_process_for_plans_of_both_kinds(plan: FederationPlan, tmp_path: Path) -> None:
-    """Two would each know a part of what the site has spent. The second is refused, and says what to do."""
+def test_second_process_of_site_refused(plan: FederationPlan, tmp_path: Path) -> None:
+    """Two processes would each count only a part of the spent budget; the error explains which command to use."""
     Path("star.yaml").write_text(
         CONFIG.replace("decentralized_sgd, step_size", "fedavg, learning_rate").replace("network: {topology: path}", "")
     )

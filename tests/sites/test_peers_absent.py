@@ -1,4 +1,4 @@
-"""Nodes that are killed, late, cut off or out of budget: the others go on, and both ends of each link agree."""
+"""Nodes that are killed, late, cut off or out of budget: the others continue, and both ends of each link agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = "rounds=12"
 
 
 class Mean:
-    """What the rows of all nodes sum to, before and after each node's mixing: equal as long as ends of links agree."""
+    """Sum of the rows of all nodes before and after the mixing of each node: equal while the ends of links agree."""
 
     def __init__(self, found: Peers) -> None:
         self.found = found
@@ -45,14 +45,14 @@ class Mean:
         return float(torch.stack(list(self.drift.values())).sum(0).abs().max())
 
 
-def agree(found: Peers) -> None:
+def assert_links_agree(found: Peers) -> None:
     """In every round both ends of each link have counted it, or neither has."""
     for index in range(found.terms.rounds):
         up = found.up(index)
         assert up == {(b, a) for a, b in up}, f"round {index}"
 
 
-def charged_once(found: Peers) -> None:
+def assert_charged_once(found: Peers) -> None:
     for number in found.sites:
         rounds = [record.round for record in found.ledger(number)]
         assert len(rounds) == len({*rounds})
@@ -64,7 +64,7 @@ def check_same_run(found: Peers) -> None:
         torch.testing.assert_close(node.model, models[number], rtol=1e-5, atol=1e-5)
 
 
-def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_killed_node_rejoins(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = peers(tmp_path, TRACKING, LONG)
     found.run(until=lambda: found.nodes[SOUTH].round == 3)
     found.kill(SOUTH)
@@ -79,13 +79,13 @@ def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path, caplog: pytest.L
     assert statuses[-1] == "released"
     assert len(found.ledger(SOUTH)) == 12 - statuses.count("passed")  # a round that nobody can use costs nothing
     assert {node.ended for node in found.nodes.values()} == {"finished"}
-    agree(found)
-    charged_once(found)
+    assert_links_agree(found)
+    assert_charged_once(found)
     check_same_run(found)
     found.close()
 
 
-def test_a_node_that_never_returns_is_noticed_and_told(tmp_path: Path) -> None:
+def test_lost_node_reported_missing(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING, LONG)
     found.run(until=lambda: found.nodes[WEST].round == 4)
     found.kill(WEST)
@@ -101,7 +101,7 @@ def test_a_node_that_never_returns_is_noticed_and_told(tmp_path: Path) -> None:
     found.close()
 
 
-def test_a_node_that_never_came_is_waited_for_longer_and_then_left_out(tmp_path: Path) -> None:
+def test_node_never_started_left_out_after_wait(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING)
     found.kill(EAST)
     found.run(until=lambda: found.now > 55)
@@ -114,7 +114,7 @@ def test_a_node_that_never_came_is_waited_for_longer_and_then_left_out(tmp_path:
     found.close()
 
 
-def test_a_node_without_neighbours_releases_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_isolated_node_releases_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = peers(tmp_path, TRACKING, LONG)
     found.run(until=lambda: found.nodes[NORTH].round == 3)
     found.kill(EAST)
@@ -128,13 +128,13 @@ def test_a_node_without_neighbours_releases_nothing(tmp_path: Path, caplog: pyte
     found.start(WEST)
     found.run()
     assert {node.ended for node in found.nodes.values()} == {"finished"}
-    agree(found)
+    assert_links_agree(found)
     check_same_run(found)
     assert "nor does any neighbour: this node waits" in caplog.text
     found.close()
 
 
-def test_a_spent_budget_ends_one_node_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_spent_node_ends_without_delay(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING, LONG, "privacy.epsilon=4", epsilon=(50.0, 50.0, 3.0, 50.0))
     began = found.now
     found.run()
@@ -147,11 +147,11 @@ def test_a_spent_budget_ends_one_node_and_nobody_waits_for_it(tmp_path: Path) ->
     assert found.reports[EAST][-1].down == {"south": "over_budget"}
     assert found.nodes[WEST].neighbours["south"].away == "over_budget"
     assert found.nodes[WEST].neighbours["south"].last_up == n_released
-    agree(found)
+    assert_links_agree(found)
     found.close()
 
 
-def test_a_lost_reply_is_a_doubt_that_is_settled_and_made_good(tmp_path: Path) -> None:
+def test_lost_reply_link_settled_and_corrected(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING, LONG)
     mean = Mean(found)
     cut = {"is": False}
@@ -174,11 +174,11 @@ def test_a_lost_reply_is_a_doubt_that_is_settled_and_made_good(tmp_path: Path) -
     assert not found.nodes[WEST].neighbours["north"].is_unsettled
     assert sum(report.corrected == ("north",) for report in found.reports[WEST]) == 1
     assert mean.total < 1e-4
-    charged_once(found)
+    assert_charged_once(found)
     found.close()
 
 
-def test_a_partition_of_three_rounds_heals(tmp_path: Path) -> None:
+def test_network_partition_heals(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING, "rounds=16")
     mean = Mean(found)
     cut = {"is": False}
@@ -193,11 +193,11 @@ def test_a_partition_of_three_rounds_heals(tmp_path: Path) -> None:
     assert not any(each.is_unsettled for node in found.nodes.values() for each in node.neighbours.values())
     assert len(found.reports[SOUTH][-1].up) == 2
     assert mean.total < 1e-4
-    charged_once(found)
+    assert_charged_once(found)
     found.close()
 
 
-def test_a_slow_node_is_given_up_and_catches_up(tmp_path: Path) -> None:
+def test_slow_node_left_out_and_catches_up(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING, LONG)
     found.run(until=lambda: found.nodes[EAST].round == 3)
     advance = found.nodes[EAST].advance
@@ -207,12 +207,12 @@ def test_a_slow_node_is_given_up_and_catches_up(tmp_path: Path) -> None:
     found.run()
     assert {node.ended for node in found.nodes.values()} == {"finished"}
     assert found.reports[NORTH][-1].up == ("east", "west")
-    agree(found)
+    assert_links_agree(found)
     check_same_run(found)
     found.close()
 
 
-def test_outside_its_hours_a_site_releases_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_outside_hours_releases_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = peers(tmp_path, TRACKING)
     is_open = False
     monkeypatch.setattr(SitePolicy, "is_open", lambda policy, now=None: is_open)
@@ -227,7 +227,7 @@ def test_outside_its_hours_a_site_releases_nothing(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("sweep", range(0, 24, 2))
 @pytest.mark.parametrize("victim", [NORTH, SOUTH, WEST])
-def test_a_node_that_is_killed_at_any_step_loses_and_repeats_nothing(victim: int, sweep: int, tmp_path: Path) -> None:
+def test_node_killed_at_each_step_same_run(victim: int, sweep: int, tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING, "rounds=6")
     steps = 0
 
@@ -241,16 +241,16 @@ def test_a_node_that_is_killed_at_any_step_loses_and_repeats_nothing(victim: int
     found.start(victim)
     found.run()
     assert {node.ended for node in found.nodes.values()} == {"finished"}
-    agree(found)
-    charged_once(found)
+    assert_links_agree(found)
+    assert_charged_once(found)
     check_same_run(found)
     assert all(report.status == "released" for report in found.reports[victim])
     found.close()
 
 
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 3 else pytest.mark.distributed) for n in range(30)])
-def test_whatever_is_lost_and_killed_the_mean_is_kept(seed: int, tmp_path: Path) -> None:
-    """Messages get lost at random and nodes are killed at random; then the network is whole again."""
+def test_random_losses_and_kills_keep_mean(seed: int, tmp_path: Path) -> None:
+    """Messages are lost and nodes killed at random; then the network works again."""
     draws = random.Random(seed)
     found = peers(tmp_path, TRACKING, "rounds=30")
     mean = Mean(found)
@@ -272,7 +272,7 @@ def test_whatever_is_lost_and_killed_the_mean_is_kept(seed: int, tmp_path: Path)
         found.start(number)
         mean.watch(number)
     found.run()
-    charged_once(found)
+    assert_charged_once(found)
     assert {node.ended for node in found.nodes.values()} <= {"finished", "alone"}
     unsettled = [name for node in found.nodes.values() for name, each in node.neighbours.items() if each.is_unsettled]
     if not unsettled:

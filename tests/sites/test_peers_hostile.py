@@ -1,4 +1,4 @@
-"""Real sessions over mutual TLS: no neighbour, and a second certificate of a neighbour's name, get nothing to read."""
+"""Over mutual TLS, non-neighbours and a second certificate with a neighbour's name read nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from parties import free_port
 from peers_in_memory import TRACKING
 from signed import LOOPBACK, Authority
-from sites_in_memory import config_of, like
+from sites_in_memory import config_of, public_info
 
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.sites import FederationPlan, Site, propose
@@ -28,7 +28,7 @@ NORTH, EAST, SOUTH, WEST = range(4)
 
 
 class Path4:
-    """Four sites in a row, each with a certificate, and those of them that run."""
+    """Four sites on a path, each with a certificate, and their running nodes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Path4:
             site = Site.create(folder / name, folder / f"{name}.yaml")
             site.set_certificate(self.authority.keys(folder / name / "tls", name, LOOPBACK))
             self.sites[number] = site
-        self.plan = propose(self.config, [site.card for site in self.sites.values()], like(self.config))
+        self.plan = propose(self.config, [site.card for site in self.sites.values()], public_info(self.config))
         for site in self.sites.values():
             site.join(self.plan.text, self.plan.fingerprint)
         self.addresses = {number: f"tls/127.0.0.1:{free_port()}" for number in self.sites}
@@ -107,7 +107,7 @@ def ask(found: Path4, keys: Path, name: str, key: str, address: str, question: b
         return [reply.ok.payload.to_bytes() for reply in replies if reply.ok is not None]
 
 
-def test_four_sites_train_over_tls_and_others_get_nothing(row: Path4) -> None:
+def test_non_neighbours_get_nothing_over_tls(row: Path4) -> None:
     for number in (NORTH, EAST, SOUTH):
         row.start(number)
     deadline = time.monotonic() + 60
@@ -135,7 +135,7 @@ def test_four_sites_train_over_tls_and_others_get_nothing(row: Path4) -> None:
     assert row.nodes[EAST].neighbours["south"].last_up == 6
 
 
-def test_a_plan_with_certificates_needs_tls_and_the_plans_certificate(row: Path4) -> None:
+def test_graph_plan_needs_tls_and_its_certificate(row: Path4) -> None:
     def open_session(plan: FederationPlan, address: str, keys: Path | None) -> None:
         PeersOverZenoh(plan, row.terms, EAST, listen=[address], connect=[], keys=keys, wait=1.0)
 
@@ -144,9 +144,9 @@ def test_a_plan_with_certificates_needs_tls_and_the_plans_certificate(row: Path4
     with pytest.raises(FedprivError, match="the plan names"):
         open_session(row.plan, "tls/127.0.0.1:1", row.folder / "west" / "tls")
     cards = [site.card.model_copy(update={"certificate": None}) for site in row.sites.values()]
-    plain = propose(row.config, cards, like(row.config))
+    plain = propose(row.config, cards, public_info(row.config))
     with pytest.raises(ConfigError, match="names no certificates"):
         open_session(plain, "tls/127.0.0.1:1", row.folder / "east" / "tls")
-    star = propose(config_of("strategy={name: fedavg, learning_rate: .5}"), cards, like(row.config))
+    star = propose(config_of("strategy={name: fedavg, learning_rate: .5}"), cards, public_info(row.config))
     with pytest.raises(ConfigError, match="has a server"):
         open_session(star, "tcp/127.0.0.1:1", None)

@@ -1,4 +1,4 @@
-"""Five hospitals train by gradient tracking over mutual TLS, each a process, with nobody in the middle."""
+"""Five hospitals train by gradient tracking over mutual TLS, one process each, without a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpriv.sites.statement import site_statement
 
 
 class Neighbours(Parties):
-    """Sites that connect to those of their neighbours that have a smaller number."""
+    """Sites that connect to their neighbours with smaller numbers."""
 
     def __init__(self, found: Hearts) -> None:
         super().__init__(found.folder, os.environ)
@@ -49,7 +49,7 @@ def links_of(name: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_one_is_killed_and_returns_and_each_ends_with_its_own_model(tmp_path: Path) -> None:
+def test_killed_peer_rejoins_each_saves_model(tmp_path: Path) -> None:
     found = hearts(tmp_path, Authority(tmp_path / "authority"))
     organisations = Neighbours(found)
     began = time.monotonic()
@@ -66,14 +66,14 @@ def test_one_is_killed_and_returns_and_each_ends_with_its_own_model(tmp_path: Pa
         for name in others:
             organisations.signal(name, signal.SIGSTOP)
         organisations.peer("budapest", "--interval", 0.5)
-        until(lambda: organisations.said("budapest").count("spent so far") == 2, "budapest does not start")
+        until(lambda: organisations.log_tail("budapest").count("spent so far") == 2, "budapest does not start")
         for name in others:
             organisations.signal(name, signal.SIGCONT)
         until(lambda: all(organisations.has_ended(name) for name in NAMES), "no end")
         print(f"all have ended after {time.monotonic() - began:.1f} s\n")
         until(lambda: all(process.poll() == 0 for process in organisations.running.values()), "somebody stays")
         organisations.running.clear()
-        logs = {name: organisations.said(name) for name in NAMES}
+        logs = {name: organisations.log_tail(name) for name in NAMES}
     finally:
         organisations.end()
     check(found, organisations)

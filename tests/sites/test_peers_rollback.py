@@ -1,4 +1,4 @@
-"""A node whose folder is restored from an old copy releases nothing: its neighbours show it what it has signed."""
+"""A node with a folder restored from an old copy releases nothing: its neighbours show its signed counter."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def check_refused(found: Peers, n_signed: int) -> None:
         site_statement(found.folder / "south")
 
 
-def test_a_folder_restored_at_any_step_releases_nothing_until_the_newest_is_back(tmp_path: Path) -> None:
+def test_restored_node_folder_releases_nothing(tmp_path: Path) -> None:
+    """The node continues when its newest folder is restored."""
     found = peers(tmp_path, TRACKING, "rounds=5")
     copies = [copy(found, "copy-0")]
     for index in range(1, 5):
@@ -76,8 +77,8 @@ def test_a_folder_restored_at_any_step_releases_nothing_until_the_newest_is_back
     found.close()
 
 
-def test_one_neighbours_word_is_not_enough(tmp_path: Path) -> None:
-    """East was away while south released rows to west, so it knows an old count, and is the first to speak."""
+def test_node_waits_for_all_neighbour_counters(tmp_path: Path) -> None:
+    """East was absent while south released rows to west, so the counter of east is old."""
     found = peers(tmp_path, TRACKING, "rounds=12")
     found.run(until=lambda: found.nodes[SOUTH].round == 2)
     old = copy(found, "old")
@@ -103,8 +104,8 @@ def test_one_neighbours_word_is_not_enough(tmp_path: Path) -> None:
     found.close()
 
 
-def test_a_neighbour_remembers_a_count_of_a_round_that_it_did_not_finish(tmp_path: Path) -> None:
-    """West is killed as soon as it has south's row, before its round is over; its count is on the disk."""
+def test_counter_saved_before_round_ends(tmp_path: Path) -> None:
+    """West is killed when it has received south's row, before its round ends; the counter is on the disk."""
     found = peers(tmp_path, TRACKING)
     old = copy(found, "old")
     found.start(SOUTH)
@@ -131,7 +132,7 @@ def test_a_neighbour_remembers_a_count_of_a_round_that_it_did_not_finish(tmp_pat
     found.close()
 
 
-def test_nobody_else_stops_a_node_with_a_count(tmp_path: Path) -> None:
+def test_forged_counter_does_not_stop_node(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING)
     found.run(until=lambda: found.nodes[NORTH].round == 2)
     plan = found.proposal.hash
@@ -155,7 +156,7 @@ def test_nobody_else_stops_a_node_with_a_count(tmp_path: Path) -> None:
     found.close()
 
 
-def test_counts_are_read_again_and_a_changed_file_is_refused(tmp_path: Path) -> None:
+def test_counter_store_reloads_and_refuses_edits(tmp_path: Path) -> None:
     key, plan = new_key(), "a" * 64
 
     def store(verifying_key: bytes = public_key(key)) -> CounterStore:
@@ -177,7 +178,7 @@ def test_counts_are_read_again_and_a_changed_file_is_refused(tmp_path: Path) -> 
         store()
 
 
-def test_every_neighbour_has_the_newest_count(tmp_path: Path) -> None:
+def test_neighbours_hold_newest_counter(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING)
     found.run()
     for number, node in found.nodes.items():

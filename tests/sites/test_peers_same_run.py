@@ -50,7 +50,7 @@ QUICK = {"gradient_tracking", "gradient_tracking_pair", "dual_averaging", "decen
 @pytest.mark.parametrize(
     "case", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.distributed) for name in CASES]
 )
-def test_it_is_the_run_of_one_process(case: str, tmp_path: Path) -> None:
+def test_run_matches_one_process(case: str, tmp_path: Path) -> None:
     found = peers(tmp_path, *CASES[case])
     found.run()
     rounds = found.terms.rounds

@@ -40,7 +40,7 @@ def released_rows(found: Peers, monkeypatch: pytest.MonkeyPatch) -> Released:
 
 
 def check_traffic(found: Peers, rows: Released) -> None:
-    """Whoever receives bytes in which a row stands is a neighbour of its owner in the row's round."""
+    """Only neighbours of a row's owner in the row's round receive bytes that contain the row."""
     links = {number: PlannedLinks(found.terms, number) for number in range(len(NAMES))}
     allowed = {(owner, index, other) for owner, index in rows for other in links[owner].links_in_round(index).weights}
     reached = set()
@@ -75,7 +75,7 @@ def check_traffic(found: Peers, rows: Released) -> None:
     ],
     ids=["ring", "random links", "path, pairs of rows"],
 )
-def test_rows_go_where_the_graph_sends_them_and_nowhere_else(
+def test_rows_reach_graph_neighbours_only(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = peers(tmp_path, *options)
@@ -86,7 +86,7 @@ def test_rows_go_where_the_graph_sends_them_and_nowhere_else(
     found.close()
 
 
-def test_a_row_is_released_once_and_repeated_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_released_once_and_repeated_bitwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
     whole = Ledger.open
 
@@ -119,7 +119,7 @@ def test_a_row_is_released_once_and_repeated_byte_for_byte(tmp_path: Path, monke
     found.close()
 
 
-def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
+def test_secrets_stay_in_site_folder(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING, "privacy.trust={pairwise: {colluders: 0, ratio: 3.0, secrets: topology}}")
     found.run()
     sent = b"\n".join(data for _, _, data in found.wire.sent)
@@ -144,7 +144,7 @@ def ask(found: Peers, receiver: int, message: PeerMessage, signer: int) -> bytes
     return found.nodes[receiver].answer(forger.pack(message))
 
 
-def test_only_neighbours_are_answered(tmp_path: Path) -> None:
+def test_node_answers_neighbours_only(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING)
     found.run(until=lambda: found.nodes[0].round == 2)
     plan, row = found.proposal.hash, torch.zeros(DIM)
@@ -168,7 +168,7 @@ def test_only_neighbours_are_answered(tmp_path: Path) -> None:
     found.close()
 
 
-def test_a_flood_of_refused_questions_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_message_flood_log_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = peers(tmp_path, TRACKING)
     for _ in range(300):
         assert not found.nodes[0].answer(b"no message")
@@ -176,7 +176,7 @@ def test_a_flood_of_refused_questions_fills_no_log(tmp_path: Path, caplog: pytes
     found.close()
 
 
-def test_nobody_but_its_node_may_ask_a_site_under_a_plan_on_a_graph(tmp_path: Path) -> None:
+def test_graph_plan_refuses_server_requests(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING)
     question = pack_request(TrainRequest(found.proposal.hash, 0, torch.zeros(DIM)))
     assert unpack_response(found.sites[0].answer(question), DIM).code == "other_plan"

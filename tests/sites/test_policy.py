@@ -1,4 +1,4 @@
-"""What a site's owner does not want is not accepted, and outside the owner's hours nothing is answered."""
+"""Plans outside the owner's policy are not accepted, and outside the owner's hours no query is answered."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from fake_clock import FakeClock
 from sites_in_memory import Party, party
-from standing_clock import Clock
 
 from fedpriv.errors import ConfigError
 from fedpriv.settings import pace
@@ -50,15 +50,13 @@ def with_policy(found: Party, **policy: object) -> Site:
         ({"min_noise_multiplier": 1e4}, "policy.min_noise_multiplier.*at least 10000"),
     ],
 )
-def test_a_plan_that_the_policy_does_not_allow_is_not_accepted(
-    found: Party, policy: dict[str, object], words: str
-) -> None:
+def test_plan_outside_policy_raises(found: Party, policy: dict[str, object], words: str) -> None:
     site = with_policy(found, **policy)
     with pytest.raises(ConfigError, match=words):
         site.join(found.proposal.text, found.proposal.fingerprint)
 
 
-def test_a_plan_within_the_policy_is_accepted(found: Party) -> None:
+def test_plan_within_policy_accepted(found: Party) -> None:
     site = with_policy(
         found,
         algorithms=["fedavg"],
@@ -71,7 +69,7 @@ def test_a_plan_within_the_policy_is_accepted(found: Party) -> None:
     assert site.join(found.proposal.text, found.proposal.fingerprint) == found.proposal
 
 
-def test_what_is_no_policy_is_refused(found: Party, tmp_path: Path) -> None:
+def test_invalid_policy_raises(found: Party, tmp_path: Path) -> None:
     for wrong, words in (({"hours": ["8-20"]}, "no window"), ({"algorithm": ["fedavg"]}, "algorithms")):
         with pytest.raises(ConfigError, match=words):
             with_policy(found, **wrong)
@@ -85,7 +83,9 @@ def test_what_is_no_policy_is_refused(found: Party, tmp_path: Path) -> None:
         (("08:00-12:00", "13:00-13:30"), ("08:00", "13:29"), ("12:00", "12:30", "13:30", "00:00")),
     ],
 )
-def test_hours(hours: tuple[str, ...], open_at: tuple[str, ...], closed_at: tuple[str, ...]) -> None:
+def test_policy_hours_open_and_closed(
+    hours: tuple[str, ...], open_at: tuple[str, ...], closed_at: tuple[str, ...]
+) -> None:
     policy = SitePolicy(hours=hours)
     for moment in (*open_at, *closed_at):
         now = datetime.fromisoformat(f"2026-11-25T{moment}:00").replace(tzinfo=UTC)
@@ -93,9 +93,7 @@ def test_hours(hours: tuple[str, ...], open_at: tuple[str, ...], closed_at: tupl
     assert SitePolicy().is_open()
 
 
-def test_outside_its_hours_a_site_answers_nothing_and_the_round_is_not_lost(
-    found: Party, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_site_outside_hours_answers_round_later(found: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     site = with_policy(found, hours=["20:00-06:00"])
     question = pack(TrainRequest(found.proposal.hash, 0, torch.zeros(DIM)))
     monkeypatch.setattr(SitePolicy, "is_open", lambda *_: False)
@@ -104,10 +102,8 @@ def test_outside_its_hours_a_site_answers_nothing_and_the_round_is_not_lost(
     assert unpack_response(site.answer(question), DIM).code is None
 
 
-def test_every_reply_leaves_at_the_pace_and_is_what_it_is_without(
-    found: Party, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
+def test_paced_reply_delayed_and_unchanged(found: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
     monkeypatch.setattr(pace, "time", clock)
     monkeypatch.setattr(site_module, "time", clock)
     site = with_policy(found, pace=2.5)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from parties import free_port, until
 from signed import Authority
-from sites_in_memory import config_of, like, sites_of
+from sites_in_memory import config_of, public_info, sites_of
 from typer.testing import CliRunner
 from zenoh_party import FEDAVG, stranger
 
@@ -28,7 +28,7 @@ RUNNER = CliRunner()
 
 @pytest.fixture
 def offered(tmp_path: Path):
-    """Four sites with certificates, of which north and east name the server `coordinator`; a plan nobody accepted."""
+    """Four sites with certificates; north and east name the server `coordinator`; no site accepted the plan."""
     config = config_of(FEDAVG)
     authority = Authority(tmp_path / "authority")
     sites = sites_of(tmp_path, config)
@@ -40,7 +40,7 @@ def offered(tmp_path: Path):
         settings.write_text(yaml.safe_dump({**yaml.safe_load(settings.read_text()), "policy": policy}))
         sites[number] = Site(tmp_path / name)
     coordinator = authority.server(tmp_path / "keys")
-    plan = propose(config, [site.card for site in sites.values()], like(config), coordinator)
+    plan = propose(config, [site.card for site in sites.values()], public_info(config), coordinator)
     (tmp_path / "fed").mkdir()
     (tmp_path / "fed" / "plan.yaml").write_text(plan.text)
     (tmp_path / "fed" / "config.yaml").write_text(to_yaml(config))
@@ -55,7 +55,7 @@ def fedpriv(*words: object) -> str:
     return done.output
 
 
-def test_a_plan_arrives_waits_is_approved_and_answered(
+def test_proposal_over_zenoh_approved_and_answered(
     offered: tuple[Path, FederationPlan, dict[int, Site], Authority],
 ) -> None:
     folder, plan, sites, _ = offered
@@ -91,7 +91,7 @@ def test_a_plan_arrives_waits_is_approved_and_answered(
     assert sites[0].activity.totals().answered == {plan.hash: 1}
 
 
-def test_a_site_that_runs_answers_a_plan_from_when_it_is_approved(
+def test_running_site_answers_plan_after_approval(
     offered: tuple[Path, FederationPlan, dict[int, Site], Authority],
 ) -> None:
     folder, plan, sites, _ = offered
@@ -119,10 +119,10 @@ def test_a_site_that_runs_answers_a_plan_from_when_it_is_approved(
     assert north.activity.totals().answered == {plan.hash: 1}
 
 
-def test_questions_on_the_key_of_proposals_get_no_reply(
+def test_request_on_proposal_key_no_reply(
     offered: tuple[Path, FederationPlan, dict[int, Site], Authority],
 ) -> None:
-    """There questions are not signed: a site must not answer them."""
+    """Requests on this key are not signed, so a site must not answer them."""
     folder, plan, sites, _ = offered
     sites[0].join(plan.text, plan.fingerprint)
     address = f"tls/127.0.0.1:{free_port()}"
@@ -139,7 +139,7 @@ def test_questions_on_the_key_of_proposals_get_no_reply(
     assert sites[0].spent().epsilon == 0
 
 
-def test_a_site_that_names_nobody_needs_a_plan(
+def test_site_without_proposers_needs_plan(
     offered: tuple[Path, FederationPlan, dict[int, Site], Authority],
 ) -> None:
     folder, plan, sites, _ = offered

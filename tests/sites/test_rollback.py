@@ -1,4 +1,4 @@
-"""A site whose folder is restored from an old copy spends nothing twice: it is shown what it has signed, and stops."""
+"""A site with a folder restored from an old copy stops when it receives its own newer signed counter."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ def question(found: Party, at: int, counter: ReplyCounter | None = None) -> byte
 
 
 @pytest.mark.parametrize("options", [(FEDAVG,), (*GD, PAIRS)], ids=["alone", "pairs"])
-def test_a_folder_restored_at_any_step_answers_nothing_until_the_newest_is_back(
-    options: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_restored_folder_answers_nothing(options: tuple[str, ...], tmp_path: Path) -> None:
+    """The site answers again when its newest folder is restored."""
     found = party(tmp_path, *options)
     folder = tmp_path / "north"
     rounds = iter(found.federation)
@@ -84,7 +83,7 @@ def test_a_folder_restored_at_any_step_answers_nothing_until_the_newest_is_back(
     found.close()
 
 
-def test_the_federation_goes_on_without_a_site_that_was_set_back(tmp_path: Path) -> None:
+def test_federation_continues_without_rolled_back_site(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG)
     rounds = iter(found.federation)
     shutil.copytree(stop(found), tmp_path / "copy")
@@ -100,9 +99,7 @@ def test_the_federation_goes_on_without_a_site_that_was_set_back(tmp_path: Path)
     found.close()
 
 
-def test_a_server_that_is_killed_in_mid_round_remembers_what_sites_have_signed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_server_keeps_reply_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = party(tmp_path, FEDAVG)
     rounds = iter(found.federation)
     next(rounds)
@@ -125,7 +122,7 @@ def test_a_server_that_is_killed_in_mid_round_remembers_what_sites_have_signed(
     found.close()
 
 
-def test_a_copy_from_before_the_plan_was_accepted_is_noticed(tmp_path: Path) -> None:
+def test_copy_before_plan_detected(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG)
     next(iter(found.federation))
     counter = found.federation._counters.largest(NORTH)
@@ -140,7 +137,7 @@ def test_a_copy_from_before_the_plan_was_accepted_is_noticed(tmp_path: Path) -> 
     found.close()
 
 
-def test_a_forgotten_notice_is_noticed(tmp_path: Path) -> None:
+def test_missing_notice_detected_by_counter(tmp_path: Path) -> None:
     found = party(tmp_path, *GD, PAIRS)
     found.sites[NORTH].say_absent(found.proposal.hash, 2, 2)
     next(iter(found.federation))
@@ -152,7 +149,7 @@ def test_a_forgotten_notice_is_noticed(tmp_path: Path) -> None:
     found.close()
 
 
-def test_nobody_else_stops_a_site_with_a_count(tmp_path: Path) -> None:
+def test_forged_counter_does_not_stop_site(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG)
     next(iter(found.federation))
     site, plan = found.sites[NORTH], found.proposal.hash
@@ -180,7 +177,7 @@ def test_nobody_else_stops_a_site_with_a_count(tmp_path: Path) -> None:
     found.close()
 
 
-def test_a_server_notices_a_smaller_count_and_believes_no_forged_one(tmp_path: Path) -> None:
+def test_server_detects_smaller_and_forged_counters(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG)
     sent: list[bytes] = []
 
@@ -212,7 +209,7 @@ def test_a_server_notices_a_smaller_count_and_believes_no_forged_one(tmp_path: P
     found.close()
 
 
-def test_every_word_of_a_count_is_signed() -> None:
+def test_counter_signature_covers_each_field() -> None:
     key = new_key()
     counter = ReplyCounter.signed(key, "a" * 64, 1, records=2, notices=3)
     counter.check(counter.plan, 1, public_key(key))

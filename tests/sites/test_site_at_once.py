@@ -17,7 +17,7 @@ from fedpriv.sites import Site
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
 
 
-def test_two_threads_that_ask_at_once_share_the_budget(tmp_path: Path) -> None:
+def test_concurrent_requests_share_budget(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 2)
     found.join(0)
     found.join(1)
@@ -30,7 +30,7 @@ def test_two_threads_that_ask_at_once_share_the_budget(tmp_path: Path) -> None:
     found.site.close()
 
 
-def test_a_second_object_of_a_folder_takes_it_over_with_all_that_was_spent(tmp_path: Path) -> None:
+def test_second_site_object_takes_over_spent_budget(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 2)
     found.join(0)
     found.join(1)
@@ -46,7 +46,7 @@ def test_a_second_object_of_a_folder_takes_it_over_with_all_that_was_spent(tmp_p
     found.site.close()
 
 
-def test_a_second_object_waits_for_a_release_that_is_being_written(tmp_path: Path) -> None:
+def test_second_site_object_waits_for_release(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1)
     found.join(0)
     append, writing, taken = Ledger._append, Event(), Event()

@@ -1,4 +1,4 @@
-"""A site's plans share one budget, whichever order they are accepted, asked, stopped and started again in."""
+"""The plans of a site share one budget in any order of joins, queries, stops and restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedpriv.sites.site_records import SessionState
 from fedpriv.sites.statement import site_statement
 
 
-def test_two_plans_run_in_turn_share_the_budget(tmp_path: Path) -> None:
+def test_plans_in_sequence_share_budget(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 2)
     found.join(0)
     found.join(1)
@@ -31,7 +31,7 @@ def test_two_plans_run_in_turn_share_the_budget(tmp_path: Path) -> None:
     found.site.close()
 
 
-def test_five_plans_asked_round_by_round_share_the_budget(tmp_path: Path) -> None:
+def test_interleaved_plans_share_budget(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 5)
     for number in range(5):
         found.join(number)
@@ -42,7 +42,7 @@ def test_five_plans_asked_round_by_round_share_the_budget(tmp_path: Path) -> Non
     found.site.close()
 
 
-def test_a_plan_accepted_later_shares_the_budget(tmp_path: Path) -> None:
+def test_later_plan_shares_budget(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 2)
     found.join(0)
     assert [found.ask(0), found.ask(0)] == [None, None]
@@ -54,7 +54,7 @@ def test_a_plan_accepted_later_shares_the_budget(tmp_path: Path) -> None:
     found.site.close()
 
 
-def test_plans_share_the_budget_after_a_restart(tmp_path: Path) -> None:
+def test_restarted_plans_share_budget(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 2)
     found.join(0)
     assert [found.ask(0), found.ask(0)] == [None, None]
@@ -67,7 +67,7 @@ def test_plans_share_the_budget_after_a_restart(tmp_path: Path) -> None:
     found.site.close()
 
 
-def test_a_site_says_what_all_its_plans_have_spent(tmp_path: Path) -> None:
+def test_site_spent_composes_plans(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 2, budget=50.0)
     for number in (0, 1):
         found.join(number)
@@ -83,7 +83,7 @@ def test_a_site_says_what_all_its_plans_have_spent(tmp_path: Path) -> None:
     assert f"epsilon={round_up(whole)}" in text
 
 
-def test_a_spent_site_refuses_after_a_restart(tmp_path: Path) -> None:
+def test_spent_site_refuses_after_restart(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 2)
     found.join(0)
     found.join(1)
@@ -98,7 +98,7 @@ def test_a_spent_site_refuses_after_a_restart(tmp_path: Path) -> None:
     found.site.close()
 
 
-def test_a_site_with_a_lowered_budget_starts_and_refuses(tmp_path: Path) -> None:
+def test_lowered_budget_site_starts_and_refuses(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1)
     found.join(0)
     assert [found.ask(0), found.ask(0)] == [None, None]
@@ -123,12 +123,12 @@ def kill(found: Plans, number: int, place: str) -> None:
     append, keep = Ledger._append, SiteFolder.write_session_state
 
     def append_killed(ledger: Ledger, record: Record) -> None:
-        if place == "behind the line of the ledger":
+        if place == "after the ledger line":
             append(ledger, record)
         raise Killed
 
     def keep_killed(folder: SiteFolder, proposal: FederationPlan, kept: SessionState) -> None:
-        if place == "behind the kept reply":
+        if place == "after the saved reply":
             keep(folder, proposal, kept)
         raise Killed
 
@@ -144,10 +144,10 @@ def kill(found: Plans, number: int, place: str) -> None:
 
 
 PLACES = (
-    "before the line of the ledger",
-    "behind the line of the ledger",
-    "before the kept reply",
-    "behind the kept reply",
+    "before the ledger line",
+    "after the ledger line",
+    "before the saved reply",
+    "after the saved reply",
 )
 
 
@@ -167,7 +167,7 @@ STEPS = st.lists(
 @pytest.mark.parametrize("overrides", [FEDAVG, PAIRS], ids=["local", "pairs"])
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS)
-def test_no_order_of_plans_restarts_and_kills_passes_the_budget(
+def test_any_order_of_plans_and_kills_within_budget(
     tmp_path_factory: pytest.TempPathFactory, overrides: Sequence[str], steps: list[tuple[str, int]]
 ) -> None:
     found = plans_of(tmp_path_factory.mktemp("site"), 3, rounds=3, overrides=overrides)

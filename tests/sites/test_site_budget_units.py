@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from site_plans import Plans, plans_of
-from sites_in_memory import config_of, like
+from sites_in_memory import config_of, public_info
 
 from fedpriv.errors import PrivacyError
 from fedpriv.sites import propose
@@ -15,13 +15,13 @@ from fedpriv.sites.site_folder import SiteFolder
 
 
 def other_unit(found: Plans) -> FederationPlan:
-    """A plan that protects whole clients, while those of `found` protect examples."""
+    """A plan that protects whole clients; those of `found` protect examples."""
     privacy = "privacy={epsilon: 2, unit: client, at: message}"
     config = config_of("strategy={name: fedavg, learning_rate: .5}", privacy, "rounds=4")
-    return propose(config, [*found.plans[0].cards], like(config))
+    return propose(config, [*found.plans[0].cards], public_info(config))
 
 
-def test_a_plan_of_another_unit_is_refused(tmp_path: Path) -> None:
+def test_plan_with_other_unit_raises(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1)
     found.join(0)
     other = other_unit(found)
@@ -31,8 +31,8 @@ def test_a_plan_of_another_unit_is_refused(tmp_path: Path) -> None:
     found.site.close()
 
 
-def test_a_plan_of_another_unit_is_refused_before_the_first_was_asked(tmp_path: Path) -> None:
-    """Otherwise both would be accepted, and neither could be answered after the next start."""
+def test_plan_with_other_unit_raises_before_first_query(tmp_path: Path) -> None:
+    """Otherwise the site would accept both plans and answer neither after its next start."""
     found = plans_of(tmp_path, 1)
     found.join(0)
     found.restart()
@@ -45,7 +45,7 @@ def test_a_plan_of_another_unit_is_refused_before_the_first_was_asked(tmp_path: 
     found.site.close()
 
 
-def test_a_plan_that_could_not_be_kept_is_not_in_the_way_of_others(tmp_path: Path) -> None:
+def test_failed_join_does_not_block_other_plan(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1)
     other = other_unit(found)
 

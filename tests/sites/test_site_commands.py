@@ -38,7 +38,7 @@ def refused(*words: object) -> str:
     return " ".join(found.output.split())
 
 
-def test_sites_are_made_and_join_what_they_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_init_plan_and_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(CONFIG)
     for number, name in enumerate(("north", "south")):
@@ -64,12 +64,12 @@ def test_sites_are_made_and_join_what_they_compared(tmp_path: Path, monkeypatch:
     site.close()
 
 
-def test_no_run_begins_over_a_network_without_tls(tmp_path: Path) -> None:
+def test_federate_run_without_tls_raises(tmp_path: Path) -> None:
     assert "root-certificates" in refused("federate", "run", tmp_path, "--superlink", "example.org:8000")
     assert "--keys" in refused("federate", "run", tmp_path, "--listen", "tls/0.0.0.0:7447")
 
 
-def test_certificates_are_made_signed_and_bound_by_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_signed_and_pinned_by_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(CONFIG)
     authority, server = fedpriv("federate", "authority", "ca"), "server-keys"
@@ -105,7 +105,7 @@ def test_certificates_are_made_signed_and_bound_by_the_plan(tmp_path: Path, monk
     assert "tls/HOST:PORT" in refused("site", "run", "north", "--connect", "tls/example.org")
 
 
-def test_what_is_no_site_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_without_site_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan").write_text("a: 1")
     assert "holds no site" in refused("site", "join", tmp_path, tmp_path / "plan")
     monkeypatch.chdir(tmp_path)
@@ -133,7 +133,7 @@ def test_bad_card_raises(tmp_path: Path) -> None:
 
 
 def test_tables_need_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each site has a table of its own; settings may follow the cards, and plans be chosen by a few digits."""
+    """Each site has its own table; settings may follow the cards, and a few digits select a plan."""
     monkeypatch.chdir(tmp_path)
     table = "age,ill\n" + "".join(f"{age},{age % 2}\n" for age in range(20, 60))
     Path("table.csv").write_text(table)
@@ -154,7 +154,7 @@ def test_tables_need_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "data.partition" in refused("plan", "run.yaml")
 
 
-def test_a_site_signs_that_it_will_be_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_absent_signs_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(CONFIG)
     for number, name in enumerate(("north", "south")):
@@ -173,7 +173,7 @@ def test_a_site_signs_that_it_will_be_away(tmp_path: Path, monkeypatch: pytest.M
     assert "signed to be absent in rounds 2 to 3 (away)" in fedpriv("statement", "north")
 
 
-def test_a_plan_is_reserved_in_the_lifetime_budget_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_reserves_lifetime_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     budget = Budget.create("life.jsonl", epsilon=4, delta=1e-5)
     Path("run.yaml").write_text(CONFIG)

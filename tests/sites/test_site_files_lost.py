@@ -1,4 +1,4 @@
-"""A site whose ledgers, plans or folders were lost or damaged does not forget what it has spent."""
+"""A site with lost or damaged ledgers, plans or folders raises: its spent budget is unknown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def remove_ledger_and_state(found: Plans) -> None:
 @pytest.mark.parametrize(
     "remove", [remove_ledger, remove_last_line, remove_plan, remove_folder, remove_ledger_and_state]
 )
-def test_a_site_without_one_of_its_files_cannot_be_opened(tmp_path: Path, remove: Callable[[Plans], None]) -> None:
+def test_site_with_missing_file_raises(tmp_path: Path, remove: Callable[[Plans], None]) -> None:
     found = plans_of(tmp_path, 2)
     found.join(0)
     found.join(1)
@@ -65,7 +65,7 @@ def test_a_site_without_one_of_its_files_cannot_be_opened(tmp_path: Path, remove
     found.site.close()
 
 
-def test_a_site_that_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
+def test_failed_open_releases_lock(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1)
     found.join(0)
     found.ask(0)
@@ -81,8 +81,8 @@ def test_a_site_that_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
     assert refusal.value is not None  # its traceback keeps the site that was not opened in memory
 
 
-def test_a_damaged_ledger_of_one_plan_stops_all_of_them(tmp_path: Path) -> None:
-    """What was spent there is unknown, so nothing more may be spent elsewhere."""
+def test_damaged_ledger_stops_all_plans(tmp_path: Path) -> None:
+    """The spent budget of the plan is unknown, so no other plan may spend more."""
     found = plans_of(tmp_path, 2)
     found.join(0)
     found.join(1)

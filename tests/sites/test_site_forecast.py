@@ -1,4 +1,4 @@
-"""A site with pairs foresees where its budget ends, for each plan of its own."""
+"""A site with pair noise forecasts the end of its budget for each of its plans."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from site_plans import BUDGET, PAIRS, plans_of
 from fedpriv.sites import Site
 
 
-def test_a_forecast_of_one_plan_takes_nothing_from_another(tmp_path: Path) -> None:
-    """The first forecast of plan 1 is that it has no room; plan 0 has all that it had before."""
+def test_forecast_leaves_other_plan_unchanged(tmp_path: Path) -> None:
+    """The first forecast of plan 1 is that no budget is left; plan 0 keeps what it had before."""
     found = plans_of(tmp_path, 2, overrides=PAIRS)
     found.join(0)
     assert [found.ask(0), found.ask(0)] == [None, None]
@@ -23,7 +23,7 @@ def test_a_forecast_of_one_plan_takes_nothing_from_another(tmp_path: Path) -> No
     found.site.close()
 
 
-def test_rounds_that_are_signed_away_are_left_out_of_the_forecast(tmp_path: Path) -> None:
+def test_forecast_excludes_absent_rounds(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1, budget=50.0, overrides=PAIRS)
     found.join(0)
     found.site.say_absent(found.plans[0].hash, 1, 1)

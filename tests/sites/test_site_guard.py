@@ -1,4 +1,4 @@
-"""A site admits what its plan has, at the plan's price or less, as long as its own budget lasts."""
+"""A site admits the records of its plan at the planned privacy cost or less, within its own budget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sites_in_memory import NAMES, config_of, like
+from sites_in_memory import NAMES, config_of, public_info
 
 from fedpriv.errors import BudgetExhausted, PrivacyError
 from fedpriv.privacy.accounting.accountant import account
@@ -32,7 +32,7 @@ def terms_of(*overrides: str, sizes: tuple[int, ...] = (300, 300, 300, 300)) -> 
         SiteDescriptor(name=name, size=size, size_declared=False, **keys())
         for name, size in zip(NAMES, sizes, strict=True)
     ]
-    return ResolvedPlan.of(propose(config, cards, like(config)))
+    return ResolvedPlan.of(propose(config, cards, public_info(config)))
 
 
 def guard_of(terms: ResolvedPlan, epsilon: float = 100.0, earlier: list[Record] | None = None) -> SitePlanFilter:
@@ -65,7 +65,7 @@ def terms() -> ResolvedPlan:
     ],
     ids=str,
 )
-def test_another_answer_than_the_planned_one_is_not_admitted(terms: ResolvedPlan, change: dict[str, Any]) -> None:
+def test_unplanned_record_raises(terms: ResolvedPlan, change: dict[str, Any]) -> None:
     guard, record = guard_of(terms), terms.plan.records[1]
     with pytest.raises(UnplannedRelease):
         guard.admit(replace(record, **change))
@@ -73,7 +73,7 @@ def test_another_answer_than_the_planned_one_is_not_admitted(terms: ResolvedPlan
     guard.admit(replace(terms.plan.records[2], noise_multiplier=1e3, bound=0.1, attempt=7))
 
 
-def test_with_pairs_fewer_partners_are_another_price() -> None:
+def test_record_with_fewer_pairs_raises() -> None:
     terms = terms_of(PAIRS)
     guard, record = guard_of(terms), terms.plan.records[0]
     with pytest.raises(UnplannedRelease):
@@ -84,7 +84,7 @@ def test_with_pairs_fewer_partners_are_another_price() -> None:
 
 
 @pytest.mark.parametrize("overrides", [(), (PAIRS,), ("privacy.sampling={fixed_size: {size: 50}}",)], ids=str)
-def test_one_sites_part_costs_what_it_costs_in_the_ledger_of_all(overrides: tuple[str, ...]) -> None:
+def test_single_site_epsilon_matches_whole_ledger(overrides: tuple[str, ...]) -> None:
     terms = terms_of(*overrides, sizes=(100, 200, 400, 800))
     whole = account(terms.plan.records, 4, 1e-5)
     for number in range(4):
@@ -92,7 +92,7 @@ def test_one_sites_part_costs_what_it_costs_in_the_ledger_of_all(overrides: tupl
         assert own.epsilon == pytest.approx(whole.per_client[number], rel=1e-9)
 
 
-def test_the_budget_is_one_for_all_federations(terms: ResolvedPlan) -> None:
+def test_site_budget_shared_by_federations(terms: ResolvedPlan) -> None:
     records = terms.plan.records
     mine = [single_site_record(record, 0, 4) for record in records]
     limit = account(mine + mine[:2], 1, 1e-5).epsilon * 1.001

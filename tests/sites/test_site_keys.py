@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from key_places import MemoryKeyring, age_place, env_place, memory_keyring, place  # noqa: F401 - fixtures
-from sites_in_memory import Party, like, party
+from sites_in_memory import Party, party, public_info
 from test_site_commands import fedpriv, refused
 from test_site_sealing import NORTH, PAIRS, everything, folder_of, secrets_of
 
@@ -48,7 +48,7 @@ def reopened(made: Party) -> Site:
     return site
 
 
-def test_a_site_states_what_it_released_under_an_earlier_card(begun: Party) -> None:
+def test_statement_unchanged_after_key_renewal(begun: Party) -> None:
     folder = folder_of(begun)
     before = site_statement(folder)
     renew_keys(folder)
@@ -59,7 +59,7 @@ def test_a_site_states_what_it_released_under_an_earlier_card(begun: Party) -> N
     begun.sites[NORTH].close()
 
 
-def test_an_open_plan_goes_on_with_its_keys_and_a_new_one_has_new_keys(begun: Party) -> None:
+def test_renewed_keys_used_by_new_plans_only(begun: Party) -> None:
     folder = folder_of(begun)
     old_keys = secrets_of(folder)
     card = renew_keys(folder)
@@ -76,18 +76,18 @@ def test_an_open_plan_goes_on_with_its_keys_and_a_new_one_has_new_keys(begun: Pa
 
     # a plan to come has the new card; one with the old card, and one that names both, are refused
     cards = [each.card for each in begun.sites.values()]
-    later = propose(begun.config, cards, like(begun.config))
+    later = propose(begun.config, cards, public_info(begun.config))
     assert later.cards[NORTH] == card
     site.join(later.text, later.fingerprint)
     with_old_card = [begun.proposal.cards[NORTH], *cards[1:]]
-    old = propose(begun.config, with_old_card, like(begun.config))
+    old = propose(begun.config, with_old_card, public_info(begun.config))
     with pytest.raises(ConfigError, match=r"plan\.sites"):
         site.join(old.text, old.fingerprint)
     assert secret_with_east(site, begun) != site._plans.session(later.hash).agreed_secrets().pair_secret(0, 1, "noise")
     begun.close()
 
 
-def test_earlier_keys_end_with_the_last_plan_that_has_them(begun: Party) -> None:
+def test_old_keys_destroyed_with_last_plan(begun: Party) -> None:
     folder = folder_of(begun)
     first_keys = secrets_of(folder)
     renew_keys(folder)
@@ -105,9 +105,7 @@ def test_earlier_keys_end_with_the_last_plan_that_has_them(begun: Party) -> None
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_cut_off_at_any_step_nothing_is_lost_and_it_can_be_done_again(
-    step: int, begun: Party, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_key_renewal_repeats(step: int, begun: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, count = folder_of(begun), [0]
     site = reopened(begun)
     before = secret_with_east(site, begun)
@@ -139,7 +137,7 @@ def test_cut_off_at_any_step_nothing_is_lost_and_it_can_be_done_again(
     site.close()
 
 
-def test_earlier_keys_move_and_are_destroyed_with_the_others(place: str, begun: Party) -> None:  # noqa: F811
+def test_old_keys_move_and_are_destroyed(place: str, begun: Party) -> None:  # noqa: F811
     folder = folder_of(begun)
     old_keys = secrets_of(folder)
     renew_keys(folder)
@@ -156,7 +154,7 @@ def test_earlier_keys_move_and_are_destroyed_with_the_others(place: str, begun: 
     assert secrets_of(folder) == [b"destroyed"] * 2
 
 
-def test_a_keyring_holds_a_key_for_each_secret_that_is_left(
+def test_keyring_entry_per_remaining_secret(
     memory_keyring: MemoryKeyring,  # noqa: F811
     begun: Party,
 ) -> None:
@@ -168,7 +166,7 @@ def test_a_keyring_holds_a_key_for_each_secret_that_is_left(
     assert not memory_keyring.entries
 
 
-def test_a_count_signed_with_an_earlier_key_still_shows_that_the_folder_is_older(begun: Party) -> None:
+def test_counter_with_old_key_detects_rollback(begun: Party) -> None:
     folder = folder_of(begun)
     _, old_key = secrets_of(folder)
     renew_keys(folder)
@@ -182,7 +180,7 @@ def test_a_count_signed_with_an_earlier_key_still_shows_that_the_folder_is_older
         Site(folder)
 
 
-def test_the_command_says_what_to_compare_and_is_for_sites_only(tmp_path: Path, monkeypatch: Any) -> None:
+def test_renew_keys_prints_fingerprint_for_sites_only(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     settings = {"name": "north", "data": {"name": "digits", "flat": True}, "budget": {"epsilon": 2}}
     Path("north.yaml").write_text(yaml.safe_dump(settings))

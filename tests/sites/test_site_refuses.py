@@ -1,4 +1,4 @@
-"""A site answers what its plan and its budget allow, and nothing else, whatever it is sent."""
+"""A site answers only what its plan and budget allow, for any request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import save
-from sites_in_memory import Party, config_of, like, party, sites_of
+from sites_in_memory import Party, config_of, party, public_info, sites_of
 from torch.utils.data import TensorDataset
 
 from fedpriv.errors import ConfigError, DataError, FedprivError
@@ -43,7 +43,7 @@ def releases(found: Party, site: str = "north") -> int:
     return len(LedgerFile.read(found.folder / site / "runs" / found.proposal.hash / "ledger.jsonl").records)
 
 
-def test_the_same_question_has_the_same_reply_and_one_price(found: Party) -> None:
+def test_repeated_request_charged_once(found: Party) -> None:
     first = say(found, 0, torch.zeros(DIM), site=1)
     spent = found.sites[1].spent().epsilon
     assert unpack_response(first, DIM).message is not None
@@ -54,7 +54,7 @@ def test_the_same_question_has_the_same_reply_and_one_price(found: Party) -> Non
     assert releases(found, "east") == 1
 
 
-def test_rounds_go_forwards_and_end_with_the_plan(found: Party) -> None:
+def test_past_or_unplanned_round_refused(found: Party) -> None:
     assert code(say(found, 3, torch.zeros(DIM))) is None
     before = releases(found)
     for at in (0, 2, 8, 1000, 2**62):
@@ -103,18 +103,18 @@ def test_rounds_go_forwards_and_end_with_the_plan(found: Party) -> None:
         ),
     ],
 )
-def test_what_is_no_question_is_refused_in_one_word(found: Party, data: bytes) -> None:
+def test_malformed_request_refused_briefly(found: Party, data: bytes) -> None:
     assert code(found.sites[2].answer(data)) in ("malformed", "other_plan")
     assert len(found.sites[2].answer(data)) < 500
 
 
-def test_points_of_another_shape_or_not_finite_are_refused(found: Party) -> None:
+def test_invalid_query_point_refused(found: Party) -> None:
     for heard in (torch.zeros(DIM + 1), torch.zeros(0), torch.full((DIM,), torch.inf), torch.zeros(1)):
         assert code(say(found, 5, heard, site=2)) == "malformed"
     assert code(say(found, 5, torch.full((DIM,), 1e38), site=2)) is None  # any point has its price
 
 
-def test_a_restarted_site_answers_no_round_again(tmp_path: Path) -> None:
+def test_restarted_site_repeats_saved_reply_only(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG)
     first, other = say(found, 1, torch.zeros(DIM)), torch.ones(DIM)
     found.sites[0].close()
@@ -138,13 +138,13 @@ def test_a_restarted_site_answers_no_round_again(tmp_path: Path) -> None:
     found.close()
 
 
-def test_a_site_stops_at_its_own_budget_over_all_federations(tmp_path: Path) -> None:
+def test_site_stops_at_own_budget(tmp_path: Path) -> None:
     config = config_of(FEDAVG, "privacy.epsilon=2")
     sites = sites_of(tmp_path, config, (50.0, 2.2, 50.0, 50.0))
     cards = [site.card for site in sites.values()]
     answered: list[int] = []
     for number in range(2):
-        proposal = propose(config, cards, like(config))
+        proposal = propose(config, cards, public_info(config))
         for site in sites.values():
             site.join(proposal.text, proposal.fingerprint)
         for at in range(4):
@@ -161,8 +161,8 @@ def test_a_site_stops_at_its_own_budget_over_all_federations(tmp_path: Path) -> 
         site.close()
 
 
-def test_a_site_whose_data_have_changed_answers_no_more(tmp_path: Path) -> None:
-    """Its plan is about one data set: what earlier noise has hidden must be what later noise hides."""
+def test_changed_data_stop_site(tmp_path: Path) -> None:
+    """The plan covers one data set: later noise must hide the same data as earlier noise."""
     found = party(tmp_path, FEDAVG)
     assert code(say(found, 0, torch.zeros(DIM))) is None
     found.sites[0].close()
@@ -197,7 +197,7 @@ def changed(text: str, **more: object) -> str:
     return yaml.safe_dump(told)
 
 
-def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path: Path) -> None:
+def test_edited_plan_not_accepted(found: Party, tmp_path: Path) -> None:
     site, text = found.sites[3], found.proposal.text
     for more, words in (
         ({"settings__privacy__noise_multiplier": 0.01}, "do not accept it"),
@@ -234,7 +234,7 @@ def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path:
     assert [*site.plans] == [found.proposal.hash]
 
 
-def test_only_the_owner_can_read_a_site(found: Party) -> None:
+def test_site_files_readable_by_owner_only(found: Party) -> None:
     for path in (found.folder / "north").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     found.sites[3].close()
@@ -246,7 +246,7 @@ def test_only_the_owner_can_read_a_site(found: Party) -> None:
     found.sites[3] = Site(found.folder / "west")
 
 
-def test_two_processes_do_not_run_one_site(found: Party) -> None:
+def test_newest_site_object_invalidates_older(found: Party) -> None:
     found.sites[0]._folder.check()
     again = Site(found.folder / "north")  # in one process the newest has it
     assert code(say(found, 7, torch.zeros(DIM))) == "failed"
@@ -254,7 +254,7 @@ def test_two_processes_do_not_run_one_site(found: Party) -> None:
     found.sites[0] = again
 
 
-def test_the_text_of_an_error_stays_at_the_site(found: Party, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+def test_error_text_stays_at_site(found: Party, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     terms = found.sites[1]._plans.session(found.proposal.hash).terms
 
     def fail(*_: object) -> None:
@@ -267,7 +267,7 @@ def test_the_text_of_an_error_stays_at_the_site(found: Party, monkeypatch: pytes
     assert "4711" in caplog.text
 
 
-def test_sites_that_answer_nonsense_do_not_stop_the_others(tmp_path: Path) -> None:
+def test_malformed_replies_leave_other_sites(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG)
     plan, lost = found.proposal.hash, []
 
@@ -296,7 +296,7 @@ def test_sites_that_answer_nonsense_do_not_stop_the_others(tmp_path: Path) -> No
     found.close()
 
 
-def test_an_absent_site_is_absent_and_the_server_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_restarted_server_resumes_with_absent_site(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG)
     rounds = iter(found.federation)
     next(rounds)

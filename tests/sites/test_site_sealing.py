@@ -48,7 +48,7 @@ def stored(reply: bytes) -> bytes:
     return reply.decode("latin-1").encode()
 
 
-def test_a_site_is_made_with_its_secrets_elsewhere_and_works_as_any_other(
+def test_site_init_with_external_secrets(
     place: str,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -68,7 +68,7 @@ def test_a_site_is_made_with_its_secrets_elsewhere_and_works_as_any_other(
     assert not Path("south").exists()
 
 
-def test_secrets_that_move_stay_the_same(place: str, finished: Party) -> None:  # noqa: F811
+def test_moved_secrets_unchanged(place: str, finished: Party) -> None:  # noqa: F811
     folder = folder_of(finished)
     before = secrets_of(folder)
     move_secrets(folder, place)
@@ -80,7 +80,7 @@ def test_secrets_that_move_stay_the_same(place: str, finished: Party) -> None:  
     assert secrets_of(folder) == before
 
 
-def test_an_unfinished_plan_is_closed_on_request_alone(tmp_path: Path) -> None:
+def test_seal_with_unfinished_plan_raises(tmp_path: Path) -> None:
     made = party(tmp_path, "strategy={name: fedavg, learning_rate: .5}")
     next(iter(made.federation))
     for site in made.sites.values():
@@ -93,7 +93,7 @@ def test_an_unfinished_plan_is_closed_on_request_alone(tmp_path: Path) -> None:
     seal_site(folder, unfinished=True)
 
 
-def test_a_sealed_site_has_its_statement_and_answers_no_more(finished: Party) -> None:
+def test_sealed_site_keeps_statement_and_stops(finished: Party) -> None:
     folder = folder_of(finished)
     before = secrets_of(folder)
     spent = Site(folder)
@@ -115,7 +115,7 @@ def test_a_sealed_site_has_its_statement_and_answers_no_more(finished: Party) ->
     assert "is sealed already" in refused("seal", folder)
 
 
-def test_a_seal_that_was_cut_off_is_finished_by_another(memory_keyring: MemoryKeyring, finished: Party) -> None:  # noqa: F811
+def test_interrupted_seal_completes_again(memory_keyring: MemoryKeyring, finished: Party) -> None:  # noqa: F811
     folder = folder_of(finished)
     move_secrets(folder, "keyring")
     copy = Path(shutil.copytree(folder, finished.folder / "copy"))
@@ -131,8 +131,8 @@ def test_a_seal_that_was_cut_off_is_finished_by_another(memory_keyring: MemoryKe
     assert secrets_of(copy) == [b"destroyed"] * 2
 
 
-def test_the_node_of_a_sealed_site_on_a_graph_is_erased(tmp_path: Path) -> None:
-    """It holds rows of neighbours, which have sent them to this site alone. What the site spent stays."""
+def test_seal_erases_neighbour_rows(tmp_path: Path) -> None:
+    """The node holds rows that neighbours sent to this site only; the spent budget stays."""
     made = peers(tmp_path, TRACKING, "rounds=3")
     made.run()
     nodes = [made.nodes[number] for number in range(4)]

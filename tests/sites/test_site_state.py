@@ -1,4 +1,4 @@
-"""A site whose model keeps something of earlier examples answers no longer, and its epsilon is infinite."""
+"""A site with a stateful model stops answering, and its epsilon is infinite."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ class Remembers(nn.Module):
 """
 
 
-def test_site_with_a_remembering_model_stops_with_infinite_epsilon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_site_with_stateful_model_infinite_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_model_of_sites.py").write_text(CODE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with fp.allow_plugins():

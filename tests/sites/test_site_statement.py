@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from officer import check_answers, counted_without_fedpriv
+from officer import check_answers, epsilon_by_verifier
 from sites_in_memory import NAMES, Party, party
 from typer.testing import CliRunner
 
@@ -38,12 +38,12 @@ def page_of(found: Party, name: str) -> str:
     return done.stdout
 
 
-def test_the_page_of_a_site_answers_the_ten_questions(trained: Party):
+def test_site_statement_answers_ten_questions(trained: Party):
     text, plan = page_of(trained, "east"), trained.proposal
     spent = trained.sites[1].spent()
     head = LedgerFile.read(trained.folder / "east" / "runs" / _run(trained, "east") / "ledger.jsonl").head(4)
     mu = gaussian.compute_ratio(spent.epsilon, 1e-5)
-    assert counted_without_fedpriv(text) == pytest.approx(spent.epsilon, rel=0.01)
+    assert epsilon_by_verifier(text) == pytest.approx(spent.epsilon, rel=0.01)
     twice, ten = (gaussian.compute_epsilon(factor * mu, 1e-5) for factor in (2**0.5, 10))
     check_answers(
         text,
@@ -77,7 +77,7 @@ def test_the_page_of_a_site_answers_the_ten_questions(trained: Party):
     )
 
 
-def test_a_site_among_pairs_promises_nothing_against_more_colluders_than_its_plan_names(tmp_path: Path):
+def test_site_statement_no_bound_above_planned_colluders(tmp_path: Path):
     found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}", PAIRS)
     list(found.federation)
     found.close()
@@ -92,13 +92,13 @@ def _run(found: Party, name: str) -> str:
     return run.name
 
 
-def test_its_epsilon_is_that_of_its_accountant(trained: Party):
+def test_site_statement_epsilon_matches_accountant(trained: Party):
     page = site_statement(trained.folder / "north")
     spent = trained.sites[0].spent()
     assert str(spent) in dict(page.sections[0].rows)["guarantee"]
 
 
-def test_an_altered_ledger_has_no_page_nor_has_a_site_that_joined_nothing(trained: Party, tmp_path: Path):
+def test_statement_altered_ledger_or_no_plan_raises(trained: Party, tmp_path: Path):
     ledger = trained.folder / "south" / "runs" / _run(trained, "south") / "ledger.jsonl"
     whole = ledger.read_text()
     ledger.write_text(whole.replace('"rate":1.0', '"rate":0.5', 1))
@@ -111,9 +111,7 @@ def test_an_altered_ledger_has_no_page_nor_has_a_site_that_joined_nothing(traine
         site_statement(tmp_path / "new")
 
 
-def test_what_a_site_has_spent_is_drawn_against_its_budget(
-    trained: Party, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_site_budget_picture_shows_spent_and_limit(trained: Party, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen = dict[str, object]()
     whole = picture.draw_budget
 
@@ -133,14 +131,14 @@ def test_what_a_site_has_spent_is_drawn_against_its_budget(
     assert (tmp_path / "east.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_only_a_site_has_a_picture(tmp_path: Path):
+def test_statement_picture_of_run_raises(tmp_path: Path):
     done = CliRunner().invoke(app, ["statement", str(tmp_path), "--out", str(tmp_path / "run.png")])
     assert done.exit_code == 2
     assert "ends in .md, .html, .pdf" in done.output
 
 
-def test_a_site_is_charged_for_a_whole_plan_that_somebody_ended_early(tmp_path: Path):
-    """Who ended it may have seen the site's answers: then no price of fewer of them holds."""
+def test_plan_ended_early_charged_whole(tmp_path: Path):
+    """The plan may have been ended because of query results, so a lower privacy cost would not hold."""
     found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}")
     next(iter(found.federation))
     so_far = found.sites[1].spent().epsilon
@@ -155,7 +153,7 @@ def test_a_site_is_charged_for_a_whole_plan_that_somebody_ended_early(tmp_path: 
         assert f"epsilon={round_up(so_far)} of 50 at delta=1e-5 is spent so far" in text
 
 
-def test_a_site_is_charged_for_a_round_in_which_it_was_left_out(tmp_path: Path):
+def test_missed_round_charged_in_statement(tmp_path: Path):
     found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}")
     rounds = iter(found.federation)
     next(rounds)
@@ -169,7 +167,7 @@ def test_a_site_is_charged_for_a_round_in_which_it_was_left_out(tmp_path: Path):
     assert "more were planned" not in page_of(found, "west")
 
 
-def test_a_site_is_charged_for_no_more_than_its_budget_allows(tmp_path: Path):
+def test_statement_charge_within_site_budget(tmp_path: Path):
     found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}", epsilon=(50.0, 2.0, 50.0, 50.0))
     rounds = iter(found.federation)
     next(rounds)

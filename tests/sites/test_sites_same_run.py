@@ -77,8 +77,8 @@ QUICK = {
 }
 
 
-def test_random_views_are_a_sites_own_and_cost_nothing(tmp_path: Path) -> None:
-    """They are in `site.yaml`; with the seeds of all sites one process draws the same views."""
+def test_site_random_views_match_one_process(tmp_path: Path) -> None:
+    """The views are set in `site.yaml`; with the seeds of all sites one process draws the same views."""
     with_views = config_of(*VIEWS, "data.augment=[{name: crop, padding: 1}]", "data.augmentation_multiplicity=2")
     found = party(tmp_path, *VIEWS, data=with_views.data.model_dump(mode="json"))
     list(found.federation)
@@ -95,7 +95,7 @@ def test_random_views_are_a_sites_own_and_cost_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "case", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.distributed) for name in CASES]
 )
-def test_it_is_the_run_of_one_process(case: str, tmp_path: Path) -> None:
+def test_run_matches_one_process(case: str, tmp_path: Path) -> None:
     found = party(tmp_path, *CASES[case])
     reports = list(found.federation)
     assert (found.federation.ended, len(reports)) == ("rounds", 4)

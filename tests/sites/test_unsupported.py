@@ -1,4 +1,4 @@
-"""Settings that one process allows and organisations do not: each is refused in one line, and the page says why."""
+"""Settings allowed in one process but not between organisations: each raises, and the page states the reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REFUSED = {
         "`secure_aggregation`",
     ),
     "central": ((FEDAVG, "privacy.trust=central"), "privacy.trust", "single rows", "`central`"),
-    "over time": (
+    "correlated noise": (
         (FEDAVG, "privacy.noise={time: {bsr: {band: 2}}}"),
         "privacy.noise",
         "privacy cost would be unknown",
@@ -45,7 +45,7 @@ REFUSED = {
     "allocation": (
         (FEDAVG, "privacy.sampling={allocation: {batches: 2}}"),
         "privacy.sampling",
-        "no price",
+        "no known privacy cost",
         "random allocation",
     ),
     "not durable": (
@@ -55,7 +55,7 @@ REFUSED = {
         "`privacy.durable: false`",
     ),
     "budget": ((FEDAVG, "privacy.budget=budget.json"), "privacy.budget", "its own budget", "`privacy.budget`"),
-    "secret seed": ((FEDAVG, "secret_seed=3"), "secret_seed", "every site has its own", "`secret_seed`"),
+    "secret seed": ((FEDAVG, "secret_seed=3"), "secret_seed", "every site creates its own", "`secret_seed`"),
     "weights": (
         (FEDAVG, "model={name: softmax, weights: model.pt}"),
         "model.weights",
@@ -83,7 +83,7 @@ REFUSED = {
         "one way",
         "links of one direction",
     ),
-    "weights of a file": (
+    "mixing weights from a file": (
         (TRACKING, LINKS, "network.mixing={name: file, file: weights.npy}"),
         "network.mixing",
         "no file and no code",
@@ -93,7 +93,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused_with_its_reason_here_and_on_the_page(case: str) -> None:
+def test_unsupported_setting_raises_as_documented(case: str) -> None:
     overrides, field, words, words_of_page = REFUSED[case]
     with pytest.raises(ConfigError, match=words) as caught:
         check_settings(config_of(*overrides), 4)
@@ -102,8 +102,8 @@ def test_it_is_refused_with_its_reason_here_and_on_the_page(case: str) -> None:
     assert words_of_page in " ".join(chapter.split())
 
 
-def test_every_refusal_of_the_source_is_tried() -> None:
-    """A new refusal has a case here, and so its reason on the page."""
+def test_every_unsupported_setting_has_case() -> None:
+    """A new refusal needs a case here, and with it its reason on the page."""
     raised = [
         node.args[0].value
         for node in ast.walk(ast.parse(Path(unsupported.__file__).read_text()))
@@ -113,7 +113,7 @@ def test_every_refusal_of_the_source_is_tried() -> None:
     assert {*raised} == {field for _, field, _, _ in REFUSED.values()}
 
 
-def test_what_has_no_effect_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_without_effect_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     speed = ("compute.threads=1", "compute.pace=2.0", "log.stop={metric: test_accuracy, patience: 2}")
     assert settings_without_effect(config_of(FEDAVG), PLAN_SECTIONS) == []
@@ -128,4 +128,4 @@ def test_what_has_no_effect_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     fedpriv("site", "init", "north", "site.yaml")
     shown = fedpriv("federate", "plan", "run.yaml", "north/card.json", "--out", "fed")
-    assert re.search(r"warning: without effect between organisations: compute\.threads; leave", " ".join(shown.split()))
+    assert re.search(r"warning: no effect between organisations: compute\.threads; leave", " ".join(shown.split()))

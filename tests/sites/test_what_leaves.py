@@ -1,4 +1,4 @@
-"""All bytes that leave a site are made of its recorded releases and of public facts; secrets stay where they are."""
+"""All bytes that leave a site are functions of its recorded releases and public facts; secrets stay local."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
 
 
 class ReplayEngine(ZeroEngine):
-    """Answers one site what it has released, in order, and knows nothing else."""
+    """Returns the recorded releases of one site in order, without access to data."""
 
     def __init__(self, number: int, queries: QueryBuilder, released: list[Tensor]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class ReplayEngine(ZeroEngine):
     ],
     ids=["gradients", "pairs", "messages"],
 )
-def test_replies_are_made_of_recorded_releases(
+def test_replies_computed_from_recorded_releases(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released: dict[int, list[Tensor]] = {}
@@ -96,7 +96,7 @@ def everything(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
+def test_secrets_stay_in_site_folder(tmp_path: Path) -> None:
     found = party(tmp_path, "strategy={name: fedavg, learning_rate: .5}", PAIRS)
     list(found.federation)
     sent = b"\n".join(data for _, data in [*found.transport.sent, *found.transport.heard])
@@ -125,7 +125,7 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
     found.close()
 
 
-def test_a_message_has_a_row_and_five_facts(tmp_path: Path) -> None:
+def test_message_has_row_and_five_fields(tmp_path: Path) -> None:
     reply = TrainResponse("ab" * 32, 7, torch.arange(4.0), None)
     (tmp_path / "reply").write_bytes(pack(reply))
     with safe_open(tmp_path / "reply", "pt") as file:
@@ -138,12 +138,12 @@ def test_a_message_has_a_row_and_five_facts(tmp_path: Path) -> None:
 
 
 def rows_of(found: Party, at: int) -> Tensor:
-    """What all sites say in a round at one point."""
+    """The messages of all sites in a round at one point."""
     asked = pack(TrainRequest(found.proposal.hash, at, torch.zeros(640)))
     return torch.stack([unpack_response(site.answer(asked), 640).message for site in found.sites.values()])
 
 
-def test_noise_of_pairs_is_in_each_row_and_not_in_the_sum(tmp_path: Path) -> None:
+def test_pair_noise_in_rows_cancels_in_sum(tmp_path: Path) -> None:
     strategy = "strategy={name: dp_gd}"
     trust = "privacy.trust={pairwise: {colluders: 1, ratio: 30.0}}"
     found = party(tmp_path, strategy, trust, "privacy.epsilon=.5", "data.partition={kind: iid, n_clients: 4}")

@@ -1,4 +1,4 @@
-"""A site in a process of its own, reached through a socket in its folder."""
+"""A site in its own process, reached through a socket in its folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Served:
         assert not self.thread.is_alive()
 
 
-def test_bytes_go_there_and_back(tmp_path: Path) -> None:
+def test_worker_socket_round_trip(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         assert ask(tmp_path, b"abc") == b"cba"
         assert ask(tmp_path, bytes(3_000_000)) == bytes(3_000_000)
@@ -49,7 +49,7 @@ def test_bytes_go_there_and_back(tmp_path: Path) -> None:
         assert served.thread.is_alive()
 
 
-def test_a_socket_that_a_killed_worker_left_is_no_obstacle(tmp_path: Path) -> None:
+def test_worker_restarts_on_same_socket(tmp_path: Path) -> None:
     (tmp_path / SOCKET).write_bytes(b"")
     (tmp_path / SOCKET).unlink()
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_a_socket_that_a_killed_worker_left_is_no_obstacle(tmp_path: Path) -> No
             assert ask(tmp_path, b"12") == b"21"
 
 
-def test_a_worker_whose_supernode_ended_ends(tmp_path: Path) -> None:
+def test_worker_ends_with_supernode(tmp_path: Path) -> None:
     ended, served = threading.Event(), Served(tmp_path)
     wake_after(tmp_path, ended.wait)
     served.thread.start()
@@ -68,23 +68,23 @@ def test_a_worker_whose_supernode_ended_ends(tmp_path: Path) -> None:
     assert not served.thread.is_alive()
 
 
-def test_without_a_worker_there_is_no_reply(tmp_path: Path) -> None:
+def test_ask_without_worker_raises(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         ask(tmp_path, b"abc")
 
 
-def test_a_path_that_is_too_long_is_told(tmp_path: Path) -> None:
+def test_too_long_socket_path_raises(tmp_path: Path) -> None:
     with pytest.raises(FedprivError, match="to a shorter path"):
         serve(tmp_path / ("x" * 100), lambda data: data, lambda: False)
 
 
 @pytest.mark.parametrize("address", ["example.org:8000", "10.0.0.1:8000", "0.0.0.0:8000", "[::]:8000", "x"])
-def test_nothing_is_sent_to_another_machine_without_tls(address: str) -> None:
+def test_remote_address_without_tls_raises(address: str) -> None:
     with pytest.raises(ConfigError, match="root-certificates"):
         check_address(address, None)
     check_address(address, Path("ca.pem"))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8000", "localhost:8000", "[::1]:8000"])
-def test_on_one_machine_it_may(address: str) -> None:
+def test_loopback_without_tls_allowed(address: str) -> None:
     check_address(address, None)

@@ -55,7 +55,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("other") / "authority")
 
 
-def test_server_down_names_closed_port(made: Star, log: pytest.LogCaptureFixture) -> None:
+def test_closed_port_named_if_server_down(made: Star, log: pytest.LogCaptureFixture) -> None:
     address = f"tls/127.0.0.1:{free_port()}"
     with (
         ConnectionFile(made.folder / "north") as file,
@@ -93,7 +93,7 @@ def test_short_connection_logged(made: Star, log: pytest.LogCaptureFixture) -> N
         until(lambda: lines(log, "connected: coordinator"), "not noticed")
 
 
-def test_wrong_server_named(made: Star, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+def test_wrong_server_named_in_log(made: Star, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     made.authority.keys(tmp_path / "guest", "guest", LOOPBACK)
     with made.serve(0), stranger(tmp_path / "guest", listen=made.address):
         until(lambda: lines(log, "not connected yet"), "no reason")
@@ -117,7 +117,7 @@ def test_other_authority_named_at_site(made: Star, other: Authority, tmp_path: P
     assert f"not signed by the authority in {tmp_path / 'alien' / 'authority.pem'}" in why
 
 
-def test_refused_certificate_named_at_site(made: Star, other: Authority, tmp_path: Path) -> None:
+def test_refused_certificate_reported_at_site(made: Star, other: Authority, tmp_path: Path) -> None:
     """The site trusts the server, and the server does not trust the site."""
     other.keys(tmp_path / "alien", "north")
     _, signed = sign_request(other.folder, tmp_path / "alien" / "request.pem", 1)
@@ -128,7 +128,7 @@ def test_refused_certificate_named_at_site(made: Star, other: Authority, tmp_pat
     assert "the other end rejects the certificate" in why
 
 
-def test_unknown_host_and_no_tls_named(made: Star) -> None:
+def test_unknown_host_or_missing_tls_reported(made: Star) -> None:
     keys = credentials(made.folder / "north" / "tls")
     why = diagnose_connection("tls/no-such-host.invalid:7447", keys)
     assert why is not None
@@ -197,7 +197,7 @@ print("end")
 """
 
 
-def test_server_logs_why_it_refused(made: Star, other: Authority, tmp_path: Path) -> None:
+def test_server_logs_reason_of_refusal(made: Star, other: Authority, tmp_path: Path) -> None:
     other.keys(tmp_path / "alien", "north")
     words = [sys.executable, "-c", SCRIPT, made.folder / "keys", tmp_path / "alien", made.address]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, check=True)
@@ -215,7 +215,7 @@ def test_zenoh_reasons_read_and_counted(caplog: pytest.LogCaptureFixture) -> Non
     assert len(caplog.records) == 10
 
 
-def test_stale_connections_are_none(tmp_path: Path) -> None:
+def test_stale_connection_file_shows_no_connection(tmp_path: Path) -> None:
     """A site that was killed leaves its file behind."""
     path = tmp_path / CONNECTIONS
     path.write_text(json.dumps({"coordinator": {"is_connected": True, "why": "", "since": 0.0}}))

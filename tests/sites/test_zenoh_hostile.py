@@ -1,4 +1,4 @@
-"""Who has no right to ask gets no answer, who has no right to answer is not heard, and nobody else is disturbed."""
+"""Unauthorised parties get no answer, their replies are ignored, and other parties are not disturbed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def charged(made: Star, number: int) -> list[int]:
 
 
 def signed_by_the_server(made: Star, round_index: int) -> bytes:
-    """The signature of a question to north, which somebody has overheard."""
+    """The server's signature of a request to north, as an eavesdropper would have it."""
     key = read_private_key(made.folder / "keys" / "key.pem")
     return Signer(key, None, made.key(NORTH)).sign_question(made.question(round_index))
 
@@ -49,7 +49,7 @@ def answers(reply: bytes) -> bool:
 
 
 def ask(session, key: str, question: bytes, signature: bytes = b"", seconds: float = 2) -> list[bytes]:
-    """The replies to a question of somebody who asks until it is answered, or for some seconds."""
+    """Repeats a request until it is answered or the time is over; returns the replies."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         replies = session.get(key, payload=question, attachment=signature, timeout=seconds)
@@ -64,7 +64,7 @@ def linked(session) -> list[str]:
     return sorted(str(link.auth_identifier) for link in session.info.links())
 
 
-def test_a_server_of_another_authority_reaches_nobody(made: Star, tmp_path: Path) -> None:
+def test_server_of_other_authority_not_connected(made: Star, tmp_path: Path) -> None:
     Authority(tmp_path / "other").keys(tmp_path / "forged", "coordinator", LOOPBACK)
     with (
         made.serve(NORTH),
@@ -75,7 +75,7 @@ def test_a_server_of_another_authority_reaches_nobody(made: Star, tmp_path: Path
     assert not charged(made, NORTH)
 
 
-def test_a_site_of_another_authority_is_not_heard(made: Star, tmp_path: Path) -> None:
+def test_site_of_other_authority_not_connected(made: Star, tmp_path: Path) -> None:
     Authority(tmp_path / "other").keys(tmp_path / "forged", "north")
     with (
         made.server(wait=2) as transport,
@@ -91,9 +91,7 @@ def test_a_site_of_another_authority_is_not_heard(made: Star, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["east", "other"])
-def test_another_certificate_of_the_authority_does_not_ask_in_the_servers_place(
-    name: str, made: Star, tmp_path: Path
-) -> None:
+def test_other_certificate_cannot_query_as_server(name: str, made: Star, tmp_path: Path) -> None:
     made.authority.keys(tmp_path / "false", name, LOOPBACK)
     with (
         made.serve(NORTH),
@@ -104,7 +102,7 @@ def test_another_certificate_of_the_authority_does_not_ask_in_the_servers_place(
     assert not charged(made, NORTH)
 
 
-def test_a_site_cannot_ask_another_through_the_server(made: Star) -> None:
+def test_site_cannot_query_other_site_via_server(made: Star) -> None:
     with (
         made.running(),
         stranger(
@@ -116,7 +114,7 @@ def test_a_site_cannot_ask_another_through_the_server(made: Star) -> None:
     assert not charged(made, NORTH)
 
 
-def test_a_second_certificate_in_the_servers_name_asks_nothing_new(
+def test_second_server_certificate_only_repeats_request(
     made: Star, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The authority signed two of one name; the plan names one key."""
@@ -146,9 +144,7 @@ def test_a_second_certificate_in_the_servers_name_asks_nothing_new(
     assert charged(made, NORTH) == [0]
 
 
-def test_a_second_certificate_in_a_sites_name_does_not_answer_for_it(
-    made: Star, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_second_site_certificate_reply_ignored(made: Star, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made.authority.keys(tmp_path / "second", "north")
     false = read_private_key(tmp_path / "second" / "key.pem")
     question = made.question(0)
@@ -174,7 +170,7 @@ def test_a_second_certificate_in_a_sites_name_does_not_answer_for_it(
             assert answers(reply)
 
 
-def test_an_old_reply_is_no_reply_to_a_new_question(made: Star) -> None:
+def test_old_reply_to_new_request_ignored(made: Star) -> None:
     key = read_private_key(made.folder / "north" / "tls" / "key.pem")
     old: list[tuple[bytes, bytes]] = []
     with made.running() as transport:
@@ -192,7 +188,7 @@ def test_an_old_reply_is_no_reply_to_a_new_question(made: Star) -> None:
         assert not transport.ask({NORTH: made.question(1)})
 
 
-def test_messages_that_are_too_long_are_dropped_while_they_arrive(made: Star) -> None:
+def test_too_long_message_dropped(made: Star) -> None:
     key = read_private_key(made.folder / "keys" / "key.pem")
     north, question = made.key(NORTH), made.question(0)
     with (
@@ -220,9 +216,7 @@ def test_messages_that_are_too_long_are_dropped_while_they_arrive(made: Star) ->
             until(lambda: transport.ask({NORTH: question}), "north is not heard")
 
 
-def test_a_flood_of_questions_costs_no_budget_and_keeps_nobody_from_asking(
-    made: Star, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_request_flood_uncharged_and_not_blocking(made: Star, caplog: pytest.LogCaptureFixture) -> None:
     key = read_private_key(made.folder / "keys" / "key.pem")
     north, question = made.key(NORTH), made.question(0)
     signer = Signer(key, None, north)
@@ -245,7 +239,7 @@ def test_a_flood_of_questions_costs_no_budget_and_keeps_nobody_from_asking(
     assert 0 < len(lines) <= 10  # as many as the flood has binary digits
 
 
-def test_connections_that_say_nothing_keep_nobody_out(made: Star) -> None:
+def test_silent_connections_do_not_block_sites(made: Star) -> None:
     port = int(made.address.rpartition(":")[2])
     with made.server(wait=10) as transport:
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(150)]
@@ -258,7 +252,7 @@ def test_connections_that_say_nothing_keep_nobody_out(made: Star) -> None:
             connection.close()
 
 
-def test_an_expired_certificate_is_refused_on_both_sides(made: Star, tmp_path: Path) -> None:
+def test_expired_certificate_refused_at_both_ends(made: Star, tmp_path: Path) -> None:
     keys = made.folder / "north" / "tls"
     made.authority.renew(keys, days=0)
     with pytest.raises(FedprivError, match=r"have request\.pem signed again; the plan stays"):
@@ -274,7 +268,7 @@ def test_an_expired_certificate_is_refused_on_both_sides(made: Star, tmp_path: P
         until(lambda: transport.ask({NORTH: made.question(0)}), "north is not heard")
 
 
-def test_a_certificate_that_the_plan_does_not_name_is_refused(made: Star, tmp_path: Path) -> None:
+def test_unplanned_certificate_raises(made: Star, tmp_path: Path) -> None:
     made.authority.keys(tmp_path / "second", "coordinator", LOOPBACK)
     with pytest.raises(FedprivError, match="use the key that the plan names"):
         made.server(keys=tmp_path / "second")
@@ -285,9 +279,7 @@ def test_a_certificate_that_the_plan_does_not_name_is_refused(made: Star, tmp_pa
         find_credentials(tmp_path, make_pin(tmp_path / "second" / "certificate.pem"))
 
 
-def test_whoever_connects_without_a_plan_is_named_in_the_log(
-    made: Star, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_party_named_in_log(made: Star, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made.authority.keys(tmp_path / "guest", "guest")
     caplog.set_level(logging.WARNING)
     with made.server(wait=2), stranger(tmp_path / "guest", connect=made.address):

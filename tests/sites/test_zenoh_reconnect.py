@@ -8,7 +8,7 @@ from pathlib import Path
 from zenoh_party import FEDAVG, NAMES, party_of, star
 
 
-def test_the_run_goes_on_once_sites_are_back_that_were_all_lost_at_once(tmp_path: Path) -> None:
+def test_run_continues_after_all_sites_reconnect(tmp_path: Path) -> None:
     made = star(tmp_path, FEDAVG)
     servers = [made.serve(number) for number in made.sites]
     again = threading.Timer(1.0, lambda: servers.extend(made.serve(number) for number in made.sites))

@@ -17,7 +17,7 @@ from fedpriv.privacy.ledger_file import LedgerFile
     "case",
     [pytest.param(name, marks=[] if name == STRATEGIES[0] else pytest.mark.distributed) for name in sorted(QUICK)],
 )
-def test_it_is_the_run_of_one_process(case: str, tmp_path: Path) -> None:
+def test_run_matches_one_process(case: str, tmp_path: Path) -> None:
     made = star(tmp_path, *CASES[case])
     with made.running() as transport:
         found = party_of(made, transport, *CASES[case])

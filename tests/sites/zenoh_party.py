@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parties import free_port
 from signed import Authority
-from sites_in_memory import Party, config_of, like, sites_of
+from sites_in_memory import Party, config_of, public_info, sites_of
 
 from fedpriv.config.building import load_data
 from fedpriv.sites import Federation, FederationPlan, Site, propose
@@ -26,7 +26,7 @@ FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
 
 @dataclass
 class Star:
-    """Sites that have accepted a plan with certificates, in folders under `folder`; nobody is connected yet."""
+    """Sites that accepted a plan with certificates, in folders under `folder`, without connections."""
 
     folder: Path
     authority: Authority
@@ -71,14 +71,14 @@ def star(folder: Path, *overrides: str) -> Star:
     for number, site in sites.items():
         authority.site(site, folder / NAMES[number])
     coordinator = authority.server(folder / "keys")
-    proposal = propose(config, [site.card for site in sites.values()], like(config), coordinator)
+    proposal = propose(config, [site.card for site in sites.values()], public_info(config), coordinator)
     for site in sites.values():
         site.join(proposal.text, proposal.fingerprint)
     return Star(folder, authority, proposal, sites)
 
 
 def party_of(made: Star, transport: OverZenoh, *overrides: str) -> Party:
-    """As that of `sites_in_memory`, whose checks take one."""
+    """The `Party` that the checks of `sites_in_memory` accept."""
     config = config_of(*overrides)
     federation = Federation(made.proposal, transport, made.folder / "server", load_data(config).test)
     return Party(made.folder, config, made.proposal, made.sites, transport, federation)  # pyright: ignore

@@ -1,4 +1,4 @@
-"""Secrets that a folder holds under a key elsewhere: they come back with the key, and with nothing else."""
+"""Secrets that a folder holds under an external key: only this key reveals them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedpriv.storage.secret_store import (
 SECRET = "0123456789abcdef" * 2
 
 
-def test_a_secret_comes_back_from_each_place_and_its_text_does_not_show_it(place: str, tmp_path: Path):  # noqa: F811
+def test_secret_encrypted_and_revealed_at_each_place(place: str, tmp_path: Path):  # noqa: F811
     check_where(place)
     text = protect(SECRET, place)
     assert is_encrypted(text)
@@ -39,16 +39,16 @@ def test_a_secret_comes_back_from_each_place_and_its_text_does_not_show_it(place
     assert reveal(again, tmp_path) == "another"
 
 
-def test_a_secret_in_the_folder_is_as_it_is(tmp_path: Path):
+def test_secret_in_folder_not_encrypted(tmp_path: Path):
     check_where("folder")
     assert protect(SECRET, "folder") == SECRET
     assert reveal(SECRET, tmp_path) == SECRET
     destroy(SECRET)  # nothing outside the folder
 
 
-def test_another_key_or_none_is_refused_by_name(env_place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+def test_wrong_or_missing_key_raises_with_name(env_place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
     text = protect(SECRET, env_place)
-    for key, words in ((Fernet.generate_key().decode(), "another key"), ("short", "32 bytes"), ("", "openssl rand")):
+    for key, words in ((Fernet.generate_key().decode(), "different key"), ("short", "32 bytes"), ("", "openssl rand")):
         monkeypatch.setenv("RUN_KEY", key)
         with pytest.raises(ConfigError, match=words) as error:
             reveal(text, tmp_path)
@@ -56,7 +56,7 @@ def test_another_key_or_none_is_refused_by_name(env_place: str, tmp_path: Path, 
         assert len(key) < 10 or key not in str(error.value)
 
 
-def test_of_several_keys_the_first_encrypts_and_all_decrypt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_key_rotation_first_encrypts_all_decrypt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     old, new = (Fernet.generate_key().decode() for _ in range(2))
     monkeypatch.setenv("RUN_KEY", old)
     text = protect(SECRET, "env:RUN_KEY")
@@ -68,7 +68,7 @@ def test_of_several_keys_the_first_encrypts_and_all_decrypt(tmp_path: Path, monk
         reveal(text, tmp_path)
 
 
-def test_a_key_in_the_keyring_is_of_one_secret_and_its_end_is_that_of_all_copies(
+def test_keyring_key_destroyed_for_one_secret(
     memory_keyring: MemoryKeyring,  # noqa: F811
     tmp_path: Path,
 ):
@@ -83,13 +83,13 @@ def test_a_key_in_the_keyring_is_of_one_secret_and_its_end_is_that_of_all_copies
     assert len(memory_keyring.entries) == 1  # a trial leaves nothing
 
 
-def test_a_machine_without_a_keyring_is_refused_before_anything_begins(memory_keyring: MemoryKeyring):  # noqa: F811
+def test_missing_keyring_raises(memory_keyring: MemoryKeyring):  # noqa: F811
     keyring.set_keyring(keyring.backends.fail.Keyring())  # what the library takes where the system offers none
     with pytest.raises(ConfigError, match="keyring cannot be used"):
         check_where("keyring")
 
 
-def test_the_age_file_is_one_that_another_implementation_reads(age_place: str, tmp_path: Path):  # noqa: F811
+def test_age_text_decrypted_by_age_program(age_place: str, tmp_path: Path):  # noqa: F811
     text = protect(SECRET, age_place)
     assert reveal(text, tmp_path) == SECRET
     if shutil.which("age") is None:
@@ -105,7 +105,7 @@ def test_the_age_file_is_one_that_another_implementation_reads(age_place: str, t
     assert decrypted.stdout.decode() == SECRET
 
 
-def test_an_age_identity_that_is_missing_or_another_is_refused(
+def test_wrong_or_missing_age_identity_raises(
     age_place: str,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,12 +123,12 @@ def test_an_age_identity_that_is_missing_or_another_is_refused(
 
 
 @pytest.mark.parametrize("where", ["", "vault", "env:", "env:A-B", "age:", "age:age1nobody", "folder:x"])
-def test_a_place_that_does_not_exist_is_refused(where: str):
+def test_unknown_secret_place_raises(where: str):
     with pytest.raises(ConfigError, match="secrets"):
         check_where(where)
 
 
-def test_what_was_destroyed_or_is_unknown_does_not_come_back(tmp_path: Path):
+def test_destroyed_or_unknown_secret_raises(tmp_path: Path):
     assert is_destroyed(DESTROYED)
     with pytest.raises(FedprivError, match="is sealed"):
         reveal(DESTROYED, tmp_path)
@@ -136,7 +136,7 @@ def test_what_was_destroyed_or_is_unknown_does_not_come_back(tmp_path: Path):
         reveal("vault:a:b", tmp_path)
 
 
-def test_an_erased_file_is_overwritten_in_its_old_blocks(tmp_path: Path):
+def test_erase_overwrites_old_blocks(tmp_path: Path):
     path, copy = tmp_path / "a", tmp_path / "same blocks"
     path.write_bytes(b"secret" * 100)
     copy.hardlink_to(path)

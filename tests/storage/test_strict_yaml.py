@@ -1,11 +1,11 @@
-"""A word of a configuration means one thing, and no text keeps the reader busy for long."""
+"""Each word of a configuration has one meaning, and no text keeps the parser busy for long."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from counting_calls import calls
+from counting_calls import count_calls
 
 from fedpriv.config import load_config
 from fedpriv.errors import ConfigError
@@ -14,7 +14,7 @@ from fedpriv.storage.strict_yaml import DEEPEST, read
 RUN = Path(__file__).parents[1] / "run.yaml"
 
 
-def test_what_is_read():
+def test_yaml_values_parsed():
     text = "{a: 1e-5, b: 3, c: -0.5, d: .inf, e: true, f: ~, g: [x, 'yes', '020'], h: 2020-01-01, i: {1: .5}}"
     assert read(text, "text") == {
         "a": 1e-5,
@@ -37,20 +37,20 @@ def test_what_is_read():
         *((f"seed: {word}", f"{word} is true|{word} is a truth") for word in ("yes", "No", "on", "OFF")),
         *((f"a: {number}", "plain decimal") for number in ("020", "-007", "1:20", "12:30:45", "1_000", "0x1F", "0b1")),
         ("a: 0o17", "plain decimal"),
-        ("a: .nan", "is no number"),
+        ("a: .nan", "is not a number"),
         ("a: 1e999", "too large"),
         ("a: " + "9" * 5000, "5000 digits"),
         ("a: &x [1]\nb: *x", "aliases"),
         ("a: !!int 020", "no tags"),
         ("!!python/object/apply:os.system [ls]", "no tags"),
         ("? [1, 2]\n: 3", "a key must be a word"),
-        ('a: "\\0"', "no text has"),
-        ('a: "\\uD800"', "no text has"),
+        ('a: "\\0"', "text cannot contain"),
+        ('a: "\\uD800"', "text cannot contain"),
         ("a: 1\n---\na: 2", "is not YAML: .*another document"),
         ("a: [", "is not YAML"),
     ],
 )
-def test_what_may_mean_something_else_is_refused_in_one_short_line(text: str, message: str):
+def test_ambiguous_yaml_raises_in_one_line(text: str, message: str):
     with pytest.raises(ConfigError, match=message) as caught:
         read(text, "text")
     assert "\n" not in str(caught.value)
@@ -75,15 +75,15 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 1
     ],
     ids=lambda text: text[:8],
 )
-def test_what_never_ends_is_refused_at_once(text: str):
+def test_huge_yaml_raises_quickly(text: str):
     def refuse() -> None:
         with pytest.raises(ConfigError):
             read(text, "text")
 
-    assert calls(refuse) < 5 * 10**6
+    assert count_calls(refuse) < 5 * 10**6
 
 
-def test_an_ordinary_depth_is_no_matter():
+def test_deepest_allowed_yaml_parsed():
     text = "[" * DEEPEST + "]" * DEEPEST
     assert str(read(text, "text")) == text
 
@@ -110,12 +110,12 @@ def test_an_ordinary_depth_is_no_matter():
         "problem.constraints=[{name: loss_at_most, bound: true}]",
     ],
 )
-def test_a_value_of_another_kind_is_not_made_to_fit(override: str):
+def test_wrong_value_type_raises(override: str):
     with pytest.raises(ConfigError, match=override.split("=")[0].split(".")[-1]):
         load_config(RUN, [override])
 
 
-def test_a_long_value_is_cut():
+def test_long_value_truncated_in_error():
     with pytest.raises(ConfigError) as caught:
         load_config(RUN, [f"model={'x' * 50_000}"])
     assert len(str(caught.value)) < 1000
@@ -124,7 +124,7 @@ def test_a_long_value_is_cut():
     assert len(str(caught.value)) < 1000
 
 
-def test_an_error_can_show_any_value():
+def test_error_shows_any_value():
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]

@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
-from going_on import goes_on_bit_for_bit
+from resuming import assert_resumes_exactly
 from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
@@ -36,7 +36,7 @@ def close(found: Tensor, wanted: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
-def test_each_row_makes_the_steps_of_torchs_optimizer(name: str) -> None:
+def test_optimizer_rows_match_torch(name: str) -> None:
     ours, theirs = OF_TORCH[name]
     torch.manual_seed(0)
     start, pull = torch.randn(3, 5, dtype=torch.float64), torch.rand(3, 5, dtype=torch.float64)
@@ -82,7 +82,7 @@ def by_torch(
 
 @pytest.mark.parametrize("name", OF_TORCH)
 @pytest.mark.parametrize("state", ["reset", "keep"])
-def test_fedavg_makes_its_local_steps_with_it(name: str, state: Any) -> None:
+def test_fedavg_with_optimizer_matches_torch(name: str, state: Any) -> None:
     ours, theirs = OF_TORCH[name]
     strategy = fp.fedavg(STEP, 2, optimizer=ours, optimizer_state=state)
     compute = fp.Compute(dtype="float64")
@@ -91,7 +91,7 @@ def test_fedavg_makes_its_local_steps_with_it(name: str, state: Any) -> None:
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
-def test_dp_gd_steps_along_the_mean_gradient_with_it(name: str) -> None:
+def test_dp_gd_with_optimizer_matches_torch(name: str) -> None:
     ours, theirs = OF_TORCH[name]
     compute = fp.Compute(dtype="float64")
     strategy = fp.gradient_descent(STEP, optimizer=ours)
@@ -110,7 +110,7 @@ def test_dp_gd_steps_along_the_mean_gradient_with_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
-def test_a_node_on_a_graph_has_its_own(name: str) -> None:
+def test_decentralized_sgd_optimizer_matches_torch(name: str) -> None:
     """Without links that are used, decentralised training is each node's own optimiser."""
     ours, theirs = OF_TORCH[name]
     compute = fp.Compute(dtype="float64")
@@ -127,7 +127,7 @@ def test_a_node_on_a_graph_has_its_own(name: str) -> None:
     close(found, nn.utils.parameters_to_vector(model.parameters()).detach())
 
 
-def test_nodes_that_sit_a_round_out_keep_their_own_count_of_steps() -> None:
+def test_inactive_nodes_keep_step_count() -> None:
     graph = fp.Graph(nx.path_graph(3), activity=fp.RandomNodes(0.5))
     strategy = fp.decentralized_sgd(STEP, optimizer=fp.Adam())
     training = fp.Training(clients_of(), strategy, fp.Privacy(noise_multiplier=1), rounds=6, seed=1, network=graph)
@@ -140,7 +140,7 @@ def test_nodes_that_sit_a_round_out_keep_their_own_count_of_steps() -> None:
     assert len(steps.unique()) > 1
 
 
-def test_the_corrected_adam_is_the_papers() -> None:
+def test_noise_corrected_adam_matches_paper() -> None:
     """Tang et al., 2024: `x -= a m^ / sqrt(max(v^ - variance, floor))`, for each row's own variance."""
     torch.manual_seed(0)
     gradients, variance = torch.randn(8, 2, 5, dtype=torch.float64), torch.tensor([[0.25], [4.0]]).double()
@@ -167,7 +167,7 @@ PROMISES = {
 
 
 @pytest.mark.parametrize("name", PROMISES)
-def test_an_oracle_knows_the_variance_of_its_noise(name: str) -> None:
+def test_oracle_noise_variance_matches_measured(name: str) -> None:
     """Against what is measured in 3000 entries of a gradient that is zero without noise."""
 
     class Flat(nn.Module):
@@ -191,10 +191,10 @@ def test_an_oracle_knows_the_variance_of_its_noise(name: str) -> None:
     torch.testing.assert_close(rows.mean(0).var(), in_mean.mean().double(), rtol=0.15, atol=0)
 
 
-def test_noise_that_is_on_messages_cannot_be_subtracted_from_gradients() -> None:
+def test_noise_floor_with_message_noise_raises() -> None:
     privacy = fp.Privacy(noise_multiplier=1, at="message", unit="client")
     for strategy in (fp.fedavg(0.1, 2, optimizer=fp.Adam(noise_floor=1e-4)), corrected()):
-        with pytest.raises(fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': only for noise on gradients"):
+        with pytest.raises(fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': is only for noise on gradients"):
             fp.train(clients_of(), strategy, privacy, rounds=2)
 
 
@@ -202,7 +202,7 @@ def corrected() -> fp.Strategy:
     return fp.gradient_descent(0.1, optimizer=fp.AdamW(noise_floor=1e-4))
 
 
-def test_correction_undoes_the_shrinking_of_steps_by_noise() -> None:
+def test_noise_correction_enlarges_adam_steps() -> None:
     """A gradient of 0.01 under noise of deviation 1: Adam's steps are a hundredth of what they are without noise."""
     torch.manual_seed(0)
     true, variance = 0.01, torch.tensor([[1.0]], dtype=torch.float64)
@@ -228,17 +228,17 @@ STRATEGIES_WITH: dict[str, Callable[[], fp.Strategy]] = {
 
 
 @pytest.mark.parametrize("name", STRATEGIES_WITH)
-def test_a_run_goes_on_where_it_stopped_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_optimizer_run_resumes_exactly(name: str, tmp_path: Path) -> None:
     def training(folder: Path, *, resume: bool = False) -> fp.Training:
         network = fp.Graph(nx.path_graph(3)) if name == "decentralized_sgd" else fp.Star(3)
         settings = {"rounds": 6, "seed": 0, "secret_seed": 1, "network": network, "checkpoint_every": 1}
         promise = fp.Privacy(noise_multiplier=1.0)
         return fp.Training(clients_of(), STRATEGIES_WITH[name](), promise, folder=folder, **settings, resume=resume)
 
-    goes_on_bit_for_bit(training, tmp_path)
+    assert_resumes_exactly(training, tmp_path)
 
 
-def test_a_state_that_is_made_of_answers_is_refused_where_only_messages_are_noised() -> None:
+def test_optimizer_state_with_message_noise_raises() -> None:
     privacy = fp.Privacy(noise_multiplier=1, at="message", unit="client")
     kept = fp.fedavg(0.1, 2, optimizer=fp.Adam(), optimizer_state="keep")
     for strategy in (kept, fp.decentralized_sgd(0.1, optimizer=fp.Momentum())):
@@ -247,14 +247,14 @@ def test_a_state_that_is_made_of_answers_is_refused_where_only_messages_are_nois
     fp.train(clients_of(), fp.fedavg(0.1, 2, optimizer=fp.Adam()), privacy, rounds=2)
 
 
-def test_sums_of_messages_of_local_adam_are_no_sums_of_answers() -> None:
+def test_local_adam_with_secure_aggregation_raises() -> None:
     privacy = fp.Privacy(noise_multiplier=1, trust=fp.SecureAggregation(2))
     with pytest.raises(fp.ConfigError, match="local trust, or plain steps"):
         fp.train(clients_of(), fp.fedavg(0.1, optimizer=fp.Adam()), privacy, rounds=2)
     fp.train(clients_of(), corrected(), privacy, rounds=2)
 
 
-def test_an_optimizer_stands_where_steps_are_free_alone() -> None:
+def test_optimizer_accepted_by_listed_strategies_only() -> None:
     having = {"fedavg", "fedprox", "fedopt", "dp_gd", "decentralized_sgd"}
     for name in STRATEGIES:
         options = {
@@ -283,12 +283,12 @@ REFUSED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused(name: str) -> None:
+def test_invalid_optimizer_combination_raises(name: str) -> None:
     with pytest.raises(fp.ConfigError, match=name):
         REFUSED[name]()
 
 
-def test_a_plain_optimizer_leaves_a_fingerprint_alone() -> None:
+def test_default_optimizer_keeps_fingerprint() -> None:
     def of(more: str) -> str:
         return fingerprint(load_config(RUN, [f"strategy={{name: fedavg, learning_rate: 1{more}}}"]))
 
@@ -296,8 +296,8 @@ def test_a_plain_optimizer_leaves_a_fingerprint_alone() -> None:
     assert of(", optimizer: {adam: {noise_floor: 1e-4}}") != of(", optimizer: adam") != of(", optimizer: adamw")
 
 
-def test_the_noise_asked_for_is_public() -> None:
-    """Neighbouring data have the same variances, bit for bit."""
+def test_noise_variance_independent_of_data() -> None:
+    """Neighbouring data sets have bitwise equal variances."""
 
     def variances(value: float) -> list[Tensor]:
         found: list[Tensor] = []

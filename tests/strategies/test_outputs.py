@@ -28,7 +28,7 @@ def by_torch(models: list[Tensor], decay: float) -> Tensor:
 
 
 @pytest.mark.parametrize("expanded", [True, False])
-def test_it_is_torchs(expanded: bool) -> None:
+def test_ema_matches_torch(expanded: bool) -> None:
     torch.manual_seed(0)
     models = [torch.randn(1 if expanded else 3, 4, dtype=torch.float64).expand(3, -1) for _ in range(6)]
     output = fp.Ema(0.7)
@@ -49,7 +49,7 @@ def training(folder: Path, average: fp.Ema | None, **options: Any) -> fp.Trainin
     return fp.Training(clients, strategy, fp.Privacy(noise_multiplier=1.0), folder=folder, **settings, **options)
 
 
-def test_a_run_with_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_ema_run_resumes_exactly(tmp_path: Path) -> None:
     whole = training(tmp_path / "a", fp.Ema(0.9))
     models = [whole.progress.received.chunk(2, 1)[1][0].double() for _ in whole]
     torch.testing.assert_close(whole.result().params.double(), by_torch(models, 0.9), rtol=1e-5, atol=1e-6)
@@ -64,7 +64,7 @@ def test_a_run_with_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert torch.equal(again.result().params, whole.result().params)
 
 
-def test_yaml_writes_it_by_its_decay() -> None:
+def test_ema_from_yaml() -> None:
     config = load_config(RUN, ["strategy={name: fedavg, learning_rate: 1, average: {decay: .9}}"])
     assert config.recipe(10).strategy.output == fp.Ema(0.9)
     with pytest.raises(fp.ConfigError, match=r"strategy.average.decay = 1: must be a number in \(0, 1\)"):

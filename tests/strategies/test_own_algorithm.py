@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from answers import answer, clients
+from error_texts import clients, error_of
 from torch import Tensor
 
 import fedpriv
@@ -55,7 +55,7 @@ def changed(base: type, **members: Any) -> object:
     return type("Own", (), {name: value for name, value in held.items() if value is not None})()
 
 
-def test_an_own_algorithm_trains():
+def test_custom_algorithm_trains():
     result = fedpriv.train(clients(), paired(), fedpriv.Privacy(epsilon=3.0), rounds=2)
     assert result.rounds == 2
 
@@ -74,7 +74,10 @@ OWN = {
     ),
     "no call": (lambda: paired(changed(Step, __call__=None)), "def __call__(self, received: Tensor, state: None"),
     "no is_sum": (lambda: paired(None, changed(Descend, is_sum=None)), "is_sum: ClassVar[bool] = False"),
-    "no says in the aggregator": (lambda: paired(None, changed(Descend, sends=None)), "has no sends: add to the class"),
+    "no sends in the aggregator": (
+        lambda: paired(None, changed(Descend, sends=None)),
+        "has no sends: add to the class",
+    ),
     "a class": (lambda: paired(Step), "is a class: make an object of it, Step()"),
     "a function": (
         lambda: paired(lambda x: x),
@@ -135,17 +138,17 @@ OWN = {
         lambda: paired(changed(Step, init=lambda self, params: {"velocity": params[0]})),
         "velocity must have a row for each client, [n, ...]; for 3 clients it is [2]",
     ),
-    "a state that grows": (
+    "growing state": (
         lambda: paired(
             changed(Step, __call__=lambda self, received, state, oracle: (oracle.gradient(received), {"t": 1}))
         ),
         "its state has the parts t, and Own.init makes none (None): keep the same ones",
     ),
-    "a question that no oracle knows": (
+    "unknown oracle query": (
         lambda: paired(changed(Step, __call__=lambda self, received, state, oracle: (oracle.grad(received), state))),
         "the oracle has none of this name; did you mean 'gradient'",
     ),
-    "an exchange that no network knows": (
+    "unknown network exchange": (
         lambda: paired(
             None, changed(Descend, __call__=lambda self, message, network, state: (network.average(message), state))
         ),
@@ -155,12 +158,12 @@ OWN = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_faulty_own_algorithm_is_answered_with_the_line_to_write(name: str):
-    made, said = OWN[name]
-    assert said in answer(made)
+def test_faulty_custom_algorithm_raises_with_fix(name: str):
+    made, message = OWN[name]
+    assert message in error_of(made)
 
 
-def test_an_own_algorithm_may_send_more_than_parameters():
+def test_custom_algorithm_with_wide_messages_trains():
     """Two vectors in a row, as in gradient tracking."""
 
     def two(self: object, received: Tensor, state: object, oracle: Any) -> object:
@@ -175,8 +178,8 @@ def test_an_own_algorithm_may_send_more_than_parameters():
     assert fedpriv.train(clients(), strategy, fedpriv.Privacy(epsilon=3.0), rounds=1).rounds == 1
 
 
-def test_an_own_algorithm_for_a_fixed_number_of_clients_is_left_to_the_plan():
-    """The made-up clients are three, which is no reason to refuse it."""
+def test_custom_algorithm_fixed_client_count_trains():
+    """The internal check uses three made-up clients; that number is no reason to raise."""
 
     def weighted(self: object, message: Tensor, network: Any, state: Any) -> object:
         return network.mean(message * torch.tensor([[0.5], [1.5]])), state
@@ -208,8 +211,8 @@ def sum_of_all_in_secret(self: Any, received: Tensor, state: object, oracle: Any
     ],
     ids=["state", "attribute"],
 )
-def test_a_step_that_keeps_answers_and_says_that_it_does_not_is_refused(members: dict[str, Any], n_clients: int):
-    """Only messages are noised: each answer would be in all later ones, and be paid for once."""
+def test_stateful_step_declared_stateless_raises(members: dict[str, Any], n_clients: int):
+    """Only messages are noised: each query result would enter all later messages and be charged once."""
     privacy = fedpriv.Privacy(epsilon=1.0, delta=1e-2, unit="client", at="message")
     strategy = paired(changed(Step, memory="none", **members))
     with pytest.raises(fedpriv.ConfigError, match=r"keeps state of its query results.*set privacy.at to 'gradient'"):

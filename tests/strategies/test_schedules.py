@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
-from going_on import goes_on_bit_for_bit
+from resuming import assert_resumes_exactly
 from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
@@ -30,7 +30,7 @@ OF_TORCH: dict[str, tuple[Callable[[int], float], Callable[[optim.Optimizer], op
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
-def test_schedules_are_those_of_torch(name: str) -> None:
+def test_schedules_match_torch(name: str) -> None:
     ours, theirs = OF_TORCH[name]
     optimizer = optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
     scheduler = theirs(optimizer)
@@ -40,7 +40,7 @@ def test_schedules_are_those_of_torch(name: str) -> None:
         scheduler.step()
 
 
-def test_a_cosine_follows_its_warm_up_and_stays_at_its_end() -> None:
+def test_cosine_after_warmup_and_past_end() -> None:
     whole = fp.Cosine(1.0, 10, warmup=4)
     assert [whole(t) for t in (1, 2, 3, 4)] == [0.25, 0.5, 0.75, 1.0]
     assert [whole(t) for t in range(5, 11)] == [fp.Cosine(1.0, 6)(t) for t in range(1, 7)]
@@ -79,7 +79,7 @@ def trained(strategy: fp.Strategy, name: str, privacy: fp.Privacy | None = None,
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_takes_a_number_a_schedule_or_a_function_of_the_round(name: str) -> None:
+def test_strategies_accept_number_schedule_function(name: str) -> None:
     make, asked = STRATEGIES[name], set[int]()
 
     def constant(t: int) -> float:
@@ -100,7 +100,7 @@ def test_every_strategy_takes_a_number_a_schedule_or_a_function_of_the_round(nam
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "dp_gd, momentum", "dp_svrg", "iadmm, rho"])
-def test_a_run_with_a_schedule_goes_on_where_it_stopped(name: str, tmp_path: Path) -> None:
+def test_scheduled_run_resumes_exactly(name: str, tmp_path: Path) -> None:
     privacy = fp.Privacy(noise_multiplier=1.0)
 
     def training(folder: Path, *, resume: bool = False) -> fp.Training:
@@ -112,11 +112,11 @@ def test_a_run_with_a_schedule_goes_on_where_it_stopped(name: str, tmp_path: Pat
         strategy = STRATEGIES[name](fp.Cosine(0.2, ROUNDS, warmup=2))
         return fp.Training(clients, strategy, privacy, folder=folder, **settings, resume=resume)
 
-    goes_on_bit_for_bit(training, tmp_path)
+    assert_resumes_exactly(training, tmp_path)
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, "0.1", None, True])
-def test_a_function_that_gives_no_step_is_refused_before_data_are_read(value: object) -> None:
+def test_schedule_function_bad_value_raises(value: object) -> None:
     with pytest.raises(fp.ConfigError, match=r"strategy.schedule = 'half': gives .* in round 2"):
         trained(fp.fedavg(half_then(value)), "fedavg")
 
@@ -128,7 +128,7 @@ def half_then(value: object) -> Any:
     return half
 
 
-def test_a_function_that_fails_is_refused() -> None:
+def test_schedule_function_error_raises() -> None:
     def broken(t: int) -> float:
         return {}[t]
 
@@ -136,7 +136,7 @@ def test_a_function_that_fails_is_refused() -> None:
         trained(fp.fedavg(broken), "fedavg")
 
 
-def test_a_schedule_that_grows_past_what_tracking_allows_is_refused() -> None:
+def test_tracking_schedule_above_limit_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"strategy.beta = 2: needs step_size beta <= 1, so at most 1.33"):
         trained(fp.gradient_tracking(fp.Warmup(1.0, 4), 2), "gradient_tracking")
 
@@ -156,14 +156,14 @@ IN_YAML: dict[str, object] = {
 
 
 @pytest.mark.parametrize("text", IN_YAML)
-def test_yaml_writes_a_number_or_a_schedule(text: str, tmp_path: Path) -> None:
+def test_schedule_from_yaml_round_trips(text: str, tmp_path: Path) -> None:
     config = of_yaml(f"name: fedavg, learning_rate: {text}")
     assert config.recipe(10).strategy.local_step.learning_rate == IN_YAML[text]
     (tmp_path / "again.yaml").write_text(to_yaml(config))
     assert fingerprint(load_config(tmp_path / "again.yaml")) == fingerprint(config)
 
 
-def test_yaml_names_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedule_function_from_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_schedules.py").write_text("def root(t: int) -> float:\n    return 1 / t**0.5\n")
     monkeypatch.syspath_prepend(tmp_path)
     text = "name: decentralized_sgd, step_size: {function: 'own_schedules:root'}"
@@ -188,6 +188,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_yaml_errors_name_the_field_and_the_fix(text: str) -> None:
+def test_schedule_yaml_error_names_field_and_fix(text: str) -> None:
     with pytest.raises(fp.ConfigError, match=WRONG[text]):
         of_yaml(f"name: fedavg, learning_rate: {text}")

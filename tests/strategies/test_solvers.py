@@ -21,7 +21,7 @@ def ridge_logistic(w: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("solver", [LBFGS(), Newton(), AcceleratedGradient()], ids=lambda s: type(s).__name__)
-def test_logistic_regressions_against_scipy(solver: Solver) -> None:
+def test_solvers_on_logistic_regression_match_scipy(solver: Solver) -> None:
     start = torch.zeros(K, DIM, dtype=torch.float64)
     found = solver.solve(ridge_logistic, start, 1e-8, solver.prepare(ridge_logistic, start))
     assert compute_gradient(ridge_logistic, found)[1].abs().max() <= 1e-8
@@ -36,7 +36,7 @@ def test_logistic_regressions_against_scipy(solver: Solver) -> None:
 @pytest.mark.parametrize(
     "solver", [LBFGS(), Newton(), AcceleratedGradient(), Quadratic()], ids=lambda s: type(s).__name__
 )
-def test_quadratics(solver: Solver) -> None:
+def test_solvers_on_quadratics_match_closed_form(solver: Solver) -> None:
     a = X.mT @ X + torch.eye(DIM)
     b = X[:, 0]
 
@@ -48,7 +48,7 @@ def test_quadratics(solver: Solver) -> None:
     torch.testing.assert_close(found, -torch.linalg.solve(a, b), atol=1e-8, rtol=0)
 
 
-def test_a_row_that_is_done_stands_still() -> None:
+def test_solver_keeps_converged_rows() -> None:
     start = torch.zeros(K, DIM, dtype=torch.float64)
     best = LBFGS().solve(ridge_logistic, start, 1e-10, start[:, :0])
     mixed = best.clone()
@@ -59,7 +59,7 @@ def test_a_row_that_is_done_stands_still() -> None:
     torch.testing.assert_close(again[1], best[1], atol=1e-4, rtol=0)
 
 
-def test_a_value_that_is_infinite_on_the_way_is_stepped_back_from() -> None:
+def test_solver_backtracks_from_infinite_value() -> None:
     def barrier(w: Tensor) -> Tensor:
         return (w - 3).square().sum(1) - (4 - w).clamp_min(0).log().sum(1)
 

@@ -36,21 +36,21 @@ def dataclasses_in(state: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("options", OF_STRATEGIES)
-def test_every_strategy_keeps_typed_state_whose_fields_are_documented(options: str) -> None:
+def test_strategy_state_fields_documented(options: str) -> None:
     start = initial_state(strategy_of(options), torch.rand(3, 4))
     for state in (start.local, start.server, start.output):
         assert state is None or isinstance(state, Tensor) or is_dataclass(state), "no string keys"
         for part in dataclasses_in(state):
             assert type(part).__dataclass_params__.frozen
             for field in fields(part):
-                said = re.search(rf"^ +{field.name}: (.+(?:\n {{12,}}.+)*)", type(part).__doc__ or "", re.M)
-                assert said, f"{type(part).__name__}.{field.name} is not documented"
+                entry = re.search(rf"^ +{field.name}: (.+(?:\n {{12,}}.+)*)", type(part).__doc__ or "", re.M)
+                assert entry, f"{type(part).__name__}.{field.name} is not documented"
                 if isinstance(getattr(part, field.name), Tensor):
-                    assert "[" in said[1] or "rows" in said[1], f"{type(part).__name__}.{field.name} has no shape"
+                    assert "[" in entry[1] or "rows" in entry[1], f"{type(part).__name__}.{field.name} has no shape"
 
 
 @pytest.mark.parametrize("options", OF_STRATEGIES)
-def test_what_is_stored_is_restored(options: str) -> None:
+def test_strategy_state_round_trips(options: str) -> None:
     start, content = initial_state(strategy_of(options), torch.rand(3, 4)), io.BytesIO()
     torch.save(start.stored(), content)
     content.seek(0)
@@ -87,7 +87,7 @@ def outer(n: int, start: float = 0.0, t: int = 3) -> Outer:
     return Outer(Inner(rows, t), torch.tensor(start), (rows.clone(), start), {"a": rows[:, :1]})
 
 
-def test_rows_are_taken_and_put_back_whatever_they_lie_in() -> None:
+def test_select_and_scatter_rows_of_nested_state() -> None:
     cohort, state = torch.tensor([0, 2]), outer(4)
     taken = select_rows(state, cohort)
     for rows in (taken.inner.rows, taken.pair[0]):
@@ -101,7 +101,7 @@ def test_rows_are_taken_and_put_back_whatever_they_lie_in() -> None:
     assert torch.equal(state.inner.rows, outer(4).inner.rows), "the old state is as it was"
 
 
-def test_parts_have_names_and_other_names_are_refused() -> None:
+def test_flatten_with_names_and_unknown_names_raise() -> None:
     parts = flatten_with_names(outer(2))
     assert [*parts] == ["inner.rows", "inner.t", "inner.done", "scale", "pair.0", "pair.1", "plain.a"]
     as_tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
@@ -141,7 +141,7 @@ def stopped_by_an_earlier_version(folder: Path, strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", [fp.inexact_admm(average=1.0), fp.fedavg(0.5), fp.gradient_tracking()], ids=str)
-def test_a_checkpoint_of_dicts_goes_on(strategy: Strategy, tmp_path: Path) -> None:
+def test_checkpoint_of_earlier_version_resumes(strategy: Strategy, tmp_path: Path) -> None:
     whole = training_in(tmp_path / "whole", strategy)
     list(whole)
     stopped_by_an_earlier_version(tmp_path / "run", strategy)
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_dicts_goes_on(strategy: Strategy, tmp_path: Path) -> No
     assert torch.equal(again.result().params, whole.result().params)
 
 
-def test_a_checkpoint_of_another_state_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_checkpoint_of_other_state_raises(tmp_path: Path) -> None:
     strategy = fp.fedavg(0.5, server_momentum=0.5)
     stopped_by_an_earlier_version(tmp_path, strategy)
     files = tmp_path / "ledger.jsonl", tmp_path / "checkpoint.pt"
@@ -164,7 +164,7 @@ def test_a_checkpoint_of_another_state_is_refused_and_left_alone(tmp_path: Path)
 # --- what others read of it ------------------------------------------------------------------------------------------
 
 
-def test_what_is_shown_must_be_there() -> None:
+def test_monitor_unknown_number_raises() -> None:
     with pytest.raises(ConfigError, match=r"strategy\.monitor.*'loss'.*is no number of Served"):
         initial_state(replace(fp.fedavg(0.5), monitor=("loss",)), torch.zeros(2, 3))
 
@@ -190,7 +190,7 @@ class StopsAtTwo:
         return network.mean(message), Counted(state.t + 1, state.t == 1)
 
 
-def test_an_end_is_heard_through_adaptive_clipping(tmp_path: Path) -> None:
+def test_adaptive_clipping_forwards_done(tmp_path: Path) -> None:
     clipped = fp.adaptive_clipping(replace(fp.fedavg(0.5), aggregator=StopsAtTwo()))
     x, y = torch.rand(8, 4), torch.arange(8) % 2
     clients = fp.make_clients(SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), [TensorDataset(x, y)])

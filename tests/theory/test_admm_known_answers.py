@@ -46,35 +46,37 @@ def tiny_run(strategy: fp.Strategy, rounds: int, backend: str = "linear") -> lis
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost", "linear"])
 @pytest.mark.parametrize(("step", "expected"), [(fp.Prox(), PROX), (fp.Trust(), TRUST)], ids=["prox", "trust"])
-def test_tiny_problem_iterates(step: fp.Prox | fp.Trust, expected: list[tuple[float, ...]], backend: str) -> None:
+def test_admm_iterates_equal_hand_computed(
+    step: fp.Prox | fp.Trust, expected: list[tuple[float, ...]], backend: str
+) -> None:
     heard = tiny_run(fp.inexact_admm(step, fp.Penalty(scale=1.0)), rounds=3, backend=backend)
     for w, column in zip(heard, expected, strict=True):
         torch.testing.assert_close(w[:, 0], torch.tensor(column, dtype=torch.float64), rtol=0, atol=1e-8)
         torch.testing.assert_close(w[:, 1], -w[:, 0], rtol=0, atol=1e-12)
 
 
-def test_a_growing_penalty_is_next_rounds_in_what_is_sent() -> None:
+def test_admm_message_uses_next_penalty() -> None:
     """Eq 4a divides the duals by rho_{t+1}: the server's w of round t + 1 minimises with that round's penalty."""
     penalty = fp.Penalty(scale=1.0, growth=2.0, period=1.0)  # rho_t = 2, 4, 8, ...
     assert [penalty(t) for t in (1, 2, 3)] == [2, 4, 8]
     step = fp.inexact_admm(fp.Prox(fp.Decay(1.0, 0.0)), penalty).local_step
 
-    class Answers:
+    class ConstantGradient:
         n_clients = 1
 
         def gradient(self, params: torch.Tensor) -> torch.Tensor:
             return torch.full_like(params, 6.0)
 
     state = step.init(torch.zeros(1, 1))
-    message, state = step(torch.zeros(1, 1), state, Answers())
+    message, state = step(torch.zeros(1, 1), state, ConstantGradient())
     # z = -6 / (2 + 1) = -2, dual = 2 * 2 = 4, sent -2 - 4 / 4
     assert (float(state.z), float(state.dual), float(message)) == (-2.0, 4.0, -3.0)
-    message, state = step(torch.full((1, 1), 2.0), state, Answers())
+    message, state = step(torch.full((1, 1), 2.0), state, ConstantGradient())
     # z = (4 * 2 + 4 - 6 - 2) / (4 + 1) = 0.8, dual = 4 + 4 * 1.2 = 8.8, sent 0.8 - 8.8 / 8
     assert [float(v) for v in (state.z, state.dual, message)] == pytest.approx([0.8, 8.8, -0.3], abs=1e-6)
 
 
-def test_paper_radius_freezes_the_method() -> None:
+def test_admm_published_radius_bounds_progress() -> None:
     """The radius 1/t^2 of the paper sums to pi^2/6: no coordinate of z can ever leave that ball."""
     strategy = fp.inexact_admm(fp.Trust(fp.Decay(0.01, 2.0)), fp.Penalty(scale=0.01))
     heard = tiny_run(strategy, rounds=200)
@@ -84,7 +86,7 @@ def test_paper_radius_freezes_the_method() -> None:
 
 
 @pytest.mark.parametrize("feasible", [fp.BoxSet(0.05), pytest.param(fp.BallSet(0.08), marks=pytest.mark.slow)])
-def test_projection_reaches_the_constrained_optimum(feasible: fp.BoxSet | fp.BallSet) -> None:
+def test_admm_projection_reaches_optimum(feasible: fp.BoxSet | fp.BallSet) -> None:
     strategy = fp.inexact_admm(fp.Prox(fp.Decay(5.0, 0.0)), fp.Penalty(scale=0.2), feasible=feasible)
     w = tiny_run(strategy, rounds=3000)[-1]
     x, y = torch.tensor(X).flatten(0, 1).double(), torch.tensor(Y).flatten()
@@ -95,7 +97,7 @@ def test_projection_reaches_the_constrained_optimum(feasible: fp.BoxSet | fp.Bal
     torch.testing.assert_close(w, best, rtol=0, atol=1e-5)
 
 
-def test_weight_decay_moves_the_optimum_as_it_should() -> None:
+def test_admm_weight_decay_optimum() -> None:
     """At the optimum of (1/I) sum l + beta ||w||^2 the data gradient is -2 beta w."""
     beta = 0.1
     strategy = fp.inexact_admm(fp.Prox(fp.Decay(5.0, 0.0)), fp.Penalty(scale=0.2), weight_decay=beta)
@@ -105,16 +107,16 @@ def test_weight_decay_moves_the_optimum_as_it_should() -> None:
     torch.testing.assert_close(x.T @ residual / len(y), -2 * beta * w, rtol=0, atol=1e-6)
 
 
-def test_mismatched_parts_are_refused() -> None:
+def test_strategy_mismatched_messages_raise() -> None:
     from fedpriv.algorithms.admm import AdmmServer, AdmmStep
 
-    class Deaf(AdmmServer):
+    class GradientReceiver(AdmmServer):
         receives = ("gradient",)
 
     with pytest.raises(fp.ConfigError, match=r"sends .* receives"):
-        fp.Strategy(AdmmStep(fp.Prox(), fp.Penalty()), Deaf())
+        fp.Strategy(AdmmStep(fp.Prox(), fp.Penalty()), GradientReceiver())
 
 
-def test_trust_region_and_ball_are_refused_together() -> None:
+def test_linf_trust_region_with_ball_raises() -> None:
     with pytest.raises(fp.ConfigError, match="linf trust region"):
         fp.inexact_admm(fp.Trust(), feasible=fp.BallSet(1.0))

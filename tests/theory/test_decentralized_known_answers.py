@@ -26,7 +26,7 @@ from fedpriv.strategies.schedules import StepSize
 N, DIM = 10, 3
 
 
-class Exact:
+class ExactOracle:
     """An oracle of any gradient `[k, dim], clients -> [k, dim]`, without data or noise."""
 
     def __init__(self, gradient: Callable[[Tensor, Tensor], Tensor], n: int = N) -> None:
@@ -45,17 +45,17 @@ class Exact:
         return self._gradient(params, self._cohort)
 
 
-def quadratics(n: int = N) -> tuple[Exact, Tensor]:
+def quadratics(n: int = N) -> tuple[ExactOracle, Tensor]:
     """Node i has `x'A_i x / 2 - b_i'x`; the optimum of the mean."""
     generator = torch.Generator().manual_seed(0)
     factors = torch.randn(n, 6, DIM, generator=generator, dtype=torch.float64)
     a = factors.mT @ factors / 6 + 0.2 * torch.eye(DIM, dtype=torch.float64)
     b = torch.randn(n, DIM, generator=generator, dtype=torch.float64)
-    oracle = Exact(lambda x, who: (a[who] @ x.unsqueeze(-1)).squeeze(-1) - b[who], n)
+    oracle = ExactOracle(lambda x, who: (a[who] @ x.unsqueeze(-1)).squeeze(-1) - b[who], n)
     return oracle, torch.linalg.solve(a.mean(0), b.mean(0))
 
 
-def final(strategy: Strategy, oracle: Exact, network: RoundNetwork, rounds: int, dim: int = DIM) -> Tensor:
+def final(strategy: Strategy, oracle: ExactOracle, network: RoundNetwork, rounds: int, dim: int = DIM) -> Tensor:
     progress = initial_state(strategy, torch.zeros(oracle.n_clients, dim, dtype=torch.float64))
     for done in run_rounds(strategy, oracle, network, progress, Randomness(0), rounds=rounds):
         progress = done.progress
@@ -77,13 +77,13 @@ TRACKING = {
 
 @pytest.mark.parametrize("network", ["ring", "erdos_renyi", "star"])
 @pytest.mark.parametrize("name", TRACKING)
-def test_tracking_reaches_the_optimum(network: str, name: str) -> None:
+def test_tracking_reaches_optimum(network: str, name: str) -> None:
     oracle, optimum = quadratics()
     found = final(TRACKING[name], oracle, NETWORKS[network](), 900)
     torch.testing.assert_close(found, optimum.expand_as(found), rtol=0, atol=1e-8)
 
 
-def test_tracking_is_linear() -> None:
+def test_tracking_converges_linearly() -> None:
     """The error falls by about the same factor in every hundred rounds."""
     oracle, optimum = quadratics()
     errors = [float((final(TRACKING["sent"], oracle, NETWORKS["ring"](), k) - optimum).norm()) for k in (100, 200, 300)]
@@ -91,7 +91,7 @@ def test_tracking_is_linear() -> None:
     assert errors[2] < errors[0] / 10
 
 
-def test_dpsgd_has_its_heterogeneity_bias() -> None:
+def test_dpsgd_bias_equals_closed_form() -> None:
     """The fixed point of x = W (x - a (A x - b)), in closed form; it halves with the step; on a star there is none."""
     oracle, optimum = quadratics()
     ring = Graph(topology.ring(N))
@@ -120,10 +120,10 @@ def test_dpsgd_has_its_heterogeneity_bias() -> None:
     [*TRACKING.values(), decentralized_sgd(StepSize(0.1)), dual_averaging(proximal.L2(0.1))],
     ids=[*TRACKING, "dpsgd", "dual"],
 )
-def test_uniform_weights_are_the_centralised_method(strategy: Strategy) -> None:
+def test_uniform_weights_equal_centralised(strategy: Strategy) -> None:
     """W = 11'/n: the mean over nodes walks as one node with the mean objective does; so does the star."""
     oracle, _ = quadratics()
-    alone = Exact(lambda x, _: oracle._gradient(x.expand(N, DIM), torch.arange(N)).mean(0, keepdim=True), 1)
+    alone = ExactOracle(lambda x, _: oracle._gradient(x.expand(N, DIM), torch.arange(N)).mean(0, keepdim=True), 1)
     complete = final(strategy, oracle, Graph(topology.complete(N)), 40)
     star = final(strategy, oracle, fp.Star(N), 40)
     torch.testing.assert_close(complete, star, rtol=0, atol=1e-10)
@@ -132,16 +132,16 @@ def test_uniform_weights_are_the_centralised_method(strategy: Strategy) -> None:
         torch.testing.assert_close(complete.mean(0), one[0], rtol=0, atol=1e-10)
 
 
-def test_one_node_descends() -> None:
+def test_one_node_equals_gradient_descent() -> None:
     """n = 1: tracking is gradient descent, with its iterates in closed form."""
-    oracle = Exact(lambda x, _: 2 * x - 4, 1)
+    oracle = ExactOracle(lambda x, _: 2 * x - 4, 1)
     for strategy in (TRACKING["sent"], TRACKING["mixed"], decentralized_sgd(StepSize(0.1))):
         found = final(strategy, oracle, Graph(topology.ring(1)), 7, 1)
         assert float(found) == pytest.approx(2 * (1 - 0.8**7), abs=1e-12)
 
 
 @pytest.mark.parametrize("drawn", [activity.RandomLinks(0.5), activity.RandomEdges(2)], ids=["links", "edges"])
-def test_dual_averaging_rates(drawn: activity.Activity) -> None:
+def test_dual_averaging_strongly_convex_rate(drawn: activity.Activity) -> None:
     """Strongly convex h: suboptimality of the average falls as 1/t. A fitted slope.
 
     The rate is one of the expectation over the draws of links: a single run scatters by a factor of two, so four are
@@ -150,7 +150,7 @@ def test_dual_averaging_rates(drawn: activity.Activity) -> None:
     """
     generator = torch.Generator().manual_seed(2)
     centres = torch.randn(N, DIM, generator=generator, dtype=torch.float64)
-    oracle = Exact(lambda x, who: (x - centres[who]).sign())  # |x - c_i|: Lipschitz, not smooth
+    oracle = ExactOracle(lambda x, who: (x - centres[who]).sign())  # |x - c_i|: Lipschitz, not smooth
     mu = 0.5
     network = Graph(topology.complete(N), activity=drawn)
     strategy = dual_averaging(proximal.L2(mu), active_fraction=network.active_fraction)
@@ -178,7 +178,7 @@ def test_dual_averaging_convex_rate() -> None:
     """Convex h, a_t = 1, gamma sqrt(t): suboptimality falls at least as 1/sqrt(t)."""
     generator = torch.Generator().manual_seed(3)
     centres = torch.randn(N, DIM, generator=generator, dtype=torch.float64)
-    oracle = Exact(lambda x, who: (x - centres[who]).sign())
+    oracle = ExactOracle(lambda x, who: (x - centres[who]).sign())
     strategy = dual_averaging(proximal.L1(0.05), weight_power=0, gamma=1.0, gamma_power=0.5)
 
     def objective(x: Tensor) -> float:
@@ -199,7 +199,7 @@ SETS = [
 
 
 @pytest.mark.parametrize("h", SETS, ids=lambda h: type(h).__name__)
-def test_dual_map_solves_its_subproblem(h: proximal.Proximal) -> None:
+def test_dual_map_minimises_subproblem(h: proximal.Proximal) -> None:
     """x minimises <z, x> + iota A h(x) + gamma/2 ||x||^2: no random feasible point is better."""
     generator = torch.Generator().manual_seed(1)
     z = torch.randn(1, 4, generator=generator, dtype=torch.float64)
@@ -216,7 +216,7 @@ def test_dual_map_solves_its_subproblem(h: proximal.Proximal) -> None:
 
 
 @pytest.mark.parametrize("inactive", ["lazy", "literal"])
-def test_both_treatments_of_inactive_nodes_converge(inactive: str) -> None:
+def test_dual_averaging_inactive_nodes_converges(inactive: str) -> None:
     oracle, _ = quadratics()
     network = Graph(topology.complete(N), activity=activity.RandomEdges(2))
     strategy = dual_averaging(proximal.L2(2.0), active_fraction=network.active_fraction, inactive=inactive)
@@ -229,8 +229,8 @@ def test_both_treatments_of_inactive_nodes_converge(inactive: str) -> None:
     assert (found - optimum).norm() < 0.1
 
 
-def test_literal_dual_averaging_is_algorithm_1_line_by_line() -> None:
-    """Whoever is inactive keeps z and x, in the reported average too."""
+def test_literal_dual_averaging_equals_algorithm_1() -> None:
+    """Inactive nodes keep z and x, also in the reported average."""
     oracle, _ = quadratics()
     network = Graph(topology.complete(N), activity=activity.RandomEdges(2))
     mu, gamma, rounds = 0.5, 3.0, 30
@@ -252,7 +252,7 @@ def test_literal_dual_averaging_is_algorithm_1_line_by_line() -> None:
     [*TRACKING.values(), decentralized_sgd(StepSize(0.1)), dual_averaging(proximal.L2(1.0))],
     ids=[*TRACKING, "dpsgd", "dual"],
 )
-def test_node_failures_are_survived(strategy: Strategy) -> None:
+def test_node_outages_models_stay_bounded(strategy: Strategy) -> None:
     """Drop out, come back, vanish for good; everyone gone for a round."""
     oracle, _ = quadratics()
     outages = [activity.Outage(0, 5, 9), activity.Outage(3, 7), *(activity.Outage(i, 20, 21) for i in range(N))]
@@ -261,12 +261,12 @@ def test_node_failures_are_survived(strategy: Strategy) -> None:
     assert found.norm() < 100
 
 
-def test_steps_start_at_their_scale_and_decay() -> None:
+def test_step_size_decay_values() -> None:
     assert StepSize(2, power=0.5, ratio=0.9)(1) == 2
     assert StepSize(2, power=0.5, ratio=0.9)(4) == pytest.approx(2 * 0.9**3 / 2)
 
 
-def test_tracking_schedules_spend_what_they_should() -> None:
+def test_tracking_schedule_total_epsilon() -> None:
     """Published: epsilon / q2 over an infinite horizon; ours: exactly epsilon."""
     from fedpriv.papers.claims import gradient_tracking_total
 
@@ -287,7 +287,7 @@ def test_tracking_schedules_spend_what_they_should() -> None:
     ("epsilon", "sensitivity", "final_model", "messages"),
     [(0.8, 1, 1479, 1508), (0.8, 2, 6375, 6405)],  # 0.2: in tests/papers/test_decentralised_claims.py
 )
-def test_true_epsilon_of_the_dual_averaging_paper(
+def test_dual_averaging_paper_true_epsilon(
     epsilon: float, sensitivity: float, final_model: float, messages: float
 ) -> None:
     from fedpriv.papers import claims

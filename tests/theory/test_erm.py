@@ -17,13 +17,13 @@ from fedpriv.strategies.erm import RandomIterate, gradient_descent
 from fedpriv.strategies.proximal import L1, L2, Ball, Box, ElasticNet, Simplex
 
 
-def test_gradient_descent_reaches_the_optimum_of_another_solver():
+def test_gradient_descent_reaches_reference_optimum():
     found = run(gradient_descent(3.0, L2(LAM)), ONE, rounds=300)[-1]
     np.testing.assert_allclose(found, OPTIMUM, atol=1e-8)
 
 
 @pytest.mark.parametrize("h", [L2(LAM), Ball(0.7), ElasticNet(0.02, 0.03)])
-def test_momentum_ends_at_the_same_optimum_and_stays_in_the_set(h):
+def test_momentum_reaches_optimum_within_set(h):
     path = run(gradient_descent(3.0, h, momentum=0.6), ONE, rounds=300)
     np.testing.assert_allclose(path[-1], run(gradient_descent(3.0, h), ONE, rounds=600)[-1], atol=1e-8)
     if isinstance(h, Ball):
@@ -31,7 +31,7 @@ def test_momentum_ends_at_the_same_optimum_and_stays_in_the_set(h):
         assert max(np.linalg.norm(w) for w in path) <= 0.7 * (1 + 1e-12)
 
 
-def test_momentum_is_nesterovs_recursion_and_faster_on_an_ill_conditioned_problem():
+def test_momentum_equals_nesterov_and_is_faster():
     """Rows of unequal scale; theory: 1 - sqrt(mu / L) a step against 1 - mu / L."""
     scaled = X * torch.tensor([1.0, 0.3, 0.1, 0.1, 0.03], dtype=X.dtype)
     lam, eta, beta = 1e-3, 4.0, 0.9
@@ -50,18 +50,18 @@ def test_momentum_is_nesterovs_recursion_and_faster_on_an_ill_conditioned_proble
     assert value(path[-1]) - value(best) < 0.05 * (value(plain[-1]) - value(best))
 
 
-def test_momentum_and_a_random_iterate_exclude_each_other():
-    with pytest.raises(fp.ConfigError, match=r"momentum.*cannot be combined with an average"):
+def test_momentum_with_random_iterate_raises():
+    with pytest.raises(fp.ConfigError, match=r"momentum = 0\.9: its guarantee holds only for plain steps"):
         gradient_descent(1.0, momentum=0.9, random_iterate=5)
 
 
-def test_scikit_learn_agrees():
+def test_optimum_equals_scikit_learn():
     """Its C is 1 / (n lam)."""
     reference = Reference(C=1 / (len(X) * LAM), fit_intercept=False, tol=1e-12, max_iter=10000).fit(X, Y)
     np.testing.assert_allclose(reference.coef_[0], OPTIMUM, atol=1e-6)
 
 
-def test_one_owner_or_many_is_the_same():
+def test_split_data_equals_one_owner():
     """A mean over clients of scaled sums is the mean over all examples."""
     parts = split(X, Y, (20, 70, 30))
     for strategy in (
@@ -74,7 +74,7 @@ def test_one_owner_or_many_is_the_same():
 
 
 @pytest.mark.parametrize("h", [L1(0.02), ElasticNet(0.02, 0.03), Ball(0.7), Box(0.4), Simplex(1.0)])
-def test_regularisers_meet_an_independent_solver(h):
+def test_regularised_optimum_equals_scipy(h):
     found = run(gradient_descent(3.0, h), ONE, rounds=400)[-1]
     np.testing.assert_allclose(found, _solve(h), atol=2e-6)
 
@@ -115,7 +115,7 @@ def _solve(h) -> np.ndarray:
     return found.x
 
 
-def test_a_random_iterate_is_an_iterate_and_is_chosen_beforehand():
+def test_random_iterate_chosen_by_seed():
     path = run(gradient_descent(1.0), ONE, rounds=10)
     for seed in range(12):
         chosen = RandomIterate(10, seed).chosen
@@ -125,7 +125,7 @@ def test_a_random_iterate_is_an_iterate_and_is_chosen_beforehand():
     assert {RandomIterate(4, seed).chosen for seed in range(50)} == {0, 1, 2, 3}
 
 
-def test_a_random_iterate_has_a_small_gradient_on_a_nonconvex_loss():
+def test_nonconvex_mean_gradient_norm_bounded():
     """Theorem 6.3 without noise: E ||grad F(x_m)||^2 <= 2 L (F(x_0) - F*) / T."""
     generator = torch.Generator().manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))

@@ -62,7 +62,7 @@ def outside(h: Proximal, model: Tensor) -> float:
 
 METHODS: dict[str, Callable[[Proximal], fp.Strategy]] = {
     "gradient descent": lambda h: fp.gradient_descent(3.0, h),
-    "the start, drawn as the reported iterate": lambda h: fp.gradient_descent(3.0, h, random_iterate=1),
+    "random iterate": lambda h: fp.gradient_descent(3.0, h, random_iterate=1),
     "momentum": lambda h: fp.gradient_descent(3.0, h, momentum=0.9),
     "momentum, average": lambda h: fp.gradient_descent(3.0, h, momentum=0.6, average=2.0),
     "average": lambda h: fp.gradient_descent(3.0, h, average=2.0),
@@ -79,26 +79,26 @@ def test_reported_models_are_feasible(h: Proximal, name: str):
 
 
 @pytest.mark.parametrize("h", [Simplex(), Box(0.1), Ball(0.7)], ids=str)
-def test_so_are_those_with_constraints(h: Proximal):
+def test_constrained_models_are_feasible(h: Proximal):
     models = reported(fp.private_al(ROUNDS, regularizer=h), privacy=LITTLE, constrained=True)
     assert max(outside(h, model) for model in models) <= 0
 
 
 @pytest.mark.parametrize("h", [Simplex(), Box(0.1), Ball(0.7)], ids=str)
-def test_so_are_those_of_nodes_and_their_mean(h: Proximal):
+def test_node_models_and_mean_are_feasible(h: Proximal):
     made = METHODS["dual averaging"](h)
     models = reported(made, fp.Graph(nx.path_graph(7)), LITTLE)
     assert max(outside(h, model) for model in models) <= 0
 
 
 @pytest.mark.parametrize(("ball", "order"), [(EuclideanBall(0.7), 2), (L1Ball(0.7), 1)], ids=["l2", "l1"])
-def test_so_are_those_of_mirror_descent(ball: EuclideanBall | L1Ball, order: int):
+def test_mirror_descent_models_are_feasible(ball: EuclideanBall | L1Ball, order: int):
     models = reported(accelerated_mirror_descent(ball, 0.25))
     assert max(float(model.double().norm(p=order)) for model in models) <= 0.7 * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("h", [L1(0.05), ElasticNet(0.05, 0.01)], ids=str)
-def test_with_momentum_the_reported_model_is_a_proximal_point_zeros_and_all(h: Proximal):
+def test_momentum_reported_model_keeps_exact_zeros(h: Proximal):
     """The server's own iterate, to the last bit: taken back from the extrapolated point, zeros would be nearly zero."""
     training = fp.Training(
         far_clients(0.1), fp.gradient_descent(3.0, h, momentum=0.9), fp.Privacy(at="none"), rounds=40, seed=1

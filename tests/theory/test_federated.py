@@ -37,7 +37,7 @@ def limit(strategy: fp.Strategy, rounds: int = 130) -> float:
     return float(run(strategy, quadratics(), rounds, model=scalar_model(), loss="mse")[-1][0])
 
 
-def test_one_client_without_noise_is_plain_sgd_bit_for_bit():
+def test_one_client_fedavg_equals_torch_sgd():
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(64, 7, generator=generator), torch.randint(3, (64,), generator=generator)
     client = fp.make_clients(SoftmaxRegression(7, 3), nn.CrossEntropyLoss(), [TensorDataset(x, y)])
@@ -61,7 +61,7 @@ def test_one_client_without_noise_is_plain_sgd_bit_for_bit():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 10])
-def test_fedavg_drifts_to_its_known_fixed_point_and_scaffold_does_not(steps: int):
+def test_fedavg_drifts_scaffold_reaches_optimum(steps: int):
     """K steps contract client i to its own optimum by r_i = (1 - 2 lr a_i^2)^K: the mean is weighted by 1 - r_i."""
     rate = 0.02
     pull = 1 - (1 - 2 * rate * A**2) ** steps
@@ -72,13 +72,13 @@ def test_fedavg_drifts_to_its_known_fixed_point_and_scaffold_does_not(steps: int
     assert (abs(drifted - OPTIMUM) > 0.01) == (steps > 1)
 
 
-def test_fedprox_drifts_less():
+def test_fedprox_drifts_less_than_fedavg():
     """Many local steps with a large mu solve x = w - grad / mu: nearly one step of gradient descent."""
     far, near = limit(fedavg(0.02, 20)), limit(fedprox(0.02, 20.0, 20))
     assert abs(near - OPTIMUM) < 0.9 * abs(far - OPTIMUM)
 
 
-def test_fedprox_with_exact_local_solutions():
+def test_fedprox_exact_local_solutions_fixed_point():
     """x_i = argmin (a_i x - b_i)^2 + mu/2 (x - w)^2; w the mean of the x_i."""
     mu = 2.0
     pull = 2 * A**2 / (2 * A**2 + mu)
@@ -86,7 +86,7 @@ def test_fedprox_with_exact_local_solutions():
     assert limit(fedprox(0.04, mu, 100), rounds=40) == pytest.approx(fixed, abs=1e-6)
 
 
-def test_scaffold_with_cohorts_keeps_what_absent_clients_said():
+def test_scaffold_cohorts_keep_control_variates():
     network = fp.Star(3, fp.FixedCohort(2))
     clients = fp.make_clients(scalar_model(), nn.MSELoss(), [TensorDataset(x, y[:, None]) for x, y in quadratics()])
     training = fp.Training(
@@ -106,7 +106,7 @@ def test_scaffold_with_cohorts_keeps_what_absent_clients_said():
 
 
 @pytest.mark.parametrize("server", [ServerSgd(0.3, 0.9), ServerAdaptive("adagrad", 0.1, 0.0, 0.0, 0.0)])
-def test_servers_are_torchs_optimisers(server):
+def test_server_optimizers_equal_torch(server):
     """With the update as minus the gradient."""
     generator = torch.Generator().manual_seed(0)
     parameter = nn.Parameter(torch.zeros(6, dtype=torch.float64))
@@ -126,7 +126,7 @@ def test_servers_are_torchs_optimisers(server):
 
 
 @pytest.mark.parametrize("rule", ["adam", "yogi"])
-def test_adaptive_servers_follow_algorithm_2(rule):
+def test_adaptive_servers_equal_algorithm_2(rule):
     server = ServerAdaptive(rule, 0.1, 0.9, 0.99, 1e-3)
     model, state = torch.zeros(1, 1, dtype=torch.float64), None
     state = server.init(model)
@@ -169,6 +169,6 @@ def test_permuting_clients_permutes_rows(strategy):
         (lambda: adaptive_clipping(fedavg(0.1), clip_learning_rate=-1.0), "clip_learning_rate"),
     ],
 )
-def test_options_out_of_range_are_refused_by_name(make: Callable[[], fp.Strategy], field: str):
+def test_option_out_of_range_raises(make: Callable[[], fp.Strategy], field: str):
     with pytest.raises(fp.ConfigError, match=rf"strategy\.(adaptive_clip\.)?{field} = "):
         make()

@@ -15,7 +15,7 @@ from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import Ball
 
 
-def test_accelerated_mirror_descent_converges_at_the_rate_of_its_theorem():
+def test_mirror_descent_gap_within_theorem_rate():
     """Gap at most 8 L D^2 B_w(x*, x_0) / (T + 1)^2 (equation 76), and fitted at least as fast as 1 / T^2."""
     radius, smoothness, rounds = 4.0, 0.25, 200
     best = run(gradient_descent(4.0, Ball(radius)), ONE, rounds=1000)[-1]
@@ -31,7 +31,7 @@ def test_accelerated_mirror_descent_converges_at_the_rate_of_its_theorem():
 
 
 @pytest.mark.slow
-def test_accelerated_mirror_descent_recovers_a_sparse_vector_in_the_l1_ball():
+def test_mirror_descent_l1_recovers_sparse_vector():
     """100 unknowns, 3 of them not zero, 60 equations: the l1 ball of the right radius finds them (linprog agrees)."""
     stream = np.random.default_rng(1)
     dim, n = 100, 60
@@ -53,7 +53,7 @@ def test_accelerated_mirror_descent_recovers_a_sparse_vector_in_the_l1_ball():
 
 
 @pytest.mark.parametrize("ball", [EuclideanBall(1.5), L1Ball(1.5)])
-def test_mirror_descent_takes_the_papers_steps(ball: EuclideanBall | L1Ball):
+def test_mirror_descent_steps_equal_paper(ball: EuclideanBall | L1Ball):
     """a = (k + 2) / (4 L D^2), r = 1 / (2 a L D^2); D is the diameter, 3."""
     step, generator = MirrorStep(ball, 0.25), torch.Generator().manual_seed(0)
     heard, state = step.init(torch.zeros(1, 4, dtype=torch.float64))
@@ -70,7 +70,7 @@ def test_mirror_descent_takes_the_papers_steps(ball: EuclideanBall | L1Ball):
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 17])
-def test_the_mirror_step_of_the_l1_ball_is_optimal(dim: int):
+def test_l1_mirror_step_is_optimal(dim: int):
     """No feasible direction lowers the objective: compared with random feasible points and with vertices."""
     stream = np.random.default_rng(dim)
     ball = L1Ball(1.5)
@@ -99,12 +99,12 @@ def test_the_mirror_step_of_the_l1_ball_is_optimal(dim: int):
 
 @pytest.mark.parametrize("ball", [EuclideanBall, L1Ball])
 @pytest.mark.parametrize("radius", [0.0, -1.0, np.inf, np.nan])
-def test_a_ball_without_a_size_is_refused(ball, radius: float):
+def test_ball_radius_invalid_raises(ball, radius: float):
     with pytest.raises(fp.ConfigError, match=r"strategy\.radius"):
         accelerated_mirror_descent(ball(radius), 0.25)
 
 
-def test_a_start_outside_the_set_is_brought_in():
+def test_mirror_descent_infeasible_start_projected():
     model = torch.nn.Linear(5, 1, bias=False).double()
     torch.nn.init.constant_(model.weight, 3.0)
     for feasible in (EuclideanBall(0.5), L1Ball(0.5)):

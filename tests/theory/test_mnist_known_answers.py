@@ -43,7 +43,7 @@ def errors(strategy: fp.Strategy, privacy: fp.Privacy, rounds: tuple[int, ...], 
         pytest.param(fp.Prox(fp.Decay(1.0, 0.5)), (19.95, 16.26, 14.93), id="prox", marks=pytest.mark.slow),
     ],
 )
-def test_errors_without_noise(
+def test_mnist_admm_error_without_noise(
     step: fp.Prox | fp.Trust, expected: tuple[float, ...], rounds: tuple[int, ...], data_root: Path
 ) -> None:
     strategy = fp.inexact_admm(step, fp.Penalty(2.0, 0.0, 1.2, 1e4))
@@ -52,7 +52,7 @@ def test_errors_without_noise(
 
 
 @pytest.mark.slow
-def test_errors_as_published(data_root: Path) -> None:
+def test_mnist_admm_error_published_noise(data_root: Path) -> None:
     """Noise of eq 20 at eps_bar = .05. 26.3 % is of one seed elsewhere; five here gave 27.7 to 32.7 (sd 2.3)."""
     recipe = published_trust(0.05, 1)
     (found,) = errors(recipe.strategy, fp.Privacy(published=recipe.published), (500,), data_root)

@@ -29,7 +29,7 @@ from svm_problem import Problem
 from svm_runs import METHODS, NODES, WEIGHT, Blocks, Cell, Prices, suboptimality
 
 
-def some_svm(regularizer, per_node=5, dim=3):
+def small_svm(regularizer, per_node=5, dim=3):
     draws = np.random.default_rng(0)
     x = draws.standard_normal((NODES * per_node, dim))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -38,7 +38,7 @@ def some_svm(regularizer, per_node=5, dim=3):
 
 
 @pytest.mark.parametrize(("regularizer", "smallest"), [("l2", 0.05), ("l1", 0.1)])
-def test_the_certified_optimum_has_a_closed_form_in_one_dimension(regularizer, smallest):
+def test_certified_optimum_1d_closed_form(regularizer, smallest):
     # max(0, 1 - w) + .1 w^2 / 2 and max(0, 1 - w) + .1 |w| are smallest at w = 1
     signs = np.array([1.0, -1.0, -1.0, 1.0, 1.0, -1.0])
     solved = Problem(sparse.csr_array(signs[:, None]), signs, regularizer, 0.1).solved()
@@ -47,15 +47,15 @@ def test_the_certified_optimum_has_a_closed_form_in_one_dimension(regularizer, s
 
 
 @pytest.mark.parametrize("regularizer", ["l2", "l1"])
-def test_nothing_is_below_the_certified_optimum(regularizer):
-    problem = some_svm(regularizer).solved()
+def test_certified_optimum_is_minimum(regularizer):
+    problem = small_svm(regularizer).solved()
     assert abs(problem.gap) < 1e-8
     points = np.random.default_rng(1).standard_normal((3, 4000)) * np.geomspace(0.01, 30, 4000)
     assert problem.objective(points).min() > problem.best - 1e-12
 
 
-def test_blocks_of_runs_follow_the_library_s_own_run():
-    problem, method = some_svm("l2"), METHODS[0]
+def test_blocked_runs_equal_library_run():
+    problem, method = small_svm("l2"), METHODS[0]
     cell = Cell("messages", "rounds", math.inf, 15, 0.0)
     gaps = suboptimality(problem, method, [cell], [3.0, 20.0], Prices(1.0, 15, ()), seed=0, points=1)
     rows = torch.from_numpy(problem.x.toarray()).float(), torch.from_numpy((problem.y > 0).astype(np.int64))
@@ -68,15 +68,16 @@ def test_blocks_of_runs_follow_the_library_s_own_run():
         assert gaps[0, 0, index] == pytest.approx(value, abs=1e-5)
 
 
-def test_the_noise_of_a_block_is_the_library_s_price():
+def test_blocked_noise_scaled_by_sensitivity():
     # replace-one: a row of norm 1 moves the mean of 5 by 2/5; the problem's own part is not random at rate 1
-    problem, prices = some_svm("l2", dim=3000), Prices(1.0, 1, ())
+    problem, prices = small_svm("l2", dim=3000), Prices(1.0, 1, ())
     oracle = Blocks(problem, prices, [0.0, 1.5], seed=0).oracle
     exact, noised = oracle.gradient(torch.zeros(NODES, 6000)).reshape(NODES, 2, 3000).unbind(1)
     assert float((noised - exact).std()) == pytest.approx(1.5 * 2 / 5, rel=0.02)
 
 
-def test_sensors_agree_with_autograd_and_their_optimum_is_where_tracking_without_noise_ends():
+def test_sensor_gradient_and_optimum():
+    """The gradient equals autograd's; tracking without noise ends at the optimum."""
     sensors = Sensors.drawn(6, 3, 2)
     x = torch.randn(6, 2, dtype=torch.float64, requires_grad=True)
     drawn = np.random.default_rng(0)
@@ -94,7 +95,7 @@ def test_sensors_agree_with_autograd_and_their_optimum_is_where_tracking_without
     assert float(sensors.residual(last)) < 1e-8
 
 
-def test_a_promise_s_noise_spends_what_the_accountant_says():
+def test_promise_noise_equals_plan_epsilon():
     promise, graph = Promise(Geometric(0.97 / 0.99)), fp.Graph(nx.cycle_graph(4))
     plan = make_plan(fp.decentralized_sgd(), promise.privacy, [1] * 4, graph, rounds=30)
     assert promise.noise_multiplier(30) == pytest.approx(plan.spent().epsilon, rel=1e-9)
@@ -109,10 +110,10 @@ def test_mutual_information_of_normal_variables(correlation):
     assert found == pytest.approx(mutual_info_regression(a, b[:, 0], random_state=0)[0], abs=0.02)
 
 
-def test_a_variable_tells_all_that_the_estimator_can_see_of_itself():
+def test_mutual_information_with_itself_is_maximal():
     v = np.random.default_rng(4).standard_normal((800, 1))
     assert mutual_information(v, v) == pytest.approx(own_information(800), rel=0.02)
 
 
-def test_ten_times_the_budget_leaks_more():
+def test_ten_times_epsilon_leaks_more():
     assert leaks(10.0, 300, 3, None)["m_nmi"] > leaks(1.0, 300, 3, None)["m_nmi"] + 0.1

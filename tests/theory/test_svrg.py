@@ -15,13 +15,13 @@ from fedpriv.strategies.proximal import L2
 
 @pytest.mark.parametrize("doubling", [False, True])
 @pytest.mark.parametrize("smoothness", [None, 0.25])
-def test_svrg_reaches_the_optimum_of_another_solver(doubling: bool, smoothness: float | None):
+def test_svrg_reaches_reference_optimum(doubling: bool, smoothness: float | None):
     strategy = svrg(2.0, 2 if doubling else 20, L2(LAM), smoothness=smoothness, doubling=doubling)
     found = run(strategy, ONE, rounds=Epochs(2, True).rounds(7) if doubling else 600)[-1]
     np.testing.assert_allclose(found, OPTIMUM, atol=1e-8)
 
 
-def test_svrg_converges_linearly_with_mini_batches():
+def test_svrg_mini_batches_converge_linearly():
     """With exact anchors the gap falls by a factor an epoch, though each step sees a tenth of the data."""
     privacy = fp.Privacy(at="none", sampling=fp.Poisson(0.2))
     length = 40
@@ -38,7 +38,7 @@ def test_svrg_converges_linearly_with_mini_batches():
     assert gap(plain[-1]) > 1e-6
 
 
-def test_epochs_of_svrg_plus_plus_double():
+def test_svrg_plus_plus_epochs_double():
     epochs = Epochs(3, doubling=True)
     anchors = [t for t in range(epochs.rounds(4)) if epochs.is_anchor(t)]
     assert anchors == [0, 7, 20, 45]
@@ -48,7 +48,7 @@ def test_epochs_of_svrg_plus_plus_double():
 
 
 @pytest.mark.parametrize(("smoothness", "convexity"), [(0.25, 0.01), (2.0, 0.5), (1.0, 1.0)])
-def test_the_papers_epoch_is_the_shortest_that_its_theorem_allows(smoothness: float, convexity: float):
+def test_svrg_proven_epoch_is_shortest(smoothness: float, convexity: float):
     """Equation 4 holds for it and fails for one step less; no other step size gets by with fewer."""
 
     def left(eta: float, m: int) -> float:
@@ -65,7 +65,7 @@ def test_the_papers_epoch_is_the_shortest_that_its_theorem_allows(smoothness: fl
     assert left(1 / (12 * smoothness), 10**9) > 0.5  # the paper's largest step never meets its own condition
 
 
-def test_each_epoch_of_the_papers_length_halves_the_gap():
+def test_svrg_proven_epoch_halves_gap():
     """Theorem 4.2 without noise, on mini-batches."""
     lam = 1.0
     eta, m = proven(0.25, lam)
@@ -77,7 +77,7 @@ def test_each_epoch_of_the_papers_length_halves_the_gap():
     assert (gaps[1:] < 0.5 * gaps[:-1]).all()
 
 
-def test_svrg_plus_plus_halves_the_gap_with_each_doubled_epoch():
+def test_svrg_plus_plus_epoch_halves_gap():
     """Theorem 4.4 without noise, without strong convexity: at most A / 2^s after epoch s, and fitted so."""
     epochs, eta, count = Epochs(8, doubling=True), 4 / 13, 6
     privacy = fp.Privacy(at="none", sampling=fp.Poisson(0.2))

@@ -83,14 +83,14 @@ METHODS: dict[str, tuple[Callable[[str], fp.Strategy], Callable[[np.ndarray], li
 @pytest.mark.parametrize("at", BOUNDARIES)
 @pytest.mark.parametrize("weighting", SHARES)
 @pytest.mark.parametrize("name", METHODS)
-def test_unequal_clients_follow_the_papers_algorithm(name: str, weighting: str, at: str):
+def test_unequal_clients_equal_paper_algorithm(name: str, weighting: str, at: str):
     strategy, paper = METHODS[name]
     path = run(strategy(weighting), DATA, ROUNDS, BOUNDARIES[at])
     np.testing.assert_allclose(path, paper(SHARES[weighting]), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_examples_count_the_same_by_default(name: str):
+def test_default_weighting_is_by_examples(name: str):
     default = {"fedprox": {"proximal": MU}, "fedopt": {"server_learning_rate": 0.1}}.get(name, {})
     path = run(getattr(fp, name)(RATE, local_steps=STEPS, **default), DATA, ROUNDS)
     np.testing.assert_allclose(path, run(METHODS[name][0]("examples"), DATA, ROUNDS), atol=0, rtol=0)
@@ -98,7 +98,8 @@ def test_examples_count_the_same_by_default(name: str):
 
 
 @pytest.mark.parametrize("weighting", SHARES)
-def test_a_single_step_is_a_gradient_step_also_where_only_sums_are_seen(weighting: str):
+def test_one_local_step_equals_gradient_step(weighting: str):
+    """Also under secure aggregation, where the server receives only sums."""
     secure = fp.Privacy(trust=fp.SecureAggregation(3), **WIDE)
     w, expected = np.zeros(5), []
     for _ in range(ROUNDS):
@@ -109,11 +110,11 @@ def test_a_single_step_is_a_gradient_step_also_where_only_sums_are_seen(weightin
         np.testing.assert_allclose(path, expected, atol=1e-6, rtol=0)
 
 
-def test_a_message_is_clipped_with_its_weight():
+def test_weighted_message_norm_within_clip():
     """95 of 120 examples weigh 2.4 times as much as the mean client, and no message is longer than the bound."""
     bound, sent = 0.3, list[torch.Tensor]()
 
-    class Wire(fp.Star):
+    class RecordingStar(fp.Star):
         def mean(self, rows: torch.Tensor) -> torch.Tensor:
             sent.append(rows.clone())
             return super().mean(rows)
@@ -121,14 +122,14 @@ def test_a_message_is_clipped_with_its_weight():
     for strategy in (fp.fedavg(RATE, STEPS), fp.scaffold(RATE, STEPS)):
         clients = fp.make_clients(LogisticRegression(5), resolve_loss("logistic"), [TensorDataset(*d) for d in DATA])
         privacy = fp.Privacy(at="message", unit="client", noise_multiplier=1e-9, clip=fp.Clip(bound))
-        fp.train(clients, strategy, privacy, rounds=2, network=Wire(3), compute=fp.Compute(dtype="float64"))
+        fp.train(clients, strategy, privacy, rounds=2, network=RecordingStar(3), compute=fp.Compute(dtype="float64"))
     lengths = torch.stack([rows.norm(dim=1) for rows in sent if rows.shape[1] == 5])
     assert float(lengths.max()) == pytest.approx(bound, abs=1e-6)
     assert float(lengths[0, 0]) < bound  # the smallest client's first message is shorter
 
 
-def test_scaffold_with_cohorts_ends_at_the_optimum_of_all_examples():
-    """Whoever takes part, the control variates of the absent count: the fixed point is that of everyone."""
+def test_scaffold_cohorts_reach_optimum_of_all():
+    """The control variates of absent clients count, so the fixed point does not depend on the cohorts."""
     network = fp.Star(3, fp.FixedCohort(2))
     clients = fp.make_clients(
         nn.Linear(1, 1, bias=False).double(),
@@ -151,20 +152,20 @@ def test_scaffold_with_cohorts_ends_at_the_optimum_of_all_examples():
     np.testing.assert_allclose(training.progress.server.controls[:, 0].numpy(), weighted, atol=1e-5)
 
 
-def test_another_weighting_is_refused_by_name():
+def test_unknown_weighting_raises():
     for make in (lambda: fp.fedavg(0.1, weighting="size"), lambda: fp.scaffold(0.1, weighting="size")):  # pyright: ignore[reportArgumentType]
         with pytest.raises(fp.ConfigError, match=r"strategy\.weighting = .*'examples' or 'clients'"):
             make()
 
 
 @pytest.mark.parametrize("weighting", SHARES)
-def test_more_steps_stay_refused_where_only_sums_are_seen(weighting: str):
+def test_secure_aggregation_local_steps_raise(weighting: str):
     for strategy in (fp.fedavg(RATE, 2, weighting=weighting), fp.scaffold(RATE, weighting=weighting)):
         with pytest.raises(fp.ConfigError, match=r"privacy\.trust"):
             run(strategy, DATA, 2, fp.Privacy(epsilon=3, trust=fp.SecureAggregation(3)))
 
 
-def test_answers_weighted_by_the_step_itself_are_no_sum_of_answers():
+def test_weights_inside_linear_step_raise():
     class Weighted(type(fp.fedavg(0.1).local_step)):
         linear = True
 
@@ -177,7 +178,7 @@ def test_answers_weighted_by_the_step_itself_are_no_sum_of_answers():
         check_linear(made, 3, fp.Star(3))
 
 
-def test_made_up_answers_have_the_shapes_of_real_ones() -> None:
+def test_random_oracle_result_shapes() -> None:
     oracle, params = random_oracle(3, 1, 1.0), torch.zeros(3, 2, dtype=torch.float64)
     objective, constraints = oracle.exact(params)
     assert oracle.gradient(params).shape == params.shape
@@ -185,7 +186,7 @@ def test_made_up_answers_have_the_shapes_of_real_ones() -> None:
     assert oracle.statistic(params, "constraints").shape == oracle.equality.shape
 
 
-def test_a_plan_counts_the_gradients_of_each_example() -> None:
+def test_plan_counts_gradient_evaluations() -> None:
     oracle, params = recording_oracle(fp.Privacy(noise_multiplier=1.0), SIZES), torch.zeros(3, 2)
     oracle.begin_round(0, torch.arange(3))
     oracle.gradient(params)

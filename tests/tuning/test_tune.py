@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import DIGITS, fedpriv, refused
+from commands import DIGITS, error_line, fedpriv
 
 import fedpriv as fp
 from fedpriv.config import load_config
@@ -38,7 +38,7 @@ def quiet(number: int, report: object) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_the_price_is_that_of_all_answers(sampler: str):
+def test_tune_cost_composes_all_trials(sampler: str):
     """Three runs of epsilon 3, unsampled Gaussian."""
     price = search(sampler=sampler).price
     mu = gaussian.compute_ratio(3.0, 1e-5)
@@ -46,8 +46,8 @@ def test_the_price_is_that_of_all_answers(sampler: str):
     assert price.spent.epsilon == pytest.approx(gaussian.compute_epsilon(3**0.5 * mu, 1e-5), rel=1e-3)
 
 
-def test_what_trials_reveal_besides_epsilon_stands_beside_the_price_and_is_refused_by_a_budget(tmp_path: Path):
-    """Each trial's result has the exact gap to the optimum that was given."""
+def test_tune_uncovered_values_listed_and_budget_raises(tmp_path: Path):
+    """Each trial releases the exact gap to the given optimum."""
     price = search("log.optimum=0.1").price
     for spent in (price.spent, price.one_trial):
         assert str(spent).endswith("; not covered: the optimality gap, exact)")
@@ -62,7 +62,7 @@ def test_what_trials_reveal_besides_epsilon_stands_beside_the_price_and_is_refus
     assert not Search(with_gap, hidden.space, hidden.settings).price.spent.not_covered  # only a model is published
 
 
-def test_settings_that_are_chosen_beforehand_may_cost_differently():
+def test_tune_random_trials_may_differ_in_cost():
     space = {"rounds": [2, 4], "privacy.noise_multiplier": [20.0, 40.0]}
     found = search("privacy.epsilon=null", "privacy.noise_multiplier=20", space=space, sampler="random", trials=6)
     chosen = found._choices(6)
@@ -74,34 +74,34 @@ def test_settings_that_are_chosen_beforehand_may_cost_differently():
         assert learning.price
 
 
-def test_a_search_that_was_killed_goes_on_and_pays_once(tmp_path: Path):
-    """In the middle of the second trial, between two checkpoints."""
+def test_killed_search_resumes_and_charges_once(tmp_path: Path):
+    """The search is killed in the second trial, between two checkpoints."""
     whole, broken = search("log.checkpoint_every=2"), search("log.checkpoint_every=2")
 
-    def killed(number: int, report: fp.RoundReport) -> None:
+    def run_and_kill(number: int, report: fp.RoundReport) -> None:
         if (number, report.round) == (1, 1):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        broken.run(tmp_path / "a", killed)
+        broken.run(tmp_path / "a", run_and_kill)
     begun = json.loads((tmp_path / "a" / "trials" / "trials.json").read_text())["trials"]
     found = broken.run(tmp_path / "a", quiet)
     assert [one.chosen for one in found.trials[:2]] == [one["chosen"] for one in begun]
-    told = [
+    released = [
         (path.parent.name, line["round"])
         for path in sorted((tmp_path / "a").glob("trials/*/ledger.jsonl"))
         for line in map(json.loads, path.read_text().splitlines())
         if "query" in line
     ]
-    assert len(told) == len(set(told)) == 3 * 3
+    assert len(released) == len(set(released)) == 3 * 3
     folders = [str(path.parent) for path in sorted((tmp_path / "a").glob("trials/*/result.json"))]
     counted = json.loads(fedpriv("account", *folders, "--json").stdout)
     assert counted["epsilon"] == pytest.approx(whole.price.spent.epsilon, rel=1e-9)
-    again = broken.run(tmp_path / "a", killed)  # finished: nothing runs
+    again = broken.run(tmp_path / "a", run_and_kill)  # finished: nothing runs
     assert again.best == found.best and again.score == max(one.score for one in found.trials)
 
 
-def test_the_command_plans_searches_and_draws(tmp_path: Path):
+def test_tune_command_plans_and_searches(tmp_path: Path):
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(RHO))
     words = ["tune", DIGITS, str(tmp_path / "space.yaml"), *QUICK, "--trials", "2", "--out", str(tmp_path / "out")]
     planned = json.loads(fedpriv(*words, "--plan", "--json").stdout)
@@ -112,28 +112,28 @@ def test_the_command_plans_searches_and_draws(tmp_path: Path):
     assert found["epsilon"] == planned["epsilon"] > found["one_trial"] and found["score"] > 0
     assert (tmp_path / "out" / "trials.png").stat().st_size > 10_000
     assert set(found["chosen"]) == {"strategy.rho.scale"} and Path(found["best"], "model.pt").exists()
-    assert "holds another search" in refused(*words[:-4], "--trials", "3", *words[-2:])
-    assert "would cost epsilon=" in refused(*words[:-1], str(tmp_path / "b"), "--epsilon", "3.5")
+    assert "holds another search" in error_line(*words[:-4], "--trials", "3", *words[-2:])
+    assert "would cost epsilon=" in error_line(*words[:-1], str(tmp_path / "b"), "--epsilon", "3.5")
     assert not (tmp_path / "b").exists()
 
 
-def test_only_the_best_model_of_a_hidden_search_is_left(tmp_path: Path):
+def test_secret_trials_leave_best_model_only(tmp_path: Path):
     made = central(hidden="geometric")
     one, price = made.price.one_trial.epsilon, made.price
     assert one < price.spent.epsilon and price.spent.accountant == "rdp" and "only the best" in price.rests_on
 
-    def heard(number: int, report: object) -> None:
+    def received(number: int, report: object) -> None:
         raise AssertionError("a hidden trial was told")
 
-    found = made.run(tmp_path, heard)
+    found = made.run(tmp_path, received)
     assert found.trials == () and found.best == tmp_path / "best"
     assert {path.name for path in tmp_path.iterdir()} <= {"best", "search.json", ".lock"}
     assert {path.name for path in found.best.iterdir()} == {"best.json", "model.pt", "config.yaml"}
     assert "number" not in (tmp_path / "search.json").read_text()
-    assert made.run(tmp_path, heard) == found
+    assert made.run(tmp_path, received) == found
 
 
-def test_a_hidden_search_is_for_who_sees_the_final_model_alone():
+def test_secret_trials_without_central_trust_raise():
     with pytest.raises(PrivacyError, match="trust: local"):
         assert search(sampler="random", hidden="poisson").price
     with pytest.raises(ConfigError, match="would reveal the number"):
@@ -144,7 +144,7 @@ def test_a_hidden_search_is_for_who_sees_the_final_model_alone():
         SearchSettings(1, sampler="random", hidden="geometric")
 
 
-def test_a_search_reserves_all_its_trials_in_a_lifetime_budget(tmp_path: Path):
+def test_search_reserves_all_trials_in_budget(tmp_path: Path):
     budget = fp.Budget.create(tmp_path / "budget", epsilon=7.0, delta=1e-5)
     made = search(f"privacy.budget={tmp_path / 'budget'}")
     assert made.price.spent.epsilon < 7
@@ -159,7 +159,7 @@ def test_a_search_reserves_all_its_trials_in_a_lifetime_budget(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("space", "said"),
+    ("space", "message"),
     [
         ({}, "must be fields with ranges"),
         ({"data.partition.n_clients": [2, 3]}, "the same in all trials"),
@@ -172,22 +172,22 @@ def test_a_search_reserves_all_its_trials_in_a_lifetime_budget(tmp_path: Path):
         ({"rounds": 5}, "mapping"),
     ],
 )
-def test_spaces_that_cannot_be_searched(space: object, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_search_space_raises(space: object, message: str):
+    with pytest.raises(ConfigError, match=message):
         Space.of(space)
 
 
 @pytest.mark.parametrize("metric", ["train_accuracy", "optimality_gap", "accuracy"])
-def test_scores_on_private_data_are_refused(metric: str):
+def test_score_on_private_data_raises(metric: str):
     with pytest.raises(ConfigError, match="reveal"):
         SearchSettings(5, metric=metric)
 
 
-def test_trials_would_share_noise_of_one_secret_seed():
+def test_tune_with_secret_seed_raises():
     with pytest.raises(ConfigError, match="same noise"):
         search("secret_seed=1")
 
 
-def test_a_metric_that_runs_do_not_have(tmp_path: Path):
+def test_tune_unknown_metric_raises(tmp_path: Path):
     with pytest.raises(FedprivError, match="not a metric of these runs"):
         search(metric="test_rmse", better="lower", trials=1).run(tmp_path, quiet)

@@ -24,7 +24,7 @@ from fedpriv.tuning.search import Search
 from fedpriv.tuning.statement import search_statement
 
 
-def test_the_price_is_that_of_all_answers_and_all_scores():
+def test_noised_score_cost_composes_with_trials():
     """Three runs of epsilon 3 and three scores, Gaussian and unsampled."""
     price = search(score_noise=10.0).price
     mu2 = 3 * (gaussian.compute_ratio(3.0, 1e-5) ** 2 + 1 / 10**2)
@@ -32,7 +32,7 @@ def test_the_price_is_that_of_all_answers_and_all_scores():
     assert price.one_trial.epsilon > search().price.one_trial.epsilon
 
 
-def test_a_hidden_search_pays_for_its_scores():
+def test_secret_trials_charge_noised_scores():
     assert (
         central(hidden="geometric", score_noise=5.0).price.spent.epsilon
         > central(hidden="geometric").price.spent.epsilon
@@ -40,8 +40,8 @@ def test_a_hidden_search_pays_for_its_scores():
 
 
 @pytest.mark.parametrize(("relation", "change"), [("replace_one", 1.0), ("add_remove", 0.5)])
-def test_the_noise_is_that_of_the_record(relation: str, change: float):
-    """A right answer counts half above the middle: replacing it changes the sum by one, leaving it out by a half."""
+def test_score_noise_matches_record(relation: str, change: float):
+    """A correct prediction counts 1/2 above the middle: replacing it changes the sum by 1, removing it by 1/2."""
     record = search(
         f"privacy.relation={relation}", "privacy.epsilon=null", "privacy.noise_multiplier=9", score_noise=4.0
     )
@@ -59,28 +59,28 @@ def right_answers(searched: Search, folder: Path) -> tuple[int, int]:
     return int((model.eval()(x).argmax(1) == y).sum()), len(y)
 
 
-def test_scores_alone_are_told_with_their_noise(tmp_path: Path):
+def test_only_noised_scores_released(tmp_path: Path):
     searched = search(score_noise=7.0, trials=1)
     (trial,) = searched.run(tmp_path / "a", quiet).trials
     folder = tmp_path / "a" / "trials" / "0000"
-    told = json.loads((folder / "result.json").read_text())
-    assert {name: value for name, value in told.items() if "test" in name and value is not None} == {}
+    released = json.loads((folder / "result.json").read_text())
+    assert {name: value for name, value in released.items() if "test" in name and value is not None} == {}
     assert "test_" not in (folder / "metrics.jsonl").read_text()
     right, count = right_answers(searched, folder)
     config = searched.config(trial.chosen)
     assert trial.score is not None
     assert json.loads((folder / "noised_score.json").read_text()) == trial.score
     assert [scores.noised_accuracy(config, folder, 7.0, "replace_one") for _ in range(2)] == [trial.score] * 2
-    told = round(trial.score * count)
-    assert trial.score == told / count  # a whole number
-    assert abs(told - right) < 6 * 7.0
+    released = round(trial.score * count)
+    assert trial.score == released / count  # a whole number
+    assert abs(released - right) < 6 * 7.0
 
 
 @pytest.mark.parametrize("changed_label", [0.0, 0.5])
-def test_no_error_tells_the_value_of_a_label(
+def test_score_error_independent_of_label_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed_label: float
 ) -> None:
-    """Of labels that are numbers it follows from their values whether a classifier is binary: refused for all alike."""
+    """The values of float labels decide whether a classifier is binary, so all such labels raise the same error."""
     searched = search(score_noise=7.0, trials=1)
     (trial,) = searched.run(tmp_path / "a", quiet).trials
     folder, config = tmp_path / "a" / "trials" / "0000", searched.config(trial.chosen)
@@ -97,10 +97,8 @@ def test_no_error_tells_the_value_of_a_label(
         scores.noised_accuracy(config, folder, 7.0, "replace_one")
 
 
-def test_score_is_drawn_once_and_read_again_whatever_the_test_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second score of the same or of other test data would be an answer that nothing pays for."""
+def test_noised_score_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second score of the same or other test data would be a query result that is not charged."""
     noise = 7e6  # two draws of it, rounded to whole numbers, are hardly ever equal
     searched = search(score_noise=noise, trials=1)
     (trial,) = searched.run(tmp_path / "a", quiet).trials
@@ -115,14 +113,14 @@ def test_score_is_drawn_once_and_read_again_whatever_the_test_data(
     assert scores.noised_accuracy(config, folder, noise, "replace_one") != trial.score
 
 
-def test_the_noise_has_its_deviation():
+def test_score_noise_deviation():
     drawn = torch.tensor([scores.add_rounded_noise(50, 7.0, Randomness()) for _ in range(400)], dtype=torch.float64)
     assert float(drawn.mean()) == pytest.approx(50, abs=4 * 7 / 20)
     assert float(drawn.std()) == pytest.approx(7, rel=4 / 800**0.5)
 
 
-def test_the_noised_score_is_the_real_sum_rounded():
-    """With so much noise float64 does not hold the sum to a whole number, and the real one decides."""
+def test_noised_score_is_exact_sum_rounded():
+    """With this much noise float64 cannot represent the sum to a whole number; the real-valued sum decides."""
     scale = 1e15
     for seed in range(40):
         randomness = Randomness(0, seed)
@@ -138,19 +136,19 @@ def randomness_key(randomness: Randomness) -> bytes:
     return randomness.keys("score", 0, 0, [0]).numpy()[0].tobytes()
 
 
-def test_a_statement_counts_the_scores(tmp_path: Path):
+def test_statement_counts_noised_scores(tmp_path: Path):
     searched = search(score_noise=3.0, trials=2)
     searched.run(tmp_path / "a", quiet)
     page = search_statement(tmp_path / "a")
-    told = json.dumps(page.to_json())
-    assert f"epsilon={searched.price.spent.epsilon:.4g}"[:12] in told
-    assert "on private test data, with noise of 3 times what one example changes" in told
-    assert "public test data" not in told
-    assert "every number computed on them" not in told
-    assert "the number of test records" in told
+    output = json.dumps(page.to_json())
+    assert f"epsilon={searched.price.spent.epsilon:.4g}"[:12] in output
+    assert "on private test data, with noise of 3 times what one example changes" in output
+    assert "public test data" not in output
+    assert "every number computed on them" not in output
+    assert "the number of test records" in output
 
 
-def test_what_would_not_be_protected_is_refused():
+def test_unprotected_score_settings_raise():
     with pytest.raises(ConfigError, match="take test_accuracy"):
         search(score_noise=3.0, metric="test_loss")
     with pytest.raises(ConfigError, match="protects one test example"):
@@ -161,7 +159,7 @@ def test_what_would_not_be_protected_is_refused():
         _ = search("log.stop={metric: test_loss}", score_noise=3.0).price
 
 
-def test_the_command_says_what_scores_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_tune_plan_includes_score_cost(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     space = tmp_path / "space.yaml"
     space.write_text("strategy.rho.scale: [0.1, 1]\n")
     words = ["tune", "digits_iadmm", str(space), "--trials", "2", "--score-noise", "20", "--plan", "--json"]

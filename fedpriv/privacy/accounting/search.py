@@ -71,7 +71,7 @@ class NegativeBinomial:
     Raises:
         ConfigError: a number is out of range.
 
-    Example:
+    Examples:
         >>> from fedpriv.privacy.accounting.search import NegativeBinomial
         >>> number = NegativeBinomial(mean=10.0)
         >>> number.draw(0.0), number.draw(0.5) >= 1
@@ -133,7 +133,7 @@ class PoissonTrials:
     Raises:
         ConfigError: it is out of range.
 
-    Example:
+    Examples:
         >>> from fedpriv.privacy.accounting.search import PoissonTrials
         >>> PoissonTrials(mean=3.0).draw(0.0)
         0

@@ -31,11 +31,11 @@ def release_scheme(privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> 
     Raises:
         ConfigError: the trust has no release scheme.
     """
-    trust: object = privacy.trust  # also a trust without a release scheme
+    trust = privacy.trust
     if isinstance(trust, Central | SecureAggregation):
         return SumRelease(privacy, sizes)
     if isinstance(trust, Pairwise):
         return PairwiseRelease(privacy, sizes)
-    if isinstance(trust, Local):
+    if isinstance(trust, Local):  # pyright: ignore[reportUnnecessaryIsInstance] - a trust may be added
         return LocalRelease(privacy, sizes)
     raise ConfigError("privacy.trust", str(trust), "has no release scheme; write one in fedpriv/privacy/release")

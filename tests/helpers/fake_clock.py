@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Clock:
+class FakeClock:
     """Stands for the module `time`."""
 
     def __init__(self, now: float = 0.0) -> None:

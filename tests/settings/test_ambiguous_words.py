@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from answers import answer
+from error_texts import error_of
 
 import fedpriv
 from fedpriv.config import load_config
@@ -35,10 +35,10 @@ NOT_TRANSLATED = [
 
 
 @pytest.mark.parametrize("setting", NOT_TRANSLATED)
-def test_word_of_many_meanings_in_another_section_is_not_translated(setting: str) -> None:
-    said = answer(lambda: load_config(RUN, [setting]))
-    assert re.match(r"[a-z_.]+ = [0-9.]+: unknown", said)
-    assert "it is a setting of another part" not in said and "it is called" not in said
+def test_ambiguous_word_in_other_section_untranslated(setting: str) -> None:
+    message = error_of(lambda: load_config(RUN, [setting]))
+    assert re.match(r"[a-z_.]+ = [0-9.]+: unknown", message)
+    assert "it is a setting of another part" not in message and "it is called" not in message
 
 
 TRANSLATED = {
@@ -57,8 +57,8 @@ TRANSLATED = {
 
 
 @pytest.mark.parametrize("setting", TRANSLATED)
-def test_word_is_translated_where_it_has_the_meaning(setting: str) -> None:
-    assert TRANSLATED[setting] in answer(lambda: load_config(RUN, [setting]))
+def test_ambiguous_word_translated_in_its_section(setting: str) -> None:
+    assert TRANSLATED[setting] in error_of(lambda: load_config(RUN, [setting]))
 
 
 def dirichlet(**options: float) -> object:
@@ -75,12 +75,12 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", IN_PYTHON)
-def test_word_in_python_is_translated_for_its_function(name: str) -> None:
-    call, said = IN_PYTHON[name]
-    assert said in answer(call)
+def test_ambiguous_word_translated_in_python(name: str) -> None:
+    call, message = IN_PYTHON[name]
+    assert message in error_of(call)
 
 
-def test_ambiguous_word_means_a_setting_in_its_section_alone() -> None:
+def test_ambiguous_word_settings_by_section() -> None:
     def meant(place: str) -> list[str]:
         return [setting.parameter for setting in find_settings_called("alpha", place)]
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from answers import CNN, clients, dataset, run
+from error_texts import CNN, clients, dataset, run
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -17,7 +17,7 @@ from fedpriv.settings.translations import read_entries
 
 
 @pytest.mark.parametrize("name", read_entries("fedpriv"))
-def test_a_name_of_another_library_is_answered_with_names_that_exist(name: str):
+def test_foreign_name_suggests_existing_names(name: str):
     with pytest.raises(AttributeError, match=f"fedpriv has no {name}: write ") as caught:
         getattr(fedpriv, name)
     assert caught.value.name == name
@@ -29,13 +29,13 @@ def test_a_name_of_another_library_is_answered_with_names_that_exist(name: str):
             assert word in inspect.signature(thing).parameters, (call, word)
 
 
-def test_an_unknown_name_is_an_attribute_error_as_ever():
+def test_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="no_such_name"):
         fedpriv.no_such_name  # noqa: B018
     assert not hasattr(fedpriv, "__wrapped__")
 
 
-def test_words_for_a_result_name_what_it_has():
+def test_foreign_result_attribute_suggests_existing():
     result = run(test=dataset())
     for word, write in read_entries("result").items():
         with pytest.raises(AttributeError, match="a result has no "):
@@ -47,8 +47,8 @@ def test_words_for_a_result_name_what_it_has():
     assert not hasattr(result, "no_such_name")
 
 
-def test_loaders_of_test_data_and_data_sets_of_clients_are_taken_as_they_are():
-    """They make the same run, number for number."""
+def test_loader_or_data_set_same_run():
+    """Both give the same run, bit for bit."""
     data = dataset()
     results = list[fedpriv.Result]()
     for test in (data, DataLoader(data, batch_size=3, shuffle=True)):
@@ -65,7 +65,7 @@ def test_loaders_of_test_data_and_data_sets_of_clients_are_taken_as_they_are():
         assert len(by_data) == len(by_loader) and torch.equal(by_data.examples()[0], by_loader.examples()[0])
 
 
-def test_a_loader_given_to_make_clients_collates_its_own_way():
+def test_make_clients_uses_loader_collate():
     def doubled(examples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
         inputs, targets = zip(*examples, strict=True)
         return 2 * torch.stack(inputs), torch.stack(targets)
@@ -76,12 +76,12 @@ def test_a_loader_given_to_make_clients_collates_its_own_way():
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
-def test_a_strategy_of_configurations_is_a_function_or_says_which_one_it_is(name: str):
+def test_every_strategy_name_has_python_function(name: str):
     assert hasattr(fedpriv, name) or name in read_entries("fedpriv")
 
 
-def test_whatever_has_a_length_and_an_index_is_a_data_set():
-    """A list of pairs, for one: torch's loaders take it too."""
+def test_list_of_pairs_accepted_as_data_set():
+    """As in torch's loaders, any object with a length and an index is accepted."""
     pairs = [dataset()[index] for index in range(3)]
     (client,) = fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [pairs])
     assert len(client) == 3

@@ -21,8 +21,8 @@ def relation(privacy: fp.Privacy, owners: list[fp.Client]) -> str:
     return fp.train(owners, fp.fedavg(0.5), privacy, rounds=2).spent.relation
 
 
-def test_sizes_that_were_not_declared_stand_in_the_relation() -> None:
-    """A true size tells whether there is one example more; a declared one does not, even where it is the true one."""
+def test_undeclared_sizes_stated_in_relation() -> None:
+    """A true size reveals whether one example was added; a declared size does not, even if it equals the true one."""
     added = fp.Privacy(epsilon=1, delta=1e-3, relation="add_remove")
     assert relation(added, clients()) == "add_remove(sizes public)"
     assert relation(added, clients(declared=(40, 40, None))) == "add_remove(sizes public)"
@@ -35,18 +35,20 @@ def test_sizes_that_were_not_declared_stand_in_the_relation() -> None:
     assert relation(replace(whole, relation="replace_one"), clients(declared=(50, 40, 30))) == "replace_one"
 
 
-@pytest.mark.parametrize(("fraction", "said"), [("", "replace_one(within group)"), (", fraction: 0.1", "replace_one")])
-def test_counts_that_are_public_stand_in_the_relation(fraction: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("fraction", "message"), [("", "replace_one(within group)"), (", fraction: 0.1", "replace_one")]
+)
+def test_public_counts_stated_in_relation(fraction: str, message: str) -> None:
     counted = f"problem.constraints=[{{name: class_loss_at_most, label: 1, bound: 0.3{fraction}}}]"
     strategy = "strategy={name: private_al, beta: 2}"
     config = load_config(CONFIG, [*SMALL, "rounds=6", counted, strategy, "privacy.statistics.public_counts=true"])
     training = build(config)
     list(training)
-    assert f"relation={said}, trust" in str(training.result().spent)
-    assert forecast(config).spent.relation == said == account(training.ledger.records, 3, 1e-5).relation
+    assert f"relation={message}, trust" in str(training.result().spent)
+    assert forecast(config).spent.relation == message == account(training.ledger.records, 3, 1e-5).relation
 
 
-def test_ledgers_of_different_neighbours_do_not_add_up() -> None:
+def test_different_relations_do_not_compose() -> None:
     plain = fp.Privacy(noise_multiplier=10.0, delta=1e-3, relation="add_remove")
     runs = [
         fp.Training(clients(declared=sizes), fp.fedavg(0.5), plain, rounds=1) for sizes in ((1, 1, 1), (1, 1, None))
@@ -56,7 +58,7 @@ def test_ledgers_of_different_neighbours_do_not_add_up() -> None:
         account(records, 3, 1e-3)
 
 
-def test_an_exact_gap_to_the_optimum_stands_beside_the_epsilon(tmp_path: Path) -> None:
+def test_exact_optimality_gap_listed_as_not_covered(tmp_path: Path) -> None:
     done = cli("train", str(CONFIG), *SMALL, "log.optimum=0.1", "--out", str(tmp_path))
     assert "gap to it, computed on the training data without noise" in done.stderr.split("round 1/")[0]
     assert "; not covered: the optimality gap, exact)" in done.stdout
@@ -68,7 +70,7 @@ def test_an_exact_gap_to_the_optimum_stands_beside_the_epsilon(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, ("the set of labels, read from y",)),
         ({"classes": [0, 1]}, ()),
@@ -77,8 +79,8 @@ def test_an_exact_gap_to_the_optimum_stands_beside_the_epsilon(tmp_path: Path) -
     ],
     ids=["labels", "nothing", "small seed", "long seed"],
 )
-def test_what_an_estimator_tells_besides_stands_beside_its_epsilon(given: dict[str, Any], said: tuple[str]) -> None:
+def test_estimator_lists_what_epsilon_excludes(given: dict[str, Any], message: tuple[str]) -> None:
     rows = np.random.default_rng(0).uniform(-1, 1, (200, 2))
     model = PrivateLogisticRegression(epsilon=1, delta=1e-3, max_iter=3, **given).fit(rows, rows[:, 0] > 0)
-    assert model.spent_.not_covered == said
-    assert ("; not covered: " + ", ".join(said) + ")" in str(model.spent_)) == bool(said)
+    assert model.spent_.not_covered == message
+    assert ("; not covered: " + ", ".join(message) + ")" in str(model.spent_)) == bool(message)

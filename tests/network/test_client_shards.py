@@ -71,7 +71,7 @@ EVERYONE_NEEDED = ("constraints", "curator")
     [(name, None) for name in SETTINGS]
     + [(name, fp.FixedCohort(2 if name != "sums" else 3)) for name in SETTINGS if name not in EVERYONE_NEEDED],
 )
-def test_a_run_in_two_places_is_the_run_in_one(name: str, cohort: fp.FixedCohort | None) -> None:
+def test_sharded_run_and_ledger_match_whole_run(name: str, cohort: fp.FixedCohort | None) -> None:
     problem = CONSTRAINED if name == "constraints" else None
     strategy = fp.private_al(beta=0.5) if problem else fp.fedavg(0.5)
     privacy = fp.Privacy(noise_multiplier=0.3, clip=fp.Clip(1.0), **SETTINGS[name])
@@ -97,7 +97,7 @@ def test_a_run_in_two_places_is_the_run_in_one(name: str, cohort: fp.FixedCohort
 
 
 @pytest.mark.parametrize("name", ["batches", "constraints"])
-def test_a_place_without_clients_leaves_the_run_as_it_is(name: str) -> None:
+def test_shard_without_clients_keeps_run(name: str) -> None:
     """More processes than clients: a place has sums, maxima and records to take part in, but no rows."""
     problem = CONSTRAINED if name == "constraints" else None
     strategy = fp.private_al(beta=0.5) if problem else fp.fedavg(0.5)
@@ -120,7 +120,7 @@ def test_a_place_without_clients_leaves_the_run_as_it_is(name: str) -> None:
     assert {len(rows) for rows in nothing} == {0}
 
 
-def test_a_part_has_numbers_of_the_run_in_order() -> None:
+def test_client_shard_numbers_must_ascend() -> None:
     for numbers in ((1, 0), (0, 0), (0, 5), (-1,)):
         with pytest.raises(fp.ConfigError, match="numbers from 0 to 4, ascending"):
             ClientShard(numbers, SIZES, 5)
@@ -134,7 +134,7 @@ def test_a_part_has_numbers_of_the_run_in_order() -> None:
 
 
 @pytest.mark.parametrize("cohort", [[2, 0], [1, 1, 3]], ids=["out of order", "twice"])
-def test_cohorts_whose_rows_would_be_taken_for_others_are_refused(cohort: list[int]) -> None:
+def test_unordered_cohort_raises(cohort: list[int]) -> None:
     training = fp.Training(clients(), fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0), rounds=1, secret_seed=1)
     with pytest.raises(fp.ConfigError, match="name every client once, in ascending order"):
         training.oracle.begin_round(0, torch.tensor(cohort))

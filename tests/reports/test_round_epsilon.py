@@ -25,7 +25,7 @@ from fedpriv.privacy.accounting.accountant import account
     ids=["poisson", "fixed size", "laplace", "gaussian"],
 )
 @pytest.mark.parametrize("rounds", [3, 16])
-def test_the_epsilon_of_a_round_is_a_tight_upper_bound(privacy: fp.Privacy, rounds: int) -> None:
+def test_round_epsilon_is_tight_upper_bound(privacy: fp.Privacy, rounds: int) -> None:
     """Never below the tight bound of what was released (its last bits aside), never above the target."""
     training = fp.Training(clients(), fp.fedavg(0.5), privacy, rounds=rounds)
     shown, true = list[float](), list[float]()
@@ -41,8 +41,8 @@ def test_the_epsilon_of_a_round_is_a_tight_upper_bound(privacy: fp.Privacy, roun
 
 
 @pytest.mark.parametrize("target", [None, 50.0])
-def test_what_a_strategy_asks_beyond_its_dry_run_is_refused(target: float | None) -> None:
-    """With and without a target: a run is held to its plan."""
+def test_query_outside_plan_raises(target: float | None) -> None:
+    """A run is held to its plan, with and without a target epsilon."""
 
     @dataclass(frozen=True)
     class AsksAgain:

@@ -31,7 +31,7 @@ def trained(strategy: fp.Strategy, privacy: fp.Privacy, constrained: bool = True
     return fp.train(clients, strategy, privacy, **{"rounds": 6, "seed": 0, **options})
 
 
-def test_each_round_tells_the_largest_violation_and_multiplier_of_releases() -> None:
+def test_rounds_report_violation_and_multiplier() -> None:
     result = trained(fp.private_al(beta=2), SURE, secret_seed=0)
     last = result.reports[-1]
     assert last["max_violation_estimate"] == pytest.approx(result.measures["max_violation_estimate"])
@@ -39,7 +39,7 @@ def test_each_round_tells_the_largest_violation_and_multiplier_of_releases() -> 
     assert all(row["max_multiplier"] > 0 for row in result.reports[1:])
 
 
-def test_exact_runs_tell_their_multipliers_and_runs_without_constraints_nothing() -> None:
+def test_exact_run_reports_multiplier() -> None:
     exact = trained(fp.proximal_al(), EXACT, rounds=40).reports
     assert exact[-1]["max_multiplier"] > 0
     assert "violation" in exact[-1]
@@ -48,7 +48,7 @@ def test_exact_runs_tell_their_multipliers_and_runs_without_constraints_nothing(
 
 
 @pytest.mark.parametrize(("strategy", "privacy"), [(fp.private_al(), SURE), (fp.proximal_al(), EXACT)])
-def test_tensorboard_has_a_curve_of_each(strategy: fp.Strategy, privacy: fp.Privacy, tmp_path: Path) -> None:
+def test_tensorboard_has_constraint_curves(strategy: fp.Strategy, privacy: fp.Privacy, tmp_path: Path) -> None:
     result = trained(strategy, privacy, sinks=[fp.sinks.TensorBoard(tmp_path)])
     events = EventAccumulator(str(tmp_path)).Reload()
     last = result.reports[-1]
@@ -60,15 +60,15 @@ def test_tensorboard_has_a_curve_of_each(strategy: fp.Strategy, privacy: fp.Priv
 
 
 @pytest.mark.parametrize("name", ["max_violation", "max_violation_estimate"])
-def test_numbers_that_are_not_finite_are_told_as_such(name: str) -> None:
-    """`result.json` has null for them, and reading it back must not fail."""
+def test_verdict_prints_nonfinite_numbers(name: str) -> None:
+    """`result.json` stores null for them, and reading it back must not fail."""
     facts = {"constraints": "violated", name: math.nan, "multipliers": [[0.5, math.nan]]}
     facts |= {"constraint_confidence": {"level": 0.95, "half_width": [[0.25, math.inf]]}}
     stored = strict_json.to_plain(facts)
     assert stored["multipliers"] == [[0.5, None]]
-    told = format_constraint_verdict(stored)
-    assert "violation nan" in told
-    assert told.endswith("largest multiplier nan")
+    output = format_constraint_verdict(stored)
+    assert "violation nan" in output
+    assert output.endswith("largest multiplier nan")
 
 
 BROKEN = """
@@ -83,7 +83,7 @@ log: {stop_on: nothing, tensorboard: false}
 """
 
 
-def test_a_broken_run_is_shown_and_not_called_damaged(tmp_path: Path) -> None:
+def test_show_diverged_constrained_run(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(BROKEN)
     done = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "run")])
     assert done.exit_code == 3, done.output  # what was trained is of no use
@@ -92,11 +92,11 @@ def test_a_broken_run_is_shown_and_not_called_damaged(tmp_path: Path) -> None:
     assert "constraints are violated: largest violation nan, largest multiplier nan" in shown.stdout
 
 
-def test_one_round_is_too_few_to_learn_and_to_measure() -> None:
+def test_constrained_run_of_one_round_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"rounds = 1: must be a whole number, at least 2"):
         trained(fp.private_al(), SURE, rounds=1)
 
 
-def test_another_number_than_the_runs_says_to_leave_it_out() -> None:
+def test_strategy_round_mismatch_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"private_al was made for 5 rounds; leave its number out"):
         trained(fp.private_al(5), SURE)

@@ -10,13 +10,13 @@ import torch
 import fedpriv as fp
 
 
-class MakesRun(Protocol):
+class RunFactory(Protocol):
     """Makes a run of at least 5 rounds in a folder, with a checkpoint after each."""
 
     def __call__(self, folder: Path, *, resume: bool = False) -> fp.Training: ...
 
 
-def goes_on_bit_for_bit(training: MakesRun, folder: Path) -> None:
+def assert_resumes_exactly(training: RunFactory, folder: Path) -> None:
     """A run that is left in round 4 goes on from there to where another ends without a stop, if it has its noise."""
     whole = training(folder / "a")
     list(whole)

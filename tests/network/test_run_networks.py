@@ -10,7 +10,7 @@ from typing import Any
 import networkx
 import numpy as np
 import pytest
-from answers import CNN, answer, dataset
+from error_texts import CNN, dataset, error_of
 from torch import nn
 
 import fedpriv as fp
@@ -44,18 +44,18 @@ def clients(n: int = 4) -> list[fp.Client]:
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("strategy", [fp.fedavg(0.1), fp.decentralized_sgd(0.1)], ids=lambda strategy: strategy.name)
-def test_network_of_another_size_raises(door: str, network: str, strategy: fp.Strategy) -> None:
-    """Node 3 of four was left out with epsilon 0; a node without a client failed after a release."""
+def test_network_size_mismatch_raises(door: str, network: str, strategy: fp.Strategy) -> None:
+    """A missing node or a node without a client would be found only after a release."""
     make, size = NETWORKS[network]
-    said = answer(lambda: DOORS[door](clients(), strategy, PRIVACY, rounds=2, network=make()))
-    assert f"network.n_clients = {size}: the run has 4 clients: make the" in said
+    message = error_of(lambda: DOORS[door](clients(), strategy, PRIVACY, rounds=2, network=make()))
+    assert f"network.n_clients = {size}: the run has 4 clients: make the" in message
 
 
-def test_network_of_another_size_writes_nothing(tmp_path: Path) -> None:
-    said = answer(
+def test_network_size_mismatch_writes_nothing(tmp_path: Path) -> None:
+    message = error_of(
         lambda: fp.train(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=fp.Star(5), folder=tmp_path / "run")
     )
-    assert "network.n_clients = 5" in said
+    assert "network.n_clients = 5" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -113,34 +113,34 @@ NOT_A_GRAPH: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", NOT_A_GRAPH)
-def test_graph_of_something_else_shows_networkx(name: str) -> None:
+def test_graph_wrong_type_suggests_networkx(name: str) -> None:
     given, shown = NOT_A_GRAPH[name]
-    said = answer(lambda: fp.Graph(given))
-    assert said.startswith("network.graph = ") and shown in said
+    message = error_of(lambda: fp.Graph(given))
+    assert message.startswith("network.graph = ") and shown in message
 
 
-def test_network_word_shows_graph() -> None:
+def test_network_as_text_suggests_graph() -> None:
     network: Any = "ring"
     for door in (fp.train, fp.plan):
-        said = answer(lambda door=door: door(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=network))
-        assert "make it with fedpriv.Graph(networkx.cycle_graph(10))" in said
+        message = error_of(lambda door=door: door(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=network))
+        assert "make it with fedpriv.Graph(networkx.cycle_graph(10))" in message
 
 
-def test_mixing_rule_word_shows_function() -> None:
+def test_mixing_as_text_suggests_function() -> None:
     weights: Any = "metropolis"
-    said = answer(lambda: fp.Graph(GRAPH, weights))
-    assert "make it with fedpriv.network.mixing.metropolis" in said
+    message = error_of(lambda: fp.Graph(GRAPH, weights))
+    assert "make it with fedpriv.network.mixing.metropolis" in message
 
 
-def test_activity_function_shows_link_function() -> None:
+def test_activity_function_suggests_link_function() -> None:
     function: Any = lambda round_index: [(round_index % 3, round_index % 3 + 1)]  # noqa: E731
-    said = answer(lambda: fp.Graph(GRAPH, activity=function))
-    assert "fedpriv.LinkFunction(function)" in said
+    message = error_of(lambda: fp.Graph(GRAPH, activity=function))
+    assert "fedpriv.LinkFunction(function)" in message
     network = fp.Graph(GRAPH, activity=fp.LinkFunction(function))
     planned = fp.plan([20] * 4, fp.decentralized_sgd(0.1), PRIVACY, rounds=3, network=network)
     assert planned.releases == 3
 
 
-def test_activity_word_shows_class() -> None:
+def test_activity_as_text_suggests_class() -> None:
     activity: Any = "random_nodes"
-    assert "make it with fedpriv.RandomNodes(rate=0.01)" in answer(lambda: fp.Graph(GRAPH, activity=activity))
+    assert "make it with fedpriv.RandomNodes(rate=0.01)" in error_of(lambda: fp.Graph(GRAPH, activity=activity))

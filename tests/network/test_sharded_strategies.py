@@ -66,9 +66,9 @@ def assert_same(strategy: Strategy, network: str, shards: list[tuple[int, ...]])
 
     for ids, found in zip(shards, in_shards(work, shards), strict=True):
         assert len(found) == len(whole)
-        for (models, heard, sent, server), (own, own_heard, own_sent, own_server) in zip(whole, found, strict=True):
+        for (models, received, sent, server), (own, own_heard, own_sent, own_server) in zip(whole, found, strict=True):
             assert sent == own_sent
-            pairs = [(models, own), (heard, own_heard)]
+            pairs = [(models, own), (received, own_heard)]
             pairs += zip(flatten_with_names(server).values(), flatten_with_names(own_server).values(), strict=True)
             for one, other in pairs:
                 one, other = torch.as_tensor(one).double(), torch.as_tensor(other).double()
@@ -85,7 +85,7 @@ def assert_same(strategy: Strategy, network: str, shards: list[tuple[int, ...]])
         for turn, network in enumerate(networks_for(options))
     ],
 )
-def test_a_run_in_two_places_is_the_run_in_one(options: str, network: str, shards: str) -> None:
+def test_sharded_strategy_matches_whole(options: str, network: str, shards: str) -> None:
     assert_same(strategy_of(options), network, SHARDS[shards])
 
 
@@ -99,7 +99,7 @@ class AveragesItself(type(fp.scaffold(0.1).aggregator)):
         return torch.cat([x, controls.mean(0, keepdim=True).expand_as(x), controls], 1), state
 
 
-def test_a_mean_past_the_network_is_found() -> None:
+def test_sharding_detects_local_mean() -> None:
     plain = fp.scaffold(0.1, 2)
     wrong = replace(plain, aggregator=AveragesItself(0.1, 2))
     assert_same(plain, "star", SHARDS["halves"])
@@ -107,8 +107,8 @@ def test_a_mean_past_the_network_is_found() -> None:
         assert_same(wrong, "star", SHARDS["halves"])
 
 
-def test_answers_are_not_priced_by_the_rows_at_hand() -> None:
-    """The oracle of one process refuses rows of a part of the cohort: noise for that part alone would be too little."""
+def test_oracle_partial_cohort_raises() -> None:
+    """Noise for a part of the cohort alone would be too small."""
     data = [TensorDataset(torch.rand(6, 4), torch.arange(6) % 2) for _ in range(2)]
     clients = fp.make_clients(SoftmaxRegression(4, 2), torch.nn.CrossEntropyLoss(), data)
     training = fp.Training(clients, fp.fedavg(0.5), fp.Privacy(noise_multiplier=2.0), rounds=1)

@@ -16,7 +16,7 @@ SIZES, ROUNDS = (40, 25, 60), 20
 TWO_OF_A_KIND = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.3, fraction=0.1), fp.LossAtMost(0.5)))
 
 
-def subject(
+def audit_target(
     strategy: Strategy | None = None,
     *,
     data: Data | None = None,
@@ -35,6 +35,6 @@ def subject(
     return AuditTarget.of(clients, strategy or fp.inexact_admm(), privacy, rounds=rounds, **(more or {}))
 
 
-def checked(check: Callable[..., CheckResult], made: AuditTarget) -> CheckResult:
+def run_check(check: Callable[..., CheckResult], made: AuditTarget) -> CheckResult:
     """What a check says of it."""
     return check(made, made.data())

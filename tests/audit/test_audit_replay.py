@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from audit_worlds import SIZES, checked, subject
+from audit_targets import SIZES, audit_target, run_check
 from privacy_worlds import clients_of, digits_of
 from torch import Tensor
 from torch.utils.data import TensorDataset
@@ -41,7 +41,7 @@ class Stepping:
         return -0.5 * oracle.gradient(received) + self.more(oracle, received), state
 
 
-def nothing(oracle: Any, received: Tensor) -> Tensor:
+def no_extra_term(oracle: Any, received: Tensor) -> Tensor:
     return torch.zeros(())
 
 
@@ -112,52 +112,52 @@ class Ending:
 
 
 def audited(strategy: Strategy, **settings: Any) -> Any:
-    return checked(check_by_replay, subject(strategy, more={"test": TEST}, **settings))
+    return run_check(check_by_replay, audit_target(strategy, more={"test": TEST}, **settings))
 
 
-def own(step: Any) -> Strategy:
+def strategy_with_step(step: Any) -> Strategy:
     return Strategy(step, fp.fedavg(0.5).aggregator)
 
 
-def test_what_comes_through_the_door_holds() -> None:
-    found = audited(own(Stepping(nothing)))
+def test_replay_of_correct_strategy_holds() -> None:
+    found = audited(strategy_with_step(Stepping(no_extra_term)))
     assert found.verdict == "held", found
     assert "messages, models, metrics, result.json, ledger, TensorBoard of 4 rounds" in found.evidence
     assert "of 4 recorded answers" in found.evidence
 
 
-def test_a_strategy_that_peeks_is_found() -> None:
-    found = audited(own(Stepping(mean_of_inputs)))
+def test_audit_detects_data_access_by_strategy() -> None:
+    found = audited(strategy_with_step(Stepping(mean_of_inputs)))
     assert found.verdict == "found"
     assert "these are others: messages, models, metrics, result.json, TensorBoard" in found.evidence
 
 
-def test_a_strategy_that_kept_the_data_is_found() -> None:
-    """It holds a reference to the tensors that it was made with."""
+def test_audit_detects_data_kept_by_strategy() -> None:
+    """The strategy holds a reference to the tensors given at its construction."""
     data = digits_of(SIZES)
     step = Stepping(lambda oracle, received: 1e-3 * data[1][0].mean())
     clients = clients_of(data)
-    made = AuditTarget.of(clients, own(step), fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
+    made = AuditTarget.of(clients, strategy_with_step(step), fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
     before = [x.clone() for x, _ in data]
-    assert checked(check_by_replay, made).verdict == "found"
+    assert run_check(check_by_replay, made).verdict == "found"
     assert all(torch.equal(x, old) for (x, _), old in zip(data, before, strict=True))  # all is put back
 
 
-def test_a_dual_variable_without_noise_is_found() -> None:
-    assert audited(own(Dual(exact=False))).verdict == "held"
-    found = audited(own(Dual(exact=True)))
+def test_audit_detects_unnoised_dual() -> None:
+    assert audited(strategy_with_step(Dual(exact=False))).verdict == "held"
+    found = audited(strategy_with_step(Dual(exact=True)))
     assert found.verdict == "found" and "messages" in found.evidence
 
 
-def test_a_rule_that_stops_by_data_is_found() -> None:
+def test_audit_detects_data_dependent_stop() -> None:
     data = digits_of(SIZES)
 
     def by_data() -> int:
         return 2 if float(data[0][0].mean()) > 0.2 else 3
 
     def made(when: Callable[[], int]) -> Any:
-        strategy = Strategy(Stepping(nothing), Ending(when))
-        return checked(
+        strategy = Strategy(Stepping(no_extra_term), Ending(when))
+        return run_check(
             check_by_replay, AuditTarget.of(clients_of(data), strategy, fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
         )
 
@@ -166,13 +166,13 @@ def test_a_rule_that_stops_by_data_is_found() -> None:
     assert found.verdict == "found" and "the run ends after 3 rounds instead of 2: data decide when" in found.evidence
 
 
-def test_a_metric_on_training_data_is_found() -> None:
+def test_audit_detects_metric_on_training_data() -> None:
     data = digits_of(SIZES)
     options = {"metrics": {"own": lambda outputs, targets: float(data[0][0].mean())}}
     made = AuditTarget.of(
         clients_of(data), fp.fedavg(0.5), fp.Privacy(epsilon=3.0), rounds=20, test=TEST, options=options
     )
-    found = checked(check_by_replay, made)
+    found = run_check(check_by_replay, made)
     assert found.verdict == "found" and "others: metrics, result.json, TensorBoard" in found.evidence
 
 
@@ -195,10 +195,10 @@ class Gathering(AddMeanUpdate):
     ("aggregator", "words"),
     [(Largest(), "Largest is no function of sums"), (Gathering(), "Gathering looks at single messages")],
 )
-def test_an_aggregator_that_is_no_sum_is_found(trust: Any, aggregator: Any, words: str) -> None:
+def test_audit_detects_aggregator_without_sums(trust: Any, aggregator: Any, words: str) -> None:
     strategy = fp.fedavg(0.5)
-    assert checked(check_sums_only, subject(strategy, trust=trust)).verdict == "held"
-    found = checked(check_sums_only, subject(replace(strategy, aggregator=aggregator), trust=trust))
+    assert run_check(check_sums_only, audit_target(strategy, trust=trust)).verdict == "held"
+    found = run_check(check_sums_only, audit_target(replace(strategy, aggregator=aggregator), trust=trust))
     assert found.verdict == "found" and words in found.evidence
-    seen = checked(check_sums_only, subject(replace(strategy, aggregator=aggregator)))
+    seen = run_check(check_sums_only, audit_target(replace(strategy, aggregator=aggregator)))
     assert seen.verdict == "held" and "exposes every message" in seen.evidence

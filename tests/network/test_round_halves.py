@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from sharded import Quadratics, trajectory
-from test_shards import DIFFERENT, DIM, ROUNDS, N, network_of, networks_for, strategy_of
+from test_sharded_strategies import DIFFERENT, DIM, ROUNDS, N, network_of, networks_for, strategy_of
 from torch import Tensor
 
 import fedpriv as fp
@@ -46,7 +46,7 @@ class Site:
 
 
 @pytest.mark.parametrize("options", DIFFERENT)
-def test_a_round_over_sites_is_the_round_in_one_process(options: str) -> None:
+def test_round_over_sites_matches_one_process(options: str) -> None:
     strategy, network_name = strategy_of(options), networks_for(options)[-1]
     whole = trajectory(strategy, network_of(network_name), torch.arange(N), DIM, 0.1, ROUNDS)
     start = torch.randn(1, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -66,7 +66,7 @@ def test_a_round_over_sites_is_the_round_in_one_process(options: str) -> None:
             torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_a_call_and_a_reply_are_tensors_and_numbers() -> None:
+def test_round_messages_are_tensors_and_numbers() -> None:
     assert [field.name for field in fields(ClientInput)] == ["round", "cohort", "received", "common"]
     start = initial_state(fp.fedavg(0.5, server_momentum=0.5), torch.rand(3, 4))
     assert sent({**flatten_with_names(start.reply.server), "models": start.reply.models}).keys() == {

@@ -42,22 +42,22 @@ def imported_by(code: str) -> set[str]:
         "from fedpriv.cli import app; app(['list', 'configs'], standalone_mode=False)",
     ],
 )
-def test_what_needs_no_tensor_imports_none(code: str):
+def test_import_and_help_load_no_heavy_library(code: str):
     assert not HEAVY & imported_by(code)
 
 
-def test_help_is_drawn_without_what_would_take_longer_than_all_else():
+def test_help_skips_slow_imports():
     found = imported_by("from fedpriv.cli import app; app(['--help'], standalone_mode=False)")
     assert not {"typer.rich_utils", "fedpriv.settings.plugins", "fedpriv.cli.printing"} & found
 
 
 @pytest.mark.parametrize("code", ["from fedpriv import *", "import fedpriv.config"])
-def test_libraries_are_imported_when_they_are_used(code: str):
+def test_optional_libraries_imported_lazily(code: str):
     unused = {"scipy.stats", "matplotlib", "pandas", "opacus", "dp_accounting", "sklearn", "tensorboard"}
     assert not unused & imported_by(code)
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_exists():
     assert len(fedpriv.__all__) > 70
     for name in fedpriv.__all__:
         assert getattr(fedpriv, name) is not None
@@ -66,7 +66,7 @@ def test_every_public_name_is_there():
         _ = fedpriv.nothing_of_the_kind
 
 
-def test_a_shipped_configuration_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_shipped_config_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     run("train", "digits_iadmm", "--out", "runs/a", *SMALL)
     assert "iadmm_prox, 2 rounds" in run("plan", "digits_iadmm.yaml", *SMALL)
@@ -77,14 +77,14 @@ def test_a_shipped_configuration_is_found_by_name(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("words", [("train", "digits_iadm"), ("plan", "digits_iadm.yaml"), ("init", "digits_iadm")])
-def test_an_unknown_name_tells_its_neighbours(words: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unknown_config_name_suggests_nearest(words: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert "did you mean 'digits_iadmm'" in run(*words, ok=False)
     assert not list(tmp_path.iterdir())
     assert "there is no such file" in run("plan", "folder/digits_iadmm.yaml", ok=False)
 
 
-def test_init_writes_what_the_next_command_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_init_writes_valid_config_and_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert "fedpriv train digits_tracking.yaml" in run("init", "digits_tracking")
     assert load_config(tmp_path / "digits_tracking.yaml") == load_config(shipped.list_configs()["digits_tracking"])
@@ -103,7 +103,7 @@ def test_init_overwrites_nothing(words: list[str], tmp_path: Path, monkeypatch: 
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["mine", "mine"]
 
 
-def test_the_tests_of_a_new_project_pass(tmp_path: Path) -> None:
+def test_init_project_tests_pass(tmp_path: Path) -> None:
     run("init", "--project", "--dir", str(tmp_path / "mine"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     tested = subprocess.run(command, cwd=tmp_path / "mine", capture_output=True, text=True)
@@ -114,7 +114,7 @@ def test_the_tests_of_a_new_project_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [*shipped.list_configs().values(), shipped.find_folder("examples") / "project" / "config.yaml"]
 )
-def test_every_configuration_follows_the_schema_and_names_it(path: Path):
+def test_shipped_configs_valid_against_schema(path: Path):
     validator = Draft202012Validator(json.loads(json_schema.dumps()))
     text = path.read_text()
     assert text.startswith("# yaml-language-server: $schema=fedpriv.schema.json\n")
@@ -138,7 +138,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("setting", WRONG)
-def test_the_schema_refuses_what_fedpriv_refuses(setting: str):
+def test_schema_rejects_invalid_settings(setting: str):
     from fedpriv.config.files import override
 
     given = strict_yaml.read(shipped.list_configs()["digits_iadmm"].read_text(), "digits_iadmm")
@@ -147,7 +147,7 @@ def test_the_schema_refuses_what_fedpriv_refuses(setting: str):
     assert not validator.is_valid(override(given, setting))
 
 
-def test_list_tells_one_kind_or_one_name():
+def test_list_one_kind_or_name():
     listed = json.loads(run("list", "--json"))
     kinds = "strategies models losses data topologies partitions mechanisms backends configs"
     assert set(kinds.split()) <= set(listed)
@@ -161,7 +161,7 @@ def test_list_tells_one_kind_or_one_name():
     )
 
 
-def test_version_and_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_version_and_shell_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert run("--version") == f"fedpriv {fedpriv.__version__}\n"
     asked = {"_FEDPRIV_COMPLETE": "complete_bash", "COMP_WORDS": "fedpriv train digits_i", "COMP_CWORD": "2"}
     done = CliRunner().invoke(app, [], env=asked, prog_name="fedpriv")

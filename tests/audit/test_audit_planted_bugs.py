@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from audit_worlds import SIZES, TWO_OF_A_KIND, checked, subject
+from audit_targets import SIZES, TWO_OF_A_KIND, audit_target, run_check
 from privacy_worlds import digits_of
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -68,7 +68,7 @@ class Repeating(fp.Gaussian):
         return torch.cat([half, half], 1)
 
 
-def less_in_price(planting: Planting) -> None:
+def smaller_noise_scales(planting: Planting) -> None:
     """Scales of noise nine tenths of what the record says."""
     right = LocalRelease.noise_scales
 
@@ -124,7 +124,7 @@ def float32_sums(planting: Planting) -> None:
     planting.setattr(summation, "add_products", add_products)
 
 
-def bleeding(planting: Planting) -> None:
+def rows_leak_to_neighbours(planting: Planting) -> None:
     """A client's row has a little of the next one's."""
     gradients = ClippedSums.gradients
     planting.setattr(
@@ -166,7 +166,7 @@ def exact_duals(planting: Planting) -> None:
     planting.setattr(DataQueryEngine, "constraint_values", constraint_values)
 
 
-def unwritten(planting: Planting) -> None:
+def unrecorded_releases(planting: Planting) -> None:
     """Every second release has no line."""
     opened, count = Ledger.open, [0]
 
@@ -195,7 +195,7 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
     "noise x .9": (None, {"mechanism": Less(part=0.9)}, check_noise, r"noise is 0\.[89]\d* of what the ledger says"),
     "noise halved": (None, {"mechanism": Less(part=0.5)}, check_noise, r"noise is 0\.[45]\d* of what the ledger says"),
     "noise of another law": (None, {"mechanism": Uniform()}, check_noise, "does not have the gaussian law"),
-    "noise x .9 in its price": (less_in_price, PLAIN, check_arithmetic, r"by 1\.11 times the sensitivity"),
+    "noise x .9 in its price": (smaller_noise_scales, PLAIN, check_arithmetic, r"by 1\.11 times the sensitivity"),
     "the batch clipped": (
         batch_clipped,
         PLAIN,
@@ -210,7 +210,12 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         r"1\.439 times the sensitivity.*weighted after clipping",
     ),
     "float32 sums": (float32_sums, {"sizes": (180, 20)}, check_arithmetic, "not accumulated in float64"),
-    "rows that mix": (bleeding, PLAIN, check_arithmetic, "one client's data change another client's row"),
+    "mixing rows": (
+        rows_leak_to_neighbours,
+        PLAIN,
+        check_arithmetic,
+        "one client's data change another client's row",
+    ),
     "noise reused every round": (keys_of(lambda _, who: (0, who)), PLAIN, check_noise, "round 0 is in round 1 again"),
     "one seed on two clients": (
         keys_of(lambda at, who: (at, [max(c, 1) for c in who])),
@@ -218,7 +223,7 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         check_noise,
         "clients 0 and 1 draw the same noise",
     ),
-    "coordinates that share noise": (
+    "shared noise of coordinates": (
         None,
         {"mechanism": Repeating()},
         check_noise,
@@ -231,9 +236,9 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         check_ledger,
         r"answers \(statistic\) were released beside",
     ),
-    "a release beside the ledger": (unwritten, PLAIN, check_ledger, "released without a ledger line"),
+    "release without ledger record": (unrecorded_releases, PLAIN, check_ledger, "released without a ledger line"),
     "one pair's sign": (wrong_sign, LINKS, check_noise, "the noise that clients 0 and 1 share does not cancel"),
-    "too little noise of one's own among pairs": (
+    "too little individual noise among pairs": (
         None,
         {**LINKS, "mechanism": Less(part=0.5)},
         check_noise,
@@ -243,15 +248,15 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
 
 
 @pytest.mark.parametrize("bug", PLANTED)
-def test_a_planted_bug_is_found_by_name(bug: str, monkeypatch: Planting) -> None:
+def test_audit_detects_planted_bug(bug: str, monkeypatch: Planting) -> None:
     plant, settings, check, words = PLANTED[bug]
     if plant is None:
-        right = checked(check, subject(**{**settings, "mechanism": fp.Gaussian()}))
+        right = run_check(check, audit_target(**{**settings, "mechanism": fp.Gaussian()}))
     else:
-        right = checked(check, subject(**settings))
+        right = run_check(check, audit_target(**settings))
         plant(monkeypatch)
     assert right.verdict == "held", right
-    found = checked(check, subject(**settings))
+    found = run_check(check, audit_target(**settings))
     assert found.verdict == "found" and re.search(words, found.evidence), found
 
 
@@ -292,60 +297,60 @@ class BatchMean(nn.Module):
         (Counting(), "returns different outputs for the same batch in two calls"),
         (BatchMean(), "depends on the other examples"),
     ],
-    ids=["BatchNorm", "statistics that are kept", "hidden state", "examples that mix"],
+    ids=["BatchNorm", "running statistics", "hidden state", "mixing examples"],
 )
-def test_a_model_that_mixes_or_remembers_is_found(layer: nn.Module, words: str) -> None:
-    found = checked(check_interaction, subject(model=nn.Sequential(layer, nn.Linear(64, 10))))
+def test_audit_detects_mixing_or_stateful_model(layer: nn.Module, words: str) -> None:
+    found = run_check(check_interaction, audit_target(model=nn.Sequential(layer, nn.Linear(64, 10))))
     assert found.verdict == "found" and re.search(words, found.evidence), found
 
 
-def test_a_loss_that_mixes_the_batch_is_found() -> None:
-    good = subject()
+def test_audit_detects_batch_mixing_loss() -> None:
+    good = audit_target()
     mixing = Loss(
         lambda outputs, targets: nn.functional.cross_entropy(outputs - outputs.mean(0), targets, reduction="none")
     )
     data = [TensorDataset(*pair) for pair in digits_of(SIZES)]
     clients = fp.make_clients(nn.Linear(64, 10), mixing, data)
-    assert checked(check_interaction, good).verdict == "held"
-    found = checked(check_interaction, AuditTarget.of(clients, good.strategy, good.privacy, rounds=3))
+    assert run_check(check_interaction, good).verdict == "held"
+    found = run_check(check_interaction, AuditTarget.of(clients, good.strategy, good.privacy, rounds=3))
     assert found.verdict == "found" and "loss" in found.evidence, found
 
 
-def test_test_data_that_are_training_data_are_found() -> None:
+def test_audit_detects_training_data_in_test_data() -> None:
     (x, y), *_ = digits_of(SIZES)
-    same = checked(check_data, subject(more={"test": TensorDataset(x[:7].clone(), y[:7].clone())}))
+    same = run_check(check_data, audit_target(more={"test": TensorDataset(x[:7].clone(), y[:7].clone())}))
     assert same.verdict == "found" and "7 of 125 training examples equal a test example" in same.evidence
     other = digits_of([sum(SIZES), 20])[1]
-    assert checked(check_data, subject(more={"test": TensorDataset(*other)})).verdict == "held"
+    assert run_check(check_data, audit_target(more={"test": TensorDataset(*other)})).verdict == "held"
 
 
-def test_rows_that_are_there_twice_are_found() -> None:
+def test_audit_detects_repeated_rows() -> None:
     data = digits_of(SIZES)
     (x, y), (other_x, other_y), *rest = data
     twice = [(torch.cat([x, x[:2]]), torch.cat([y, y[:2]])), (other_x, other_y), *rest]
-    within = checked(check_data, subject(data=twice))
+    within = run_check(check_data, audit_target(data=twice))
     assert within.verdict == "found" and "4 of 127 training examples equal another one (0 of them" in within.evidence
     shared = [(x, y), (torch.cat([other_x, x[:2]]), torch.cat([other_y, y[:2]])), *rest]
-    between = checked(check_data, subject(data=shared))
+    between = run_check(check_data, audit_target(data=shared))
     assert between.verdict == "found" and "(4 of them one of another client)" in between.evidence
 
 
-def test_statistics_of_private_data_are_found() -> None:
+def test_audit_detects_private_statistics() -> None:
     data = digits_of(SIZES)
     rows = torch.cat([x for x, _ in data])
     standard = [((x - rows.mean(0)) / rows.std(0, correction=0).clamp_min(1e-9), y) for x, y in data]
-    found = checked(check_data, subject(data=standard))
+    found = run_check(check_data, audit_target(data=standard))
     assert found.verdict == "found" and "standardized with statistics of private data" in found.evidence
     layer = nn.Linear(64, 10)
     layer.register_buffer("centre", rows.mean(0))
-    found = checked(check_data, subject(model=layer))
+    found = run_check(check_data, audit_target(model=layer))
     assert found.verdict == "found" and "model.centre is the mean of the private inputs" in found.evidence
 
 
-def test_a_clip_that_forgets_the_norm_is_found(monkeypatch: Planting) -> None:
+def test_audit_detects_wrong_clip_norm(monkeypatch: Planting) -> None:
     """Messages that are clipped in another norm than they are priced in."""
     settings = {"unit": "client", "at": "message", "strategy": fp.fedavg(0.5)}
-    assert checked(check_arithmetic, subject(**settings)).verdict == "held"
+    assert run_check(check_arithmetic, audit_target(**settings)).verdict == "held"
     monkeypatch.setattr(Clip, "_norm", lambda self, rows, dtype=None: rows.abs().amax(-1).to(dtype or rows.dtype))
-    found = checked(check_arithmetic, subject(**settings))
+    found = run_check(check_arithmetic, audit_target(**settings))
     assert found.verdict == "found" and "one unit moves a message" in found.evidence

@@ -14,8 +14,8 @@ from fedpriv.reports import sinks
 from fedpriv.runs.results import RoundReport
 
 
-def test_nothing_that_is_written_tells_how_long_a_round_took(tmp_path: Path) -> None:
-    """The time of a round tells how many examples were drawn in secret."""
+def test_tensorboard_has_no_round_times(tmp_path: Path) -> None:
+    """The duration of a round reveals how many examples were drawn in secret."""
     assert "seconds" not in {field.name for field in fields(RoundReport)}
     board = sinks.TensorBoard(tmp_path)
     training = fp.Training(
@@ -44,7 +44,7 @@ def test_nothing_that_is_written_tells_how_long_a_round_took(tmp_path: Path) -> 
     ],
     ids=["secret batches", "secret cohorts", "nothing secret", "no privacy guarantee"],
 )
-def test_the_time_of_a_run_with_secret_draws_has_one_digit(privacy: fp.Privacy, coarse: bool) -> None:
+def test_seconds_rounded_with_secret_draws(privacy: fp.Privacy, coarse: bool) -> None:
     training = fp.Training(clients(), fp.fedavg(0.5), privacy, rounds=2)
     list(training)
     training._seconds = 137.25
@@ -52,8 +52,8 @@ def test_the_time_of_a_run_with_secret_draws_has_one_digit(privacy: fp.Privacy, 
 
 
 @pytest.mark.parametrize("at", ["gradient", "none"])
-def test_the_time_of_a_run_with_secret_sizes_has_one_digit(at: str) -> None:
-    """All examples are in each batch, so the time tells how many there are."""
+def test_seconds_rounded_with_secret_sizes(at: str) -> None:
+    """All examples are in each batch, so the duration reveals their number."""
     declared = [fp.Client(client.model, client.loss, client.loader, public_size=50) for client in clients()]
     training = fp.Training(declared, fp.fedavg(0.5), fp.Privacy(epsilon=1, delta=1e-2, at=at), rounds=2)
     list(training)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from answers import answer
+from error_texts import error_of
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
@@ -36,10 +36,10 @@ IN_YAML = {
 
 
 @pytest.mark.parametrize("given", IN_YAML)
-def test_other_words_for_settings_of_a_configuration(given: str):
-    said = answer(lambda: load_config(RUN, [given]))
-    assert said.startswith(given.split("=")[0])
-    assert IN_YAML[given] in said
+def test_foreign_config_word_translated(given: str):
+    message = error_of(lambda: load_config(RUN, [given]))
+    assert message.startswith(given.split("=")[0])
+    assert IN_YAML[given] in message
 
 
 @pytest.mark.parametrize(
@@ -53,29 +53,29 @@ def test_other_words_for_settings_of_a_configuration(given: str):
     ],
 )
 @pytest.mark.parametrize("command", ["train", "plan"])
-def test_a_command_line_option_that_is_a_setting_is_answered_with_it(command: str, option: str, setting: str):
-    told = CliRunner().invoke(app, [command, "digits_iadmm", option, "3"])
-    assert told.exit_code == 2
-    assert f"write {setting}" in " ".join(told.stderr.replace("│", " ").split())
+def test_foreign_cli_option_suggests_setting(command: str, option: str, setting: str):
+    output = CliRunner().invoke(app, [command, "digits_iadmm", option, "3"])
+    assert output.exit_code == 2
+    assert f"write {setting}" in " ".join(output.stderr.replace("│", " ").split())
 
 
-def test_an_unknown_command_line_option_is_not_taken_for_a_setting():
-    told = CliRunner().invoke(app, ["train", "digits_iadmm", "--zzz"])
-    assert told.exit_code == 2 and "No such option" in told.stderr and "settings come" not in told.stderr
+def test_unknown_cli_option_suggests_no_setting():
+    output = CliRunner().invoke(app, ["train", "digits_iadmm", "--zzz"])
+    assert output.exit_code == 2 and "No such option" in output.stderr and "settings come" not in output.stderr
 
 
-def test_other_words_for_settings_of_a_strategy():
-    said = answer(lambda: load_config(RUN, ["strategy={name: fedavg, lr: 0.1}"]))
-    assert "strategy.lr = 0.1: unknown" in said and "write strategy.learning_rate: 0.1" in said
+def test_foreign_strategy_word_in_config_translated():
+    message = error_of(lambda: load_config(RUN, ["strategy={name: fedavg, lr: 0.1}"]))
+    assert "strategy.lr = 0.1: unknown" in message and "write strategy.learning_rate: 0.1" in message
 
 
-def test_a_missing_setting_of_a_strategy_is_required_with_an_example():
-    said = answer(lambda: load_config(RUN, ["strategy={name: fedavg}"]))
-    assert said == "strategy.learning_rate = None: is required, e.g. learning_rate: 0.1"
+def test_missing_strategy_setting_shows_example():
+    message = error_of(lambda: load_config(RUN, ["strategy={name: fedavg}"]))
+    assert message == "strategy.learning_rate = None: is required, e.g. learning_rate: 0.1"
 
 
 @pytest.mark.parametrize("field", [field for field in EXAMPLES if field != "data.label"])
-def test_an_absent_section_is_required_with_an_example_that_is_one(field: str, tmp_path: Path):
+def test_missing_section_shows_valid_example(field: str, tmp_path: Path):
     content = yaml.safe_load(RUN.read_text())
     *sections, key = field.split(".")
     section = content
@@ -84,8 +84,8 @@ def test_an_absent_section_is_required_with_an_example_that_is_one(field: str, t
     del section[key]
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(content))
-    said = answer(lambda: load_config(path))
-    assert said == f"{field} = None: is required, e.g. {EXAMPLES[field]}"
+    message = error_of(lambda: load_config(path))
+    assert message == f"{field} = None: is required, e.g. {EXAMPLES[field]}"
     section |= yaml.safe_load(EXAMPLES[field].partition(" if ")[0])
     path.write_text(yaml.safe_dump(content))
     load_config(path)

@@ -53,7 +53,7 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_binary_classifier_with_one_output(shape: str, backend: Any) -> None:
+def test_one_output_classifier_matches_torch(shape: str, backend: Any) -> None:
     model, loss = OneNumber(SHAPES[shape]), nn.BCEWithLogitsLoss()
     compute = fp.Compute(backend=backend)
     test = rows(X[TEST], LABELS[TEST])
@@ -71,7 +71,7 @@ def test_a_binary_classifier_with_one_output(shape: str, backend: Any) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_regression_with_one_output(shape: str, backend: Any) -> None:
+def test_one_output_regression_matches_torch(shape: str, backend: Any) -> None:
     model, compute = OneNumber(SHAPES[shape]), fp.Compute(backend=backend)
     test = rows(X[TEST], NUMBERS[TEST])
     result, _ = trained_here(model, nn.MSELoss(), rows(X[TRAIN], NUMBERS[TRAIN]), test=test, compute=compute)
@@ -86,12 +86,12 @@ def test_a_regression_with_one_output(shape: str, backend: Any) -> None:
     assert "test RMSE" in str(result)
 
 
-def test_squeeze_without_a_dimension_is_refused_with_what_to_write() -> None:
+def test_squeeze_without_dimension_raises_with_fix() -> None:
     with pytest.raises(fp.ConfigError, match=r"squeeze\(-1\) keeps the rows"):
         trained_here(OneNumber(lambda o: o.squeeze()), nn.BCEWithLogitsLoss(), rows(X, LABELS))
 
 
-def test_probabilities_have_their_threshold_at_one_half() -> None:
+def test_bce_loss_threshold_is_one_half() -> None:
     model = OneNumber(SHAPES["squeeze(-1)"], torch.sigmoid)
     test = rows(X[TEST], LABELS[TEST])
     result, _ = trained_here(model, nn.BCELoss(), rows(X[TRAIN], LABELS[TRAIN]), test=test)
@@ -103,8 +103,8 @@ def test_probabilities_have_their_threshold_at_one_half() -> None:
     assert result.test_accuracy == pytest.approx(float(right.float().mean()))
 
 
-def test_a_loss_of_ones_own_has_an_auroc_and_no_accuracy() -> None:
-    """Nobody knows where its outputs mean 1."""
+def test_custom_loss_has_auroc_without_accuracy() -> None:
+    """The threshold of its outputs for class 1 is unknown."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs, targets)
@@ -117,7 +117,7 @@ def test_a_loss_of_ones_own_has_an_auroc_and_no_accuracy() -> None:
     assert "test_rmse" not in facts
 
 
-def test_several_labels_of_an_example() -> None:
+def test_multilabel_accuracy_and_auroc() -> None:
     torch.manual_seed(2)
     model, loss = nn.Linear(4, 3), nn.BCEWithLogitsLoss()
     # no example has the third label: the area is the mean of the other two
@@ -129,7 +129,7 @@ def test_several_labels_of_an_example() -> None:
     assert facts["test_auroc"] == pytest.approx(roc_auc_score(truth[:, :2], scores[:, :2]))
 
 
-def test_metrics_of_all_examples_do_not_depend_on_batches() -> None:
+def test_auroc_independent_of_batches() -> None:
     """AUROC is no mean over batches: 2 500 examples are three of them."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(2500, 4, generator=draw)
@@ -140,7 +140,7 @@ def test_metrics_of_all_examples_do_not_depend_on_batches() -> None:
     assert result.to_json()["test_auroc"] == pytest.approx(roc_auc_score(y, scores), rel=1e-6)
 
 
-def test_every_node_of_a_graph_has_them_too() -> None:
+def test_node_auroc_matches_sklearn() -> None:
     data = [rows(X[i : i + 8], LABELS[i : i + 8]) for i in (0, 8, 16)]
     clients = fp.make_clients(OneNumber(SHAPES["squeeze(-1)"]), nn.BCEWithLogitsLoss(), data)
     graph = fp.Graph(nx.path_graph(3))
@@ -156,7 +156,7 @@ def model_of(result: fp.Result, row: Tensor) -> nn.Module:
     return model
 
 
-def test_a_metric_of_ones_own_takes_the_place_of_an_error() -> None:
+def test_custom_metric_replaces_default() -> None:
     test = rows(X[TEST], NUMBERS[TEST])
     data = rows(X[TRAIN], NUMBERS[TRAIN])
     model = OneNumber(SHAPES["squeeze(-1)"])
@@ -178,7 +178,7 @@ class Temperature(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["auto", *BACKENDS])
-def test_a_parameter_without_dimensions(backend: Any) -> None:
+def test_scalar_parameter_matches_torch(backend: Any) -> None:
     y = torch.arange(40) % 3
     result, _ = trained_here(Temperature(), nn.CrossEntropyLoss(), rows(X, y), compute=fp.Compute(backend=backend))
     expected = trained_by_torch(Temperature(), lambda o, t: F.cross_entropy(o, t, reduction="none"), X, y)
@@ -198,7 +198,7 @@ class TwoInputs(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["auto", *BACKENDS])
-def test_data_sets_of_several_inputs_and_a_target(backend: Any) -> None:
+def test_several_inputs_match_torch(backend: Any) -> None:
     y, z = torch.arange(40) % 3, torch.randn(40, 2, generator=torch.Generator().manual_seed(1))
     data = rows(X[TRAIN], z[TRAIN], y[TRAIN])
     test = rows(X[TEST], z[TEST], y[TEST])
@@ -210,13 +210,13 @@ def test_data_sets_of_several_inputs_and_a_target(backend: Any) -> None:
     assert result.test_accuracy == pytest.approx(float(right.float().mean()))
 
 
-def test_a_third_tensor_that_is_no_input_is_refused() -> None:
+def test_third_tensor_without_input_raises() -> None:
     data = TensorDataset(X, torch.arange(40) % 3, torch.arange(40))
     with pytest.raises(fp.ConfigError, match=r"3 were given.*a collate_fn that returns \(inputs, target\)"):
         trained_here(nn.Linear(4, 3), nn.CrossEntropyLoss(), data)
 
 
-def test_a_recurrent_layer_is_batched_without_a_warning() -> None:
+def test_recurrent_layer_trains_without_warning() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -239,8 +239,8 @@ def test_a_recurrent_layer_is_batched_without_a_warning() -> None:
     assert "Loop" not in json.dumps(result.to_json()["backend"])
 
 
-def test_whole_number_labels_of_one_output_have_an_auroc_alone() -> None:
-    """A loss of one's own may take probabilities or logits: half of all right answers would be called wrong."""
+def test_integer_labels_one_output_auroc_only() -> None:
+    """A custom loss may use probabilities or logits, so the threshold for an accuracy is unknown."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return F.binary_cross_entropy(outputs, targets.float())
@@ -252,7 +252,7 @@ def test_whole_number_labels_of_one_output_have_an_auroc_alone() -> None:
     assert facts["test_auroc"] == pytest.approx(roc_auc_score(LABELS[TEST], result.model(X[TEST]).detach()))
 
 
-def test_a_test_set_of_one_class_has_no_area_and_spoils_none() -> None:
+def test_one_class_test_set_has_no_auroc() -> None:
     data = [rows(X[i : i + 8], LABELS[i : i + 8]) for i in (0, 8, 16)]
     clients = fp.make_clients(OneNumber(SHAPES["squeeze(-1)"]), nn.BCEWithLogitsLoss(), data)
     one_class = rows(X[TEST][LABELS[TEST] > 0], LABELS[TEST][LABELS[TEST] > 0])
@@ -266,14 +266,14 @@ def test_a_test_set_of_one_class_has_no_area_and_spoils_none() -> None:
     assert "nan" not in str(result)
 
 
-def test_a_model_that_broke_has_no_area() -> None:
+def test_infinite_outputs_auroc_is_nan() -> None:
     model = OneNumber(lambda o: o.squeeze(-1) * math.inf)
     test = rows(X[TEST], LABELS[TEST])
     found = Evaluator(model, nn.BCEWithLogitsLoss(), test)(Layout.of(model).row_of(model))
     assert math.isnan(found["test_auroc"])
 
 
-def test_a_model_that_takes_two_inputs_of_one_tensor_is_refused_without_words_about_more() -> None:
+def test_two_input_model_one_tensor_raises() -> None:
     data = TensorDataset(X, torch.arange(40) % 3)
     with pytest.raises(fp.ConfigError, match=r"cannot be computed on examples of shape") as refused:
         trained_here(TwoInputs(), nn.CrossEntropyLoss(), data)

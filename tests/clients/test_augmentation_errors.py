@@ -21,14 +21,14 @@ def refuses(x: Tensor) -> Tensor:
     raise ValueError("no")
 
 
-def test_an_augmentation_of_wrong_arguments_is_refused() -> None:
+def test_augmentation_invalid_arguments_raise() -> None:
     with pytest.raises(fp.ConfigError, match=r"augmentation.multiplicity = 0"):
         Augmentation([fp.Flip()], 0)
     with pytest.raises(fp.ConfigError, match=r"augmentation.transforms = .*pass objects such as Flip\(\)"):
         Augmentation([fp.Flip])
 
 
-def test_an_augmentation_that_does_not_suit_the_examples_is_refused() -> None:
+def test_augmentation_unsuitable_for_examples_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"makes \(1, 4, 4\) float32 of an example's \(1, 6, 6\) float32"):
         population(Augmentation([v2.CenterCrop(4)]))
     with pytest.raises(fp.ConfigError, match=r"augmentation raises on an example .*ValueError: no"):
@@ -37,7 +37,7 @@ def test_an_augmentation_that_does_not_suit_the_examples_is_refused() -> None:
         population(Augmentation([fp.Flip()]), datasets=[TensorDataset(X.flatten(1), Y)])
 
 
-def test_clients_with_different_augmentations_are_refused() -> None:
+def test_different_augmentations_raise() -> None:
     clients = [
         fp.Client(model(), nn.CrossEntropyLoss(), DataLoader(data), augmentation=augmentation)
         for data, augmentation in zip(tables(), (None, Augmentation([fp.Flip()]), None), strict=True)
@@ -46,7 +46,7 @@ def test_clients_with_different_augmentations_are_refused() -> None:
         Population(clients)
 
 
-def test_an_augmentation_beside_constraints_is_refused() -> None:
+def test_augmentation_with_constraints_raises() -> None:
     problem = fp.Problem(constraints=(fp.LossAtMost(1.0),))
     clients = fp.make_clients(model(), nn.CrossEntropyLoss(), tables(), problem, Augmentation([fp.Flip()]))
     with pytest.raises(fp.ConfigError, match="which need fixed examples"):
@@ -64,7 +64,7 @@ seed: 0
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("augment: [{name: crop, padding: 0}]", "padding = 0: must be a whole number, at least 1"),
         ("augment: [{name: cropp}]", "unknown; did you mean 'crop'"),
@@ -74,14 +74,14 @@ seed: 0
         ("augment: [flip], flat: true", "needs images"),
     ],
 )
-def test_the_command_refuses_an_augmentation_that_does_not_fit(options: str, said: str, tmp_path: Path) -> None:
+def test_train_invalid_augmentation_exits_2(options: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(CONFIG % options)
     result = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
 
 
-def test_the_command_trains_with_several_views(tmp_path: Path) -> None:
+def test_train_with_several_views(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(CONFIG % "augment: [{name: crop, padding: 1}], augmentation_multiplicity: 2")
     result = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output

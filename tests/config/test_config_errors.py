@@ -76,7 +76,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("override", BAD)
-def test_bad_settings_name_field_value_and_fix(override: str):
+def test_invalid_setting_names_field_value_fix(override: str):
     with pytest.raises(ConfigError) as caught:
         digits(override)
     assert BAD[override] in str(caught.value)
@@ -91,7 +91,7 @@ def test_bad_settings_name_field_value_and_fix(override: str):
         (["strategy.rho.scale=1", "strategy=null"], "strategy = None"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(overrides: list[str], message: str):
+def test_contradictory_settings_raise(overrides: list[str], message: str):
     with pytest.raises(ConfigError) as caught:
         digits(*overrides)
     assert message in str(caught.value)
@@ -124,21 +124,19 @@ def test_settings_that_contradict_each_other_are_refused(overrides: list[str], m
         ),
     ],
 )
-def test_settings_that_cannot_work_are_refused_before_the_run(
-    door: Callable[[Config], object], overrides: list[str], message: str
-):
+def test_unworkable_settings_raise_before_run(door: Callable[[Config], object], overrides: list[str], message: str):
     with pytest.raises(ConfigError) as caught:
         door(digits(*overrides))
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "abacus"])
-def test_a_device_that_is_not_there_is_refused(device: str):
+def test_unknown_device_raises(device: str):
     with pytest.raises(ConfigError, match=rf"compute\.device = '{device}': cannot be used here .*; use auto or cpu"):
         build(digits(f"compute.device={device}"))
 
 
-def test_files_that_are_no_configuration_are_refused(tmp_path: Path):
+def test_invalid_config_file_raises(tmp_path: Path):
     with pytest.raises(ConfigError, match="there is no such file"):
         load_config(tmp_path / "nothing.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -150,14 +148,14 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path):
             load_config(bad)
 
 
-def test_batch_norm_is_refused_and_can_be_fixed():
+def test_config_batch_norm_raises_and_is_fixed():
     with pytest.raises(ConfigError, match="--fix-model"):
         build(digits("model=own_code:WithBatchNorm"))
     model = build(digits("model={name: 'own_code:WithBatchNorm', fix: true}")).population.model
     assert any(isinstance(layer, nn.GroupNorm) for layer in model.modules())
 
 
-def test_settings_that_do_not_suit_the_data_are_refused_when_they_are_read(tmp_path: Path):
+def test_settings_unsuitable_for_data_raise(tmp_path: Path):
     with pytest.raises(DataError, match="nowhere"):
         build(digits(f"data={{name: mnist, root: {tmp_path / 'nowhere'}, partition: {{kind: iid, n_clients: 10}}}}"))
     with pytest.raises(ConfigError, match=r"data\.partition\.n_clients = 5000: give between 1 and 1437"):

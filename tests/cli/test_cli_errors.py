@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import DIGITS, SMALL, fedpriv, refused, trained
+from commands import DIGITS, SMALL, error_line, fedpriv, trained
 from torch import nn
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
@@ -28,23 +28,23 @@ from fedpriv.errors import LedgerError
         ("data={name: femnist, root: nowhere, partition: {kind: by_writer}}", "folder nowhere does not exist"),
     ],
 )
-def test_bad_input_is_refused_in_one_line_and_leaves_nothing(override: str, message: str, tmp_path: Path):
-    assert message in refused("train", DIGITS, "--out", str(tmp_path / "run"), *SMALL, override)
+def test_invalid_override_exits_in_one_line(override: str, message: str, tmp_path: Path):
+    assert message in error_line("train", DIGITS, "--out", str(tmp_path / "run"), *SMALL, override)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_with_another_run_is_refused(tmp_path: Path):
+def test_train_into_existing_run_raises(tmp_path: Path):
     folder = trained(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert f"{folder} contains another run; resume it (fedpriv resume {folder})" in refused(
+    assert f"{folder} contains another run; resume it (fedpriv resume {folder})" in error_line(
         "train", DIGITS, "--out", str(folder), *SMALL
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert "is finished; print it with: fedpriv show" in refused("resume", str(folder))
+    assert "is finished; print it with: fedpriv show" in error_line("resume", str(folder))
 
 
 @pytest.mark.parametrize("command", [["resume"], ["train", "--extend"]], ids=" ".join)
-def test_a_folder_of_a_python_program_is_called_so_and_its_ledger_can_be_priced(command: list[str], tmp_path: Path):
+def test_resume_python_run_folder_raises(command: list[str], tmp_path: Path):
     def train_in_python() -> None:
         dataset = TensorDataset(torch.rand(4, 2), torch.arange(4) % 2)
         clients = fp.make_clients(nn.Linear(2, 2), nn.functional.cross_entropy, [dataset])
@@ -52,29 +52,29 @@ def test_a_folder_of_a_python_program_is_called_so_and_its_ledger_can_be_priced(
         fp.train(clients, strategy, privacy, rounds=1, folder=tmp_path / "run")
 
     train_in_python()
-    told = refused(*command, str(tmp_path / "run"))
-    assert "contains the run of a Python program" in told
-    assert "fedpriv show, report, statement and account can read the folder" in told
+    output = error_line(*command, str(tmp_path / "run"))
+    assert "contains the run of a Python program" in output
+    assert "fedpriv show, report, statement and account can read the folder" in output
     assert "epsilon=1 " in fedpriv("account", str(tmp_path / "run")).stdout
     with pytest.raises(LedgerError, match="use another folder, or resume=True"):
         train_in_python()
 
 
-def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path):
-    assert "holds no run" in refused("resume", str(tmp_path))
-    assert "holds no run" in refused("show", str(tmp_path))
+def test_folder_without_run_raises(tmp_path: Path):
+    assert "holds no run" in error_line("resume", str(tmp_path))
+    assert "holds no run" in error_line("show", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["digits_iadmm.yml", "digits_iadmm.json", "digits_iadmm.toml"])
-def test_shipped_configuration_with_another_suffix_is_suggested(name: str) -> None:
-    told = CliRunner().invoke(app, ["plan", name])
-    said = " ".join(told.stderr.split())
-    assert told.exit_code == 2
-    assert "a configuration is a .yaml file; did you mean 'digits_iadmm'" in said and "Errno" not in said
+def test_shipped_config_wrong_suffix_suggests_name(name: str) -> None:
+    output = CliRunner().invoke(app, ["plan", name])
+    message = " ".join(output.stderr.split())
+    assert output.exit_code == 2
+    assert "a configuration is a .yaml file; did you mean 'digits_iadmm'" in message and "Errno" not in message
 
 
-def test_own_configuration_with_another_suffix_is_suggested(tmp_path: Path) -> None:
+def test_custom_config_wrong_suffix_suggests_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("rounds: 1")
-    told = CliRunner().invoke(app, ["plan", str(tmp_path / "mine.yml")])
-    said = "".join(told.stderr.split())
-    assert "thereisnosuchfile;didyoumean" in said and "mine.yaml" in said and "Errno" not in said
+    output = CliRunner().invoke(app, ["plan", str(tmp_path / "mine.yml")])
+    message = "".join(output.stderr.split())
+    assert "thereisnosuchfile;didyoumean" in message and "mine.yaml" in message and "Errno" not in message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from answers import answer, clients, run
+from error_texts import clients, error_of, run
 
 import fedpriv
 from fedpriv.settings.translations import read_entries
@@ -34,11 +34,11 @@ OF_PRIVACY = {
 
 
 @pytest.mark.parametrize("word", OF_PRIVACY)
-def test_other_words_for_settings_of_privacy(word: str):
+def test_foreign_privacy_word_translated(word: str):
     value, write = OF_PRIVACY[word]
-    said = answer(lambda: fedpriv.Privacy(**{word: value}))
-    assert said.startswith(f"privacy.{word} = ")
-    assert write in said
+    message = error_of(lambda: fedpriv.Privacy(**{word: value}))
+    assert message.startswith(f"privacy.{word} = ")
+    assert write in message
 
 
 OF_A_RUN = {
@@ -96,15 +96,15 @@ OF_A_RUN = {
 
 @pytest.mark.parametrize("word", OF_A_RUN)
 @pytest.mark.parametrize("call", [fedpriv.train, fedpriv.Training])
-def test_other_words_for_arguments_of_a_run(call: Any, word: str):
+def test_foreign_run_argument_translated(call: Any, word: str):
     value, write = OF_A_RUN[word]
     if call is fedpriv.Training and word in ("tensorboard", "verbose"):
         write = f"fedpriv.train(..., {write})"  # it is iterated over, and tells nobody
     if call is fedpriv.Training and word == "log_dir":
         write = "folder='runs/a'"
-    said = answer(lambda: call(clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0), **{word: value}))
-    assert said.startswith(f"{word} = ")
-    assert write in said
+    message = error_of(lambda: call(clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0), **{word: value}))
+    assert message.startswith(f"{word} = ")
+    assert write in message
 
 
 OF_STRATEGIES = {
@@ -130,17 +130,17 @@ OF_STRATEGIES = {
 
 
 @pytest.mark.parametrize("word", OF_STRATEGIES)
-def test_other_words_for_options_of_algorithms(word: str):
+def test_foreign_strategy_option_translated(word: str):
     call, value, write = OF_STRATEGIES[word]
-    assert write in answer(lambda: call(**{word: value}))
+    assert write in error_of(lambda: call(**{word: value}))
 
 
 @pytest.mark.parametrize("call", [fedpriv.fit, fedpriv.PrivateLogisticRegression])
-def test_function_with_words_of_its_own_gives_its_own_advice(call: Any):
+def test_function_specific_advice_shown(call: Any):
     advice = read_entries("functions", call.__name__)
     assert advice
     for word, text in advice.items():
-        assert answer(lambda word=word: call(**{word: 0.5})) == f"{word} = 0.5: {text.replace('{value}', '0.5')}"
+        assert error_of(lambda word=word: call(**{word: 0.5})) == f"{word} = 0.5: {text.replace('{value}', '0.5')}"
 
 
 # --- with the number that it would be ---------------------------------------------------------------------------------
@@ -156,22 +156,22 @@ def test_function_with_words_of_its_own_gives_its_own_advice(call: Any):
         (fedpriv.Cyclic(4), 1, 12),
     ],
 )
-def test_epochs_are_answered_with_rounds(sampling: Any, steps: int, rounds: int):
+def test_epochs_suggest_rounds(sampling: Any, steps: int, rounds: int):
     privacy = fedpriv.Privacy(epsilon=3.0, sampling=sampling)
-    said = answer(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1, steps), privacy, epochs=3))
-    assert f"write rounds={rounds}:" in said
+    message = error_of(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1, steps), privacy, epochs=3))
+    assert f"write rounds={rounds}:" in message
 
 
-def test_epochs_of_cohorts_take_more_rounds():
+def test_epochs_with_cohorts_suggest_more_rounds():
     strategy, network = fedpriv.fedavg(0.1), fedpriv.Star(2, fedpriv.PoissonCohort(0.5))
     privacy = fedpriv.Privacy(epsilon=3.0)
-    assert "write rounds=6:" in answer(lambda: fedpriv.train(clients(), strategy, privacy, epochs=3, network=network))
-    assert "rounds" in answer(lambda: fedpriv.train(clients(), epochs=3)), "without privacy settings it has no number"
+    assert "write rounds=6:" in error_of(lambda: fedpriv.train(clients(), strategy, privacy, epochs=3, network=network))
+    assert "rounds" in error_of(lambda: fedpriv.train(clients(), epochs=3)), "without privacy settings it has no number"
 
 
-def test_a_batch_size_is_answered_with_its_rate():
-    assert "fedpriv.Poisson(rate=0.32)), for the 200 examples" in answer(lambda: run(batch_size=64))
-    assert "fedpriv.Poisson(rate=1))" in answer(lambda: run(batch_size=1000))
+def test_batch_size_suggests_poisson_rate():
+    assert "fedpriv.Poisson(rate=0.32)), for the 200 examples" in error_of(lambda: run(batch_size=64))
+    assert "fedpriv.Poisson(rate=1))" in error_of(lambda: run(batch_size=1000))
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,10 @@ def test_a_batch_size_is_answered_with_its_rate():
         (fedpriv.FullBatch(), "fedpriv.Poisson(rate=0.32)), for the 200 examples of a client; each example joins"),
     ],
 )
-def test_a_batch_size_is_answered_in_the_sampling_that_was_chosen(
-    sampling: fedpriv.privacy.settings.Sampling, write: str
-):
+def test_batch_size_suggests_chosen_sampling(sampling: fedpriv.privacy.settings.Sampling, write: str):
     privacy = fedpriv.Privacy(epsilon=3.0, sampling=sampling)
-    said = answer(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=64))
-    assert write in said
-    one_batch = answer(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=1000))
+    message = error_of(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=64))
+    assert write in message
+    one_batch = error_of(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=1000))
     if isinstance(sampling, fedpriv.Allocation):
         assert "Allocation(batches=2)" in one_batch, "an epoch of random allocation has two batches at least"

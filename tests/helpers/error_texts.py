@@ -24,7 +24,7 @@ def clients() -> list[fedpriv.Client]:
     return fedpriv.make_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), [dataset(), dataset()])
 
 
-def answer(typed: Callable[[], object]) -> str:
+def error_of(typed: Callable[[], object]) -> str:
     with pytest.raises(ConfigError) as caught:
         typed()
     return str(caught.value)
