@@ -51,7 +51,7 @@ class ShardedNetwork:
         self._cohort = self._whole.participants(round_index, randomness)
         return self._cohort
 
-    def here(self, cohort: Tensor, like: Tensor | None = None) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor | None = None) -> Tensor:
         return torch.isin(self._ids, cohort).nonzero()[:, 0]
 
     def _all(self, rows: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class ShardedNetwork:
         mine = torch.isin(self._cohort, self._ids)
         return self._whole.mix(self._all(rows))[mine]
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         return others.index_copy(0, self.local_positions(self._cohort), rows)
 
     def gather(self, rows: Tensor) -> Tensor:
