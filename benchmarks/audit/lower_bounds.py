@@ -66,7 +66,7 @@ DELTAS = (
 )  # noise levels at which the privacy curve is compared with error rates
 LAPLACE = {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}
 SUMS = {"trust": fp.SecureAggregation(min_honest=CLIENTS)}
-CENTRAL = {"unit": "client", "at": "message", "relation": "add_remove"}
+CENTRAL = {"unit": "client", "noise_on": "message", "relation": "add_remove"}
 CASES: dict[str, tuple[dict[str, object], int]] = {
     "local, Gaussian": ({}, 1),
     "local, Gaussian, 10 rounds": ({}, 10),

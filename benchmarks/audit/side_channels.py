@@ -86,12 +86,16 @@ def data(size: int, seed: int) -> TensorDataset:
 
 def training_of(case: str, folder: Path, rounds: int, pace: float | None, *, pad: bool) -> fp.Training:
     torch.manual_seed(0)
-    compute = fp.Compute(threads=1, pace=pace, pad_batches=pad)
+    compute = fp.Compute(threads=1, pad_seconds=pace, pad_batches=pad)
     given = {"rounds": rounds, "seed": 1, "secret_seed": 2, "folder": folder, "checkpoint_every": 1, "compute": compute}
     if case == "cohorts":
         clients = fp.make_clients(Cnn(), nn.CrossEntropyLoss(), [data(20, seed) for seed in range(40)])
         privacy = fp.Privacy(
-            noise_multiplier=2.0, unit="client", at="message", relation="add_remove", trust=fp.Central(cohort_rate=0.5)
+            noise_multiplier=2.0,
+            unit="client",
+            noise_on="message",
+            relation="add_remove",
+            trust=fp.Central(cohort_rate=0.5),
         )
         return fp.Training(clients, fp.fedavg(0.1), privacy, **given)
     model = Cnn() if case == "batches, CNN" else nn.Linear(64, 10)
@@ -137,7 +141,7 @@ def run_site(folder: Path, rounds: int, pace: float | None) -> Trace:
     """A site that replies to a server, which observes the time and size of its replies."""
     settings = {"name": "north", "data": {"name": "digits", "flat": True}, "budget": {"epsilon": 1000}}
     if pace is not None:
-        settings["policy"] = {"pace": pace}
+        settings["policy"] = {"pad_seconds": pace}
     (folder / "north.yaml").write_text(yaml.safe_dump(settings))
     site = Site.create(folder / "north", folder / "north.yaml")
     config = fp.config.Config.model_validate(
@@ -208,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--permutations", type=int, default=200)
-    parser.add_argument("--pace", type=float, help="seconds of a round or answer; none by default")
+    parser.add_argument("--pad-seconds", type=float, help="seconds of a round or answer; none by default")
     parser.add_argument("--pad", action="store_true", help="compute.pad_batches, for the runs with secret batches")
     parser.add_argument("--only", nargs="*", default=["batches, linear", "batches, CNN", "cohorts", "site"])
     parser.add_argument("--markdown", type=Path)
@@ -219,10 +223,10 @@ def main() -> None:
     for case in arguments.only:
         with folder_of(case) as folder:
             if case == "site":
-                trace = run_site(folder, arguments.rounds, arguments.pace)
+                trace = run_site(folder, arguments.rounds, arguments.pad_seconds)
             else:
-                trace = run(case, folder / "run", arguments.rounds, arguments.pace, pad=arguments.pad)
-        name = case if arguments.pace is None else f"{case}, pace {arguments.pace:g} s"
+                trace = run(case, folder / "run", arguments.rounds, arguments.pad_seconds, pad=arguments.pad)
+        name = case if arguments.pad_seconds is None else f"{case}, pace {arguments.pad_seconds:g} s"
         if arguments.pad:
             name += ", padded"
         for row in lines(name, trace, arguments.permutations):

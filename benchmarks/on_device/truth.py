@@ -427,7 +427,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
     "sample level": ({}, lambda: fp.fedavg(0.1)),
     "Poisson batches": ({"sampling": fp.Poisson(0.5)}, lambda: fp.fedavg(0.1)),
     "client level": ({"unit": "client"}, lambda: fp.fedavg(0.1)),
-    "messages, local steps": ({"unit": "client", "at": "message"}, lambda: fp.fedavg(0.1, 3)),
+    "messages, local steps": ({"unit": "client", "noise_on": "message"}, lambda: fp.fedavg(0.1, 3)),
     "central": ({"trust": fp.Central()}, lambda: fp.fedavg(0.1)),
     "ADMM": ({}, fp.inexact_admm),
 }
@@ -582,7 +582,7 @@ def processes(count: int, bench: Bench) -> Facts:
         "from pathlib import Path\n"
         "torch.manual_seed(0)\n"
         "clients = truth.clients_of(truth.mlp(), 4, 6)\n"
-        f"compute = fp.Compute(device={device!r}, engine=ENGINE, timeout=40.0)\n"
+        f"compute = fp.Compute(device={device!r}, parallelism=PARALLELISM, timeout=40.0)\n"
         "run = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0), rounds=2, seed=0, secret_seed=0,"
         " compute=compute)\n"
         "list(run)\n"
@@ -591,8 +591,8 @@ def processes(count: int, bench: Bench) -> Facts:
         "import os; os.write(1, line.encode())\n"  # as a single write, since several processes print
     )
     path = bench.folder / f"processes{count}.py"
-    path.write_text(script.replace("ENGINE", "'processes'"))
-    alone = child(["-c", script.replace("ENGINE", "'local'")], 60, OMP_NUM_THREADS="1").stdout.split()
+    path.write_text(script.replace("PARALLELISM", "'clients'"))
+    alone = child(["-c", script.replace("PARALLELISM", "'none'")], 60, OMP_NUM_THREADS="1").stdout.split()
     done = child(
         ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", str(path)], 90, OMP_NUM_THREADS="1"
     )

@@ -322,7 +322,7 @@ def accuracy(family: str, band: int, multiplier: float, rate: float, seed: int) 
         "delta": DELTA,
         **study.privacy,
         "sampling": {"cyclic": {"blocks": 100}},
-        "noise": {"time": {family: {"band": band}}},
+        "noise": {"correlated": {family: {"band": band}}},
     }
     settings = {
         "data": study.data,
@@ -332,7 +332,7 @@ def accuracy(family: str, band: int, multiplier: float, rate: float, seed: int) 
         "privacy": privacy,
         "rounds": study.rounds,
         "log": {"evaluate_every": study.rounds},
-        "compute": {"chunk": 65536},
+        "compute": {"max_physical_batch_size": 65536},
         "seed": seed,
         "secret_seed": seed,
     }

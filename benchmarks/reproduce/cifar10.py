@@ -53,7 +53,7 @@ def runs(config: str) -> dict[str, list[str]]:
     low = ["privacy.epsilon=1", f"strategy.learning_rate={small}"]
     return {
         "no privacy": [
-            "privacy={at: none}",
+            "privacy={noise_on: none}",
             f"rounds={rounds}",
             f"strategy.learning_rate={exact}",
             "strategy.optimizer.momentum.beta=0.9",

@@ -46,7 +46,9 @@ def run(
     name: str, clients: list[fp.Client], strategy: fp.Strategy, bound: float, rounds: int, picture: Path | None = None
 ) -> None:
     n = sum(client.problem.objective is not None for client in clients)
-    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=rounds, compute=COMPUTE, compare=True)
+    training = fp.Training(
+        clients, strategy, fp.Privacy(noise_on="none"), rounds=rounds, compute=COMPUTE, compare_centralized=True
+    )
     start, curve = time.process_time(), []
     for report in training:
         numbers = report.metrics
@@ -174,7 +176,7 @@ def private(args: argparse.Namespace) -> None:
         privacy = fp.Privacy(epsilon=epsilon, clip=fp.Clip(3.0), statistics=statistics)
         found = []
         for seed in range(args.seeds):
-            strategy = fp.private_al(beta=0.5, largest=0.5, learning_rate=16.0)
+            strategy = fp.private_al(beta=0.5, max_multiplier=0.5, learning_rate=16.0)
             clients = clients_of(split, n, "iid", problem)
             result = fp.train(clients, strategy, privacy, rounds=rounds, seed=seed, secret_seed=seed)
             scores = x @ result.params.double()
@@ -199,7 +201,7 @@ def private_neyman_pearson(args: argparse.Namespace) -> None:
         privacy = fp.Privacy(epsilon=epsilon, clip=fp.Clip(16.0), statistics=fp.Statistics(3.0, 0.3))
         found = []
         for seed in range(args.seeds):
-            strategy = fp.private_al(beta=1.0, largest=8.0, learning_rate=4.0)
+            strategy = fp.private_al(beta=1.0, max_multiplier=8.0, learning_rate=4.0)
             clients = clients_of(split, n, "stratified", problem)
             result = fp.train(clients, strategy, privacy, rounds=rounds, seed=seed, secret_seed=seed)
             losses = [class_losses(part, result.params.double()) for part in (split.test, split.train)]

@@ -72,7 +72,7 @@ def shared(min_honest: int, **more: Any) -> dict[str, Any]:
     return {"trust": {"secure_aggregation": {"min_honest": min_honest}}, **more}
 
 
-BLT, AVERAGE = {"time": {"blt": {"buffers": 4}}}, {"average": {"decay": 0.99}}
+BLT, AVERAGE = {"correlated": {"blt": {"buffers": 4}}}, {"average": {"decay": 0.99}}
 MNIST = {"name": "mnist", "transforms": ["deskew", "unit"], "flat": True}
 SAMPLE = {"clip": {"bound": 0.2}, "relation": "replace_one", "trust": "local"}
 COHORTS = {"cohort": {"cyclic": {"blocks": 8}}}
@@ -84,7 +84,7 @@ STUDIES = {
         {**SAMPLE, "relation": "add_remove", "trust": "central"},
         (
             Noise("fixed batches, independent", 20, turns(100)),
-            Noise("fixed batches, band of 100", 40, turns(100, noise={"time": {"bsr": {"band": 100}}})),
+            Noise("fixed batches, band of 100", 40, turns(100, noise={"correlated": {"bsr": {"band": 100}}})),
             Noise("fixed batches, 4 buffers", 40, turns(100, noise=BLT)),
             Noise("secret draws, independent", 40, {"sampling": {"poisson": {"rate": 0.01}}}),
             Noise("random allocation, independent", 80, {"sampling": {"allocation": {"batches": 100}}}),
@@ -112,7 +112,7 @@ STUDIES = {
         },
         {"name": "fedavg", "average": 2},
         {
-            "at": "message",
+            "noise_on": "message",
             "unit": "client",
             "relation": "replace_one",
             "clip": {"bound": 10.0},
@@ -151,7 +151,7 @@ def accuracy(study: Study, noise: Noise, factor: float, epsilon: float, seed: in
         "network": noise.network,
         "rounds": 20 if quick else study.rounds,
         "log": {"evaluate_every": study.rounds},
-        "compute": {"chunk": 65536},
+        "compute": {"max_physical_batch_size": 65536},
         "seed": seed,
         "secret_seed": seed,
     }

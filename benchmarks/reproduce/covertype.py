@@ -123,7 +123,7 @@ def measure(
 ) -> Run:
     """Performs one run with about thirty evaluations, which are not included in the time."""
     clients = fp.make_clients(LogisticRegression(55), resolve_loss("logistic"), [split.train])
-    compute = fp.Compute(device="cpu", chunk=131072)
+    compute = fp.Compute(device="cpu", max_physical_batch_size=131072)
     training = fp.Training(
         clients,
         contender.strategy,

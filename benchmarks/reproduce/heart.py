@@ -57,7 +57,7 @@ def table(seeds: int = 30) -> None:
         for epsilon, settings in SETTINGS.items():
             if epsilon == "none":
                 of_data = [text for text in variant if not text.startswith("privacy.")]
-                cells.append(f"{hospital_mean(['privacy={at: none}', *of_data, *settings], 0):.3f}")
+                cells.append(f"{hospital_mean(['privacy={noise_on: none}', *of_data, *settings], 0):.3f}")
                 continue
             values = [hospital_mean([*variant, *settings], seed) for seed in range(seeds)]
             spread = f"{statistics.mean(values):.3f}, {statistics.stdev(values):.3f}"

@@ -70,7 +70,7 @@ def measure(name: str, turns: int, effort: Effort) -> None:
     nodes, length = effort.of(NODES, DEGREE + 2), effort.of(LENGTH)
     links = nx.cycle_graph(nodes) if name == "ring" else nx.random_regular_graph(DEGREE, nodes, seed=0)
     graph = fp.Graph(links)
-    mesh = MESHES["processes"](60.0)
+    mesh = MESHES["clients"](60.0)
     me = mesh.world.rank
     part = shard_clients(ClientShard(range(nodes), [1] * nodes, 1), mesh)
     shared = shard_network(graph, part, mesh)

@@ -159,7 +159,7 @@ def fedpriv(task: Task) -> None:
         noise_multiplier=NOISE,
         clip=Clip(CLIP),
         unit=task.unit,
-        at="message" if task.unit == "client" else "gradient",
+        noise_on="message" if task.unit == "client" else "gradient",
         sampling=FixedSize(BATCH),
     )
     for _ in Training(clients, fedavg(RATE, STEPS), privacy, rounds=1 + task.rounds):

@@ -79,7 +79,7 @@ def run(clients: int, cohort: int, rounds: int) -> dict[str, Any]:
     start = monotonic()
     everyone = fp.lazy_clients(SoftmaxRegression(FEATURES, CLASSES), Loss(cross_entropy), load, sizes(clients))
     trust = fp.Central(cohort / clients)
-    privacy = fp.Privacy(noise_multiplier=1.0, delta=1e-7, unit="client", at="message", trust=trust)
+    privacy = fp.Privacy(noise_multiplier=1.0, delta=1e-7, unit="client", noise_on="message", trust=trust)
     training = fp.Training(everyone, fp.fedavg(0.1), privacy, rounds=rounds, seed=0)
     setup, laps = monotonic() - start, [process_time()]
     for _ in training:

@@ -67,7 +67,7 @@ def run(nodes: int) -> dict[str, float]:
     validate_model(SoftmaxRegression(784, 10))
     private = rounds(nodes, Privacy(noise_multiplier=1.0)) if nodes else 0.0
     megabytes = peak_megabytes()
-    plain = rounds(nodes, Privacy(at="none")) if nodes else 0.0
+    plain = rounds(nodes, Privacy(noise_on="none")) if nodes else 0.0
     return {"seconds": private, "plain": plain, "megabytes": megabytes}
 
 

@@ -97,9 +97,9 @@ def train(kind: str, rounds: int, effort: Effort) -> None:
     data = [TensorDataset(*pair) for pair in zip(x.split(images), y.split(images), strict=True)]
     everyone = fp.make_clients(MnistCNN(), nn.CrossEntropyLoss(), data)
     privacy = fp.Privacy(noise_multiplier=1.0, **KINDS[kind])
-    shared = "examples" if kind.startswith("two") else "processes"
-    engine = shared if "TORCHELASTIC_RUN_ID" in os.environ else "local"
-    compute = fp.Compute(device="cpu", engine=engine)
+    shared = "examples" if kind.startswith("two") else "clients"
+    parallelism = shared if "TORCHELASTIC_RUN_ID" in os.environ else "none"
+    compute = fp.Compute(device="cpu", parallelism=parallelism)
     strategy, network = fp.fedavg(0.1), fp.Star(clients)
     if kind.startswith("graph"):  # its models are only combined at the end of the run
         strategy, network = fp.gradient_tracking(0.1), fp.Graph(nx.random_regular_graph(LINKS, clients, seed=0))

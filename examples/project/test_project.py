@@ -29,6 +29,6 @@ def test_the_algorithm_finds_a_minimum_without_noise() -> None:
     targets = (inputs[:, 0] > 0).long()
     owner = torch.utils.data.TensorDataset(inputs, targets)
     clients = fedpriv.make_clients(torch.nn.Linear(2, 2), torch.nn.functional.cross_entropy, [owner])
-    result = fedpriv.train(clients, heavy_ball(), fedpriv.Privacy(at="none"), rounds=50, test=owner)
+    result = fedpriv.train(clients, heavy_ball(), fedpriv.Privacy(noise_on="none"), rounds=50, test=owner)
     assert result.test_accuracy is not None
     assert result.test_accuracy > 0.95

@@ -299,7 +299,7 @@ def proximal_al(
 ) -> Strategy:
     """Constrained training without privacy: proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024).
 
-    Not private: messages reveal exact gradients and constraint values. It needs `Privacy(at="none")`.
+    Not private: messages reveal exact gradients and constraint values. It needs `Privacy(noise_on="none")`.
 
     Args:
         outer: Penalty, tolerances and stopping rule of the outer loop.
@@ -322,7 +322,7 @@ def proximal_al(
         >>> at_one = fedpriv.LinearEquality(torch.tensor([[1.0]]), torch.tensor([-1.0]))
         >>> problem = fedpriv.Problem(constraints=(at_one,))
         >>> clients = fedpriv.make_clients(nn.Linear(1, 1, bias=False), nn.MSELoss(), [data], problem)
-        >>> result = fedpriv.train(clients, fedpriv.proximal_al(), fedpriv.Privacy(at="none"), rounds=200)
+        >>> result = fedpriv.train(clients, fedpriv.proximal_al(), fedpriv.Privacy(noise_on="none"), rounds=200)
         >>> round(result.params.item(), 2)  # the constraint is w = 1, the unconstrained optimum 2
         1.0
     """
@@ -346,6 +346,6 @@ def _broadcast_row(w: Tensor, phase: float, tolerance: float) -> Tensor:
 NAMES = {
     "proximal_al": RegistryEntry(
         flatten_parameters(proximal_al, outer=Outer),
-        "proximal augmented Lagrangian for constraints (He, Peng and Sun), exact: needs at: none",
+        "proximal augmented Lagrangian for constraints (He, Peng and Sun), exact: needs noise_on: none",
     )
 }

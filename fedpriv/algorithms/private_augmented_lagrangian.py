@@ -217,7 +217,7 @@ def private_al(
     *,
     regularizer: Proximal = Zero(),
     beta: Positive = 1.0,
-    largest: Positive = 3.0,
+    max_multiplier: Positive = 3.0,
     learning_rate: Rate = 1.0,
     decay: NonNegative = 0.5,
     average: NonNegative = 2.0,
@@ -230,7 +230,7 @@ def private_al(
             number.
         regularizer: Convex h, added to the mean loss.
         beta: Step size of the multipliers; it multiplies the noise of the constraint values.
-        largest: Upper bound on the multipliers.
+        max_multiplier: Upper bound on the multipliers.
         learning_rate: Step size, before `decay`: a number or a schedule.
         decay: The step size of round t is divided by `t**decay`; 0 keeps it constant.
         average: The reported model is the average of all rounds' w, weighted by `t**average`.
@@ -238,7 +238,7 @@ def private_al(
             them.
 
     Returns:
-        The strategy, for `Privacy(at="gradient")`; with `rounds`, for a run of exactly this number of rounds.
+        The strategy, for `Privacy(noise_on="gradient")`; with `rounds`, for a run of exactly this number of rounds.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -253,7 +253,7 @@ def private_al(
         >>> result.rounds, result.spent.epsilon <= 2
         (4, True)
     """
-    step = ScalarizedStep(rounds, beta, largest, learning_rate, decay, measurements)
+    step = ScalarizedStep(rounds, beta, max_multiplier, learning_rate, decay, measurements)
     server = ProximalMean(rounds, regularizer, learning_rate, decay, average, measurements)
     return Strategy(step, server, name="private_al", monitor=("worst_estimate",), regularizer=regularizer)
 

@@ -173,7 +173,7 @@ def scaffold(
     Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.scaffold(0.1, local_steps=2)
-        >>> privacy = fedpriv.Privacy(epsilon=1.0, at="message", unit="client")
+        >>> privacy = fedpriv.Privacy(epsilon=1.0, noise_on="message", unit="client")
         >>> fedpriv.plan([100] * 4, strategy, privacy, rounds=5).releases
         5
     """

@@ -46,12 +46,12 @@ CHECKS: Mapping[str, Check] = {
 
 
 @validate_arguments("audit")
-def audit(subject: AuditTarget, tell: Callable[[CheckResult], None] = lambda _: None) -> Audit:
+def audit(subject: AuditTarget, progress: Callable[[CheckResult], None] = lambda _: None) -> Audit:
     """Runs all checks.
 
     Args:
         subject: The run to audit.
-        tell: Called with each finding as soon as it is available.
+        progress: Called with each finding as soon as it is available.
 
     Returns:
         All findings. A check that raises an error or fails is *not checked*, with the reason.
@@ -60,7 +60,7 @@ def audit(subject: AuditTarget, tell: Callable[[CheckResult], None] = lambda _: 
     findings: list[CheckResult] = []
     for name, check in CHECKS.items():
         finding = _run_check(name, check, subject, data)
-        tell(finding)
+        progress(finding)
         findings.append(finding)
     return Audit(subject.name, str(subject.privacy), findings)
 

@@ -133,7 +133,7 @@ class AuditTarget:
             clients,
             self.compute.torch_device(),
             getattr(torch, self.compute.dtype),
-            self.compute.chunk or 8192,
+            self.compute.max_physical_batch_size or 8192,
             shard,
         )
 

@@ -60,10 +60,17 @@ class _Commands(TyperGroup):
 
 
 def _suggest_setting(error: Any) -> None:  # noqa: ANN401 - click's
-    """Adds the equivalent setting to the error for an unknown option, if the command accepts settings."""
-    from fedpriv.settings import setting_for_option
+    """Adds the present name of a renamed option, or the equivalent setting, to the error for an unknown option."""
+    from fedpriv.settings import renamed_option, setting_for_option
 
-    takes_settings = any(parameter.name == "overrides" for parameter in error.ctx.command.params)
+    parameters = error.ctx.command.params
+    known = [option for parameter in parameters for option in parameter.opts]
+    renamed = renamed_option(error.option_name, known)
+    if renamed is not None:
+        error.message = f"{error.message}; it is called {renamed}"
+        error.possibilities = None
+        return
+    takes_settings = any(parameter.name == "overrides" for parameter in parameters)
     if takes_settings:
         setting = setting_for_option(error.option_name)
     else:

@@ -34,13 +34,13 @@ def run(subject: str, settings: Sequence[str], folder: Path | None, runs: Path |
         as_json: Print one JSON object.
     """
 
-    def tell(finding: CheckResult) -> None:
+    def show(finding: CheckResult) -> None:
         if not as_json:
             _print_finding(finding)
 
     with warnings.catch_warnings(), err.status("auditing"):
         warnings.simplefilter("ignore", PromiseWarning)  # a run prints the warnings about its privacy
-        result = audit(_audit_target(subject, settings, runs), tell=tell)
+        result = audit(_audit_target(subject, settings, runs), progress=show)
     content = strict_json.to_plain(result.to_json())
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -51,14 +51,14 @@ PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
     "partitions": ("data.partition", PARTITIONS),
     "mechanisms": ("privacy.mechanism", MECHANISMS),
     "backends": ("compute.backend", BACKENDS),
-    "engines": ("compute.engine", MESHES),
+    "parallelism": ("compute.parallelism", MESHES),
 }
 # choices that are not plug-ins: one word, or a word with options, `privacy.sampling: {poisson: {rate: 0.01}}`
 CHOICES: dict[str, tuple[str, type[Choice]]] = {
     "samplings": ("privacy.sampling", get_choice(SAMPLING)),
     "trusts": ("privacy.trust", get_choice(TRUST)),
     "secrets": ("privacy.trust.pairwise.secrets", get_choice(SECRETS)),
-    "noises": ("privacy.noise.time", get_choice(MATRIX)),
+    "noises": ("privacy.noise.correlated", get_choice(MATRIX)),
     "schedules": ("privacy.schedule", ScheduleChoice),
     "cohorts": ("network.cohort", CohortChoice),
     "optimizers": ("strategy.optimizer", get_choice(YAML_FORMATS[Optimizer[Any]])),

@@ -190,7 +190,9 @@ def _disk(folder: Path) -> Finding:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Finding("disk", "problem", f"{folder} cannot be read ({error.strerror})", "name another folder (--at)")
+        return Finding(
+            "disk", "problem", f"{folder} cannot be read ({error.strerror})", "name another folder (--folder)"
+        )
     text = f"{free / 2**30:.1f} GiB free at {folder.resolve()}"
     if free < _NEEDED:
         return Finding("disk", "problem", text, "free some space: a run stops if it cannot write its ledger")
@@ -210,7 +212,7 @@ def _file_system(folder: Path) -> Iterator[Finding]:
             yield _files(scratch)
     except OSError as error:
         text = f"{folder} cannot be written ({error.strerror})"
-        yield Finding("files", "problem", text, "name a folder that you can write to (--at)")
+        yield Finding("files", "problem", text, "name a folder that you can write to (--folder)")
 
 
 def _locks(scratch: Path) -> Finding:

@@ -82,7 +82,7 @@ def _site_rows(running: Site) -> dict[str, str]:
     rows["spent so far"] = f"{running.spent()}, over all plans"
     for number, (plan, proposal) in enumerate(running.plans.items(), start=1):
         absent = [
-            f"absent in rounds {notice.first + 1} to {notice.last + 1} ({notice.why})"
+            f"absent in rounds {notice.first + 1} to {notice.last + 1} ({notice.reason})"
             for notice in running.notices(plan)
         ]
         rows[f"plan {number}"] = "; ".join([proposal.fingerprint, *absent])
@@ -219,7 +219,7 @@ def _print_round(report: Mapping[str, Any], *, as_json: bool) -> None:
         typer.echo(strict_json.dumps(report))
         return
     words = [f"round {report['round']}/{report['rounds']}", f"replies of {', '.join(report['answered'])}"]
-    words += [f"no reply of {name} ({why})" for name, why in report["absent"].items()]
+    words += [f"no reply of {name} ({reason})" for name, reason in report["absent"].items()]
     words += [f"{name} {value:.4f}" for name, value in report["metrics"].items()]
     out.print("; ".join(words), markup=False)
 

@@ -94,7 +94,7 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
 def site_refuse(
     folder: SiteFolder,
     fingerprint: Fingerprint,
-    why: Annotated[str, typer.Option("--why", help="Reason, for your own records; it stays at the site.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, for your own records; it stays at the site.")] = "",
 ) -> None:
     """Refuse a plan that arrived over the network; its sender receives the refusal without a reason."""
     from fedpriv.cli.printing import print_rows
@@ -102,7 +102,7 @@ def site_refuse(
     from fedpriv.sites.site_settings import require_site
 
     require_site(folder)
-    proposal = ProposalBox(folder).decide(fingerprint, "refused", why)
+    proposal = ProposalBox(folder).decide(fingerprint, "refused", reason)
     print_rows({"refused": proposal.fingerprint})
 
 

@@ -41,10 +41,10 @@ def is_main_process() -> bool:
 
 
 def with_launched_engine(config: Config) -> Config:
-    """Returns the configuration with the engine that fits the way this process was started."""
-    if not is_launched() or config.compute.engine != "local":
+    """Returns the configuration with the `parallelism` that fits the way this process was started."""
+    if not is_launched() or config.compute.parallelism != "none":
         return config
-    return config.model_copy(update={"compute": replace(config.compute, engine="processes")})
+    return config.model_copy(update={"compute": replace(config.compute, parallelism="clients")})
 
 
 def should_report_errors(error: FedprivError) -> bool:

@@ -18,7 +18,7 @@ def run(
     config: Path,
     targets: str,
     overrides: Sequence[str],
-    stand_in: Sequence[str],
+    public_data: Sequence[str],
     seeds: int,
     picture: Path | None,
     *,
@@ -30,8 +30,8 @@ def run(
         config: The configuration.
         targets: `epsilon=.5,1,2`.
         overrides: Settings to change.
-        stand_in: Settings that replace the private data.
-        seeds: Runs on stand-in data for each target.
+        public_data: Settings that replace the private data.
+        seeds: Runs on public data for each target.
         picture: PNG file to write; None draws nothing.
         as_json: Print one JSON object.
 
@@ -45,7 +45,7 @@ def run(
             shipped.resolve(config),
             overrides,
             _numbers(targets),
-            stand_in=stand_in,
+            public_data=public_data,
             seeds=seeds,
             watch=lambda text: status.update(text),
         )

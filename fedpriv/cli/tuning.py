@@ -48,7 +48,7 @@ def run(
             price = search.price
         plan = {
             "trials": settings.trials,
-            "hidden": settings.hidden,
+            "secret_trials": settings.secret_trials,
             "rests_on": price.rests_on,
             "epsilon": strict_json.encode_epsilon(price.spent.epsilon),
             "delta": price.spent.delta,
@@ -68,7 +68,7 @@ def run(
         except KeyboardInterrupt:
             err.print(f"\nstopped; resume with the same command and --out {path}; no trial is charged twice")
             raise typer.Exit(130) from None
-    if settings.hidden is None:
+    if settings.secret_trials is None:
         draw(outcome, search.space, settings, path / _PICTURE)
     if not as_json:
         _print_outcome(outcome, settings, path)
@@ -83,7 +83,7 @@ def run(
 def _print_plan(search: Search) -> None:
     settings = search.settings
     price = search.price
-    if settings.hidden is None:
+    if settings.secret_trials is None:
         count = str(settings.trials)
     else:
         count = f"{settings.trials} on average (the number is secret)"
@@ -109,7 +109,7 @@ def _print_outcome(outcome: Outcome, settings: SearchSettings, path: Path) -> No
         **{name: str(value) for name, value in outcome.chosen.items()},
         "paid": str(outcome.price.spent),
     }
-    if settings.hidden is None:
+    if settings.secret_trials is None:
         rows["picture"] = str(path / _PICTURE)
     print_rows(rows)
 

@@ -50,22 +50,22 @@ class Flip(Transform):
     """Flips images left to right, `[n, c, h, w]`.
 
     Args:
-        chance: Probability of a flip; 0.5 by default.
+        p: Probability of a flip; 0.5 by default.
 
     Examples:
         >>> import fedpriv, torch
         >>> image = torch.tensor([[[[1.0, 2.0]]]])
-        >>> fedpriv.Flip(chance=1.0).views(image, torch.zeros(1, 1)).tolist()
+        >>> fedpriv.Flip(p=1.0).views(image, torch.zeros(1, 1)).tolist()
         [[[[2.0, 1.0]]]]
     """
 
-    chance: Probability = 0.5
+    p: Probability = 0.5
     draws = 1
 
     def views(self, inputs: Nested, uniform: Tensor) -> Nested:
         """See `Transform`."""
         images = _images(inputs, "flip")
-        return images.flip(3).where((uniform[:, 0] < self.chance)[:, None, None, None], images)
+        return images.flip(3).where((uniform[:, 0] < self.p)[:, None, None, None], images)
 
 
 @validate_arguments("augment")

@@ -31,7 +31,7 @@ def components(dataset: Dataset[Any], index: Integers, client: int | None) -> It
         raise PrivacyError(
             f"the data of client {client} can only be used without privacy: they were prepared from all "
             "examples together, or contain some twice. Use protocol: held_out, or train without privacy "
-            "(privacy.at: none)"
+            "(privacy.noise_on: none)"
         )
     index = np.where(index < 0, index + size(dataset), index)
     if isinstance(dataset, Subset):

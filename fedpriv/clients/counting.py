@@ -18,7 +18,7 @@ _CLIENTS_PER_TASK = 64  # clients that a worker counts in a row
 
 
 @validate_arguments("count_examples")
-def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, workers: Count = 2) -> list[int]:
+def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, num_workers: Count = 2) -> list[int]:
     """Counts the examples of each client, for `lazy_clients`; keep the list, since a count opens every data set.
 
     Guarantee: none. The numbers count as public: epsilon does not cover them, and models, records and reports depend on
@@ -28,7 +28,7 @@ def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, wor
         load: `load(i)` returns client i's map-style data set. It is called from several threads at once; only `len` of
             the data set is used.
         n_clients: Number of clients; client i is 0 <= i < `n_clients`.
-        workers: Number of threads; 2 by default.
+        num_workers: Number of threads; 2 by default.
 
     Returns:
         Public number of examples of each client, `[n_clients]`. In a terminal a progress bar is shown.
@@ -49,7 +49,7 @@ def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, wor
     chunks = [
         range(first, min(first + _CLIENTS_PER_TASK, n_clients)) for first in range(0, n_clients, _CLIENTS_PER_TASK)
     ]
-    pool = ThreadPoolExecutor(workers, "fedpriv-counter")
+    pool = ThreadPoolExecutor(num_workers, "fedpriv-counter")
     counts: list[int] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("the number of examples of each client, which counts as public", total=n_clients)

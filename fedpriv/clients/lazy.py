@@ -51,14 +51,14 @@ class LazyClients(Sequence[Client]):
         loss: Loss,
         load: Load,
         sizes: Sequence[int],
-        workers: int,
+        num_workers: int,
         augmentation: Augmentation | None = None,
     ) -> None:
         self.model = model
         self.loss = loss
         self.sizes = sizes
         self._load = load
-        self._workers = workers
+        self._workers = num_workers
         self.augmentation = augmentation or Augmentation()
         self._problem = Problem()
         self._released_price: str | None = None
@@ -186,7 +186,7 @@ class ReadWhenDrawn:
 
     Args:
         clients: The clients.
-        workers: Number of threads.
+        num_workers: Number of threads.
         device: The device of the tensors.
         dtype: Type to which floating-point inputs and targets are converted.
 
@@ -195,12 +195,12 @@ class ReadWhenDrawn:
         on_read: See `Examples`.
     """
 
-    def __init__(self, clients: LazyClients, workers: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, clients: LazyClients, num_workers: int, device: torch.device, dtype: torch.dtype) -> None:
         self.counts = torch.tensor(np.asarray(clients.sizes, dtype=np.int64))
         self._clients = clients
         self._device = device
         self._dtype = dtype
-        self._pool = ThreadPoolExecutor(workers, "fedpriv-reader")
+        self._pool = ThreadPoolExecutor(num_workers, "fedpriv-reader")
         self._first, self.random = clients.read(0)
         self._futures: dict[int, Future[dict[int, Pair]]] = {}
         self.on_read: OnRead = accept_all
@@ -273,7 +273,7 @@ def lazy_clients(
     load: Load,
     sizes: Sequence[int] | Tensor,
     *,
-    workers: Count = 2,
+    num_workers: Count = 2,
     augmentation: Augmentation | None = None,
 ) -> LazyClients:
     """Creates clients whose examples are read when they are drawn, for populations that do not fit into memory.
@@ -286,7 +286,7 @@ def lazy_clients(
             storage must belong to the trusted server.
         sizes: True number of examples of each client, `[n_clients]`, at least 1 each; it is public.
             `count_examples(load, n_clients)` counts them once.
-        workers: Number of threads that read the next cohort while a round is computed; 2 by default.
+        num_workers: Number of threads that read the next cohort while a round is computed; 2 by default.
         augmentation: Random views of the examples, redrawn in each query; none by default.
 
     Returns:
@@ -320,4 +320,4 @@ def lazy_clients(
     numbers = [int(size) for size in sizes]
     if not numbers or min(numbers) < 1:
         raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "each client's size must be at least 1")
-    return LazyClients(copy_model(model), loss, load, numbers, workers, augmentation)
+    return LazyClients(copy_model(model), loss, load, numbers, num_workers, augmentation)

@@ -206,7 +206,6 @@ def options_model(
     builder: Callable[..., Any],
     skip: Collection[str] = (),
     yaml_formats: Mapping[Any, Any] | None = None,
-    words: Mapping[str, str] | None = None,
 ) -> type[BaseModel]:
     """Creates a section with the parameters of `builder`, which validates its options.
 
@@ -214,7 +213,6 @@ def options_model(
         builder: A class or function.
         skip: Parameters that are not options.
         yaml_formats: YAML format for values of some annotations.
-        words: Parameters with another name in YAML.
     """
     parameters = inspect.signature(builder).parameters.values()
     option_parameters = [
@@ -230,7 +228,7 @@ def options_model(
             kind = known_formats[hint]
         else:
             kind = with_field_errors(hint)
-        fields[(words or {}).get(p.name, p.name)] = (kind, _default(builder, p))
+        fields[p.name] = (kind, _default(builder, p))
     if takes_any:
         base: type[Section] = _OpenSection
     else:

@@ -121,7 +121,7 @@ def measurement_arguments(config: Config, split: Split, n_clients: int) -> dict[
         "secret_seed": config.secret_seed,
         "test": split.test if config.log.test else None,
         "compute": config.compute,
-        "compare": config.problem.compare,
+        "compare_centralized": config.problem.compare_centralized,
         "metrics": load_metrics(config, split.n_classes, split.target_scale),
         "client_tests": client_tests(config, split, n_clients) if config.log.client_tests else None,
         "client_names": client_names(config, split, n_clients),
@@ -144,7 +144,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     result = of_draft(
         draft,
         compute=config.compute,
-        compare=config.problem.compare,
+        compare=config.problem.compare_centralized,
         time_round=time_round if timed else None,
         claim=recipe.claimed(config.privacy.delta),
         formula=entry.variants.formula if entry else None,

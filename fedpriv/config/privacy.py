@@ -51,10 +51,7 @@ SAMPLING = keyed_format(
     cyclic=Cyclic,
 )
 
-_FOR = {"iterate": "for"}  # `for` cannot be a name in Python
-MATRIX = keyed_format(
-    "independent", None, bsr=BSR, banded=fields_format(Banded, {}, _FOR), blt=fields_format(BLT, {}, _FOR)
-)
+MATRIX = keyed_format("independent", None, bsr=BSR, banded=Banded, blt=BLT)
 get_choice(MATRIX).words["independent"] = Independent  # the value if there is no matrix
 SECRETS = keyed_format("complete", Complete(), random_regular=RandomRegular, topology=Topology)
 TRUST = keyed_format(
@@ -83,20 +80,20 @@ class ScheduleChoice(Choice):
 
 
 class NoiseChoice(Choice):
-    """Noise that is independent between rounds, or partly cancels over them: `{time: {bsr: {band: 16}}}`."""
+    """Noise that is independent between rounds, or partly cancels over them: `{correlated: {bsr: {band: 16}}}`."""
 
     neither = "independent"
 
-    time: Annotated[BSR | Banded | BLT, YamlFormat(MATRIX)] | None = None
+    correlated: Annotated[BSR | Banded | BLT, YamlFormat(MATRIX)] | None = None
 
     def build(self) -> Noise:
         """Builds the noise."""
-        return self.time or Independent()
+        return self.correlated or Independent()
 
 
 _SPELLINGS: dict[Any, Any] = {Trust: TRUST, Sampling: SAMPLING}
 # these have another form in YAML, or are filled in
-_NOT_AS_IN_PYTHON = ("mechanism", "schedule", "noise", "published", "shared", "budget")
+_NOT_AS_IN_PYTHON = ("mechanism", "schedule", "noise", "published", "invariants", "budget")
 _SETTINGS = {field.name for field in fields(Privacy)}
 _AS_IN_PYTHON: Any = options_section(Privacy, _SETTINGS - {*_NOT_AS_IN_PYTHON}, _SPELLINGS)
 
@@ -155,7 +152,7 @@ class PrivacySection(_AS_IN_PYTHON):
             value = self.schedule.model_dump(mode="json")
             raise ConfigError("privacy.schedule", value, "the strategy sets the schedule; leave it out")
         options: dict[str, Any] = {name: value for name, value in self if name in _SETTINGS}
-        if self.at == "none" or recipe.published is not None:
+        if self.noise_on == "none" or recipe.published is not None:
             options |= {"epsilon": None, "noise_multiplier": None}
         options |= {
             "noise": self.noise.build(),

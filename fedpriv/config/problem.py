@@ -30,11 +30,11 @@ class ServerSection(Section):
     data: Literal["test"] = "test"
 
 
-_OPTIONS: Any = options_section(TrainingOptions, ("compare",))
+_OPTIONS: Any = options_section(TrainingOptions, ("compare_centralized",))
 
 
 class ProblemSection(_OPTIONS):
-    """Objective and constraints; `compare` also solves the problem with all data in one place (not private)."""
+    """Objective and constraints; `compare_centralized` also solves it with all data in one place (not private)."""
 
     objective: ObjectiveSection = ObjectiveSection(name="mean_loss")
     constraints: list[ConstraintSection] = Field(default_factory=list[ConstraintSection])

@@ -68,7 +68,7 @@ class DataSection(Plugin):
     `augment` lists random changes of training inputs, which are applied in order and drawn anew for each query:
     `[{name: crop, padding: 2}, flip]`. With an `augmentation_multiplicity` of K, an example has K views, and their mean
     gradient is clipped once. `extractor` names a frozen network in a file; its outputs become the inputs: `{file:
-    body.safetensors, model: resnet18_gn, layer: avgpool, without: [fc.*]}` or `{file: body.onnx}`.
+    body.safetensors, model: resnet18_gn, layer: avgpool, exclude: [fc.*]}` or `{file: body.onnx}`.
     """
 
     field, registry = "data", DATASETS
@@ -93,7 +93,7 @@ def _as_file(raw: object) -> object:
 class ModelSection(Plugin):
     """The model; `fix` replaces layers that mix examples, such as BatchNorm.
 
-    `weights` names a local file with initial weights: a path, or `{file: PATH, without: [head.*]}`.
+    `weights` names a local file with initial weights: a path, or `{file: PATH, exclude: [head.*]}`.
     `train` lists the parameters to train, with `*` for any text: `[head.*]`. All others are frozen and must be public.
     `lora` adds adapters to linear layers, which are then also trained: `{layers: [blocks.*.query], rank: 4}`.
     """

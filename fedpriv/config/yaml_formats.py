@@ -97,28 +97,21 @@ def tagged_format(**classes: type) -> Any:  # noqa: ANN401 - an annotation
     return Annotated[union, AfterValidator(read), PlainSerializer(write)]
 
 
-def fields_format(kind: type, yaml_formats: Mapping[Any, Any], words: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - an annotation
+def fields_format(kind: type, yaml_formats: Mapping[Any, Any]) -> Any:  # noqa: ANN401 - an annotation
     """Returns the YAML format of a class by its fields.
 
     Args:
         kind: The class.
         yaml_formats: YAML format for values of some annotations.
-        words: Fields with another name in YAML.
     """
-    model = options_model(kind, yaml_formats=yaml_formats, words=words)
-
-    def yaml_name(name: str) -> str:
-        if words is None:
-            return name
-        return words.get(name, name)
+    model = options_model(kind, yaml_formats=yaml_formats)
 
     def read(chosen: BaseModel) -> object:
         fields = dict(chosen)
-        return kind(**{name: fields[yaml_name(name)] for name in inspect.signature(kind).parameters})
+        return kind(**{name: fields[name] for name in inspect.signature(kind).parameters})
 
     def write(value: Any) -> object:  # noqa: ANN401 - a dataclass
-        fields: dict[str, Any] = {yaml_name(name): content for name, content in vars(value).items()}
-        return model.model_construct(**fields).model_dump(mode="json")
+        return model.model_construct(**vars(value)).model_dump(mode="json")
 
     form = Annotated[model, AfterValidator(read), PlainSerializer(write)]
     return Annotated[kind, YamlFormat(form)]

@@ -37,9 +37,9 @@ class Extractor:
             `.onnx` file, which contains its layers; it needs the extra `onnx`.
         model: The network's architecture, a key of `MODELS` or `package.module:Name`; none for ONNX.
         options: The options of that model, such as `{n_classes: 1000}`.
-        without: Patterns of names that keep their initial values, such as `fc.*` if the head is not used.
+        exclude: Patterns of names that keep their initial values, such as `fc.*` if the head is not used.
         layer: Name of the layer with the features as output; empty for the output of the network.
-        unit: Scale each example's features to norm 1, so that gradients have similar norms.
+        normalize: Scale each example's features to norm 1, so that gradients have similar norms.
         sha256: Digest that the file must have; empty skips the check. The statement includes it.
 
     Raises:
@@ -49,14 +49,14 @@ class Extractor:
     file: str
     model: str = ""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    without: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     layer: str = ""
-    unit: bool = True
+    normalize: bool = True
     sha256: str = ""
 
     def __post_init__(self) -> None:
-        if self.is_onnx and (self.model or self.options or self.without or self.layer):
-            fix = "an ONNX file contains its layers: leave out model, options, without and layer"
+        if self.is_onnx and (self.model or self.options or self.exclude or self.layer):
+            fix = "an ONNX file contains its layers: leave out model, options, exclude and layer"
             raise ConfigError(_FIELD, self.file, fix)
         if not self.is_onnx and not self.model:
             raise ConfigError(f"{_FIELD}.model", self.model, "name the model of these weights, or use an .onnx file")
@@ -90,7 +90,12 @@ class Extractor:
 
 @validate_arguments("extract_features")
 def extract_features(
-    network: nn.Module | Network, dataset: Dataset[Any], *, layer: str = "", unit: bool = True, batch_size: Count = 256
+    network: nn.Module | Network,
+    dataset: Dataset[Any],
+    *,
+    layer: str = "",
+    normalize: bool = True,
+    batch_size: Count = 256,
 ) -> TensorDataset:
     """Replaces each input by its features, which a frozen network computes once.
 
@@ -100,7 +105,7 @@ def extract_features(
         network: A module, which is used in eval mode, or a function of batches.
         dataset: Examples `(input, target)`.
         layer: Name of the module's layer that provides the features; empty for the module's output.
-        unit: Scale each example's features to norm 1; features of norm 0 stay.
+        normalize: Scale each example's features to norm 1; features of norm 0 stay.
         batch_size: Examples at a time.
 
     Returns:
@@ -120,7 +125,7 @@ def extract_features(
     with torch.no_grad():
         _check_alone(compute, first)
         features = torch.cat([_features(compute, inputs) for inputs in _batches(dataset, batch_size)])
-    if unit:
+    if normalize:
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
         features = features / norms.clamp_min(torch.finfo(features.dtype).tiny)
     return TensorDataset(features, extract_labels(dataset))
@@ -245,10 +250,10 @@ def extract_split(extractor: Extractor, split: Split, build: Callable[..., nn.Mo
         n_classes = options.pop("n_classes", split.n_classes)
         shape = tuple(split.train[0][0].shape)
         network = build(extractor.model, input_shape=shape, n_classes=n_classes, **options)
-        load_weights(network, extractor.file, without=extractor.without)
+        load_weights(network, extractor.file, exclude=extractor.exclude)
 
     def features(dataset: Dataset[Any]) -> TensorDataset:
-        return extract_features(network, dataset, layer=extractor.layer, unit=extractor.unit)
+        return extract_features(network, dataset, layer=extractor.layer, normalize=extractor.normalize)
 
     return Split(
         train=features(split.train),

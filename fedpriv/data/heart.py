@@ -52,7 +52,7 @@ def heart(
     indicators: Sequence[str] = (),
     intercept: Literal["common", "hospital", "none"] = "common",
     centered: bool = False,
-    only: HospitalName | None = None,
+    hospital: HospitalName | None = None,
 ) -> Split:
     """Loads heart disease in Cleveland, Budapest, Zurich and Basel, and Long Beach: 920 patients, class 1 is ill.
 
@@ -74,7 +74,7 @@ def heart(
         intercept: Add a constant, `common` to all; or for each `hospital` a flag of 0.5, since hospitals differ in
             their share of ill patients and each client belongs to one.
         centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
-        only: Read the file of this hospital only, which is then the only client: for a separate site.
+        hospital: Read the file of this hospital only, which is then the only client: for a separate site.
 
     Raises:
         ConfigError: If an indicator's column does not exist.
@@ -84,26 +84,26 @@ def heart(
     columns, target and division.
     """
     hospitals = HOSPITALS
-    if only is not None:
-        hospitals = (only,)
+    if hospital is not None:
+        hospitals = (hospital,)
     folder = _folder(root, hospitals)
     # FLamby's target: any number above 0 is a disease
     encoder = TableEncoder("num", [0, 1], _NUMBERS, _CATEGORIES, _MISSING, indicators, intercept == "common", centered)
     datasets: dict[str, list[TensorDataset]] = {"train": [], "test": []}
     owners: dict[str, list[str]] = {"train": [], "test": []}
-    for hospital in hospitals:
-        columns = _read(folder, hospital)
+    for place in hospitals:
+        columns = _read(folder, place)
         is_train, is_test = _division(columns, train_rows, test_rows)
         for name in _NEVER_ZERO:
             columns[name] = ["" if text == "0" else text for text in columns[name]]
-        x, y = encoder.encoded(Table(hospital, columns, first=1)).tensors
+        x, y = encoder.encoded(Table(place, columns, first=1)).tensors
         if intercept == "hospital":
             flags = torch.zeros(len(x), len(HOSPITALS))
-            flags[:, HOSPITALS.index(hospital)] = _HOSPITAL_FLAG
+            flags[:, HOSPITALS.index(place)] = _HOSPITAL_FLAG
             x = torch.cat([x, flags], 1)
         for name, chosen in (("train", is_train), ("test", is_test)):
             datasets[name].append(TensorDataset(x[chosen], y[chosen]))
-            owners[name] += [hospital] * len(datasets[name][-1])
+            owners[name] += [place] * len(datasets[name][-1])
 
     def joined(name: str) -> TensorDataset:
         tensors = [dataset.tensors for dataset in datasets[name]]
@@ -112,7 +112,7 @@ def heart(
     train = joined("train")
     test = joined("test")
     (writers, test_writers), names = encode_names(owners["train"], owners["test"])
-    whose = only or "four hospitals"
+    whose = hospital or "four hospitals"
     description = f"heart disease: {len(train)} train and {len(test)} test patients of {whose}, 2 classes"
     return Split(train, test, 2, writers, description, test_writers=test_writers, writer_names=names)
 

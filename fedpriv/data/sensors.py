@@ -11,13 +11,15 @@ from fedpriv.settings import Count, Whole, validate_arguments
 
 
 @validate_arguments("data")
-def sensors(*, n: Count = 100, readings: Count = 3, dim: Count = 2, n_test: Count = 1000, seed: Whole = 0) -> Split:
+def sensors(
+    *, n_sensors: Count = 100, readings: Count = 3, dim: Count = 2, n_test: Count = 1000, seed: Whole = 0
+) -> Split:
     """Simulates readings `v = <M, x> + N(0, 1)` of one x ~ N(0, I), rows M uniform on [0, 10].
 
     Inputs are M `[..., dim]`, targets v.
 
     Args:
-        n: Number of sensors: the clients, with `partition: {kind: by_writer}`.
+        n_sensors: Number of sensors: the clients, with `partition: {kind: by_writer}`.
         readings: Number of readings of each sensor.
         dim: Dimension of x.
         n_test: Number of test readings of the same x.
@@ -28,9 +30,9 @@ def sensors(*, n: Count = 100, readings: Count = 3, dim: Count = 2, n_test: Coun
     draws = np.random.default_rng(seed)
     point = draws.standard_normal(dim)
     datasets: list[TensorDataset] = []
-    for count in (n * readings, n_test):
+    for count in (n_sensors * readings, n_test):
         rows = draws.uniform(0, 10, (count, dim))
         values = rows @ point + draws.standard_normal(count)
         datasets.append(TensorDataset(torch.from_numpy(rows).float(), torch.from_numpy(values).float()))
-    owners = torch.arange(n).repeat_interleave(readings)
-    return Split(datasets[0], datasets[1], None, owners, f"{readings} readings of each of {n} sensors")
+    owners = torch.arange(n_sensors).repeat_interleave(readings)
+    return Split(datasets[0], datasets[1], None, owners, f"{readings} readings of each of {n_sensors} sensors")

@@ -226,7 +226,7 @@ def join_processes(timeout: float) -> ProcessGroup:
         return ProcessGroup(cast("dist.ProcessGroup", dist.new_group(timeout=wait, backend=backend)), timeout)
     if not dist.is_torchelastic_launched():
         fix = "needs processes started by torchrun: fedpriv train CONFIG --processes 2, or torchrun -m fedpriv train"
-        raise ConfigError("compute.engine", "processes", fix)
+        raise ConfigError("compute.parallelism", "clients or examples", fix)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)

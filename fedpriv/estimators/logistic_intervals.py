@@ -155,7 +155,7 @@ class _Answers:
     def privacy(self, name: str, bound: float, rounds: int) -> Privacy:
         """Returns the privacy settings of the query of this name, which takes `rounds` rounds."""
         if math.isinf(self.budget.ratio):
-            return Privacy(at="none", delta=self.delta)
+            return Privacy(noise_on="none", delta=self.delta)
         noise = math.sqrt(rounds) / self.budget.ratio_of(name)
         return Privacy(noise_multiplier=noise, delta=self.delta, clip=Clip(bound))
 

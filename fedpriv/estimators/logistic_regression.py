@@ -467,7 +467,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def _privacy(self, steps: int) -> Privacy:
         """Returns the privacy settings for this number of gradient steps."""
         if self.epsilon == math.inf:
-            return Privacy(at="none", delta=self.delta)
+            return Privacy(noise_on="none", delta=self.delta)
         bound = self.clip_norm
         if bound is None:
             bound = _CLIP

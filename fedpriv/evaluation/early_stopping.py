@@ -31,7 +31,7 @@ class Stop:
         metric: Name of a metric on public test data, e.g. `accuracy` (default) or `test_accuracy`, or the name of a
             custom metric.
         patience: Number of evaluations without improvement after which the run ends; 5 by default.
-        least: Smallest difference to the best value that counts as an improvement; 0 by default.
+        min_delta: Smallest difference to the best value that counts as an improvement; 0 by default.
         better: Better direction, `"higher"` or `"lower"`; required for custom metrics.
         min_rounds: Evaluations before this round are ignored, so the run cannot end in them. By default half of the
             run's rounds in a private run, and 0 in any other.
@@ -44,7 +44,7 @@ class Stop:
 
     metric: str = "accuracy"
     patience: Count = 5
-    least: NonNegative = 0.0
+    min_delta: NonNegative = 0.0
     better: Better | None = None
     min_rounds: Whole | None = None
 
@@ -63,7 +63,9 @@ class Stop:
         min_rounds = self.min_rounds
         if min_rounds is None:
             min_rounds = rounds // 2 if private else 0
-        return EarlyStopping(name, self.patience, self.least, sign_of_metric(name, self.better), min_rounds=min_rounds)
+        return EarlyStopping(
+            name, self.patience, self.min_delta, sign_of_metric(name, self.better), min_rounds=min_rounds
+        )
 
     def name_in(self, names: Collection[str]) -> str:
         """Returns the name of the metric in an evaluation.
@@ -108,7 +110,7 @@ class EarlyStopping:
     Attributes:
         name: Name of the metric; empty if no metric ends the run.
         patience: See `Stop`.
-        least: See `Stop`.
+        min_delta: See `Stop`.
         sign: 1 if higher is better, -1 if lower is.
         best: The best value so far, times `sign`; None before the first.
         since: Evaluations since then.
@@ -117,7 +119,7 @@ class EarlyStopping:
 
     name: str = ""
     patience: int = 0
-    least: float = 0.0
+    min_delta: float = 0.0
     sign: float = 1.0
     best: float | None = None
     since: int = 0
@@ -136,7 +138,7 @@ class EarlyStopping:
         if self.best is None:
             improved = value > -math.inf
         else:
-            improved = value > self.best + self.least
+            improved = value > self.best + self.min_delta
         if improved:
             return replace(self, best=value, since=0)
         return replace(self, since=self.since + 1)

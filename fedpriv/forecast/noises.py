@@ -172,8 +172,8 @@ def _list_alternatives(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str
     matrices: Sequence[tuple[str, Noise]] = (
         ("", Independent()),
         (_words(band), BSR(band)),
-        (f", noise: {{time: {{banded: {{band: {band}}}}}}}", Banded(band)),
-        (f", noise: {{time: {{blt: {{buffers: {_BUFFERS}}}}}}}", BLT(_BUFFERS)),
+        (f", noise: {{correlated: {{banded: {{band: {band}}}}}}}", Banded(band)),
+        (f", noise: {{correlated: {{blt: {{buffers: {_BUFFERS}}}}}}}", BLT(_BUFFERS)),
     )
     cyclic = f"{{cyclic: {{blocks: {blocks}}}}}"
     privacy = replace(draft.privacy, noise=Independent())
@@ -229,7 +229,7 @@ def _list_alternatives(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str
 
 
 def _words(band: int) -> str:
-    return f", noise: {{time: {{bsr: {{band: {band}}}}}}}"
+    return f", noise: {{correlated: {{bsr: {{band: {band}}}}}}}"
 
 
 def _with(draft: RunSketch, privacy: Privacy, network: Star | None = None) -> RunSketch:

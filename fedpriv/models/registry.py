@@ -101,7 +101,7 @@ def make(
         torch.manual_seed(Randomness(seed).torch_seed("init"))
     module = resolve(model[0], input_shape=tuple(example.shape[1:]), n_classes=n_classes, **model[1])
     if weights is not None:
-        module = load_weights(module, weights.file, without=weights.without)
+        module = load_weights(module, weights.file, exclude=weights.exclude)
     if fix:
         module = fix_model(module)
     if lora is not None:

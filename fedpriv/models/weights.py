@@ -27,12 +27,12 @@ class Weights:
     Args:
         file: Path of a `.safetensors` file, or of a `.pt` or `.pth` file with a `state_dict`, such as a run's
             `model.pt`. Code in it is not executed.
-        without: Patterns of names that keep the model's initial values, such as `head.*` if the file's model has other
+        exclude: Patterns of names that keep the model's initial values, such as `head.*` if the file's model has other
             classes.
     """
 
     file: str
-    without: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """Returns the SHA-256 digest of the file's contents.
@@ -48,7 +48,7 @@ class Weights:
 
 
 @validate_arguments("load_weights")
-def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] = ()) -> nn.Module:
+def load_weights(model: nn.Module, file: str | Path, *, exclude: Sequence[str] = ()) -> nn.Module:
     """Copies parameters and buffers from a file into the model, in place.
 
     The file must have exactly the names of `model.state_dict()`, with the same shapes; types are converted. Epsilon
@@ -58,7 +58,7 @@ def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] =
     Args:
         model: Any module.
         file: See `Weights`.
-        without: See `Weights`.
+        exclude: See `Weights`.
 
     Returns:
         The model.
@@ -68,7 +68,7 @@ def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] =
     """
     model_tensors = dict(model.state_dict())
     file_tensors = _read(Path(file))
-    skipped = {name for pattern in without for name in match_names(pattern, model_tensors, f"{_FIELD}.without")}
+    skipped = {name for pattern in exclude for name in match_names(pattern, model_tensors, f"{_FIELD}.exclude")}
     file_tensors = {name: value for name, value in file_tensors.items() if name not in skipped}
     # tensors that two names share may be in the file once
     shared_memory = {model_tensors[name].data_ptr() for name in file_tensors if name in model_tensors}
@@ -121,7 +121,7 @@ def _check_same_names_and_shapes(
     }
     problems = "; ".join(f"{verb} {_join_names(names)}" for verb, names in wrong.items() if names)
     if problems:
-        fix = "use the weights of this model, or list the names that keep their initial values in model.weights.without"
+        fix = "use the weights of this model, or list the names that keep their initial values in model.weights.exclude"
         raise ConfigError(_FIELD, str(file), f"{problems}: {fix}")
 
 

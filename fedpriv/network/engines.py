@@ -1,4 +1,4 @@
-"""The engines, which split a run over processes, and the stores of clients' state. Every choice gives the same run."""
+"""How a run is divided among processes, and the stores of clients' state. Every choice gives the same run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fedpriv.distributed.mesh import Mesh
 from fedpriv.network.sharding import single_process, split_clients, split_examples
 from fedpriv.network.state_store import DiskStore, MemoryStore, StateStore
 
-EngineName = Literal["local", "processes", "examples"]
+ParallelismName = Literal["none", "clients", "examples"]
 StateName = Literal["memory", "disk"]
 
-MESHES: dict[EngineName, Callable[[float], Mesh]] = {
-    "local": single_process,
-    "processes": split_clients,
+MESHES: dict[ParallelismName, Callable[[float], Mesh]] = {
+    "none": single_process,
+    "clients": split_clients,
     "examples": split_examples,
 }
-"""For each engine, a function from a timeout in seconds to the processes of the run."""
+"""For each value of `compute.parallelism`, a function from a timeout in seconds to the processes of the run."""
 
 STATE_STORES: dict[StateName, Callable[[Path | None], StateStore]] = {"memory": MemoryStore, "disk": DiskStore}
 """For each name, a class of stores for clients' state between rounds; it takes the run's folder, or None."""

@@ -51,7 +51,7 @@ class RoundOracle(Oracle, Protocol):
         ...
 
     def release_message(self, message: Tensor) -> Tensor:
-        """Clips, noises and records messages with `at: message`; otherwise returns them unchanged."""
+        """Clips, noises and records messages with `noise_on: message`; otherwise returns them unchanged."""
         ...
 
 
@@ -170,8 +170,8 @@ class TrainState:
     Attributes:
         round: Number of finished rounds.
         received: The rows that clients receive next, `[n, dim]`.
-        local: State of the local steps: rows `[n, ...]` and public numbers. With `trust: local` and `at: gradient` it
-            is computed from releases, else it is as private as the data.
+        local: State of the local steps: rows `[n, ...]` and public numbers. With `trust: local` and `noise_on:
+            gradient` it is computed from releases, else it is as private as the data.
         server: State of the aggregator.
         output: State of the output.
         models: The reported models, `[n, dim]`, or `[1, dim]` when all are equal; computed from releases only.

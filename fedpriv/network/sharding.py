@@ -144,7 +144,7 @@ def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) 
     digest = hashlib.blake2b(repr(data()).encode(), digest_size=32).digest()
     if len({*mesh.examples.all_gather_bytes(digest)}) > 1:
         fix = "every process must read the same examples in the same order: leave out shuffling"
-        raise ConfigError("compute.engine", "examples", f"{fix}, or use processes")
+        raise ConfigError("compute.parallelism", "examples", f"{fix}, or use clients")
 
 
 def open_ledger(make: Callable[[], Ledger], mesh: Mesh) -> Ledger | FollowerLedger:

@@ -105,7 +105,7 @@ class DiskStore:
             other = first_two[name]
             if not isinstance(other, Tensor) or not torch.equal(other, leaf.expand_as(other)):
                 fix = f"clients of this strategy start with different rows ({name}); leave it out"
-                raise ConfigError("compute.state", "disk", fix)
+                raise ConfigError("compute.client_state", "disk", fix)
             if self._folder is None:
                 path = None
             else:
@@ -164,7 +164,7 @@ class DiskRows(RowStore):
                 f"rows of clients' state had shape {tuple(self.like.shape)} and now have {tuple(rows.shape[1:])}; "
                 "leave it out"
             )
-            raise ConfigError("compute.state", "disk", fix)
+            raise ConfigError("compute.client_state", "disk", fix)
         if cohort is None:
             cohort = torch.arange(len(self.table))
         else:

@@ -2,10 +2,11 @@
 
 The point at which data leave a client determines the computation. `data_oracle` chooses the class for this boundary:
 
-1. `GradientRowsEngine` (`at: gradient`): each client's sum of clipped examples, or its clipped gradient, is released.
-2. `GradientSumEngine` (`at: gradient`): as before, but only the sum over clients is released.
-3. `MessageEngine` (`at: message`): gradients stay with the client; its message is clipped and released.
-4. `UnprotectedEngine` (`at: none`, or noise as published in a paper): recorded as not private.
+1. `GradientRowsEngine` (`noise_on: gradient`): the sum of clipped examples, or the clipped gradient, of each client is
+   released.
+2. `GradientSumEngine` (`noise_on: gradient`): as before, but only the sum over clients is released.
+3. `MessageEngine` (`noise_on: message`): gradients stay with the client; its message is clipped and released.
+4. `UnprotectedEngine` (`noise_on: none`, or noise as published in a paper): recorded as not private.
 
 Each query result is matched to its planned release (fedpriv/oracle/releases.py), clipped by that release's clip, and
 noised. The release scheme (fedpriv/privacy/release) adds the noise: to rows, also between pairs, or to one sum.
@@ -55,8 +56,8 @@ class DataQueryEngine(ABC):
     """Computes query results from the clients' data: clips, adds noise and writes the ledger.
 
     Guarantee: every tensor that a method returns is the output of a Gaussian or Laplace mechanism with the sensitivity
-    that results from clipping its sum. Exceptions are `at: none` and `published`, which the ledger records as not
-    private, and gradients with `at: message`, where only messages are noised.
+    that results from clipping its sum. Exceptions are `noise_on: none` and `published`, which the ledger records as not
+    private, and gradients with `noise_on: message`, where only messages are noised.
 
     Args:
         population: The clients: all, or those in this process.
@@ -184,12 +185,14 @@ class DataQueryEngine(ABC):
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
         """See `QueryEngine`."""
-        raise PrivacyError(f"privacy.at is {self._privacy.at!r}, so messages are not released; set it to 'message'")
+        raise PrivacyError(
+            f"privacy.noise_on is {self._privacy.noise_on!r}, so messages are not released; set it to 'message'"
+        )
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
         """See `QueryEngine`."""
         raise PrivacyError(
-            f"privacy.at is {self._privacy.at!r}, but exact query results are not private; set it to 'none'"
+            f"privacy.noise_on is {self._privacy.noise_on!r}, but exact query results are not private; set it to 'none'"
         )
 
     @cached_property
@@ -487,7 +490,7 @@ def data_oracle(
     boundary: type[DataQueryEngine]
     if not privacy.private:
         boundary = UnprotectedEngine
-    elif privacy.at == "message":
+    elif privacy.noise_on == "message":
         boundary = MessageEngine
     elif queries.scheme.sums_only:
         boundary = GradientSumEngine

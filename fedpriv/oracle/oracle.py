@@ -206,8 +206,8 @@ class Oracle(Generic[A_co]):
         return self._like.new_tensor(variance_shares).unsqueeze(1)
 
     def _check_gradients_are_noised(self) -> None:
-        if self.privacy.private and self.privacy.at == "message":
-            fix = "is only for noise on gradients: leave it out, or set privacy.at to 'gradient'"
+        if self.privacy.private and self.privacy.noise_on == "message":
+            fix = "is only for noise on gradients: leave it out, or set privacy.noise_on to 'gradient'"
             raise ConfigError("strategy.optimizer", "noise_floor", fix)
 
     def gradient(self, params: Tensor) -> Tensor:
@@ -284,7 +284,7 @@ class Oracle(Generic[A_co]):
         return values
 
     def release_message(self, message: Tensor) -> Tensor:
-        """Returns messages `[k, dim]` clipped, noised and recorded with `at: message`; otherwise unchanged.
+        """Returns messages `[k, dim]` clipped, noised and recorded with `noise_on: message`; otherwise unchanged.
 
         Raises:
             BudgetExhausted: If the release would exceed the target epsilon.

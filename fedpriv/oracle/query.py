@@ -105,9 +105,9 @@ class QueryBuilder:
         Raises:
             ConfigError: If the run is private.
         """
-        if self.privacy.at != "none":
-            fix = "the strategy needs exact query results, which are not private; set privacy.at to 'none'"
-            raise ConfigError("privacy.at", self.privacy.at, fix)
+        if self.privacy.noise_on != "none":
+            fix = "the strategy needs exact query results, which are not private; set privacy.noise_on to 'none'"
+            raise ConfigError("privacy.noise_on", self.privacy.noise_on, fix)
         return self._query("exact")
 
     def message(self) -> Query:
@@ -118,7 +118,7 @@ class QueryBuilder:
         return Query(name, self.privacy.clip, self.scheme.sampling_of(name))
 
     def is_released(self, query: Query) -> bool:
-        """Returns True if the result leaves its client: with `at: message`, only messages do."""
+        """Returns True if the result leaves its client: with `noise_on: message`, only messages do."""
         return query.name == "message" or self.privacy.boundary != "message"
 
     def weights(self, clients: Tensor) -> Tensor:

@@ -154,4 +154,4 @@ def random_oracle(n_clients: int, rounds: int, spread: float = 0.0, seed: int = 
     """
     weights: list[float] = torch.linspace(0.5, 1.5, n_clients, dtype=torch.float64).tolist()
     engine = RandomEngine(n_clients, rounds, spread, seed)
-    return Oracle(QueryBuilder(Privacy(at="none"), weights), engine, torch.empty(0, dtype=torch.float64))
+    return Oracle(QueryBuilder(Privacy(noise_on="none"), weights), engine, torch.empty(0, dtype=torch.float64))

@@ -47,7 +47,7 @@ def published_dual_averages(
             epsilon_bar,
             "gaussian",
             scale=lipschitz * claims.dual_averaging_noise(epsilon_bar, rounds, examples, active, delta0),
-            lacks="the bound on the gradients is assumed, not enforced",
+            flaw="the bound on the gradients is assumed, not enforced",
         ),
         claim=lambda delta: claims.dual_averaging_published(
             epsilon_bar, rounds, examples, active, delta, delta0=delta0
@@ -88,14 +88,14 @@ def _steps(noise: TrackingNoise) -> StepSize:
 
 def _eq5(strategy: Strategy, noise: TrackingNoise, rounds: int) -> Recipe:
     published = Published(
-        noise.epsilon_bar, "laplace", scale=noise.on_gradients, growth=noise.q2 / noise.q1, lacks=_GAP_ASSUMED
+        noise.epsilon_bar, "laplace", scale=noise.on_gradients, growth=noise.q2 / noise.q1, flaw=_GAP_ASSUMED
     )
     return Recipe(strategy, published=published, claim=lambda delta: claims.gradient_tracking(noise, rounds, delta))
 
 
 def _both_noised(method: str, noise: TrackingNoise, rounds: int) -> Recipe:
     published = Published(
-        noise.epsilon_bar, "laplace", scale=noise.on_messages, growth=noise.q2, at="message", lacks=_GAP_ASSUMED
+        noise.epsilon_bar, "laplace", scale=noise.on_messages, growth=noise.q2, noise_on="message", flaw=_GAP_ASSUMED
     )
     return Recipe(
         gradient_tracking_pair(_steps(noise)),

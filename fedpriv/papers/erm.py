@@ -35,22 +35,22 @@ def dp_gd(
     regularizer: Proximal = Zero(),
     optimizer: Optimizer[Any] = Sgd(),
     momentum: Fraction = 0.0,
-    report: Literal["last", "average", "random"] = "last",
+    output: Literal["last", "average", "random"] = "last",
     average: Average | None = None,
     seed: int | None = None,
 ) -> Strategy:
     """DP-GD with step size 1 / smoothness unless given; see `fedpriv.gradient_descent`."""
-    if average is not None and report != "average":
-        raise ConfigError("strategy.average", average, "is a weight of iterates: use report: average")
-    if seed is not None and report != "random":
-        raise ConfigError("strategy.seed", seed, "chooses the iterate to report: use report: random")
+    if average is not None and output != "average":
+        raise ConfigError("strategy.average", average, "is a weight of iterates: use output: average")
+    if seed is not None and output != "random":
+        raise ConfigError("strategy.seed", seed, "chooses the iterate: use output: random")
     return gradient_descent(
         learning_rate or 1 / smoothness,
         regularizer,
         optimizer=optimizer,
         momentum=momentum,
-        average=(average or 0.0) if report == "average" else None,
-        random_iterate=rounds if report == "random" else None,
+        average=(average or 0.0) if output == "average" else None,
+        random_iterate=rounds if output == "random" else None,
         seed=seed or 0,
     )
 
@@ -155,7 +155,7 @@ class Printed:
         sigma = claims.svrg_deviation(
             self.epsilon_bar, self.n_examples, epochs, length, delta=self.delta_bar, doubling=doubling
         )
-        return Published(self.epsilon_bar, "gaussian", self.delta_bar, scale=sigma, exact=("full_gradient",))
+        return Published(self.epsilon_bar, "gaussian", self.delta_bar, scale=sigma, exact_queries=("full_gradient",))
 
 
 @validate_arguments("strategy")

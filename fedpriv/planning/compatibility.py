@@ -69,17 +69,17 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     step = strategy.local_step
     bound = strategy.message_norm
     name = type(step).__name__
-    if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
+    if privacy.noise_on == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
         fix = f"messages of {strategy.name} have l2 norm {bound:g}: use {{norm: l2, bound: {bound:g}}}"
         raise ConfigError("privacy.clip", f"{{norm: {privacy.clip.norm}, bound: {privacy.clip.bound:g}}}", fix)
-    if privacy.at == "message" and step.memory != "none":
+    if privacy.noise_on == "message" and step.memory != "none":
         raise ConfigError(
-            "privacy.at",
+            "privacy.noise_on",
             "message",
             f"{name} keeps state that is not a function of released messages and would enter later messages "
-            "without noise; set privacy.at to 'gradient'",
+            "without noise; set privacy.noise_on to 'gradient'",
         )
-    if privacy.private and privacy.at == "message":
+    if privacy.private and privacy.noise_on == "message":
         check_memory(strategy, n_clients)
     if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
         fix = "is for noise that cancels between pairs: leave it out, or use pairwise trust"
@@ -116,7 +116,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
         raise ConfigError("network.cohort", _cohort_of(network), fix)
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
-    if privacy.at == "gradient" and not step.linear:
+    if privacy.noise_on == "gradient" and not step.linear:
         fix = f"sums of {name}'s messages are not sums of private query results; use local trust"
         if isinstance(step, LocalSteps) and step.local_steps == 1:
             fix += (
@@ -124,7 +124,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
                 "server_momentum, or fedopt for adaptive optimizers such as Adam"
             )
         if privacy.unit == "client" and step.memory == "none":
-            fix += ", or noise on messages, privacy.at: message"
+            fix += ", or noise on messages, privacy.noise_on: message"
         raise ConfigError("privacy.trust", trust, fix)
     if step.memory != "none" and not network.everyone:
         raise ConfigError(
@@ -133,7 +133,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
             f"messages of {name} contain query results of earlier rounds, which sums over another cohort would "
             "not cover; use all clients, or a strategy without memory such as fedavg",
         )
-    if privacy.at == "gradient":
+    if privacy.noise_on == "gradient":
         check_linear(strategy, n_clients, network)
 
 
@@ -159,15 +159,15 @@ def check_compute(
         check_bfloat16(privacy, compute.dtype, compute.backend)
     if compute.backend != "auto":
         build_backend(compute.backend, model, loss)
-    state = compute.state
+    state = compute.client_state
     if state == "memory":
         return
     if not has_rows(strategy.local_step.init(torch.zeros(1, 1))):
         fix = f"clients of {strategy.name} keep no state between rounds (a server's state is in memory); leave it out"
-        raise ConfigError("compute.state", state, fix)
+        raise ConfigError("compute.client_state", state, fix)
     if network.everyone and not privacy.samples_clients_before_compute:
         fix = "every client takes part in every round, so all state must be in memory; leave it out, or draw cohorts"
-        raise ConfigError("compute.state", state, fix)
+        raise ConfigError("compute.client_state", state, fix)
 
 
 def check_shared(
@@ -198,9 +198,10 @@ def check_shared(
     """
     if size == 1:
         return
-    alone = "train in one process (leave out --processes, or engine 'local' of compute)"
-    if compute.state != "memory":
-        raise ConfigError("compute.state", compute.state, f"works in one process only: use memory, or {alone}")
+    alone = "train in one process (leave out --processes, or parallelism 'none' of compute)"
+    if compute.client_state != "memory":
+        fix = f"works in one process only: use memory, or {alone}"
+        raise ConfigError("compute.client_state", compute.client_state, fix)
     if not isinstance(network, Star | Graph):
         fix = f"only a star or a graph can be divided among processes: {alone}"
         raise ConfigError("network", type(network).__name__, fix)
@@ -214,7 +215,9 @@ def check_shared(
         fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
         raise ConfigError("log.optimum", optimum, fix)
     if compare:
-        raise ConfigError("problem.compare", True, f"it needs all data in one process: leave it out, or {alone}")
+        raise ConfigError(
+            "problem.compare_centralized", True, f"it needs all data in one process: leave it out, or {alone}"
+        )
     if "exact" in query_names and size > len(clients) // 2:
         fix = f"exact query results need two clients in every process: use at most {max(len(clients) // 2, 1)}"
         raise ConfigError("processes", size, fix)
@@ -303,7 +306,7 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
             strategy.local_step.memory,
             f"{type(strategy.local_step).__name__} keeps state of its query results, which have no noise if "
             "noise is on messages, and a later message depends on that state: declare memory = 'private', and "
-            "set privacy.at to 'gradient'",
+            "set privacy.noise_on to 'gradient'",
         )
 
 
@@ -362,8 +365,8 @@ def check_problem(
 
     Raises:
         ConfigError: the strategy would ignore an objective or a constraint; it queries private constraint values, and
-            there are none, or they are unbounded, or need group sizes that are not public; or `compare` is set for a
-            strategy that has no centralised counterpart.
+            there are none, or they are unbounded, or need group sizes that are not public; or `compare_centralized` is
+            set for a strategy that has no centralised counterpart.
     """
     needs_sums = "lagrangian_gradient" in query_names or ("statistic:constraints" in query_names and privacy.private)
     sees_problem = needs_sums or not {"exact", "statistic:constraints"}.isdisjoint(query_names)
@@ -371,18 +374,18 @@ def check_problem(
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
         fix = (
-            "only an exact run of proximal_al (privacy.at 'none') can be compared with a centralized solver; leave "
-            "it out"
+            "only an exact run of proximal_al (privacy.noise_on 'none') can be compared with a centralized solver; "
+            "leave it out"
         )
-        raise ConfigError("problem.compare", True, fix)
+        raise ConfigError("problem.compare_centralized", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
         fix = f"the centralized solver accepts no regularizer or l2, not {strategy.regularizer}; leave it out"
-        raise ConfigError("problem.compare", True, fix)
+        raise ConfigError("problem.compare_centralized", True, fix)
     if needs_sums:
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (
                 f"the influence of one example on it has no bound; {strategy.name} accepts only sums of losses: "
-                "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.at 'none'"
+                "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.noise_on 'none'"
             )
             raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:

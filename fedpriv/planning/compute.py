@@ -9,11 +9,11 @@ import torch
 
 from fedpriv.distributed.cores import usable_cores
 from fedpriv.errors import ConfigError, summarize_error
-from fedpriv.network.engines import EngineName, StateName
+from fedpriv.network.engines import ParallelismName, StateName
 from fedpriv.oracle.backends import BackendName
 from fedpriv.settings.checks import Bound, Count, Positive, validate_arguments
 
-_EXAMPLES = 16384  # more at once are not faster on any device, and a sum of fewer chunks is rounded worse
+_EXAMPLES = 16384  # more at once are not faster on any device, and a sum of fewer batches is rounded worse
 _COPIES = 4  # of an example's gradient: the gradient, two of a part while it is widened, and the size of activations
 _OTHER_NAMES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "processor": "cpu", "host": "cpu"}  # of devices
 PrecisionName = Literal["full", "bfloat16"]
@@ -34,25 +34,26 @@ class Compute:
         precision: `"full"` (default), or `"bfloat16"`, which runs forward and backward passes under `torch.autocast`,
             for the unit sample and the relation replace_one, with any backend except linear. Clipping, sums, noise and
             epsilon are the same; the trajectory differs.
-        chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
-            computed in smaller pieces that fit its cache, and on a GPU the number that fits a quarter of its free
-            memory. A resumed run keeps its first value, since another value would change the rounding of sums.
+        max_physical_batch_size: Largest number of examples that are computed at once; larger batches are divided. By
+            default 16384 on a CPU, where gradients are computed in smaller pieces that fit its cache, and on a GPU the
+            number that fits a quarter of its free memory. A resumed run keeps its first value, since
+            another value would change the rounding of sums.
         threads: Number of CPU threads of torch. By default torch's number, but at most the number of cores that this
             process may use, including a container's limit. One thread is used for little computation: for linear models
             rounds of less than ten million multiplications; for other models rounds with fewer clients than threads and
             less than twenty million examples times parameters. A very large number can crash the process. With several
             threads, several clients are computed at once; if there are at least as many clients as threads, all bits of
             the result stay the same.
-        engine: Distribution of clients: `"local"` (default), all in this process, or `"processes"`, some of them in
-            each process that torchrun starts (`fedpriv train CONFIG --processes 2`); the processes must trust each
-            other. With `"examples"` all clients are in every process, and the processes share the examples of a batch:
-            for few clients with large batches.
+        parallelism: What the processes that torchrun starts divide among them (`fedpriv train CONFIG --processes 2`).
+            `"none"` (default): there is one process. `"clients"`: each process computes some of the clients; the
+            processes must trust each other. `"examples"`: all clients are in every process, and the processes share
+            the examples of a batch, for few clients with large batches.
         timeout: Seconds after which a process that waits for another one raises; 600 by default.
-        state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, where a round reads and
-            writes only the rows of its cohort. The numbers are the same.
-        pace: Length of a round in seconds: a round ends a whole multiple of it after the round's start, so that its
-            duration does not reveal the sizes of secret batches and cohorts. It should exceed the time of the longest
-            round. None (default) does not wait.
+        client_state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, where a round
+            reads and writes only the rows of its cohort. The numbers are the same.
+        pad_seconds: Seconds. A round ends a whole multiple of this time after its start, so that its duration does not
+            reveal the sizes of secret batches and cohorts. It should exceed the time of the longest round. None
+            (default) does not wait.
         pad_batches: True pads every secret batch with examples of weight zero, up to the size that is exceeded with a
             probability of 1e-12, so that processor time and memory do not reveal the number of drawn examples. Sums are
             the same up to rounding. Not for secret cohorts and random views. False by default.
@@ -62,20 +63,20 @@ class Compute:
 
     Examples:
         >>> import fedpriv
-        >>> fedpriv.Compute(device="cpu", chunk=256).planned_device.type
+        >>> fedpriv.Compute(device="cpu", max_physical_batch_size=256).planned_device.type
         'cpu'
     """
 
     backend: BackendName = "auto"
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
-    chunk: Count | None = None
+    max_physical_batch_size: Count | None = None
     threads: Threads | None = None
-    engine: EngineName = "local"
+    parallelism: ParallelismName = "none"
     timeout: Positive = 600.0
-    state: StateName = "memory"
+    client_state: StateName = "memory"
     precision: PrecisionName = "full"
-    pace: Positive | None = None
+    pad_seconds: Positive | None = None
     pad_batches: bool = False
 
     def __post_init__(self) -> None:
@@ -92,13 +93,14 @@ class Compute:
         return f"{self.dtype} in {self.precision}"
 
     def check_resumable(self, begun_with: StateName) -> None:
-        """Raises if the client state of a checkpoint is stored elsewhere than in `state`.
+        """Raises if the client state of a checkpoint is stored elsewhere than in `client_state`.
 
         Raises:
             ConfigError: the two differ.
         """
-        if self.state != begun_with:
-            raise ConfigError("compute.state", self.state, f"cannot change on resume; set compute.state={begun_with}")
+        if self.client_state != begun_with:
+            fix = f"cannot change on resume; set compute.client_state={begun_with}"
+            raise ConfigError("compute.client_state", self.client_state, fix)
 
     def start(self) -> torch.device:
         """Sets the number of threads and returns the device, see `torch_device`.
@@ -120,22 +122,24 @@ class Compute:
         return self.torch_device()
 
     def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:
-        """Returns the chunk of a run: `chunk` if it is set, else the run's first value, else a value for the device.
+        """Returns the largest number of examples that are computed at once.
+
+        It is `max_physical_batch_size` if it is set, else the run's first value, else a value for the device.
 
         Args:
             device: Where gradients are computed.
             dim: Number of trainable parameters.
-            begun_with: The chunk of a run that is resumed; None for a new one.
+            begun_with: The value of a run that is resumed; None for a new one.
         """
-        if self.chunk is not None:
-            return self.chunk
+        if self.max_physical_batch_size is not None:
+            return self.max_physical_batch_size
         if begun_with is not None:
             return begun_with
         if device.type != "cuda":
             return _EXAMPLES
         free, _ = torch.cuda.mem_get_info(device)
         capacity = free // 4 // (_COPIES * dim * getattr(torch, self.dtype).itemsize)
-        power = max(capacity.bit_length() - 1, 2)  # rounded, so that almost the same free memory gives the same chunk
+        power = max(capacity.bit_length() - 1, 2)  # rounded, so that almost the same free memory gives the same number
         return min(2**power, _EXAMPLES)
 
     @property

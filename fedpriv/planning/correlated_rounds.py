@@ -84,10 +84,10 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
     """
     if privacy.unit == "sample" and not isinstance(privacy.sampling, FullBatch | Cyclic):
         fix = "the rounds of an example must be fixed: use {cyclic: {blocks: B}} or full"
-        raise ConfigError("privacy.sampling", str(privacy.sampling), f"with correlated noise (noise.time), {fix}")
+        raise ConfigError("privacy.sampling", str(privacy.sampling), f"with correlated noise (noise.correlated), {fix}")
     if privacy.cohort_rate < 1:
         fix = (
-            "secret cohorts give no advantage with correlated noise (noise.time): use network.cohort: {cyclic: "
+            "secret cohorts give no advantage with correlated noise (noise.correlated): use network.cohort: {cyclic: "
             "{blocks: B}}"
         )
         if privacy.cohort_rounds is None:
@@ -98,7 +98,7 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
     blocks = count_blocks(network)
     if blocks == 1:
         fix = (
-            "correlated noise (noise.time) and cyclic batches need all clients in every round, or {cyclic: "
+            "correlated noise (noise.correlated) and cyclic batches need all clients in every round, or {cyclic: "
             "{blocks: B}} on a star"
         )
         raise ConfigError("network.cohort", "not everyone", fix)
@@ -124,11 +124,11 @@ def check_noise(privacy: Privacy) -> None:
     if not isinstance(trust, Local | Pairwise | Central | SecureAggregation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError("privacy.trust", str(trust), "has no proof for correlated noise: use independent noise")
     if privacy.mechanism.name != "gaussian":
-        fix = "correlated noise (noise.time) and cyclic batches need Gaussian noise"
+        fix = "correlated noise (noise.correlated) and cyclic batches need Gaussian noise"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
     if privacy.schedule != Uniform():
         fix = (
-            "with correlated noise (noise.time), every round has the same noise, and the matrix divides the "
+            "with correlated noise (noise.correlated), every round has the same noise, and the matrix divides the "
             "budget: leave it out"
         )
         raise ConfigError("privacy.schedule", str(privacy.schedule), fix)
@@ -146,7 +146,7 @@ def check_queries(privacy: Privacy, records: Sequence[Record], rounds: int) -> N
     if asked_rounds != list(range(rounds)):
         missing = next((t for t in range(rounds) if t >= len(asked_rounds) or asked_rounds[t] != t), rounds)
         fix = (
-            "the strategy makes no gradient query in this round, but correlated noise (noise.time) needs one in "
+            "the strategy makes no gradient query in this round, but correlated noise (noise.correlated) needs one in "
             "every round; use independent noise"
         )
         raise ConfigError("privacy.noise", f"round {missing}", fix)

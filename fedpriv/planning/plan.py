@@ -329,23 +329,23 @@ def _dry_run(
 
 
 def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_declared: bool) -> Privacy:
-    """Fills in `Privacy.shared`: exact numbers about the data, such as sizes, that a run uses without noise.
+    """Fills in `Privacy.invariants`: exact numbers about the data, such as sizes, that a run uses without noise.
 
     Args:
         privacy: The privacy settings.
         problems: The clients' objectives and constraints.
         sizes_declared: True if each client has a declared `public_size` (then its true size stays private).
     """
-    shared = list[str]()
+    invariants = list[str]()
     # the number of clients is always exact: no client declares another one
     count_changes = privacy.relation == "add_remove" and (privacy.unit == "client" or not sizes_declared)
     if count_changes or (privacy.unit == "client" and not sizes_declared):
-        shared.append("sizes public")
+        invariants.append("sizes public")
     if privacy.statistics.public_counts and any(problem.counts_are_public for problem in problems):
-        shared.append("within group")
+        invariants.append("within group")
     if privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic):
-        shared.append("same slots")
-    return replace(privacy, shared=", ".join(shared))
+        invariants.append("same slots")
+    return replace(privacy, invariants=", ".join(invariants))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Published:
 
     Args:
         epsilon_bar: The epsilon that the paper states (of one round, for Ryu and Kim); `inf` means no noise.
-        law: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's per-example
+        mechanism: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's per-example
             gradients, over `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020), which assumes
             `gradient_bound`.
         delta_bar: The delta that the paper states (`"gaussian"`).
@@ -34,9 +34,10 @@ class Published:
         scale: Scale of the noise in round 0, instead of the formulas above: standard deviation of Gaussian noise, b of
             Laplace noise; 0 where `epsilon_bar` is infinite.
         growth: Factor by which `scale` changes from round to round.
-        at: The value that noise of this `scale` is added to: a client's mean `"gradient"` or its whole `"message"`.
-        exact: Names of the queries that the paper leaves without noise.
-        lacks: Why noise of that scale is not private, as reports print it.
+        noise_on: The value that noise of this `scale` is added to: a client's mean `"gradient"` or its whole
+            `"message"`.
+        exact_queries: Names of the queries that the paper leaves without noise.
+        flaw: Why noise of that scale is not private, as reports print it.
 
     Raises:
         ConfigError: an argument is out of range, or noise on messages has no `scale`.
@@ -48,14 +49,14 @@ class Published:
     """
 
     epsilon_bar: PositiveOrInfinite
-    law: Literal["laplace", "gaussian"] = "laplace"
+    mechanism: Literal["laplace", "gaussian"] = "laplace"
     delta_bar: Ratio = 1e-6
     gradient_bound: Positive = 1.0
     scale: NonNegative | None = None
     growth: Positive = 1.0
-    at: Literal["gradient", "message"] = "gradient"
-    exact: tuple[str, ...] = ()
-    lacks: str = "the paper's noise does not cover what is released"
+    noise_on: Literal["gradient", "message"] = "gradient"
+    exact_queries: tuple[str, ...] = ()
+    flaw: str = "the paper's noise does not cover what is released"
 
     @property
     def why_not(self) -> str:
@@ -63,8 +64,8 @@ class Published:
         if math.isinf(self.epsilon_bar):
             return "exact query results, no noise"
         if self.scale is not None:
-            return f"as published: {self.lacks}"
-        if self.law == "gaussian":
+            return f"as published: {self.flaw}"
+        if self.mechanism == "gaussian":
             return "as published: the gradient bound is assumed, not enforced"
         return "as published: the noise scale is measured on the client's own data (eq 20)"
 
@@ -73,7 +74,7 @@ class Published:
             raise ConfigError(
                 "privacy.published.scale", 0.0, "must be positive; for no noise, set epsilon_bar to infinity"
             )
-        if self.at == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
+        if self.noise_on == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
             raise ConfigError("privacy.published.scale", None, "must be given for noise on messages")
 
 
@@ -98,15 +99,15 @@ def add_published_noise(
         largest_norms: Returns each client's largest l1 norm of a per-example gradient, in another pass over the data.
             Called only where eq 20 of Ryu and Kim (2022) needs it.
     """
-    if math.isinf(published.epsilon_bar) or record.query in published.exact:
+    if math.isinf(published.epsilon_bar) or record.query in published.exact_queries:
         return Release(record, exact)
-    if published.law == "gaussian":
+    if published.mechanism == "gaussian":
         mechanism: Mechanism = Gaussian()
     else:
         mechanism = Laplace()
     if published.scale is not None:
         scales = [published.scale * published.growth**record.round] * len(exact)
-    elif published.law == "gaussian":
+    elif published.mechanism == "gaussian":
         width = 2 * published.gradient_bound * math.sqrt(2 * math.log(1.25 / published.delta_bar))
         scales = [factor * width / published.epsilon_bar for factor in factors]
     else:

@@ -141,7 +141,7 @@ class Budget:
         delta: Fraction,
         unit: Unit = "sample",
         relation: Relation = "replace_one",
-        shared: str = "",
+        invariants: str = "",
         data: str = "",
         accountant: str | None = None,
     ) -> Budget:
@@ -153,7 +153,7 @@ class Budget:
             delta: Delta of that epsilon.
             unit: Privacy unit: `"sample"` (default) or `"client"`.
             relation: Neighbouring relation. A budget with `"replace_one"` (default) accepts runs with both relations.
-            shared: Further facts that neighbours may have in common, e.g. `"sizes public"`; a run that needs more
+            invariants: Further facts that neighbours may have in common, e.g. `"sizes public"`; a run that needs more
                 raises.
             data: Name of the data set, for readers of the file; by default the name of the file.
             accountant: The bound by which the cost of runs is computed, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`;
@@ -171,7 +171,7 @@ class Budget:
             raise ConfigError("budget.accountant", accountant, "must be None at delta 0, which has only pure epsilon")
         name = data or Path(path).stem
         terms = BudgetTerms(
-            float(epsilon), float(delta), unit, relation, shared, name, accountant, secrets.token_hex(16)
+            float(epsilon), float(delta), unit, relation, invariants, name, accountant, secrets.token_hex(16)
         )
         write_new(Path(path), terms)
         return Budget(path)

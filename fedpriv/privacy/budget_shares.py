@@ -79,7 +79,7 @@ def compute_share(run: RunCost, terms: BudgetTerms) -> Share:
             undeclared.discard("sizes public")
         if undeclared:
             names = ", ".join(sorted(undeclared))
-            fix = "use a budget with these conditions (--shared), or other settings"
+            fix = "use a budget with these conditions (--invariants), or other settings"
             raise PrivacyError(f"{run.name} guarantees only {relation}({names}), less than the budget requires: {fix}")
     if run.not_covered:
         raise PrivacyError(

@@ -127,7 +127,7 @@ class CorrelatedNoise:
         """
         if self.factor.reach > self.separation:
             fix = f"secret draws in slots need a band of at most {self.separation} rounds, the number of slots"
-            raise ConfigError("privacy.noise.time", f"reaches over {self.factor.reach:g} rounds", fix)
+            raise ConfigError("privacy.noise.correlated", f"reaches over {self.factor.reach:g} rounds", fix)
         is_first_slot = round_index % self.separation == 0
         if is_first_slot:
             return float(np.square(self.factor.column(1 + len(self.factor.band))).sum())

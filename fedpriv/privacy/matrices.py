@@ -51,7 +51,7 @@ class Matrix(Protocol):
         ...
 
 
-@validate_arguments("privacy.noise.time.bsr")
+@validate_arguments("privacy.noise.correlated.bsr")
 @dataclass(frozen=True)
 class BSR:
     """Correlated noise by the banded square root: the first `band` coefficients of A's square root.
@@ -80,7 +80,7 @@ class BSR:
         return Factor(_rounded(_root(min(self.band, rounds), self.momentum, self.decay)[1:]))
 
 
-@validate_arguments("privacy.noise.time.banded")
+@validate_arguments("privacy.noise.correlated.banded")
 @dataclass(frozen=True)
 class Banded:
     """Correlated noise by an optimised band: `band` coefficients that make the error of the iterates small.
@@ -93,7 +93,7 @@ class Banded:
     Args:
         band: As for `BSR`.
         iterate: Error that is minimised: the mean squared error of all iterates (`"average"`, default), or the error of
-            the `"last"` iterate. In YAML this option is called `for`.
+            the `"last"` iterate.
         momentum: Momentum of the steps, from which the initial square root is computed. It also replaces the strategy
             if its response to noise cannot be computed, because its messages are not linear in the query results or the
             run has more than 2000 rounds; the step size then counts as constant.
@@ -122,7 +122,7 @@ class Banded:
         return _banded(self, rounds, separation, _form(response, self.iterate))
 
 
-@validate_arguments("privacy.noise.time.blt")
+@validate_arguments("privacy.noise.correlated.blt")
 @dataclass(frozen=True)
 class BLT:
     """A buffered linear Toeplitz matrix; its noise needs `buffers` rows of memory (McMahan et al. 2024).

@@ -170,7 +170,7 @@ def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> 
     """
     if not all(0 < scale < math.inf for scale in scales):
         raise ConfigError(
-            "noise scale", min(scales), "must be positive and finite; for no noise, set privacy.at to 'none'"
+            "noise scale", min(scales), "must be positive and finite; for no noise, set privacy.noise_on to 'none'"
         )
     if not len(set(clients)) == len(clients) == len(scales) == count:
         raise PrivacyError(

@@ -19,9 +19,9 @@ from fedpriv.privacy.schedules import Schedule, Uniform
 from fedpriv.settings.checks import Bound, Count, Fraction, Positive, Probability, Ratio, validate_arguments
 from fedpriv.storage.identity import ASIDE
 
-At = Literal["gradient", "message", "none"]
+NoiseOn = Literal["gradient", "message", "none"]
 Batches = Annotated[int, Bound("must be a whole number from 2 to 1000000", 2, 1e6, "[]")]
-Amount = Annotated[float, Bound("must be positive and finite; for no noise, set privacy.at to 'none'", 0)]
+Amount = Annotated[float, Bound("must be positive and finite; for no noise, set privacy.noise_on to 'none'", 0)]
 
 
 LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
@@ -324,8 +324,9 @@ class Privacy:
         unit: The privacy unit: `"sample"` (default), one example, or `"client"`, everything that one client holds.
         relation: The neighbouring relation: one unit has another value (`"replace_one"`, default), or is present in
             only one of the two data sets (`"add_remove"`, in which the numbers of examples still count as public).
-        at: The place where noise is added: every `"gradient"` that a client update uses (default), every `"message"`
-            that a client sends (needs `unit="client"`), or `"none"`: no noise. A run with `"none"` is not private.
+        noise_on: The values that noise is added to: every `"gradient"` that a client update uses (default), every
+            `"message"` that a client sends (needs `unit="client"`), or `"none"`: no noise. A run with `"none"` is not
+            private.
         trust: Trust assumption: `Local()` (default), `SecureAggregation(min_honest)` or `Central(cohort_rate)`; or
             `Pairwise(colluders, ratio)`, where no other party is trusted and pairs of clients add noise that cancels.
         sampling: How batches are drawn: `FullBatch()` (default), `Poisson(rate)`, `Allocation(batches)`,
@@ -333,7 +334,7 @@ class Privacy:
         schedule: How the budget is shared over rounds: `Uniform()` (default), `Geometric(ratio)` or `Custom(function)`.
         published: Use the noise of a paper instead, to reproduce the paper. Not private.
         statistics: Bound and budget share of constraint values, for strategies that query them.
-        durable: Wait until a round's ledger lines are on the physical disk before values computed from its queries
+        fsync: Wait until a round's ledger lines are on the physical disk before values computed from its queries
             leave the process (default). With False a power cut can lose lines, and the printed `trust` contains
             `no_power_cut`.
         noise: `Independent()` noise in each round (default), or correlated noise, which partly cancels over rounds:
@@ -341,7 +342,8 @@ class Privacy:
             or cyclic batches, and no cohorts.
         budget: Path of the lifetime budget of these data (`fedpriv budget`). The run reserves the cost of its whole
             plan there before its first release, and does not start if the budget is too small.
-        shared: Further facts that neighbouring data sets have in common, printed with `relation`; a run fills it in.
+        invariants: Further facts that neighbouring data sets have in common, printed with `relation`; a run fills them
+            in.
 
     Raises:
         ConfigError: a setting is out of range, or two settings contradict each other.
@@ -360,14 +362,14 @@ class Privacy:
     mechanism: Mechanism = field(default_factory=Gaussian)
     unit: Unit = "sample"
     relation: Relation = "replace_one"
-    at: At = "gradient"
+    noise_on: NoiseOn = "gradient"
     trust: Trust = field(default_factory=Local)
     sampling: Sampling = field(default_factory=FullBatch)
     schedule: Schedule = field(default_factory=Uniform)
     published: Published | None = None
     statistics: Statistics = field(default_factory=Statistics)
-    shared: str = ""
-    durable: bool = True
+    invariants: str = ""
+    fsync: bool = True
     noise: Noise = Independent()
     budget: str | Path | None = field(default=None, metadata=ASIDE)
 
@@ -377,9 +379,9 @@ class Privacy:
             raise ConfigError("privacy.mechanism", self.mechanism, "must be Gaussian() or Laplace()")
         if self.private:
             self._check_amount()
-        if self.at == "message" and self.unit != "client":
+        if self.noise_on == "message" and self.unit != "client":
             raise ConfigError(
-                "privacy.unit", self.unit, "at: message clips whole messages, so the privacy unit must be client"
+                "privacy.unit", self.unit, "noise_on: message clips whole messages, so the privacy unit must be client"
             )
         if isinstance(self.sampling, FixedSize) and self.relation == "add_remove" and self.unit == "sample":
             raise ConfigError(
@@ -432,8 +434,8 @@ class Privacy:
 
     @property
     def private(self) -> bool:
-        """True if releases have noise with a privacy guarantee: False for `at="none"` and for the noise of a paper."""
-        return self.at != "none" and self.published is None
+        """True if releases have noise with a privacy guarantee: False for `noise_on="none"` and a paper's noise."""
+        return self.noise_on != "none" and self.published is None
 
     @property
     def over_time(self) -> CorrelatedNoise | None:
@@ -444,8 +446,8 @@ class Privacy:
 
     @property
     def trusted(self) -> str:
-        """The trust assumption, as printed: `trust`, and `no_power_cut` where the run is not durable."""
-        if self.durable:
+        """The trust assumption, as printed: `trust`, and `no_power_cut` without `fsync`."""
+        if self.fsync:
             return str(self.trust)
         return f"{self.trust}+no_power_cut"
 
@@ -453,8 +455,8 @@ class Privacy:
     def boundary(self) -> str:
         """The value that noise is added to, private or as published: `"gradient"`, `"message"`, or `"none"`."""
         if self.published is None:
-            return self.at
-        return self.published.at
+            return self.noise_on
+        return self.published.noise_on
 
     @property
     def cohort_rate(self) -> float:

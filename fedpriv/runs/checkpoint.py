@@ -40,8 +40,8 @@ class Checkpoint:
         first_nonfinite: See `fedpriv.runs.results.Result`.
         stopping: Number of rounds without improvement of the metric of `stop`; see
             `fedpriv.evaluation.early_stopping.EarlyStopping`.
-        chunk: See `fedpriv.planning.compute.Compute`.
-        state: See `Compute`. On disk, `progress` lists the clients' rows in the files next to this one.
+        max_physical_batch_size: See `fedpriv.planning.compute.Compute`.
+        client_state: See `Compute`. On disk, `progress` lists the clients' rows in the files next to this one.
         processes: Number of processes of the run.
         words: The settings by name, to list the differences on a resume with other settings.
         data: Keyed digests of the clients' examples, and their key, see `fedpriv.clients.data_fingerprints`.
@@ -65,8 +65,8 @@ class Checkpoint:
     model: str
     first_nonfinite: dict[str, int]
     stopping: dict[str, float] = field(default_factory=dict[str, float])
-    chunk: int | None = None
-    state: StateName = "memory"
+    max_physical_batch_size: int | None = None
+    client_state: StateName = "memory"
     processes: int = 1
     words: dict[str, str] = field(default_factory=dict[str, str])
     data: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])

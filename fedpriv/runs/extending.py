@@ -66,10 +66,9 @@ class EarlierRun:
                 f"{path} has finished {checkpoint.round} of {checkpoint.rounds} rounds: finish it first "
                 "(resume). A run that ended early, which may depend on data, cannot be extended"
             )
-        if checkpoint.state != "memory":
-            raise ConfigError(
-                "compute.state", checkpoint.state, f"{path} stores its state on disk, so it cannot be extended"
-            )
+        if checkpoint.client_state != "memory":
+            fix = f"{path} stores its state on disk, so it cannot be extended"
+            raise ConfigError("compute.client_state", checkpoint.client_state, fix)
         records = files.ledger.records
         if len(records) != checkpoint.records:
             raise FedprivError(f"{path} has released results after its last checkpoint: resume it first")

@@ -245,7 +245,7 @@ def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
     counted = files.counted
     target = _privacy_setting(files, "epsilon")
     released: dict[str, Any] = {}
-    if _privacy_setting(files, "at") != "none":
+    if _privacy_setting(files, "noise_on") != "none":
         released["delta"] = counted.delta
         for record in files.ledger.records[:1]:
             released |= {name: getattr(record, name) for name in _KIND}

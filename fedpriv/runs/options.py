@@ -60,8 +60,8 @@ class TrainingOptions:
             rounds, and epsilon covers both parts together. The further rounds have independent noise, computed from the
             rest of the target. Only `rounds`, the target epsilon and the noise multiplier may differ. `folder`, if
             given, is a new one.
-        compare: True, for runs with constraints and without privacy, also solves the problem with all data in one
-            place, and reports the relative difference of the objectives.
+        compare_centralized: True, for runs with constraints and without privacy, also solves the problem with all data
+            in one place, and reports the relative difference of the objectives.
         optimum: Smallest value of the objective, if known. The result then contains the gap to it, computed on the
             training data without noise: not private, for experiments on public data only.
         stop_on: Ends the run when a released model is not finite (`"nonfinite"`, default), also when its test loss is
@@ -98,7 +98,7 @@ class TrainingOptions:
     settings: str = ""
     resume: bool = False
     extend: str | Path | None = None
-    compare: bool = False
+    compare_centralized: bool = False
     optimum: Finite | None = None
     stop_on: StopOn = "nonfinite"
     stop: Stop | None = None

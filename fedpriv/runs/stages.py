@@ -218,7 +218,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     if earlier is not None:
         origin = earlier.checkpoint
     if origin is not None:
-        compute.check_resumable(origin.state)
+        compute.check_resumable(origin.client_state)
 
     identity = _identify(experiment, options, directory, mesh, resumed=resumed, earlier=earlier)
     run = OpenRun(directory, identity, resumed, earlier, None)
@@ -356,7 +356,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
 
     plan: Plan = mesh.world.broadcast(on_main).on(experiment.device, run.float64_noise)
     compatibility.check_problem(
-        experiment.strategy, experiment.problems, experiment.privacy, plan.queries, compare=options.compare
+        experiment.strategy, experiment.problems, experiment.privacy, plan.queries, compare=options.compare_centralized
     )
     compatibility.check_shared(
         mesh.world.world_size,
@@ -366,7 +366,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
         experiment.privacy,
         plan.queries,
         optimum=options.optimum,
-        compare=options.compare,
+        compare=options.compare_centralized,
     )
     return plan
 
@@ -463,7 +463,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     # the examples of this process's clients; a resumed run splits batches as before
     chunk_before = None
     if origin is not None:
-        chunk_before = origin.chunk
+        chunk_before = origin.max_physical_batch_size
     chunk = compute.examples_at_once(experiment.device, Layout.of(clients[0].model).dim, chunk_before)
     shard = sharding.shard_clients(ClientShard.whole(clients), mesh)
     local_clients = shard.select(clients)
@@ -566,7 +566,7 @@ def prepare_evaluation(
         fix = "its model is not finite, or its metric stopped improving: further rounds would end at once"
         raise ConfigError("extend", str(run.earlier.folder), fix)
     central = None
-    if options.compare:
+    if options.compare_centralized:
         central = data.start
     client_tests = public.client_tests(evaluator)
     measures = ModelMetrics(

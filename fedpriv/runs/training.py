@@ -73,13 +73,13 @@ class Training:
     @init_takes_options(TrainingOptions)
     def __init__(self, options: TrainingOptions) -> None:
         compute = options.compute
-        mesh = self._mesh = MESHES[compute.engine](compute.timeout)
+        mesh = self._mesh = MESHES[compute.parallelism](compute.timeout)
         self._modes = Modes(getattr(torch, compute.dtype), needs_full_precision(options.privacy))
         with self._modes.fixed(), mesh.world.raise_together():
             # settings, folder and seeds, planned releases and their cost: no data have been read
             experiment = stages.resolve_experiment(options, compute, mesh)
             self._directory = RunDirectory(options.folder if mesh.is_main else None, options.checkpoint_every)
-            self._pace = compute.pace
+            self._pace = compute.pad_seconds
             self._save_nodes = options.save_node_models
             run = stages.open_run(experiment, options, self._directory, mesh)
             self.plan = stages.plan_run(experiment, run, options, mesh)
@@ -102,8 +102,8 @@ class Training:
             self.network = experiment.network
             self._identity = self._data.identity
             self._local_network = sharding.shard_network(self.network, self._data.shard, mesh)
-            self._state_store = STATE_STORES[compute.state](self._directory.path)
-            self._state_kind: StateName = compute.state
+            self._state_store = STATE_STORES[compute.client_state](self._directory.path)
+            self._state_kind: StateName = compute.client_state
             self.progress = stages.load_first_state(experiment, run, self._data, self._state_store, mesh)
             self._seconds = stages.read_seconds_before(run)
             self._metrics_file: MetricsFile | None = None
@@ -344,7 +344,7 @@ class Training:
     def _sync(self) -> None:
         """Writes the ledger to disk, before any value computed from a round's results leaves the run."""
         self._directory.check()
-        if self.plan.privacy.durable:
+        if self.plan.privacy.fsync:
             self.ledger.sync()
 
     def _close_budget(self) -> None:
@@ -406,8 +406,8 @@ class Training:
             stopping=self._monitor.stopping.stored(),
             kept=self._monitor.best.stored(),
             data=self._data.fingerprints.stored(),
-            chunk=self.population.chunk,
-            state=self._state_kind,
+            max_physical_batch_size=self.population.chunk,
+            client_state=self._state_kind,
             processes=self._mesh.world.world_size,
         )
         self._state_store.sync()

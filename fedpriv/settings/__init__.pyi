@@ -16,7 +16,7 @@ from .checks import (
 )
 from .pace import wait_for_pace
 from .plugins import Registry, RegistryEntry, refuse_plugins
-from .translations import get_example, setting_for_option, suggest_fix, suggest_nearest
+from .translations import get_example, renamed_option, setting_for_option, suggest_fix, suggest_nearest
 
 __all__ = [
     "Bound",
@@ -35,6 +35,7 @@ __all__ = [
     "join_alternatives",
     "plugins",
     "refuse_plugins",
+    "renamed_option",
     "setting_for_option",
     "suggest_fix",
     "suggest_nearest",

@@ -222,6 +222,19 @@ def _fix(meaning: str, text: str) -> str:
     return f"is unknown; {meaning}: write {text}"
 
 
+def renamed_option(option: str, known: Collection[str]) -> str | None:
+    """Returns the present name of a command-line option, if it is one of the known options of the command.
+
+    Examples:
+        >>> renamed_option("--why", ["--reason", "--json"])
+        '--reason'
+    """
+    present = read_entries("options").get(option)
+    if present not in known:
+        return None
+    return present
+
+
 def setting_for_option(option: str) -> str | None:
     """Returns the command-line setting for an option such as `--max-grad-norm`; None if there is none.
 

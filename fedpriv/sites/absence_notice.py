@@ -38,7 +38,7 @@ class AbsenceNotice(Section):
         site: Number of the site in the plan.
         first: The first round, from 0.
         last: The last round.
-        why: The reason, in one word.
+        reason: The reason, in one word.
         signature: Ed25519 signature, with the site's key in the plan.
     """
 
@@ -46,13 +46,13 @@ class AbsenceNotice(Section):
     site: Whole
     first: Whole
     last: Whole
-    why: Reason
+    reason: Reason
     signature: Annotated[str, pattern_validator(r"[0-9a-f]{128}", GENERATED)]
 
     @classmethod
-    def signed(cls, key: bytes, plan: str, site: int, first: int, last: int, why: Reason) -> AbsenceNotice:
+    def signed(cls, key: bytes, plan: str, site: int, first: int, last: int, reason: Reason) -> AbsenceNotice:
         """Returns a notice, signed with the private key of the site, 32 bytes."""
-        unsigned = cls(plan=plan, site=site, first=first, last=last, why=why, signature="0" * 128)
+        unsigned = cls(plan=plan, site=site, first=first, last=last, reason=reason, signature="0" * 128)
         signature = Ed25519PrivateKey.from_private_bytes(key).sign(unsigned.signed_content)
         return unsigned.model_copy(update={"signature": signature.hex()})
 

@@ -25,12 +25,12 @@ class Connection:
 
     Attributes:
         is_connected: True if the party is connected.
-        why: Reason for a missing connection, and the fix; empty while the reason is unknown.
+        reason: Reason for a missing connection, and the fix; empty while the reason is unknown.
         since: Time of connection or disconnection, or start of this process, in seconds since 1970.
     """
 
     is_connected: bool
-    why: str
+    reason: str
     since: float
 
 
@@ -89,6 +89,6 @@ def _row(connection: Connection) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(connection.since))
     if connection.is_connected:
         return f"connected since {since}"
-    if connection.why:
-        return f"not connected since {since}: {connection.why}"
+    if connection.reason:
+        return f"not connected since {since}: {connection.reason}"
     return f"not connected since {since}"

@@ -153,10 +153,10 @@ class Federation:
                 return
             self._n_asked = index + 1
             rows, absent = self._collect_messages(index)
-            reasons = {names[site]: why for site, why in sorted(absent.items())}
+            reasons = {names[site]: reason for site, reason in sorted(absent.items())}
             noticed = tuple(names[site] for site in sorted(self._notices_for(index)) if site in absent)
             if not rows or (absent and terms.needs_everyone):
-                self.ended = f"absent: {', '.join(f'{name} ({why})' for name, why in reasons.items())}"
+                self.ended = f"absent: {', '.join(f'{name} ({reason})' for name, reason in reasons.items())}"
                 return
             if not self._advance(rows):
                 self.ended = "nonfinite"
@@ -181,7 +181,7 @@ class Federation:
         cohort = self._network.participants(index, terms.public).tolist()
         notices = {site: notice for site, notice in self._notices_for(index).items() if site in cohort}
         absent = {site: self._out_of_budget[site] for site in cohort if site in self._out_of_budget}
-        absent |= {site: notice.why for site, notice in notices.items()}
+        absent |= {site: notice.reason for site, notice in notices.items()}
         unanswered = {
             site: pack(
                 TrainRequest(

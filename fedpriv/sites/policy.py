@@ -43,8 +43,9 @@ class SitePolicy(Section):
         min_noise_multiplier: Smallest noise multiplier of a plan, as its settings state it.
         proposers: Certificate names (common names) of servers that may propose plans over the network. None, if
             omitted.
-        pace: Seconds. A reply is sent a whole multiple of this time after its request arrived, so that its time does
-            not reveal the size of a secret batch. Must be more than any reply takes, and less than the server waits.
+        pad_seconds: Seconds. A reply is sent a whole multiple of this time after its request arrived, so that its time
+            does not reveal the size of a secret batch. Must be more than any reply takes, and less than the server
+            waits.
         hours: Windows of time (UTC) in which the site replies to requests, such as `20:00-06:00`.
     """
 
@@ -56,7 +57,7 @@ class SitePolicy(Section):
     max_epsilon: Positive | None = None
     min_noise_multiplier: Positive | None = None
     proposers: tuple[str, ...] = ()
-    pace: Positive | None = None
+    pad_seconds: Positive | None = None
     hours: tuple[Window, ...] | None = None
 
     def check_settings(self, config: Config, outline: PublicDataInfo) -> None:

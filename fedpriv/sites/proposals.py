@@ -47,13 +47,13 @@ class Proposal:
         text: The plan.
         party: Sender of the plan, by its name in the transport.
         decision: The owner's decision.
-        why: Reason why the site could not accept an approved plan; empty if there is no problem.
+        reason: Reason why the site could not accept an approved plan; empty if there is no problem.
     """
 
     text: str
     party: str
     decision: Decision
-    why: str = ""
+    reason: str = ""
 
     @property
     def hash(self) -> str:
@@ -137,7 +137,7 @@ class ProposalBox:
             try:
                 consider(text)
             except FedprivError as error:
-                facts = {"event": "proposed", "party": party, "word": "not_allowed", "why": str(error)}
+                facts = {"event": "proposed", "party": party, "word": "not_allowed", "reason": str(error)}
                 _LOG.warning("a proposal is not allowed", extra={"facts": facts})
                 return "not_allowed"
             proposal = Proposal(text, party, "pending")
@@ -148,19 +148,19 @@ class ProposalBox:
         )
         return "pending"
 
-    def decide(self, fingerprint: str, decision: Decision, why: str = "") -> Proposal:
+    def decide(self, fingerprint: str, decision: Decision, reason: str = "") -> Proposal:
         """Writes the owner's decision.
 
         Args:
             fingerprint: The fingerprint of the plan, as the owners have compared it.
             decision: The decision.
-            why: Information for the owner.
+            reason: Information for the owner.
 
         Raises:
             ConfigError: If no proposal has this fingerprint.
         """
         proposal = self.named(fingerprint)
-        decided = Proposal(proposal.text, proposal.party, decision, why)
+        decided = Proposal(proposal.text, proposal.party, decision, reason)
         self._write(decided)
         return decided
 
@@ -184,7 +184,7 @@ class ProposalBox:
             return None
         try:
             facts = json.loads(files.read(path))
-            proposal = Proposal(str(facts["text"]), str(facts["party"]), facts["decision"], str(facts["why"]))
+            proposal = Proposal(str(facts["text"]), str(facts["party"]), facts["decision"], str(facts["reason"]))
             if proposal.decision not in get_args(Decision) or proposal.hash != plan_hash:
                 raise ValueError(proposal.decision)
             return proposal
@@ -203,6 +203,6 @@ class ProposalBox:
             "text": proposal.text,
             "party": proposal.party,
             "decision": proposal.decision,
-            "why": proposal.why,
+            "reason": proposal.reason,
         }
         files.write_whole(self._folder / f"{proposal.hash}.json", json.dumps(facts).encode())

@@ -145,7 +145,7 @@ class SiteSession:
             self._announce_end_of_budget()
             return self._refusal(question, "over_budget")
 
-    def say_absent(self, first: int, last: int, why: Reason) -> AbsenceNotice:
+    def say_absent(self, first: int, last: int, reason: Reason) -> AbsenceNotice:
         """Signs that the site sends no replies from round `first` to `last`; these rounds are refused permanently.
 
         The notice is on disk before it is sent, with the replies to the next requests.
@@ -166,7 +166,7 @@ class SiteSession:
                 self._n_open_notices,
                 f"at most {MAX_OPEN_NOTICES} notices may be open at a time: put more rounds into one",
             )
-        notice = AbsenceNotice.signed(self.signing_key, self.terms.hash, self.number, first, last, why)
+        notice = AbsenceNotice.signed(self.signing_key, self.terms.hash, self.number, first, last, reason)
         self._folder.write_notices(self._proposal, [*self._notices, notice])
         self._notices.append(notice)
         return notice

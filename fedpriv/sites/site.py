@@ -194,7 +194,7 @@ class Site:
         """
         arrived = time.monotonic()
         reply = self._reply_or_refuse(question, party)
-        wait_for_pace(arrived, self.settings.policy.pace)
+        wait_for_pace(arrived, self.settings.policy.pad_seconds)
         return reply
 
     def _reply_or_refuse(self, question: bytes, party: str) -> bytes:

@@ -60,7 +60,11 @@ def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
         rows["spent"] = f"unknown, so the site does not answer: {error}"
     proposals = {
         proposal.fingerprint: " ".join(
-            [proposal.decision, f"(from {proposal.party or 'unknown'})", *([proposal.why] if proposal.why else [])]
+            [
+                proposal.decision,
+                f"(from {proposal.party or 'unknown'})",
+                *([proposal.reason] if proposal.reason else []),
+            ]
         )
         for proposal in ProposalBox(folder).proposals
     }
@@ -109,7 +113,7 @@ def _plan_rows(path: Path, plan: FederationPlan, card: SiteDescriptor) -> dict[s
 
 
 def _absence(notice: AbsenceNotice) -> str:
-    return f"rounds {notice.first + 1} to {notice.last + 1} ({notice.why})"
+    return f"rounds {notice.first + 1} to {notice.last + 1} ({notice.reason})"
 
 
 def _event(event: Mapping[str, Any]) -> str:

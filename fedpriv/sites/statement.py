@@ -194,7 +194,7 @@ def _missing(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) ->
 def _absences(federations: Sequence[SiteFederation]) -> list[str]:
     return [
         f"{federation.proposal.document.run}: signed notice of absence in rounds {notice.first + 1} to "
-        f"{notice.last + 1} ({notice.why})."
+        f"{notice.last + 1} ({notice.reason})."
         for federation in federations
         for notice in federation.notices
     ]

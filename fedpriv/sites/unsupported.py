@@ -20,7 +20,9 @@ def check_settings(config: Config, n_sites: int) -> None:
     privacy = config.promise(n_sites)
     trust = privacy.trust
     if not privacy.private:
-        raise ConfigError("privacy.at", privacy.at, "a site releases only private query results: set a target epsilon")
+        raise ConfigError(
+            "privacy.noise_on", privacy.noise_on, "a site releases only private query results: set a target epsilon"
+        )
     if not isinstance(trust, (Local, Pairwise)):
         fix = (
             "the server would receive single rows with only part of the noise: use local or pairwise between "
@@ -36,9 +38,9 @@ def check_settings(config: Config, n_sites: int) -> None:
             "plans and their epochs could be mistaken for one; use poisson batches"
         )
         raise ConfigError("privacy.sampling", "allocation", fix)
-    if not privacy.durable:
+    if not privacy.fsync:
         raise ConfigError(
-            "privacy.durable", False, "a site always writes its ledger to disk before it answers: leave it out"
+            "privacy.fsync", False, "a site always writes its ledger to disk before it answers: leave it out"
         )
     if config.network.topology.name != "star":
         _check_graph(config.network)
@@ -107,8 +109,8 @@ def _check_files(config: Config) -> None:
     if config.model.weights is not None:
         fix = "a plan has no files, and names none on other machines: start from a seed"
         raise ConfigError("model.weights", "(file)", fix)
-    if config.problem.compare:
-        raise ConfigError("problem.compare", True, "needs the data of all sites in one place: leave it out")
+    if config.problem.compare_centralized:
+        raise ConfigError("problem.compare_centralized", True, "needs the data of all sites in one place: leave it out")
     if config.problem.server is not None:
         raise ConfigError("problem.server", "(some)", "the server has no data between organisations: leave it out")
     if config.data.augment:

@@ -43,7 +43,9 @@ def digest(*settings: object) -> str:
 
 _HEAP_TYPE = 1 << 9  # flag of classes that are created while a program runs, and are not compiled into Python
 _CHUNK = 4096  # items of a value that are described in one piece of text
-SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state", "timeout", "pace", "pad_batches"})
+SPEED = frozenset(
+    "backend device max_physical_batch_size threads parallelism client_state timeout pad_seconds pad_batches".split()  # noqa: SIM905
+)
 
 
 _EARLIER_NAMES: Mapping[str, str] = {

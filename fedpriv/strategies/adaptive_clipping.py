@@ -138,7 +138,7 @@ def adaptive_clipping(
 ) -> Strategy:
     """Makes the clip bound of client updates follow a quantile of their norms (Andrew et al., 2021).
 
-    Run it with `Privacy(at="message", unit="client", clip=Clip(1))`.
+    Run it with `Privacy(noise_on="message", unit="client", clip=Clip(1))`.
 
     Args:
         strategy: A strategy with clients that receive a model and send an update, e.g. `fedavg(...)`.
@@ -157,7 +157,7 @@ def adaptive_clipping(
     Examples:
         >>> import fedpriv
         >>> strategy = fedpriv.adaptive_clipping(fedpriv.fedavg(0.1), quantile=0.5)
-        >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client", clip=fedpriv.Clip(1.0))
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, noise_on="message", unit="client", clip=fedpriv.Clip(1.0))
         >>> fedpriv.plan([100] * 4, strategy, privacy, rounds=5).releases
         5
     """

@@ -154,7 +154,7 @@ class LocalStep(Protocol[S]):
         receives: Names of the values it receives, e.g. `("model",)`; must equal the aggregator's `sends`.
         sends: Names of the values it sends, e.g. `("gradient",)`; must equal the aggregator's `receives`.
         memory: `"none"` if a message depends only on the received row and on this round's query results, which noise on
-            messages (`at: message`) needs; else `"private"`.
+            messages (`noise_on: message`) needs; else `"private"`.
         linear: True if messages are linear in the query results of this and earlier rounds, with the same public
             coefficients for every client, and a round has a single query, at the received row. Then sums of messages
             depend on sums of query results only, which secure aggregation needs.
@@ -243,7 +243,7 @@ class Strategy:
         name: Name in reports; `"custom"` by default.
         regularizer: The regulariser h of the objective, for reports; none by default.
         monitor: Names of numbers of the aggregator's state that a run shows after each round.
-        message_norm: Largest l2 norm of a message, by construction; with `at: message` the clip must equal it.
+        message_norm: Largest l2 norm of a message, by construction; with `noise_on: message` the clip must equal it.
 
     Raises:
         ConfigError: the client update or the aggregator lacks an attribute, or returns another type or shape (the

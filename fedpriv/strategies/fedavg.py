@@ -13,7 +13,8 @@ over all n clients, so the expected mean change of a random cohort is the mean c
 * FedProx (Li et al., 2020, algorithm 2): mu > 0.
 * FedOpt (Reddi et al., 2021, algorithm 2): the server's step is one of momentum, Adagrad, Adam or Yogi.
 
-With `Privacy(at="message", unit="client")`, which clips and noises u_p, FedAvg is DP-FedAvg (McMahan et al., 2018).
+With `Privacy(noise_on="message", unit="client")`, which clips and noises u_p, FedAvg is DP-FedAvg (McMahan et al.,
+2018).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ OptimizerState = Literal["reset", "keep"]
 class LocalSteps:
     """Makes gradient steps from the received model; the message is the weighted change.
 
-    Weights and clipping: `at: message` clips the weighted change; `at: gradient` with `unit: client` and several steps
-    clips each unweighted gradient, and the change is weighted afterwards.
+    Weights and clipping: `noise_on: message` clips the weighted change; `noise_on: gradient` with `unit: client` and
+    several steps clips each unweighted gradient, and the change is weighted afterwards.
 
     Args:
         learning_rate: Step size of the clients, the same for all steps of a round.
@@ -184,7 +185,7 @@ def fedavg(
         optimizer: Optimiser of the local steps: `Sgd()` (default), `Momentum()`, `Adam()` or `AdamW()`. With noise on
             gradients the last three need `trust: local`.
         optimizer_state: `"reset"` (default): the optimiser is reset in every round, for several local steps. `"keep"`:
-            each client keeps its optimiser state, which noise on messages (`at: message`) does not allow.
+            each client keeps its optimiser state, which noise on messages (`noise_on: message`) does not allow.
         weighting: The units with equal weights in the mean update: `"examples"` (default, as in the paper) or
             `"clients"`.
         server_learning_rate: Step size of the server along the mean update; 1 by default.
@@ -215,7 +216,7 @@ def fedavg(
 @validate_arguments("strategy")
 def fedprox(
     learning_rate: Rate,
-    proximal: NonNegative,
+    proximal_mu: NonNegative,
     local_steps: Count = 1,
     *,
     optimizer: Optimizer[Any] = Sgd(),
@@ -224,13 +225,13 @@ def fedprox(
     server_learning_rate: Positive = 1.0,
     average: Average | None = None,
 ) -> Strategy:
-    """FedProx: `fedavg` with the term `proximal / 2 ||x - w||^2` in the local loss, where w is the received model.
+    """FedProx: `fedavg` with the term `proximal_mu / 2 ||x - w||^2` in the local loss, where w is the received model.
 
     The paper uses `weighting="clients"`, and draws clients with a probability proportional to their number of examples.
 
     Args:
         learning_rate: Step size of the clients, as for `fedavg`.
-        proximal: Weight mu of the proximal term, at least 0.
+        proximal_mu: Weight mu of the proximal term, at least 0.
         local_steps: Gradient steps per round; 1 by default.
         optimizer: As for `fedavg`.
         optimizer_state: As for `fedavg`.
@@ -248,11 +249,11 @@ def fedprox(
 
     Examples:
         >>> import fedpriv
-        >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client")
-        >>> fedpriv.plan([100] * 4, fedpriv.fedprox(0.1, proximal=0.01, local_steps=5), privacy, rounds=5).releases
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, noise_on="message", unit="client")
+        >>> fedpriv.plan([100] * 4, fedpriv.fedprox(0.1, proximal_mu=0.01, local_steps=5), privacy, rounds=5).releases
         5
     """
-    local = LocalSteps(learning_rate, local_steps, proximal, weighting, optimizer, optimizer_state)
+    local = LocalSteps(learning_rate, local_steps, proximal_mu, weighting, optimizer, optimizer_state)
     return _star(local, ServerSgd(server_learning_rate), average, "fedprox")
 
 
@@ -264,7 +265,7 @@ def fedopt(
     optimizer: Optimizer[Any] = Sgd(),
     optimizer_state: OptimizerState = "reset",
     weighting: Weighting = "examples",
-    server: Literal["adagrad", "adam", "yogi"] = "adam",
+    server_optimizer: Literal["adagrad", "adam", "yogi"] = "adam",
     server_learning_rate: Positive = 0.01,
     beta1: Fraction = 0.9,
     beta2: Fraction = 0.99,
@@ -279,7 +280,7 @@ def fedopt(
         optimizer: As for `fedavg`.
         optimizer_state: As for `fedavg`.
         weighting: As for `fedavg`.
-        server: The server's optimiser: `"adagrad"`, `"adam"` (default) or `"yogi"`.
+        server_optimizer: The server's optimiser: `"adagrad"`, `"adam"` (default) or `"yogi"`.
         server_learning_rate: Step size of the server; 0.01 by default.
         beta1: Decay of the first moment, in [0, 1); 0.9 by default.
         beta2: Decay of the second moment, in [0, 1); 0.99 by default.
@@ -294,12 +295,13 @@ def fedopt(
 
     Examples:
         >>> import fedpriv
-        >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client")
-        >>> fedpriv.plan([100] * 4, fedpriv.fedopt(0.1, local_steps=5, server="yogi"), privacy, rounds=5).releases
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, noise_on="message", unit="client")
+        >>> strategy = fedpriv.fedopt(0.1, local_steps=5, server_optimizer="yogi")
+        >>> fedpriv.plan([100] * 4, strategy, privacy, rounds=5).releases
         5
     """
     local = LocalSteps(learning_rate, local_steps, 0.0, weighting, optimizer, optimizer_state)
-    return _star(local, ServerAdaptive(server, server_learning_rate, beta1, beta2, tau), average, "fedopt")
+    return _star(local, ServerAdaptive(server_optimizer, server_learning_rate, beta1, beta2, tau), average, "fedopt")
 
 
 def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | Ema | None, name: str) -> Strategy:

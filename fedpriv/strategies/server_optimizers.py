@@ -78,7 +78,7 @@ class ServerAdaptive:
 
     Examples:
         >>> import fedpriv
-        >>> fedpriv.fedopt(0.1, server="yogi").aggregator.server.rule
+        >>> fedpriv.fedopt(0.1, server_optimizer="yogi").aggregator.server.rule
         'yogi'
     """
 

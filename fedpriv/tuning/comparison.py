@@ -40,7 +40,7 @@ class ConfigComparison:
             for variant in variants or [""]:
                 name = " ".join(text for text in (path.stem if len(paths) > 1 else "", variant) if text) or path.stem
                 if name in self.configs:
-                    raise ConfigError("comparison", name, "is named twice: name each file and --with once")
+                    raise ConfigError("comparison", name, "is named twice: name each file and --variant once")
                 changed = [*overrides]
                 if variant:
                     changed.append(variant)

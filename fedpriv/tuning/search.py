@@ -77,10 +77,10 @@ class Outcome:
 
     Attributes:
         price: The privacy cost of the search.
-        best: Folder of the best run, or of its model if the others stay hidden; None if no trial has a score.
+        best: Folder of the best run, or of its model if the others stay secret; None if no trial has a score.
         chosen: The best settings.
         score: Their score.
-        trials: All trials; empty if they stay hidden.
+        trials: All trials; empty if they stay secret.
     """
 
     price: SearchCost
@@ -132,8 +132,8 @@ class Search:
             raise ConfigError("secret_seed", "(given)", fix)
         if self.settings.score_noise is not None:
             scores.check(self.base)
-        if self.settings.hidden is not None and self.base.privacy.budget is not None:
-            fix = "would reveal the number of trials of a hidden search: leave it out"
+        if self.settings.secret_trials is not None and self.base.privacy.budget is not None:
+            fix = "would reveal the number of trials of a search with secret trials: leave it out"
             raise ConfigError("privacy.budget", self.base.privacy.budget, fix)
 
     @cached_property
@@ -215,7 +215,7 @@ class Search:
 
         Args:
             path: Folder of the search. If it already contains this search, the search resumes.
-            watch: Called with the report of every round; never if trials stay hidden.
+            watch: Called with the report of every round; never if trials stay secret.
 
         Raises:
             FedprivError: If the folder holds another search, or a trial cannot run.
@@ -224,7 +224,7 @@ class Search:
         price = self.price
         with RunFolder(path) as folder:
             self._begin(folder)
-            if (path / BEST).exists():  # the search was killed while it removed the hidden trials
+            if (path / BEST).exists():  # the search was killed while it removed the secret trials
                 return self._publish_best(folder, price, None)
             state = self._read_or_start(folder)
             start = secrets.token_hex(16)
@@ -235,7 +235,7 @@ class Search:
                 n_finished = sum(trial.finished for trial in state.trials)
             self._close(state, start)
             best = self.best_trial(state.trials)
-            if self.settings.hidden is not None:
+            if self.settings.secret_trials is not None:
                 return self._publish_best(folder, price, best)
             if best is None:
                 return Outcome(price, best=None, chosen=None, score=None, trials=state.trials)
@@ -250,7 +250,7 @@ class Search:
     @property
     def _chooses_beforehand(self) -> bool:
         """True if all settings are chosen before the first trial."""
-        return self.settings.sampler == "random" and self.settings.hidden is None
+        return self.settings.sampler == "random" and self.settings.secret_trials is None
 
     def _choices(self, count: int) -> list[dict[str, Value]]:
         return [sampling.choose_settings(self.space, self.settings, (), self._seed(k)) for k in range(count)]
@@ -276,7 +276,7 @@ class Search:
     @property
     def _trials_folder(self) -> str:
         """Name of the folder with all trials."""
-        if self.settings.hidden is None:
+        if self.settings.secret_trials is None:
             return SEEN
         return _SECRET
 
@@ -294,19 +294,19 @@ class Search:
         return path / self._trials_folder / f"{number:04d}"
 
     def _read_or_start(self, folder: RunFolder) -> State:
-        """Returns the state of the folder's search; draws the number of trials, if hidden, when there is none."""
+        """Returns the state of the folder's search; draws the number of trials, if secret, when there is none."""
         (folder.path / self._trials_folder).mkdir(0o700, exist_ok=True)
         state = self.read_state(folder.path)
         if state is not None:
             return state
-        if self.settings.hidden is not None:
+        if self.settings.secret_trials is not None:
             number = self.settings.number.draw(secrets.randbits(53) * 2.0**-53)
         else:
             number = self.settings.trials
         return self._write_state(folder, State(number, secrets.token_hex(16)))
 
     def read_state(self, path: Path) -> State | None:
-        """Reads the state of the search in a folder; None if it has not begun, or if its hidden trials are removed."""
+        """Reads the state of the search in a folder; None if it has not begun, or if its secret trials are removed."""
         file = path / self._trials_folder / STATE
         if not file.exists():
             return None
@@ -323,8 +323,8 @@ class Search:
     def _run_next(self, folder: RunFolder, state: State, n_finished: int, watch: Watch, start: str) -> State:
         """Runs the next trial, or resumes the one that was begun; returns the new state."""
         if len(state.trials) == n_finished:
-            # the settings of a hidden trial must not reveal its number
-            if self.settings.hidden is None:
+            # the settings of a secret trial must not reveal its number
+            if self.settings.secret_trials is None:
                 seed = self._seed(n_finished)
             else:
                 seed = secrets.randbits(32)
@@ -336,8 +336,8 @@ class Search:
         if self.base.privacy.budget is not None:
             Budget(self.base.privacy.budget).advance(state.name, start, len(state.trials))
         trial = state.trials[-1]
-        # reports of hidden trials would reveal their scores
-        if self.settings.hidden is not None:
+        # reports of secret trials would reveal their scores
+        if self.settings.secret_trials is not None:
             watch = _ignore_report
         path = self.trial_folder(folder.path, trial.number)
         score = run_trial(self.config(trial.chosen), path, trial.number, self.settings, watch)
@@ -377,7 +377,7 @@ class Search:
             budget.close(state.name, "rounds")
 
     def _publish_best(self, folder: RunFolder, price: SearchCost, best: Trial | None) -> Outcome:
-        """Stores the best model with its settings, and removes all trials of a hidden search."""
+        """Stores the best model with its settings, and removes all trials of a search with secret trials."""
         path = folder.path
         published = path / BEST
         if not published.exists():
@@ -404,4 +404,4 @@ class Search:
 
 
 def _ignore_report(number: int, report: RoundReport) -> None:
-    """A `Watch` that does nothing, for hidden trials."""
+    """A `Watch` that does nothing, for secret trials."""

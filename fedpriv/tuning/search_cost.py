@@ -50,7 +50,7 @@ def compute_search_cost(settings: SearchSettings, plans: Sequence[Plan], data: s
     """Returns the privacy cost of a whole search.
 
     Guarantee: an upper bound. If every trial is visible, it is the cost of all releases of all trials together: the
-    settings of a trial may depend on earlier scores, but its noise may not. If the number is hidden, see
+    settings of a trial may depend on earlier scores, but its noise may not. If the number is secret, see
     `accounting.search`.
 
     Args:
@@ -61,11 +61,11 @@ def compute_search_cost(settings: SearchSettings, plans: Sequence[Plan], data: s
             client of each trial.
 
     Raises:
-        PrivacyError: If the cost of a hidden number of trials is unknown for this adversary.
+        PrivacyError: If the cost of a secret number of trials is unknown for this adversary.
         BudgetExhausted: If the cost is above `settings.epsilon`.
     """
     one_trial = plans[0].spent()
-    if settings.hidden is None:
+    if settings.secret_trials is None:
         runs = [
             RunCost(
                 f"trial {number}",
@@ -83,7 +83,7 @@ def compute_search_cost(settings: SearchSettings, plans: Sequence[Plan], data: s
         spent = _compute_hidden_cost(settings, plans[0], one_trial, data)
         rests_on = (
             "only the best trial's model and settings are ever seen: not the number of trials (a secret "
-            f"{settings.hidden} draw, {settings.trials} on average), their duration, or the other trials"
+            f"{settings.secret_trials} draw, {settings.trials} on average), their duration, or the other trials"
         )
     if settings.epsilon is not None and spent.epsilon > settings.epsilon:
         raise BudgetExhausted(
@@ -101,8 +101,8 @@ def _compute_hidden_cost(
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
         raise PrivacyError(
-            "a hidden number of trials protects nothing against anyone who sees messages, as under trust: "
-            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --hidden out: then all trials are "
+            "a secret number of trials protects nothing against anyone who sees messages, as under trust: "
+            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --secret-trials out: then all trials are "
             "charged"
         )
     costs = count_costs(plan.records, plan.n_clients)

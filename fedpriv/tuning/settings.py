@@ -13,7 +13,7 @@ from fedpriv.settings import Bound, Positive, PositiveOrInfinite, Whole, validat
 METRIC = "test_accuracy"
 """The only score that may be private."""
 Sampler = Literal["tpe", "random"]
-Hidden = Literal["logarithmic", "geometric", "poisson"]
+TrialsDistribution = Literal["logarithmic", "geometric", "poisson"]
 Better = Literal["higher", "lower"]
 Trials = Annotated[int, Bound("must be a whole number from 1 to 10000", 1, 10_000, "[]")]
 
@@ -24,7 +24,7 @@ class SearchSettings:
     """The settings of a search.
 
     Args:
-        trials: Number of runs; with `hidden` the expected number.
+        trials: Number of runs; with `secret_trials` the expected number.
         sampler: `"tpe"` learns from the scores so far; `"random"` chooses all settings beforehand.
         metric: The score: a metric on public test data, e.g. `"test_accuracy"`.
         score_noise: Standard deviation of the noise of scores, relative to the change due to one example, for private
@@ -32,8 +32,8 @@ class SearchSettings:
             are public.
         better: `"higher"` or `"lower"` scores are better; required for user-defined metrics.
         epsilon: Largest cost of the search; None for no limit.
-        hidden: Distribution of the number of trials, which is drawn in secret: one model is published, and everything
-            else stays hidden. None: every trial is visible.
+        secret_trials: Distribution of the number of trials, which is drawn in secret: one model is published, and
+            everything else stays secret. None: every trial is visible.
         seed: Public seed of the choices.
 
     Raises:
@@ -45,7 +45,7 @@ class SearchSettings:
     metric: str = "test_accuracy"
     better: Better | None = None
     epsilon: PositiveOrInfinite | None = None
-    hidden: Hidden | None = None
+    secret_trials: TrialsDistribution | None = None
     seed: Whole = 0
     score_noise: Positive | None = None
 
@@ -61,13 +61,13 @@ class SearchSettings:
             raise ConfigError("search.metric", self.metric, fix)
         if self.better is None and metrics.get_direction(self.metric) is None:
             raise ConfigError("search.better", None, f"set better to higher or lower for {self.metric}")
-        if self.hidden is not None and self.sampler != "random":
+        if self.secret_trials is not None and self.sampler != "random":
             fix = (
-                "a hidden number of trials has a known privacy cost only if settings do not depend on earlier "
+                "a secret number of trials has a known privacy cost only if settings do not depend on earlier "
                 "trials: use random"
             )
             raise ConfigError("search.sampler", self.sampler, fix)
-        if self.hidden is not None:
+        if self.secret_trials is not None:
             self.number  # noqa: B018 - raises for an expected number that the distribution cannot have
 
     @property
@@ -84,9 +84,9 @@ class SearchSettings:
 
     @property
     def number(self) -> NumberOfTrials:
-        """The distribution of the hidden number of trials."""
-        if self.hidden == "poisson":
+        """The distribution of the secret number of trials."""
+        if self.secret_trials == "poisson":
             return PoissonTrials(float(self.trials))
-        if self.hidden == "geometric":
+        if self.secret_trials == "geometric":
             return NegativeBinomial(float(self.trials), 1.0)
         return NegativeBinomial(float(self.trials), 0.0)  # logarithmic

@@ -1,6 +1,6 @@
 """The privacy statement of a search: the total cost of its trials, and the view of each observer.
 
-Visible trials are counted again from their ledgers. If their number is hidden, no ledger is left, and the cost is taken
+Visible trials are counted again from their ledgers. If their number is secret, no ledger is left, and the cost is taken
 from the plan.
 """
 
@@ -60,10 +60,10 @@ def search_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> St
         group: Number of records that may belong to one person.
 
     Raises:
-        FedprivError: If a file is missing, damaged or altered, or the trials are hidden and the search is not finished.
+        FedprivError: If a file is missing, damaged or altered, or the trials are secret and the search is not finished.
     """
     search = Search.read(folder)
-    if search.settings.hidden is None:
+    if search.settings.secret_trials is None:
         return _state_visible(search, folder, colluders, group)
     return _state_hidden(search, folder, colluders, group)
 
@@ -148,7 +148,7 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
         cells=_published_cells(cells, search.price.rests_on),
         sees=_SEES,
         release_rows=[
-            ("number of trials", f"hidden: a secret {settings.hidden} draw, {settings.trials} on average"),
+            ("number of trials", f"secret: a {settings.secret_trials} draw, {settings.trials} on average"),
             (_WHEN, "not published: the duration of the search would reveal the number of trials"),
             ("released", f"one model, its settings, and its score, {settings.scored_on}: {folder / BEST}"),
             ("shown to", "anybody"),
@@ -209,7 +209,7 @@ def _visible_scores(search: Search) -> str:
 
 
 def _published_cells(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
-    """Returns the guarantees of a hidden search: one trial's guarantees hold for the single published model."""
+    """Returns the guarantees of a search with secret trials: those of one trial, for the single published model."""
     priced = [cell for cell in cells if cell.adversary.endswith(COLLUDERS)]
     published = [replace(cell, adversary=MODEL, assumes=rests_on) for cell in priced]
     server = [make_unbounded_cell(cell, cell.assumes) for cell in cells if cell.adversary == SERVER]
@@ -284,7 +284,7 @@ def _best_row(best: Trial | None, search: Search) -> str:
         return "none: no trial has a finite score"
     chosen = ", ".join(f"{name}={_format_value(value)}" for name, value in best.chosen.items())
     text = f"{chosen}; {search.settings.metric} {best.score:.4g}"
-    if search.settings.hidden is None:
+    if search.settings.secret_trials is None:
         return f"trial {best.number}: {text}"
     return text
 

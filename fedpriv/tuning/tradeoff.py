@@ -1,4 +1,4 @@
-"""The noise and, on public or stand-in data, the accuracy for each target epsilon.
+"""The noise and, on public data, the accuracy for each target epsilon.
 
 The private data are not used for training: noise follows from the plan, which uses their public sizes only. Accuracies
 come from runs on other data, which the user names because they are public or synthetic.
@@ -39,7 +39,7 @@ class Target:
         noise_multiplier: Noise over sensitivity.
         right_guesses: Largest probability of a right guess by an attacker, from even odds.
         detection: Largest share of members that an attacker finds, at 1 % false alarms.
-        scores: The test metric of each run on stand-in data.
+        scores: The test metric of each run on public data.
     """
 
     epsilon: float
@@ -71,8 +71,8 @@ class Tradeoff:
 
     Attributes:
         targets: The targets, in the order of their epsilon.
-        metric: Name of the test metric; empty without stand-in data.
-        reference: Its mean without noise, on the same stand-in data; None without.
+        metric: Name of the test metric; empty without public data.
+        reference: Its mean without noise, on the same public data; None without.
         notes: Notes for the reader.
     """
 
@@ -129,7 +129,7 @@ class Tradeoff:
             if self.reference is not None:
                 top.axhline(factor * self.reference, color=GREY, linestyle="--", label="no noise")
                 top.legend(frameon=False)
-            top.set_ylabel(row.title + (", %" if row.percent else "") + "\non stand-in data")
+            top.set_ylabel(row.title + (", %" if row.percent else "") + "\non public data")
         else:
             top.plot(epsilons, [target.noise_multiplier for target in self.targets], "o-", color=BLUE)
             top.set_ylabel("noise multiplier")
@@ -148,22 +148,22 @@ def tradeoff(
     overrides: Sequence[str],
     epsilons: Sequence[float],
     *,
-    stand_in: Sequence[str] = (),
+    public_data: Sequence[str] = (),
     seeds: int = 3,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Tradeoff:
-    """Plans a run at several targets and, if stand-in data are named, trains on these.
+    """Plans a run at several targets and, if public data are named, trains on these.
 
     Args:
         path: The configuration.
         overrides: Settings to change.
         epsilons: The targets.
-        stand_in: Settings that replace the private data with public or synthetic ones, e.g. `data.train=public.csv`.
-        seeds: Number of runs on stand-in data at each target.
+        public_data: Settings that replace the private data with public or synthetic ones, e.g. `data.train=public.csv`.
+        seeds: Number of runs on public data at each target.
         watch: Called with a line about the current step.
 
     Raises:
-        ConfigError: If a target cannot be reached, or the stand-in settings name no other data.
+        ConfigError: If a target cannot be reached, or the settings of public data name no other data.
     """
     if not epsilons or not all(0 < epsilon < math.inf for epsilon in epsilons):
         raise ConfigError("epsilon", list(epsilons), "must be positive targets, e.g. epsilon=.5,1,2,4,8")
@@ -174,28 +174,28 @@ def tradeoff(
         targets.append(_planned(load_config(path, [*overrides, f"privacy.epsilon={epsilon!r}"]), epsilon))
     unit = {"sample": "one example", "client": "the data of one client"}[private.privacy.unit]
     notes = [f"an attacker who has all data except {unit}, sees everything released, and starts from even odds"]
-    if not stand_in:
-        notes.append("nothing was trained; name public data to get accuracies: --stand-in data.train=public.csv")
+    if not public_data:
+        notes.append("nothing was trained; name public data to get accuracies: --public-data data.train=public.csv")
         return Tradeoff(tuple(targets), "", None, tuple(notes))
 
-    elsewhere = [*overrides, *stand_in, "privacy.budget=null"]  # the lifetime budget belongs to the private data
+    elsewhere = [*overrides, *public_data, "privacy.budget=null"]  # the lifetime budget belongs to the private data
     if _source(load_config(path, elsewhere).data) == _source(private.data):
         fix = (
             "does not replace the data, and one of the runs on them would have no noise: name other data, with "
             f"data.name or one of {', '.join(f'data.{option}' for option in _SOURCES)}"
         )
-        raise ConfigError("--stand-in", " ".join(stand_in), fix)
+        raise ConfigError("--public-data", " ".join(public_data), fix)
     scored = list[Target]()
     metric = ""
     for target in targets:
-        watch(f"training on stand-in data at epsilon={target.epsilon:g}")
+        watch(f"training on public data at epsilon={target.epsilon:g}")
         metric, scores = _scores(path, [*elsewhere, f"privacy.epsilon={target.epsilon!r}"], seeds)
         scored.append(replace(target, scores=scores))
-    watch("training on stand-in data without noise")
-    _, exact = _scores(path, [*elsewhere, "privacy={at: none}"], 1)
+    watch("training on public data without noise")
+    _, exact = _scores(path, [*elsewhere, "privacy={noise_on: none}"], 1)
     mine, other = (forecast(load_config(path, settings)).examples for settings in (overrides, elsewhere))
     notes.append(
-        f"clients have {_sizes(mine)} examples here and {_sizes(other)} in the stand-in data: the same noise "
+        f"clients have {_sizes(mine)} examples here and {_sizes(other)} in the public data: the same noise "
         "multiplier has more effect on a mean of fewer examples"
     )
     return Tradeoff(tuple(scored), metric, exact[0], tuple(notes))
@@ -218,7 +218,7 @@ def _planned(config: Config, epsilon: float) -> Target:
         raise ConfigError("privacy.noise_multiplier", config.privacy.noise_multiplier, fix)
     plan = forecast(config)
     if plan.noise_multiplier is None:
-        raise ConfigError("privacy.at", config.privacy.at, "the run has no noise, so there is no trade-off")
+        raise ConfigError("privacy.noise_on", config.privacy.noise_on, "the run has no noise, so there is no trade-off")
     spent = plan.spent
     return Target(
         epsilon,
@@ -231,7 +231,7 @@ def _planned(config: Config, epsilon: float) -> Target:
 
 
 def _scores(path: Path, settings: Sequence[str], seeds: int) -> tuple[str, tuple[float, ...]]:
-    """Trains on stand-in data with fresh noise; returns the name of the metric and its values."""
+    """Trains on public data with fresh noise; returns the name of the metric and its values."""
     name = ""
     scores = list[float]()
     for _ in range(seeds):
@@ -246,7 +246,7 @@ def _scores(path: Path, settings: Sequence[str], seeds: int) -> tuple[str, tuple
         }
         name = next((row.name for row in metrics.list_headline_metrics() if facts.get(row.name) is not None), "")
         if not name:
-            raise ConfigError("log.test", False, "the stand-in data have no test metric: leave log.test out")
+            raise ConfigError("log.test", False, "the public data have no test metric: leave log.test out")
         scores.append(float(facts[name]))
     return name, tuple(scores)
 

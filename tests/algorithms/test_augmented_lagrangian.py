@@ -18,7 +18,7 @@ from fedpriv.strategies.solvers import Newton, Quadratic
 
 FLOAT64 = fp.Compute(dtype="float64", device="cpu")
 NEYMAN_PEARSON = fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))
-EXACT = fp.Privacy(at="none")
+EXACT = fp.Privacy(noise_on="none")
 TIGHT = fp.Outer(beta=300.0, tolerance=1e-4, stationarity=1e-4, feasibility=1e-6)
 
 
@@ -35,7 +35,7 @@ def wdbc(
     parts = partition("stratified", extract_labels(train), n_clients, torch.Generator().manual_seed(0))
     sets = [Subset(train, part.tolist()) for part in parts]
     clients = fp.make_clients(LogisticRegression(4), resolve_loss("logistic"), sets, NEYMAN_PEARSON)
-    return fp.Training(clients, strategy, privacy, rounds=rounds, compute=FLOAT64, compare=compare)
+    return fp.Training(clients, strategy, privacy, rounds=rounds, compute=FLOAT64, compare_centralized=compare)
 
 
 def test_neyman_pearson_known_optimum() -> None:
@@ -97,7 +97,9 @@ def quadratic_run(dim: int, n: int, m: int, seed: int) -> tuple[fp.Training, np.
     torch.nn.init.zeros_(model.weight)
     clients = [fp.make_clients(model, torch.nn.MSELoss(), [nothing], problem)[0] for problem in problems]
     strategy = fp.proximal_al(fp.Outer(10.0, 1e-1, 1e-4, 1e-5), 1.0, solver=Quadratic())
-    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=3000, compute=FLOAT64, compare=True)
+    training = fp.Training(
+        clients, strategy, fp.Privacy(noise_on="none"), rounds=3000, compute=FLOAT64, compare_centralized=True
+    )
     c, d = np.concatenate(rows), np.concatenate(offsets)
     system = np.block([[total, c.T], [c, np.zeros((len(c), len(c)))]])
     solution = np.linalg.solve(system, -np.concatenate([linear, d]))
@@ -166,7 +168,7 @@ def test_unconstrained_l1_gives_soft_threshold() -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     clients = fp.make_clients(model, torch.nn.MSELoss(), [nothing] * 3, fp.Problem(objective))
     strategy = fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-4, 1e-4), 0.3, regularizer=L1(0.2), solver=Quadratic())
-    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=1000, compute=FLOAT64)
+    training = fp.Training(clients, strategy, fp.Privacy(noise_on="none"), rounds=1000, compute=FLOAT64)
     result = run_to_json(training)
     assert result["converged"]
     assert result["kkt"]["stationarity"] < 1e-3
@@ -177,11 +179,11 @@ def test_unconstrained_l1_gives_soft_threshold() -> None:
 
 def test_compare_unsupported_run_raises() -> None:
     for strategy, privacy, message in (
-        (fp.proximal_al(regularizer=Ball(0.3)), fp.Privacy(at="none"), r"not Ball\(radius=0\.3\)"),
+        (fp.proximal_al(regularizer=Ball(0.3)), fp.Privacy(noise_on="none"), r"not Ball\(radius=0\.3\)"),
         (fp.private_al(), fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)), "only an exact run"),
         (fp.inexact_admm(), fp.Privacy(epsilon=1), "only an exact run"),
     ):
-        with pytest.raises(fp.ConfigError, match=rf"problem\.compare = True.*{message}"):
+        with pytest.raises(fp.ConfigError, match=rf"problem\.compare_centralized = True.*{message}"):
             wdbc(2, strategy, 3, privacy=privacy, compare=True)
 
 
@@ -193,7 +195,12 @@ def test_centralised_starts_at_model_of_run() -> None:
     sets = [TensorDataset(x, torch.tensor([0, 1, 1, 0]))]
     clients = fp.make_clients(model, resolve_loss("logistic"), sets, fp.Problem(constraints=(fp.LossAtMost(0.3),)))
     training = fp.Training(
-        clients, fp.proximal_al(rho=0.1), fp.Privacy(at="none"), rounds=3, compute=FLOAT64, compare=True
+        clients,
+        fp.proximal_al(rho=0.1),
+        fp.Privacy(noise_on="none"),
+        rounds=3,
+        compute=FLOAT64,
+        compare_centralized=True,
     )
     assert run_to_json(training)["centralised"]["objective"] < 0.3 + 1e-3
 
@@ -211,7 +218,7 @@ def test_resumed_run_equals_uninterrupted(tmp_path) -> None:
                 NEYMAN_PEARSON,
             ),
             fresh.strategy,
-            fp.Privacy(at="none"),
+            fp.Privacy(noise_on="none"),
             rounds=12,
             compute=FLOAT64,
             folder=tmp_path,

@@ -20,7 +20,7 @@ from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import LedgerFile
 
 RUN = str(Path(__file__).parents[1] / "run.yaml")
-CLIENT_LEVEL = ("privacy={epsilon: 1, unit: client, at: message}", "strategy={name: fedavg, learning_rate: .5}")
+CLIENT_LEVEL = ("privacy={epsilon: 1, unit: client, noise_on: message}", "strategy={name: fedavg, learning_rate: .5}")
 SHORT = ("data.partition.n_clients=3", "rounds=2")
 
 

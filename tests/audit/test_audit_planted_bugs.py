@@ -349,7 +349,7 @@ def test_audit_detects_private_statistics() -> None:
 
 def test_audit_detects_wrong_clip_norm(monkeypatch: Planting) -> None:
     """Messages that are clipped in another norm than they are priced in."""
-    settings = {"unit": "client", "at": "message", "strategy": fp.fedavg(0.5)}
+    settings = {"unit": "client", "noise_on": "message", "strategy": fp.fedavg(0.5)}
     assert run_check(check_arithmetic, audit_target(**settings)).verdict == "held"
     monkeypatch.setattr(Clip, "_norm", lambda self, rows, dtype=None: rows.abs().amax(-1).to(dtype or rows.dtype))
     found = run_check(check_arithmetic, audit_target(**settings))

@@ -15,7 +15,12 @@ from fedpriv.audit import audit, running
 from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
 
-UNITS = ("{unit: sample}", "{unit: client}", "{unit: client, at: message}", "{unit: sample, relation: add_remove}")
+UNITS = (
+    "{unit: sample}",
+    "{unit: client}",
+    "{unit: client, noise_on: message}",
+    "{unit: sample, relation: add_remove}",
+)
 TRUSTS = ("local", "{secure_aggregation: {min_honest: 2}}", "{central: {}}", "{pairwise: {colluders: 1, ratio: 3}}")
 OF_EXAMPLES_ALONE = ("private_al", UNITS[1])  # values of constraints cannot be made private for whole clients
 QUICK = {

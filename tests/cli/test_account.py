@@ -152,7 +152,7 @@ def test_account_unfinished_run_bounded_by_target(tmp_path: Path):
 def test_account_metric_stopped_run_charges_whole_plan(tmp_path: Path):
     early = [
         "rounds=9",
-        "log.stop={metric: accuracy, patience: 1, least: 0.9}",
+        "log.stop={metric: accuracy, patience: 1, min_delta: 0.9}",
         "privacy.sampling={poisson: {rate: 0.3}}",
     ]
     run = trained(tmp_path / "run", *early)
@@ -166,7 +166,7 @@ def test_account_metric_stopped_run_charges_whole_plan(tmp_path: Path):
 
 
 def test_account_run_without_guarantee_is_infinite(tmp_path: Path):
-    facts = accounted(trained(tmp_path / "run", "privacy={at: none}"))
+    facts = accounted(trained(tmp_path / "run", "privacy={noise_on: none}"))
     assert facts["epsilon"] == "inf" and facts["non_private"] == ["exact query results, no noise"]
 
 

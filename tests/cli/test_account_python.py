@@ -98,7 +98,7 @@ def test_account_python_run_resumed_then_left(sampling: str, tmp_path: Path) -> 
 
 def test_account_python_run_stopped_by_metric(tmp_path: Path) -> None:
     test = TensorDataset(torch.randn(20, 3), torch.arange(20) % 2)
-    stop = fp.Stop("accuracy", patience=1, least=1.0)
+    stop = fp.Stop("accuracy", patience=1, min_delta=1.0)
     result = charged(begun(tmp_path / "run", fp.Privacy(epsilon=3), test=test, stop=stop), 100)
     assert result.ended == "metric"
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(result.spent.epsilon, rel=1e-9)

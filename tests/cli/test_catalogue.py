@@ -21,7 +21,7 @@ from fedpriv.settings.checks import Bound
 
 GIVEN = {"n_examples", "labels", "writers", "generator"}
 ALL = [(kind, name) for kind, rows in look_up(None, {}).items() for name in rows]
-NO_OPTIONS = ("mechanisms", "backends", "engines", *CHOICES)
+NO_OPTIONS = ("mechanisms", "backends", "parallelism", *CHOICES)
 EXAMPLES = {
     "a positive, finite number": 1.0,
     "a positive, finite number or {scale, power, ratio} or {cosine, warmup, steps, function}": 1.0,
@@ -125,8 +125,7 @@ def test_list_choice_options_match_class(kind: str, word: str):
     parameters = inspect.signature(choice.words[word]).parameters
     assert word == choice.neither or not parameters or len(rows) > 1
     if {*rows} - {"is", "value"}:
-        names = {"for" if name == "iterate" else name for name in parameters}
-        assert {row.partition(".")[0] for row in rows} - {"is"} == names
+        assert {row.partition(".")[0] for row in rows} - {"is"} == {*parameters}
 
 
 def test_list_samplings_show_bounds():

@@ -107,7 +107,7 @@ def test_tune_changed_rows_raise(tmp_path: Path):
     train(tmp_path, "run", privacy={"trust": "central"})
     search = ["tune", str(tmp_path / "config.yaml"), str(space), "--sampler", "random", "--trials", "2"]
     seen = [*search, "--out", str(tmp_path / "seen"), "--json"]
-    hidden = [*search, "--hidden", "logarithmic", "--out", str(tmp_path / "hidden"), "--json"]
+    hidden = [*search, "--secret-trials", "logarithmic", "--out", str(tmp_path / "hidden"), "--json"]
     paid = [json.loads(fedpriv(*words).stdout)["epsilon"] for words in (seen, hidden)]
     write_table(tmp_path / "train.csv", {"b": 400, "z": 400})
     for words in (seen, hidden):

@@ -53,7 +53,7 @@ def test_audit_cli_config_holds(tmp_path: Path) -> None:
 
 
 def test_audit_cli_run_without_guarantee_exits_2() -> None:
-    code, text = audit(RUN, "data.partition.n_clients=4", "privacy={at: none}")
+    code, text = audit(RUN, "data.partition.n_clients=4", "privacy={noise_on: none}")
     assert code == 2
     assert "not checked noise: the run makes no promise" in " ".join(text.split())
     assert SECRET in " ".join(text.split())

@@ -17,7 +17,7 @@ FEDAVG = "strategy={name: fedavg, learning_rate: 0.5}"
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("compare") / "all"
-    words = (DIGITS, *SHORT, "--with", FEDAVG, "--with", "rounds=6", "--seeds", "2", "--out", str(folder))
+    words = (DIGITS, *SHORT, "--variant", FEDAVG, "--variant", "rounds=6", "--seeds", "2", "--out", str(folder))
     return folder, fedpriv("compare", *words)
 
 
@@ -45,7 +45,7 @@ def test_compare_table_lists_settings_with_seeds(compared):
 
 def test_compare_plan_prints_cost_without_training(compared):
     folder, _ = compared
-    done = fedpriv("compare", DIGITS, *SHORT, "--with", FEDAVG, "--with", "rounds=6", "--seeds", "2", "--plan")
+    done = fedpriv("compare", DIGITS, *SHORT, "--variant", FEDAVG, "--variant", "rounds=6", "--seeds", "2", "--plan")
     together = json.loads((folder / "comparison.json").read_text())["together"]["epsilon"]
     assert done.exit_code == 0 and f"{together:.3f}"[:4] in done.output
 
@@ -61,7 +61,7 @@ def test_compare_invalid_input_raises_before_run(tmp_path: Path):
     other.write_text(Path(DIGITS).read_text().replace("digits", "mnist"))
     assert "differs from that of" in error_line("compare", DIGITS, str(other), *out)
     assert "share their noise" in error_line("compare", DIGITS, "secret_seed=1", *out)
-    assert "named twice" in error_line("compare", DIGITS, "--with", "rounds=2", "--with", "rounds=2", *out)
+    assert "named twice" in error_line("compare", DIGITS, "--variant", "rounds=2", "--variant", "rounds=2", *out)
     assert "prove what was spent" in error_line("compare", DIGITS)
     assert "name at least one" in error_line("compare", "rounds=3", *out)
     assert not (tmp_path / "all").exists()

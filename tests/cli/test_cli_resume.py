@@ -27,7 +27,7 @@ from commands import (
     trained,
 )
 
-EXACT = "privacy={at: none}"
+EXACT = "privacy={noise_on: none}"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a run that `kill -9` ended between two checkpoints."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     # rounds that take their time are reported one by one: the checkpoint is that of round 8
-    run_and_kill(folder, [*SMALL, *LONG, "compute.pace=0.05"], after=10)
+    run_and_kill(folder, [*SMALL, *LONG, "compute.pad_seconds=0.05"], after=10)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -65,7 +65,7 @@ def test_killed_private_run_resumes_each_release_once(stopped_folder: Path, whol
 
 
 def test_killed_exact_run_resumed_equals_unbroken(tmp_path: Path):
-    run_and_kill(tmp_path / "run", [*SMALL, *LONG, EXACT, "compute.pace=0.05"], after=10)
+    run_and_kill(tmp_path / "run", [*SMALL, *LONG, EXACT, "compute.pad_seconds=0.05"], after=10)
     done = fedpriv("resume", str(tmp_path / "run"))
     assert done.exit_code == 0, done.stderr
     assert_same_run(tmp_path / "run", trained(tmp_path / "whole", *LONG, EXACT))
@@ -119,7 +119,7 @@ def test_resumed_copy_draws_other_noise(stopped_run: dict[str, bytes], tmp_path:
 def test_interrupt_prints_resume_command(tmp_path: Path, whole_run: Path):
     folder = tmp_path / "run"
     words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
-    words += ["compute.pace=0.05"]  # or the rounds are over when the first is reported
+    words += ["compute.pad_seconds=0.05"]  # or the rounds are over when the first is reported
     words += ["--allow-plugins"]  # without it such a run could not go on
     default_interrupt = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=default_interrupt) as run:

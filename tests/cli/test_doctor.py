@@ -24,7 +24,7 @@ def findings(*options: str, env: dict[str, str | None] | None = None) -> tuple[i
 
 
 def test_doctor_sound_machine_has_no_problem(tmp_path: Path):
-    code, rows = findings("--at", str(tmp_path), env={"FEDPRIV_DATA": None})
+    code, rows = findings("--folder", str(tmp_path), env={"FEDPRIV_DATA": None})
     assert code == 0
     assert torch.__version__ in rows["torch"]["text"]
     assert ("CUDA" in rows["torch"]["text"]) == (torch.version.cuda is not None)
@@ -35,9 +35,9 @@ def test_doctor_sound_machine_has_no_problem(tmp_path: Path):
 
 def test_doctor_lists_data_folders(tmp_path: Path):
     (tmp_path / "mnist").mkdir()
-    _, rows = findings("--at", str(tmp_path), env={"FEDPRIV_DATA": str(tmp_path)})
+    _, rows = findings("--folder", str(tmp_path), env={"FEDPRIV_DATA": str(tmp_path)})
     assert ": mnist; not: adult" in rows["data"]["text"]
-    code, rows = findings("--at", str(tmp_path), env={"FEDPRIV_DATA": str(tmp_path / "none")})
+    code, rows = findings("--folder", str(tmp_path), env={"FEDPRIV_DATA": str(tmp_path / "none")})
     assert (code, rows["data"]["state"]) == (1, "problem")
 
 
@@ -57,21 +57,21 @@ def test_doctor_extras_match_project():
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_doctor_read_only_folder_is_problem(tmp_path: Path):
     tmp_path.chmod(0o500)
-    code, rows = findings("--at", str(tmp_path))
+    code, rows = findings("--folder", str(tmp_path))
     tmp_path.chmod(0o700)
     assert (code, rows["files"]["state"]) == (1, "problem")
 
 
 def test_doctor_missing_folder_is_problem(tmp_path: Path):
-    code, rows = findings("--at", str(tmp_path / "none"))
+    code, rows = findings("--folder", str(tmp_path / "none"))
     assert (code, rows["disk"]["state"], rows["files"]["state"]) == (1, "problem", "problem")
-    assert "--at" in rows["files"]["fix"]
+    assert "--folder" in rows["files"]["fix"]
 
 
 def test_doctor_notes_idle_cores(tmp_path: Path):
     cores = usable_cores()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "fedpriv", "doctor", "--json", "--at", str(tmp_path)]
+    command = [sys.executable, "-m", "fedpriv", "doctor", "--json", "--folder", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     rows = {row["name"]: row for row in json.loads(done.stdout)["findings"]}
     assert rows["threads"]["state"] == ("note" if cores > 1 else "ok")
@@ -84,12 +84,12 @@ def test_doctor_unused_nvidia_driver_is_problem(tmp_path: Path, monkeypatch: pyt
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\n")
     driver.chmod(0o700)
-    code, rows = findings("--at", str(tmp_path), env={"PATH": str(tmp_path)})
+    code, rows = findings("--folder", str(tmp_path), env={"PATH": str(tmp_path)})
     assert (code, rows["device"]["state"]) == (1, "problem")
 
 
 def test_doctor_table_shows_fix_below_row(tmp_path: Path):
-    done = CliRunner().invoke(app, ["doctor", "--at", str(tmp_path)], env={"FEDPRIV_DATA": None, "COLUMNS": "300"})
+    done = CliRunner().invoke(app, ["doctor", "--folder", str(tmp_path)], env={"FEDPRIV_DATA": None, "COLUMNS": "300"})
     lines = done.stdout.splitlines()
     row = next(index for index, line in enumerate(lines) if line.split()[:2] == ["note", "data"])
     assert "set it to a folder" in lines[row + 1]

@@ -58,7 +58,7 @@ def config(tmp_path: Path) -> Path:
 
 def test_tradeoff_accuracy_from_public_data(config: Path, tmp_path: Path):
     stand_in, test = table(tmp_path / "a.csv", 2, 400), table(tmp_path / "b.csv", 3, 400)
-    options = ["--stand-in", f"data.train={stand_in}", "--stand-in", f"data.test={test}", "--seeds", "2"]
+    options = ["--public-data", f"data.train={stand_in}", "--public-data", f"data.test={test}", "--seeds", "2"]
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     result = as_json(str(config), "epsilon=.05,50", *options)
     low, high = result["targets"]
@@ -85,7 +85,7 @@ def test_tradeoff_private_data_as_public_raises(config: Path, tmp_path: Path):
         "data.augment=[flip]",
         same,
     ):
-        message = error_line("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
+        message = error_line("tradeoff", str(config), "epsilon=1", "--public-data", setting)
         assert "does not replace the data" in message
 
 

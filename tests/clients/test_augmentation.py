@@ -173,13 +173,13 @@ def test_augmented_run_same_with_every_backend(backend: str, privacy: str) -> No
     settings = {
         "sample": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), sampling=Poisson(0.5)),
         "client": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), unit="client"),
-        "message": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), unit="client", at="message"),
+        "message": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), unit="client", noise_on="message"),
     }[privacy]
     steps = 3 if privacy == "message" else 1
     augmentation = Augmentation([fp.Crop(1), noisy], 2)
     found = [
-        train(None, augmentation, privacy=settings, local_steps=steps, compute=fp.Compute(backend=name, chunk=chunk))
-        for name, chunk in (("loop", None), (backend, 5))
+        train(None, augmentation, privacy=settings, local_steps=steps, compute=compute)
+        for compute in (fp.Compute("loop"), fp.Compute(backend, max_physical_batch_size=5))
     ]
     torch.testing.assert_close(found[0].params, found[1].params, rtol=1e-5, atol=1e-6)
 

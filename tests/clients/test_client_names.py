@@ -66,7 +66,7 @@ def test_invalid_client_names_raise(names: list[str], message: str):
 
 def test_client_names_reveal_no_cohort():
     """All clients are named, independently of the cohort; everything else equals a run without names."""
-    privacy = fp.Privacy(epsilon=5, unit="client", at="message", trust=fp.Central(cohort_rate=0.3))
+    privacy = fp.Privacy(epsilon=5, unit="client", noise_on="message", trust=fp.Central(cohort_rate=0.3))
     found: dict[int, dict[str, Any]] = {}
     for secret in range(4):
         named, bare = training(privacy=privacy, secret_seed=secret), training(None, privacy=privacy, secret_seed=secret)

@@ -36,7 +36,7 @@ def test_count_examples_reads_each_client_once() -> None:
             meeting.wait()
         return load(client)
 
-    assert fp.count_examples(counted, 300, workers=3) == [1 + client % 5 for client in range(300)]
+    assert fp.count_examples(counted, 300, num_workers=3) == [1 + client % 5 for client in range(300)]
     assert reads == Counter(range(300)) and len(threads) == 3
     assert fp.count_examples(lambda _: Unread(), 3) == [7, 7, 7]
 

@@ -54,7 +54,7 @@ def trained(strategy: fp.Strategy, privacy: fp.Privacy, backend: str, *constrain
     model = nn.Linear(4, 3) if backend == "linear" else nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     problem = fp.Problem(constraints=constraints)
     clients = fp.make_clients(model, nn.CrossEntropyLoss(), [data(s, m) for s, m in enumerate(SIZES)], problem)
-    compute = fp.Compute(backend, device="cpu", chunk=20)
+    compute = fp.Compute(backend, device="cpu", max_physical_batch_size=20)
     run = fp.Training(
         clients, strategy, privacy, rounds=4, seed=0, secret_seed=0, compute=compute, optimum=0.0, test=data(9, 5)
     )
@@ -68,7 +68,7 @@ RUNS = {
     "fixed batches": (fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0, sampling=fp.FixedSize(5)), "vmap"),
     "all examples": (fp.inexact_admm(), fp.Privacy(noise_multiplier=1.0), "loop"),
     "constraints": (fp.private_al(), fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.4)), "vmap", GAP),
-    "exact constraints": (fp.proximal_al(), fp.Privacy(at="none"), "linear", GAP),
+    "exact constraints": (fp.proximal_al(), fp.Privacy(noise_on="none"), "linear", GAP),
 }
 
 

@@ -27,10 +27,12 @@ from fedpriv.randomness.streams import Randomness
 
 N, FEATURES, CLASSES = 30, 6, 3
 SIZES = [4 + i % 5 for i in range(N)]
-CENTRAL = fp.Privacy(noise_multiplier=1.0, unit="client", at="message", trust=fp.Central(0.3), sampling=fp.Poisson(0.5))
+CENTRAL = fp.Privacy(
+    noise_multiplier=1.0, unit="client", noise_on="message", trust=fp.Central(0.3), sampling=fp.Poisson(0.5)
+)
 SETTINGS: dict[str, tuple[fp.Privacy, Any]] = {
     "secret cohorts": (CENTRAL, fp.Star(N)),
-    "secret cohorts, gradients": (replace(CENTRAL, at="gradient"), fp.Star(N)),
+    "secret cohorts, gradients": (replace(CENTRAL, noise_on="gradient"), fp.Star(N)),
     "public cohorts": (fp.Privacy(noise_multiplier=1.0), fp.Star(N, fp.PoissonCohort(0.3))),
     "batches of fixed size": (
         fp.Privacy(noise_multiplier=1.0, sampling=fp.FixedSize(3)),
@@ -38,7 +40,7 @@ SETTINGS: dict[str, tuple[fp.Privacy, Any]] = {
     ),
     "everyone": (fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.5)), fp.Star(N)),
     "sums": (fp.Privacy(noise_multiplier=1.0, trust=fp.SecureAggregation(20)), fp.Star(N)),
-    "no privacy": (fp.Privacy(at="none"), fp.Star(N, fp.PoissonCohort(0.3))),
+    "no privacy": (fp.Privacy(noise_on="none"), fp.Star(N, fp.PoissonCohort(0.3))),
 }
 
 
@@ -187,7 +189,7 @@ def test_lazy_clients_share_result_model() -> None:
 
 
 def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], None]:
-    clients = lazy(sizes=[SIZES[i % N] for i in range(n)], workers=1)
+    clients = lazy(sizes=[SIZES[i % N] for i in range(n)], num_workers=1)
     population, streams, strategy = Population(clients), Randomness(3, 4), fp.fedavg(0.5, local_steps=2)
     sums = ClippedSums(build_backend("auto", population.model, population.loss), n, population.device)
     oracle = data_oracle(population, sums, privacy, Ledger(AdmitAll()), streams)

@@ -24,7 +24,7 @@ from fedpriv.models import SoftmaxRegression
 def test_unused_loader_settings_warn_once() -> None:
     loaders = [DataLoader(table(4 * i, 4 * i + 4), batch_size=2, shuffle=True, drop_last=True) for i in range(4)]
     weighted = DataLoader(table(16), sampler=WeightedRandomSampler([1.0] * 4, 4))
-    for privacy in (fp.Privacy(epsilon=3), fp.Privacy(at="none")):
+    for privacy in (fp.Privacy(epsilon=3), fp.Privacy(noise_on="none")):
         (message,) = training(*loaders, weighted, privacy=privacy).warnings
         named = "batch_size=2, shuffle=True, drop_last=True, sampler=WeightedRandomSampler. fedpriv draws its own"
         assert named in message
@@ -93,7 +93,7 @@ def test_random_collate_function_gives_no_warning() -> None:
 def test_random_transform_with_constraints_warns() -> None:
     problem = fp.Problem(constraints=(fp.LossAtMost(1.0),))
     clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), [Flipped(0.5)], problem)
-    run = fp.Training(clients, fp.proximal_al(fp.Outer(beta=1.0), rho=0.1), fp.Privacy(at="none"), rounds=1)
+    run = fp.Training(clients, fp.proximal_al(fp.Outer(beta=1.0), rho=0.1), fp.Privacy(noise_on="none"), rounds=1)
     assert "because constraints need fixed examples" in run.warnings[0]
 
 

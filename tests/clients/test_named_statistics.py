@@ -50,7 +50,7 @@ def test_private_run_warns_of_buffers_and_label_partition(tmp_path: Path, comman
     private = message()
     assert "warning: the model has buffers (mean) that are released with it as they are" in private
     assert "warning: data.partition.kind = dirichlet looks at the labels" in private
-    quiet = message("privacy={at: none}")
+    quiet = message("privacy={noise_on: none}")
     assert "buffers" not in quiet
     assert "uses the labels" not in quiet
 

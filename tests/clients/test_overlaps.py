@@ -78,7 +78,7 @@ def test_shared_numbers_warning_names_group(name: str) -> None:
     assert f"--group {examples}" in text
     assert "unit: client" in text
     assert warnings(dataset, privacy=OF_CLIENTS, width=dataset[0][0].shape[-1]) == []
-    assert warnings(dataset, privacy=fp.Privacy(at="none"), width=dataset[0][0].shape[-1]) == []
+    assert warnings(dataset, privacy=fp.Privacy(noise_on="none"), width=dataset[0][0].shape[-1]) == []
 
 
 APART: dict[str, Callable[[], Sequence[Dataset]]] = {
@@ -122,7 +122,7 @@ def test_test_windows_over_training_numbers_raise() -> None:
     with pytest.raises(fp.PrivacyError, match="6 test examples share numbers with training examples"):
         warnings(train, test=Subset(whole, range(40, 64)))
     assert warnings(train, test=Subset(whole, range(46, 64)))
-    assert warnings(train, test=Subset(whole, range(40, 64)), privacy=fp.Privacy(at="none")) == []
+    assert warnings(train, test=Subset(whole, range(40, 64)), privacy=fp.Privacy(noise_on="none")) == []
 
 
 def test_lazy_clients_with_windows_warn() -> None:

@@ -19,7 +19,7 @@ from fedpriv.clients.ownership import DuplicateCounts, check_datasets
 from fedpriv.data import load
 from fedpriv.models import LogisticRegression, SoftmaxRegression, resolve_loss
 
-PRIVATE, EXACT, OF_CLIENTS = fp.Privacy(epsilon=3), fp.Privacy(at="none"), fp.Privacy(epsilon=3, unit="client")
+PRIVATE, EXACT, OF_CLIENTS = fp.Privacy(epsilon=3), fp.Privacy(noise_on="none"), fp.Privacy(epsilon=3, unit="client")
 
 
 def points(n: int, seed: int = 0) -> TensorDataset:
@@ -131,7 +131,7 @@ def test_server_data_as_test_data_pass() -> None:
     gap = fp.GroupLossGap(-1, 0.1, fraction=0.5)
     clients = fp.make_clients(*make, [WHOLE], fp.Problem(constraints=(gap,)))
     clients += fp.make_clients(*make, [test], fp.Problem(None, (gap,)))
-    fp.Training(clients, fp.private_al(beta=0.5, largest=0.5), PRIVATE, rounds=2, test=test)
+    fp.Training(clients, fp.private_al(beta=0.5, max_multiplier=0.5), PRIVATE, rounds=2, test=test)
 
 
 def test_ownership_check_reads_no_example() -> None:

@@ -61,7 +61,7 @@ def test_config_choices_reach_privacy_settings():
     assert laplace.clip == fedpriv.Clip(1.0, "l1"), "the norm that suits the noise"
     assert laplace.schedule == fedpriv.Geometric(0.9)
     assert digits("privacy.schedule.function=own_code:halving").promise().schedule.share(2) == 0.25
-    assert digits("privacy.at=none").promise().epsilon is None
+    assert digits("privacy.noise_on=none").promise().epsilon is None
     output = digits("strategy={name: iadmm_output, rho: {scale: 3}}")
     assert output.promise().schedule == fedpriv.OutputNoise(fedpriv.Penalty(3.0), fedpriv.Decay())
     assert output.recipe().strategy.name == "iadmm_output"

@@ -20,7 +20,7 @@ TEXT = """
 data: {name: digits, partition: {kind: iid, n_clients: 3}}
 model: softmax
 problem: {constraints: [{name: class_loss_at_most, label: 1, bound: 0.3, fraction: 0.1}]}
-strategy: {name: private_al, beta: 2, largest: 5}
+strategy: {name: private_al, beta: 2, max_multiplier: 5}
 privacy: {epsilon: 3, delta: 1e-5, statistics: {bound: 3, share: 0.3}}
 rounds: 10
 seed: 0
@@ -97,6 +97,6 @@ def test_suggested_share_minimizes_step_noise(tmp_path: Path):
 
 @pytest.mark.parametrize("strategy", ["name: private_al", "name: proximal_al"])
 def test_constrained_strategies_use_regularizer(strategy: str, tmp_path: Path):
-    found = config(tmp_path, f"strategy={{{strategy}, regularizer: {{l2: {{lam: 0.1}}}}}}", "privacy={at: none}")
+    found = config(tmp_path, f"strategy={{{strategy}, regularizer: {{l2: {{lam: 0.1}}}}}}", "privacy={noise_on: none}")
     made = found.recipe().strategy
     assert made.regularizer == made.aggregator.regularizer == L2(0.1)

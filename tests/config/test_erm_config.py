@@ -23,9 +23,9 @@ privacy: {epsilon: 3, delta: 1e-5PRIVACY}
 rounds: 6
 """
 CASES = {
-    "dp_gd": ("{name: dp_gd, regularizer: {l2: {lam: 1e-3}}, report: average}", ""),
-    "dp_gd momentum": ("{name: dp_gd, learning_rate: 1, momentum: 0.9, report: average, average: 4}", ""),
-    "dp_gd random": ("{name: dp_gd, report: random}", ""),
+    "dp_gd": ("{name: dp_gd, regularizer: {l2: {lam: 1e-3}}, output: average}", ""),
+    "dp_gd momentum": ("{name: dp_gd, learning_rate: 1, momentum: 0.9, output: average, average: 4}", ""),
+    "dp_gd random": ("{name: dp_gd, output: random}", ""),
     "dp_svrg": ("{name: dp_svrg, epoch_length: 3, anchor_share: 4}", ", sampling: {poisson: {rate: 0.2}}"),
     "dp_svrg with the paper's epochs": ("{name: dp_svrg, smoothness: 0.5, regularizer: {l2: {lam: 0.5}}}", ""),
     "dp_svrg_plus_plus": ("{name: dp_svrg_plus_plus, epoch_length: 1}", ", sampling: {poisson: {rate: 0.2}}"),
@@ -33,11 +33,11 @@ CASES = {
     "fedavg": ("{name: fedavg, learning_rate: 0.5, server_momentum: 0.9}", ""),
     "fedavg adaptive": (
         "{name: fedavg, learning_rate: 0.5, local_steps: 2, adaptive_clip: {initial: 0.3}}",
-        ", at: message, unit: client",
+        ", noise_on: message, unit: client",
     ),
-    "fedprox": ("{name: fedprox, learning_rate: 0.5, proximal: 0.1, local_steps: 2}", ""),
-    "fedopt": ("{name: fedopt, learning_rate: 0.5, server: yogi}", ""),
-    "scaffold": ("{name: scaffold, learning_rate: 0.5, local_steps: 2}", ", at: message, unit: client"),
+    "fedprox": ("{name: fedprox, learning_rate: 0.5, proximal_mu: 0.1, local_steps: 2}", ""),
+    "fedopt": ("{name: fedopt, learning_rate: 0.5, server_optimizer: yogi}", ""),
+    "scaffold": ("{name: scaffold, learning_rate: 0.5, local_steps: 2}", ", noise_on: message, unit: client"),
 }
 
 
@@ -65,7 +65,7 @@ def test_plan_warns_of_rounds_without_epoch_end(length: int, rounds: int, messag
 
 def test_option_of_other_report_raises():
     for option, report in (("average: 4", "average"), ("seed: 4", "random")):
-        with pytest.raises(ConfigError, match=f"use report: {report}"):
+        with pytest.raises(ConfigError, match=f"use output: {report}"):
             load_config(SMALL, [f"strategy={{name: dp_gd, {option}}}"]).recipe()
 
 

@@ -34,8 +34,8 @@ PRIVACY_ELSEWHERE = {
     "mechanism": "a word",
     "schedule": "a word, a geometric schedule, or the name of a function",
     "published": "strategy.variant",
-    "shared": "a run fills it in",
-    "noise": "noise.time",
+    "invariants": "a run fills it in",
+    "noise": "noise.correlated",
     "budget": "a path as text",
 }
 

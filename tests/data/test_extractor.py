@@ -56,7 +56,7 @@ def test_extracted_features_are_normalized_outputs():
     expected = network.layers[:9](dataset.tensors[0])
     torch.testing.assert_close(x, expected / expected.norm(dim=1, keepdim=True))
     assert torch.equal(y, dataset.tensors[1])
-    plain = extract_features(network, dataset, unit=False).tensors[0]
+    plain = extract_features(network, dataset, normalize=False).tensors[0]
     torch.testing.assert_close(plain, network(dataset.tensors[0]).detach())
     assert not plain.requires_grad
 
@@ -97,7 +97,7 @@ def test_onnx_extractor_matches_matrix_product(tmp_path: Path):
     weights = np.random.default_rng(0).standard_normal((64, 7))
     network = load_onnx(onnx_file(tmp_path / "net.onnx", weights))
     x = images().tensors[0]
-    actual = extract_features(network, images(), unit=False, batch_size=2).tensors[0]
+    actual = extract_features(network, images(), normalize=False, batch_size=2).tensors[0]
     torch.testing.assert_close(actual, x.flatten(1) @ torch.tensor(weights).float(), rtol=1e-4, atol=1e-4)
     (tmp_path / "broken.onnx").write_bytes(b"no network")
     with pytest.raises(ConfigError, match="cannot be read as an ONNX file"):

@@ -93,7 +93,7 @@ def test_heart_single_hospital_loads_alone(tmp_path: Path):
     both = load("heart", root=str(write(tmp_path, va=patients(30, 9))), intercept="hospital")
     for name in HOSPITALS[:3]:
         (tmp_path / f"{name}.csv").unlink()
-    split = load("heart", root=str(tmp_path), intercept="hospital", only="va")
+    split = load("heart", root=str(tmp_path), intercept="hospital", hospital="va")
     assert torch.equal(split.train.tensors[0], both.train.tensors[0][both.writers == 3])
     assert split.writer_names == {0: "va"}
 

@@ -11,7 +11,7 @@ from fedpriv.errors import ConfigError
 
 
 def test_sensor_readings_follow_linear_model():
-    split = load("sensors", n=400, readings=5, dim=3, seed=2)
+    split = load("sensors", n_sensors=400, readings=5, dim=3, seed=2)
     rows, values = (part.double().numpy() for part in split.train.tensors)
     tests, seen = (part.double().numpy() for part in split.test.tensors)
     assert rows.shape == (2000, 3)
@@ -32,7 +32,7 @@ def test_sensors_depend_on_seed_only():
     assert not torch.equal(first.train.tensors[1], other.train.tensors[1])
 
 
-@pytest.mark.parametrize("name", ["n", "readings", "dim", "n_test"])
+@pytest.mark.parametrize("name", ["n_sensors", "readings", "dim", "n_test"])
 def test_sensors_zero_count_raises(name: str):
     with pytest.raises(ConfigError, match=rf"data\.{name} = 0: must be a whole number, at least 1"):
         load("sensors", **{name: 0})

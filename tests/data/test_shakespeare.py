@@ -182,8 +182,8 @@ MODELS = ["model={name: char_lstm, width: 3, hidden: 4}", "model={name: char_tra
 def test_window_ghost_clipping_matches_loop(model: str, tmp_path: Path):
     """A round's step of each model of text, against torch's own gradient of each window."""
     write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 3}" for name in ("HAM", "OPH")))
-    other = run(tmp_path, model, "compute.backend=loop", "privacy={at: none}", "rounds=1", "seed=3")
-    one = run(tmp_path, model, "compute.backend=ghost", "privacy={at: none}", "rounds=1", "seed=3")
+    other = run(tmp_path, model, "compute.backend=loop", "privacy={noise_on: none}", "rounds=1", "seed=3")
+    one = run(tmp_path, model, "compute.backend=ghost", "privacy={noise_on: none}", "rounds=1", "seed=3")
     list(other)
     list(one)
     torch.testing.assert_close(one.result().params, other.result().params, rtol=1e-4, atol=1e-6)

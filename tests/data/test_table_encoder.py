@@ -188,7 +188,7 @@ def test_data_frame_per_client_trains():
     clients = fedpriv.make_clients(
         models.SoftmaxRegression(2, 2), torch.nn.functional.cross_entropy, [columns.dataset(frame) for frame in frames]
     )
-    privacy = fedpriv.Privacy(at="none")
+    privacy = fedpriv.Privacy(noise_on="none")
     result = fedpriv.train(clients, fedpriv.fedavg(1.0), privacy, rounds=40, test=columns.dataset(frames[0]))
     assert result.test_accuracy is not None
     assert result.test_accuracy > 0.9

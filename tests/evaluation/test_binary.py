@@ -93,7 +93,12 @@ def test_run_reports_binary_metrics():
     data = TensorDataset(x, (x[:, 0] > 0).float())
     clients = fedpriv.make_clients(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), nn.BCEWithLogitsLoss(), [data])
     result = fedpriv.train(
-        clients, fedpriv.fedavg(1.0), fedpriv.Privacy(at="none"), rounds=5, test=data, metrics=fedpriv.binary_metrics()
+        clients,
+        fedpriv.fedavg(1.0),
+        fedpriv.Privacy(noise_on="none"),
+        rounds=5,
+        test=data,
+        metrics=fedpriv.binary_metrics(),
     )
     assert result.measures["test_sensitivity"] > 0.8 and result.measures["test_auc"] > 0.95
     assert "test sensitivity" in str(result)
@@ -108,7 +113,8 @@ def test_config_reports_binary_metrics(tmp_path: Path):
         f"data: {{name: csv, train: {tmp_path}/train.csv, test: {tmp_path}/test.csv, label: outcome, "
         "classes: [well, ill], numbers: {age: [0, 100]}, partition: {kind: iid, n_clients: 1}}\n"
         "model: logistic_regression\nloss: logistic\nstrategy: {name: fedavg, learning_rate: 5}\n"
-        "privacy: {at: none}\nrounds: 20\nlog: {test: true, metrics: {auc: auc, sens: sensitivity, brier: brier}}\n"
+        "privacy: {noise_on: none}\nrounds: 20\n"
+        "log: {test: true, metrics: {auc: auc, sens: sensitivity, brier: brier}}\n"
     )
     training = build(load_config(config))
     for _ in training:

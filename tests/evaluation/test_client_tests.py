@@ -103,7 +103,7 @@ def test_client_without_test_set_left_out() -> None:
 
 
 def test_stop_on_worst_client_accuracy() -> None:
-    run = training(stop=fp.Stop("client_test_accuracy_min", 1, least=0.99, min_rounds=0), rounds=6)
+    run = training(stop=fp.Stop("client_test_accuracy_min", 1, min_delta=0.99, min_rounds=0), rounds=6)
     assert len(list(run)) == 2
     assert run.result().ended == "metric"
 

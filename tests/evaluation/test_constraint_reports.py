@@ -19,7 +19,7 @@ from fedpriv.evaluation.verdict import format_constraint_verdict
 from fedpriv.storage import strict_json
 
 SURE = fp.Privacy(epsilon=8, delta=1e-3)
-EXACT = fp.Privacy(at="none")
+EXACT = fp.Privacy(noise_on="none")
 
 
 def trained(strategy: fp.Strategy, privacy: fp.Privacy, constrained: bool = True, **options: Any) -> fp.Result:
@@ -76,7 +76,7 @@ data: {name: digits, partition: {kind: iid, n_clients: 3}}
 model: softmax
 problem: {constraints: [{name: class_loss_at_most, label: 1, bound: 0.3}]}
 strategy: {name: private_al, learning_rate: 1.0e+38}
-privacy: {at: none}
+privacy: {noise_on: none}
 rounds: 3
 seed: 0
 log: {stop_on: nothing, tensorboard: false}

@@ -81,7 +81,9 @@ def test_custom_loss_omits_token_metrics():
     data = sequences(0, n=8)
     clients = fedpriv.make_clients(Tokens(), loss, [data, data])
     with pytest.warns(UserWarning, match=r"accuracy and perplexity are left out.*ignore_index"):
-        result = fedpriv.train(clients, fedpriv.fedavg(0.1), fedpriv.Privacy(at="none"), rounds=1, test=sequences(0))
+        result = fedpriv.train(
+            clients, fedpriv.fedavg(0.1), fedpriv.Privacy(noise_on="none"), rounds=1, test=sequences(0)
+        )
     columns = result.history[0]
     assert columns["test_loss"] > 0 and result.test_accuracy is None
     assert "test_accuracy" not in columns and "test_perplexity" not in columns

@@ -237,7 +237,7 @@ def test_stop_direction_of_accuracy_and_loss() -> None:
 
 
 def test_stop_from_yaml(tmp_path: Path) -> None:
-    folder, stop = tmp_path / "run", "log.stop={metric: accuracy, patience: 1, least: 0.9, min_rounds: 0}"
+    folder, stop = tmp_path / "run", "log.stop={metric: accuracy, patience: 1, min_delta: 0.9, min_rounds: 0}"
     assert fingerprint(load_config(RUN, [stop])) == fingerprint(load_config(RUN))
     done = CliRunner().invoke(app, ["train", str(RUN), "--out", str(folder), stop])
     assert done.exit_code == 0, done.output

@@ -36,7 +36,7 @@ def config(folder: Path, **changed: object) -> Path:
         "model": "linear_regression",
         "loss": "mse",
         "strategy": {"name": "dp_gd", "learning_rate": 0.4},
-        "privacy": {"at": "none"},
+        "privacy": {"noise_on": "none"},
         "rounds": 400,
     }
     path = folder / "run.yaml"

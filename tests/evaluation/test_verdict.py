@@ -25,14 +25,14 @@ def clients(at_most: float) -> list[fp.Client]:
 
 
 def test_exact_run_reports_constraints_hold() -> None:
-    result = fp.train(clients(0.9), fp.proximal_al(), fp.Privacy(at="none"), rounds=40)
+    result = fp.train(clients(0.9), fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=40)
     assert "constraints hold: largest violation" in str(result)
     assert f"largest multiplier {torch.tensor(result.measures['multipliers']).abs().max():.3g}" in str(result)
     assert "constraints hold" in result._repr_html_()
 
 
 def test_exact_run_reports_violated_constraints() -> None:
-    result = fp.train(clients(1e-3), fp.proximal_al(), fp.Privacy(at="none"), rounds=3)
+    result = fp.train(clients(1e-3), fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=3)
     assert result.measures["constraints"] == "violated"
     assert "constraints are violated: largest violation" in str(result)
 
@@ -67,7 +67,7 @@ def test_cli_and_tensorboard_report_constraints(tmp_path: Path) -> None:
     config.write_text(
         "data: {name: digits, partition: {kind: iid, n_clients: 3}}\nmodel: softmax\nloss: cross_entropy\n"
         "problem: {constraints: [{name: class_loss_at_most, label: 1, bound: 2.0}]}\n"
-        "strategy: proximal_al\nprivacy: {at: none}\nrounds: 5\nlog: {tensorboard: true}\n"
+        "strategy: proximal_al\nprivacy: {noise_on: none}\nrounds: 5\nlog: {tensorboard: true}\n"
     )
     done = CliRunner().invoke(app, ["train", str(config), "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output

@@ -22,11 +22,11 @@ COMPARED = ("metrics.csv", "model.pt", "node_models.pt", "config.yaml")
 GRAPH = "network.topology=ring"
 STRATEGIES = {
     "iadmm_prox": (),
-    "iadmm_prox, state on disk": ("compute.state=disk", "network.cohort={poisson: 0.6}"),
+    "iadmm_prox, state on disk": ("compute.client_state=disk", "network.cohort={poisson: 0.6}"),
     "fedavg": ("strategy={name: fedavg, learning_rate: 0.5, local_steps: 2}",),
     "scaffold": ("strategy={name: scaffold, learning_rate: 0.5, local_steps: 2}",),
     "dp_svrg": ("strategy={name: dp_svrg, epoch_length: 2}",),
-    "no privacy": ("strategy={name: fedavg, learning_rate: 0.5, local_steps: 2}", "privacy={at: none}"),
+    "no privacy": ("strategy={name: fedavg, learning_rate: 0.5, local_steps: 2}", "privacy={noise_on: none}"),
     "gradient_tracking": ("strategy=gradient_tracking", GRAPH),
     "dual_averaging": ("strategy=dual_averaging", GRAPH),
     "private_al": (

@@ -127,12 +127,12 @@ def test_failed_append_leaves_file_unchanged(tmp_path: Path, monkeypatch: pytest
         grows.append(b"two\n")
 
 
-@pytest.mark.parametrize("durable", [True, False])
-def test_report_after_ledger_sync_if_durable(durable: bool, tmp_path: Path, disk_calls: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_report_after_ledger_sync_if_fsync(is_synced: bool, tmp_path: Path, disk_calls: list[tuple[str, int]]) -> None:
     x, y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2
     data = [TensorDataset(x[:6], y[:6]), TensorDataset(x[6:], y[6:])]
     clients = fp.make_clients(SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), data)
-    privacy = fp.Privacy(noise_multiplier=5.0, durable=durable)
+    privacy = fp.Privacy(noise_multiplier=5.0, fsync=is_synced)
     training = fp.Training(
         clients, fp.inexact_admm(), privacy, rounds=6, folder=tmp_path / "run", checkpoint_every=100, secret_seed=0
     )
@@ -141,4 +141,4 @@ def test_report_after_ledger_sync_if_durable(durable: bool, tmp_path: Path, disk
     for _ in training:
         synced.append(ledger in disk_calls)
         disk_calls.clear()
-    assert synced[1:-1] == [durable] * 4  # the first and the last come with a checkpoint
+    assert synced[1:-1] == [is_synced] * 4  # the first and the last come with a checkpoint

@@ -82,7 +82,7 @@ def make_secret_search(folder: Path) -> Search:
     """A search that publishes one model only."""
     folder.mkdir(exist_ok=True)
     space = Space.of({"strategy.learning_rate": {"low": 0.1, "high": 1.0}})
-    return Search(load_config(BASE, [*QUICK, *CENTRAL]), space, SearchSettings(2, "random", hidden="geometric"))
+    return Search(load_config(BASE, [*QUICK, *CENTRAL]), space, SearchSettings(2, "random", secret_trials="geometric"))
 
 
 def killed(folder: Path, last: int, make: Callable[[Path], Search] = make_search) -> bool:

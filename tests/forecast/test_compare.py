@@ -66,7 +66,7 @@ def test_compare_plot_has_curve_per_setting():
 
 
 def test_compare_non_private_cost_is_infinite():
-    options = {**COMMON, "privacy": fedpriv.Privacy(at="none")}
+    options = {**COMMON, "privacy": fedpriv.Privacy(noise_on="none")}
     comparison = fedpriv.compare({"exact": {"strategy": fedpriv.fedavg(1.0)}}, clients, options, seeds=1)
     assert comparison.spent is not None and math.isinf(comparison.spent.epsilon)
     assert comparison.table()[1][-2] == "infinite"

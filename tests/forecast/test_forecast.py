@@ -63,10 +63,11 @@ def test_forecast_warnings():
     many = forecast(digits("privacy={epsilon: 3, mechanism: laplace}"))
     assert "needs 24% less noise" in many.warnings[0]
     assert forecast(digits("privacy={epsilon: 3, mechanism: laplace}", "rounds=2")).warnings == ()
-    assert "has no privacy guarantee" in forecast(digits("privacy.at=none")).warnings[0]
+    assert "has no privacy guarantee" in forecast(digits("privacy.noise_on=none")).warnings[0]
     assert "computed on the training data without noise" in forecast(digits("log.optimum=0.1")).warnings[0]
     assert (
-        forecast(digits("log.optimum=0.1", "privacy.at=none")).warnings == forecast(digits("privacy.at=none")).warnings
+        forecast(digits("log.optimum=0.1", "privacy.noise_on=none")).warnings
+        == forecast(digits("privacy.noise_on=none")).warnings
     )
     timed = forecast(digits("rounds=3"), timed=True)
     assert timed.seconds_per_round > 0

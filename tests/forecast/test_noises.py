@@ -58,12 +58,12 @@ def test_final_noise_matches_explicit_matrices(planned):
     found = choices(draft(sampling=planned[0], noise=planned[1]))
     cyclic = "sampling: {cyclic: {blocks: 6}}"
     others = {
-        f"{cyclic}, noise: {{time: {{bsr: {{band: 6}}}}}}": (fp.Cyclic(6), fp.BSR(6)),
-        f"{cyclic}, noise: {{time: {{banded: {{band: 6}}}}}}": (fp.Cyclic(6), fp.Banded(6)),
-        f"{cyclic}, noise: {{time: {{blt: {{buffers: 4}}}}}}": (fp.Cyclic(6), fp.BLT(4)),
+        f"{cyclic}, noise: {{correlated: {{bsr: {{band: 6}}}}}}": (fp.Cyclic(6), fp.BSR(6)),
+        f"{cyclic}, noise: {{correlated: {{banded: {{band: 6}}}}}}": (fp.Cyclic(6), fp.Banded(6)),
+        f"{cyclic}, noise: {{correlated: {{blt: {{buffers: 4}}}}}}": (fp.Cyclic(6), fp.BLT(4)),
         cyclic: (fp.Cyclic(6), fp.Independent()),
         f"sampling: {{poisson: {{rate: {1 / 6:.4g}}}}}": (fp.Poisson(1 / 6), fp.Independent()),
-        "sampling: {cyclic: {blocks: 2, rate: 0.3333}}, noise: {time: {bsr: {band: 2}}}": (
+        "sampling: {cyclic: {blocks: 2, rate: 0.3333}}, noise: {correlated: {bsr: {band: 2}}}": (
             fp.Cyclic(2, 1 / 3),
             fp.BSR(2),
         ),
@@ -105,11 +105,11 @@ def test_pairwise_and_correlated_noise_multiply():
 
 @pytest.mark.parametrize(("trust", "secret"), [(fp.Central(), True), (fp.SecureAggregation(9), False)])
 def test_noise_options_with_cyclic_cohorts(trust, secret):
-    cohort, whole = fp.Star(N, fp.CyclicCohort(4)), {"unit": "client", "at": "message", "trust": trust}
+    cohort, whole = fp.Star(N, fp.CyclicCohort(4)), {"unit": "client", "noise_on": "message", "trust": trust}
     of = draft(sampling=fp.FullBatch(), noise=fp.BSR(2), network=cohort, **whole)
     found = choices(of)
     assert ("trust: {central: {cohort_rate: 0.25}}" in found) == secret
-    assert any(words.startswith("network.cohort: {cyclic: {blocks: 4}}, noise: {time: {blt") for words in found)
+    assert any(words.startswith("network.cohort: {cyclic: {blocks: 4}}, noise: {correlated: {blt") for words in found)
 
 
 def test_noise_options_on_graph():
@@ -121,7 +121,7 @@ def test_noise_options_on_graph():
     "of",
     [
         draft(sampling=fp.FullBatch()),
-        draft(epsilon=None, at="none"),
+        draft(epsilon=None, noise_on="none"),
         draft(fp.fedavg(0.5, 2), fp.Poisson(0.1)),
         draft(fp.fedavg(0.5, optimizer=fp.Adam())),
     ],

@@ -22,10 +22,10 @@ STRATEGIES: list[dict[str, Any]] = [
     },
     {"name": "iadmm_output", "rho": {"scale": 2.0}, "linearize_at": "received"},
     {"name": "fedavg", "learning_rate": 0.5, "local_steps": 2, "server_momentum": 0.9},
-    {"name": "fedprox", "learning_rate": 0.5, "proximal": 0.1},
-    {"name": "fedopt", "learning_rate": 0.5, "server": "yogi", "beta1": 0.9, "tau": 0.001},
+    {"name": "fedprox", "learning_rate": 0.5, "proximal_mu": 0.1},
+    {"name": "fedopt", "learning_rate": 0.5, "server_optimizer": "yogi", "beta1": 0.9, "tau": 0.001},
     {"name": "scaffold", "learning_rate": 0.5, "local_steps": 2},
-    {"name": "dp_gd", "smoothness": 0.25, "momentum": 0.5, "report": "average", "average": 1.0},
+    {"name": "dp_gd", "smoothness": 0.25, "momentum": 0.5, "output": "average", "average": 1.0},
     {"name": "dp_svrg", "epoch_length": 3, "learning_rate": 0.1, "regularizer": {"l2": {"lam": 0.01}}},
     {"name": "dp_svrg_plus_plus", "epoch_length": 2, "anchor_share": 1.0},
     {"name": "dp_accmd", "radius": 3.0, "ball": "l1"},
@@ -92,7 +92,7 @@ def _sound(rng: random.Random) -> dict[str, Any]:
         # a noise is priced at once, an epsilon is searched for
         "privacy": {rng.choice(("noise_multiplier",) * 4 + ("epsilon",)): 3.0, "delta": 1e-5},
         "rounds": rng.choice((1, 2, 3, 4)),
-        "compute": {"backend": "auto", "device": "cpu", "chunk": 512, "threads": 1},
+        "compute": {"backend": "auto", "device": "cpu", "max_physical_batch_size": 512, "threads": 1},
         "log": {"evaluate_every": 1, "checkpoint_every": 2, "tensorboard": False, "csv": True},
     }
     config["privacy"]["sampling"] = copy.deepcopy(rng.choice(SAMPLING))
@@ -101,13 +101,13 @@ def _sound(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.5:
         config["privacy"] |= rng.choice(
             [
-                {"unit": "client", "at": "message", "clip": {"bound": 0.5}},
+                {"unit": "client", "noise_on": "message", "clip": {"bound": 0.5}},
                 {"mechanism": "laplace", "delta": 0.0, "clip": {"norm": "l1", "bound": 1.0}},
                 {"relation": "add_remove", "clip": {"norm": "l2", "bound": 2.0}},
                 {"trust": {"central": {"cohort_rate": 0.5}}, "unit": "client"},
                 {"trust": {"secure_aggregation": {"min_honest": 2}}},
                 {"schedule": {"geometric": {"ratio": 0.9}}, "secure": True},
-                {"at": "none", "epsilon": None},
+                {"noise_on": "none", "epsilon": None},
                 {"statistics": {"bound": 4.0, "share": 0.2}},
             ]
         )

@@ -88,11 +88,11 @@ CASES: dict[str, Case] = {
     "inexact_admm_prox": Case(lambda: fp.inexact_admm(fp.Prox())),
     "inexact_admm_trust": Case(lambda: fp.inexact_admm(fp.Trust(fp.Decay(0.1, 0)))),
     "fedavg": Case(lambda: fp.fedavg(0.5, local_steps=2)),
-    "fedprox": Case(lambda: fp.fedprox(0.5, proximal=0.1, local_steps=2)),
-    "fedopt": Case(lambda: fp.fedopt(0.5, server="adam")),
+    "fedprox": Case(lambda: fp.fedprox(0.5, proximal_mu=0.1, local_steps=2)),
+    "fedopt": Case(lambda: fp.fedopt(0.5, server_optimizer="adam")),
     "scaffold": Case(lambda: fp.scaffold(0.5, local_steps=2)),
     "adaptive_clipping": Case(
-        lambda: fp.adaptive_clipping(fp.fedavg(0.5)), {"at": "message", "unit": "client", "trust": fp.Central()}
+        lambda: fp.adaptive_clipping(fp.fedavg(0.5)), {"noise_on": "message", "unit": "client", "trust": fp.Central()}
     ),
     "dual_averaging": Case(lambda: fp.dual_averaging(), network=ring),
     "gradient_tracking": Case(lambda: fp.gradient_tracking(fp.StepSize(0.1)), network=ring),
@@ -107,17 +107,17 @@ CASES: dict[str, Case] = {
     ),
     # answers without noise, or with a paper's
     "proximal_augmented_lagrangian": Case(
-        fp.proximal_al, {"at": "none", "epsilon": None}, problem=constrained(), sizes=UNEQUAL_SIZES
+        fp.proximal_al, {"noise_on": "none", "epsilon": None}, problem=constrained(), sizes=UNEQUAL_SIZES
     ),
     "private_augmented_lagrangian_exact": Case(
-        lambda: fp.private_al(beta=2.0), {"at": "none", "epsilon": None}, problem=constrained()
+        lambda: fp.private_al(beta=2.0), {"noise_on": "none", "epsilon": None}, problem=constrained()
     ),
     "published_gradients": Case(
         lambda: fp.inexact_admm(fp.Prox()), {"epsilon": None, "published": fp.Published(0.05)}, sizes=UNEQUAL_SIZES
     ),
     "published_messages": Case(
         lambda: fp.fedavg(0.5),
-        {"epsilon": None, "at": "message", "unit": "client", "published": fp.Published(0.05, scale=0.1)},
+        {"epsilon": None, "noise_on": "message", "unit": "client", "published": fp.Published(0.05, scale=0.1)},
     ),
     # trust
     "secure_aggregation": Case(sgd, {"trust": fp.SecureAggregation(3)}),
@@ -127,14 +127,14 @@ CASES: dict[str, Case] = {
         lambda: fp.gradient_descent(0.5, optimizer=fp.Adam(noise_floor=1e-6)), SECRET_COHORT, sizes=UNEQUAL_SIZES
     ),
     "secret_cohort_messages": Case(
-        lambda: fp.fedavg(0.5, local_steps=2), {**SECRET_COHORT, "at": "message"}, sizes=UNEQUAL_SIZES
+        lambda: fp.fedavg(0.5, local_steps=2), {**SECRET_COHORT, "noise_on": "message"}, sizes=UNEQUAL_SIZES
     ),
     "secret_cohort_adaptive_clipping": Case(
-        lambda: fp.adaptive_clipping(fp.fedavg(0.5, local_steps=2)), {**SECRET_COHORT, "at": "message"}
+        lambda: fp.adaptive_clipping(fp.fedavg(0.5, local_steps=2)), {**SECRET_COHORT, "noise_on": "message"}
     ),
     "secret_cohort_replace_one": Case(sgd, {**SECRET_COHORT, "relation": "replace_one"}),
     "secret_epochs_of_messages": Case(
-        lambda: fp.fedavg(0.5), {"unit": "client", "at": "message", "trust": fp.Central(cohort_rounds=2)}
+        lambda: fp.fedavg(0.5), {"unit": "client", "noise_on": "message", "trust": fp.Central(cohort_rounds=2)}
     ),
     "sum_of_unequal_clients": Case(
         sgd, {"trust": fp.SecureAggregation(3), "sampling": fp.Poisson(0.4)}, sizes=UNEQUAL_SIZES
@@ -156,9 +156,9 @@ CASES: dict[str, Case] = {
     "pairwise_constraints": Case(
         lambda: fp.private_al(beta=2.0), {"trust": fp.Pairwise(colluders=1, ratio=4.0)}, problem=constrained()
     ),
-    "no_privacy": Case(lambda: fp.fedavg(0.5), {"at": "none", "epsilon": None}),
+    "no_privacy": Case(lambda: fp.fedavg(0.5), {"noise_on": "none", "epsilon": None}),
     # noise, batches, units
-    "message_client_level": Case(lambda: fp.fedavg(0.5, local_steps=2), {"at": "message", "unit": "client"}),
+    "message_client_level": Case(lambda: fp.fedavg(0.5, local_steps=2), {"noise_on": "message", "unit": "client"}),
     "laplace": Case(sgd, {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1"), "delta": 0.0}),
     "poisson": Case(sgd, {"sampling": fp.Poisson(0.4)}),
     "poisson_add_remove": Case(sgd, {"sampling": fp.Poisson(0.4), "relation": "add_remove"}),
@@ -185,7 +185,7 @@ CASES: dict[str, Case] = {
     "bsr_cyclic": Case(sgd, {"noise": fp.BSR(2), "sampling": fp.Cyclic(2)}),
     "bsr_clients_in_turns": Case(
         lambda: fp.fedavg(0.5),
-        {"unit": "client", "at": "message", "trust": fp.Central(), "noise": fp.BSR(2)},
+        {"unit": "client", "noise_on": "message", "trust": fp.Central(), "noise": fp.BSR(2)},
         network=lambda: fp.Star(N_CLIENTS, fp.CyclicCohort(2)),
     ),
     "blt_pairwise": Case(sgd, {"noise": fp.BLT(2), "trust": fp.Pairwise(colluders=1, ratio=4.0)}),
@@ -198,7 +198,7 @@ CASES: dict[str, Case] = {
     "state_on_disk": Case(
         lambda: fp.inexact_admm(fp.Prox()),
         network=lambda: fp.Star(N_CLIENTS, fp.FixedCohort(2)),
-        compute={"state": "disk"},
+        compute={"client_state": "disk"},
     ),
 }
 

@@ -25,7 +25,7 @@ def trained_here(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = fp.train(
-            clients, fp.gradient_descent(RATE), fp.Privacy(at="none"), rounds=STEPS, seed=0, test=test, **options
+            clients, fp.gradient_descent(RATE), fp.Privacy(noise_on="none"), rounds=STEPS, seed=0, test=test, **options
         )
     return result, [str(one.message) for one in caught]
 

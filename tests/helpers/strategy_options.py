@@ -8,5 +8,5 @@ OPTIONS = {
     "dp_svrg_plus_plus": "epoch_length: 1",
     "dp_accmd": "radius: 2",
     **dict.fromkeys(("fedavg", "fedopt", "scaffold"), "learning_rate: 0.5, local_steps: 2"),
-    "fedprox": "learning_rate: 0.5, proximal: 0.1, local_steps: 2",
+    "fedprox": "learning_rate: 0.5, proximal_mu: 0.1, local_steps: 2",
 }

@@ -23,7 +23,7 @@ def run(problem: fp.Problem, sizes: tuple[int, ...] = (12, 12, 9), rounds: int =
     sets = [data(seed, m) for seed, m in enumerate(sizes)]
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
     compute = fp.Compute("loop", dtype="float64", device="cpu")
-    return fp.Training(clients, fp.proximal_al(**settings), fp.Privacy(at="none"), rounds=rounds, compute=compute)
+    return fp.Training(clients, fp.proximal_al(**settings), fp.Privacy(noise_on="none"), rounds=rounds, compute=compute)
 
 
 def logistic(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -55,7 +55,7 @@ def test_alternating_problems_keep_client_order():
     )
     clients = [first, second, third]
     training = fp.Training(
-        clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=1, compute=fp.Compute("loop", dtype="float64")
+        clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=1, compute=fp.Compute("loop", dtype="float64")
     )
     w = np.array([0.3, -0.7, 0.2])
     objective, values = training.oracle.engine.problem(torch.tensor(w).expand(3, -1))
@@ -85,7 +85,7 @@ def test_constraint_on_cnn_matches_torch():
     problem = fp.Problem(None, (fp.ClassLossAtMost(1, 0.0),))
     clients = fp.make_clients(model, torch.nn.CrossEntropyLoss(), sets, problem)
     compute = fp.Compute("loop", device="cpu")
-    training = fp.Training(clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=1, compute=compute)
+    training = fp.Training(clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=1, compute=compute)
     rows = training.population.params.clone()
     found = training.oracle.engine.problem(rows)[1].detach()
     for i, part in enumerate(sets):
@@ -100,7 +100,7 @@ def test_constraint_empty_group_raises():
     clients = fp.make_clients(
         LogisticRegression(3), resolve_loss("logistic"), sets, fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1),))
     )
-    training = fp.Training(clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=3)
+    training = fp.Training(clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=3)
     with pytest.raises(fp.DataError, match=r"client 1: no example with feature -1 > 0\.5"):
         list(training)
 
@@ -128,7 +128,7 @@ def test_nan_constraint_gradient_raises_with_client():
         fp.make_clients(model, loss, [part], fp.Problem(constraints=(one,)))[0]
         for part, one in zip(sets, (fine, broken), strict=True)
     ]
-    training = fp.Training(clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=3)
+    training = fp.Training(clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=3)
     with pytest.raises(fp.DataError, match=r"client 1: its gradient .* is \[nan, nan, nan\]"):
         list(training)
 
@@ -198,7 +198,7 @@ def test_slowly_falling_violation_is_no_stall():
 
 
 def test_exact_queries_in_private_run_raise():
-    with pytest.raises(fp.ConfigError, match=r"privacy\.at.*exact query results.*set privacy.at to 'none'"):
+    with pytest.raises(fp.ConfigError, match=r"privacy\.noise_on.*exact query results.*set privacy.noise_on to 'none'"):
         fp.Training(
             fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [data(0)]),
             fp.proximal_al(),
@@ -225,7 +225,7 @@ def test_kkt_residual_matches_hand_computation():
     clients = fp.make_clients(model, torch.nn.MSELoss(), one, fp.Problem(objective, (line,)))
     compute = fp.Compute(dtype="float64", device="cpu")
     problem = fp.Training(
-        clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=1, compute=compute
+        clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=1, compute=compute
     ).oracle.engine.problem
     at = kkt(problem, torch.tensor([1.0, 0.0], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
     assert (at.objective, at.stationarity, at.feasibility) == (-0.5, 0, 0)

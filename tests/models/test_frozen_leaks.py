@@ -42,7 +42,7 @@ def wide_clients(model: nn.Module) -> list[fp.Client]:
     return fp.make_clients(model, nn.CrossEntropyLoss(), [TensorDataset(own, torch.arange(4) % 2) for own in x])
 
 
-WHOLE = [fp.Privacy(epsilon=3), fp.Privacy(epsilon=3, unit="client", at="message")]
+WHOLE = [fp.Privacy(epsilon=3), fp.Privacy(epsilon=3, unit="client", noise_on="message")]
 
 
 @pytest.mark.parametrize("backend", ["auto", "loop"])

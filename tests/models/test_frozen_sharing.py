@@ -73,7 +73,7 @@ data = [TensorDataset(torch.rand(1, 3, 8, 8), torch.zeros(1, dtype=torch.long)) 
 model = train_only(ResNet18((3, 8, 8), stem="cifar"), ["fc.*"])
 before = peak_megabytes()
 clients = fp.make_clients(model, torch.nn.CrossEntropyLoss(), data)
-compute = fp.Compute(chunk=2)
+compute = fp.Compute(max_physical_batch_size=2)
 training = fp.Training(clients, fp.scaffold(.5), fp.Privacy(epsilon=3), rounds=1, compute=compute, folder=sys.argv[2])
 (report,) = training
 training.result()

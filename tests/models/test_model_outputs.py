@@ -145,7 +145,7 @@ def test_node_auroc_matches_sklearn() -> None:
     clients = fp.make_clients(OneNumber(SHAPES["squeeze(-1)"]), nn.BCEWithLogitsLoss(), data)
     graph = fp.Graph(nx.path_graph(3))
     test = rows(X[TEST], LABELS[TEST])
-    result = fp.train(clients, fp.decentralized_sgd(), fp.Privacy(at="none"), rounds=2, network=graph, test=test)
+    result = fp.train(clients, fp.decentralized_sgd(), fp.Privacy(noise_on="none"), rounds=2, network=graph, test=test)
     areas = [roc_auc_score(LABELS[TEST], model_of(result, row)(X[TEST]).detach()) for row in result.node_params]
     assert result.to_json()["node_test_auroc"]["min"] == pytest.approx(min(areas))
 
@@ -258,7 +258,9 @@ def test_one_class_test_set_has_no_auroc() -> None:
     one_class = rows(X[TEST][LABELS[TEST] > 0], LABELS[TEST][LABELS[TEST] > 0])
     both = rows(X[TEST], LABELS[TEST])
     tests = [one_class, both, None]
-    result = fp.train(clients, fp.fedavg(0.1), fp.Privacy(at="none"), rounds=1, test=one_class, client_tests=tests)
+    result = fp.train(
+        clients, fp.fedavg(0.1), fp.Privacy(noise_on="none"), rounds=1, test=one_class, client_tests=tests
+    )
     facts = result.to_json()
     assert "test_auroc" not in facts
     area = roc_auc_score(LABELS[TEST], result.model(X[TEST]).detach())

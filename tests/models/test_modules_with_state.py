@@ -130,4 +130,4 @@ def test_non_private_batch_norm_raises() -> None:
         nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), nn.CrossEntropyLoss(), [TensorDataset(X, Y)]
     )
     with pytest.raises(fp.ConfigError, match="computes each example alone, with and without privacy"):
-        fp.train(clients, fp.fedavg(0.3), fp.Privacy(at="none"), rounds=1)
+        fp.train(clients, fp.fedavg(0.3), fp.Privacy(noise_on="none"), rounds=1)

@@ -40,7 +40,7 @@ def test_load_weights_copies_file_values(tmp_path: Path, name: str):
 
 
 def test_load_weights_without_keeps_new_head(tmp_path: Path):
-    found = load_weights(net(n_classes=3), saved(tmp_path / "net.safetensors"), without=["layers.9.*"]).state_dict()
+    found = load_weights(net(n_classes=3), saved(tmp_path / "net.safetensors"), exclude=["layers.9.*"]).state_dict()
     for name, value in found.items():
         other = net(n_classes=3) if name.startswith("layers.9") else net(1)
         assert torch.equal(value, other.state_dict()[name])
@@ -79,8 +79,8 @@ def test_load_weights_invalid_file_raises(tmp_path: Path):
         with pytest.raises(ConfigError, match=r"^model\.weights = "):
             load_weights(net(), tmp_path / name)
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(ConfigError, match=r"^model\.weights\.without = 'head\.\*': matches no name"):
-        load_weights(net(), saved(tmp_path / "net.pt"), without=["head.*"])
+    with pytest.raises(ConfigError, match=r"^model\.weights\.exclude = 'head\.\*': matches no name"):
+        load_weights(net(), saved(tmp_path / "net.pt"), exclude=["head.*"])
 
 
 def test_load_weights_tied_stored_once(tmp_path: Path):

@@ -30,9 +30,9 @@ CONSTRAINED = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.3, fraction=0.3), 
 SETTINGS: dict[str, dict[str, Any]] = {
     "batches": {"sampling": fp.Poisson(0.5)},
     "fixed batches": {"sampling": fp.FixedSize(5)},
-    "clients": {"unit": "client", "at": "message"},
+    "clients": {"unit": "client", "noise_on": "message"},
     "sums": {"trust": fp.SecureAggregation(min_honest=2)},
-    "curator": {"unit": "client", "at": "message", "trust": fp.Central(cohort_rate=0.6)},
+    "curator": {"unit": "client", "noise_on": "message", "trust": fp.Central(cohort_rate=0.6)},
     "pairs": {"trust": fp.Pairwise(colluders=1, ratio=2.0)},
     "constraints": {"statistics": fp.Statistics(bound=2.0)},
 }

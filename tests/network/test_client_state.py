@@ -30,7 +30,7 @@ from fedpriv.strategies.fedavg import AddMeanUpdate
 from fedpriv.strategies.state import flatten_with_names, select_rows
 
 N, FEATURES, ROUNDS = 12, 4, 7
-DISK, MEMORY = fp.Compute(state="disk"), fp.Compute()
+DISK, MEMORY = fp.Compute(client_state="disk"), fp.Compute()
 
 
 def random_cohorts() -> fp.Star:
@@ -60,7 +60,7 @@ class Momentum:
 
 
 LOCAL = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.5))
-SECRET = replace(LOCAL, unit="client", at="message", trust=fp.Central(0.4))
+SECRET = replace(LOCAL, unit="client", noise_on="message", trust=fp.Central(0.4))
 OWN = Strategy(Momentum(), AddMeanUpdate(), name="own")
 RUNS: dict[str, tuple[Strategy, fp.Privacy, Callable[[], Any]]] = {
     "iadmm_prox": (fp.inexact_admm(), LOCAL, random_cohorts),
@@ -69,7 +69,11 @@ RUNS: dict[str, tuple[Strategy, fp.Privacy, Callable[[], Any]]] = {
     "gradient_tracking_pair": (fp.gradient_tracking_pair(), LOCAL, random_cohorts),
     "dual_averaging": (fp.dual_averaging(inactive="literal"), LOCAL, random_nodes),
     "custom strategy, secret cohorts": (OWN, SECRET, lambda: fp.Star(N)),
-    "custom strategy, empty cohorts": (OWN, replace(LOCAL, at="none"), lambda: fp.Star(N, fp.PoissonCohort(0.05))),
+    "custom strategy, empty cohorts": (
+        OWN,
+        replace(LOCAL, noise_on="none"),
+        lambda: fp.Star(N, fp.PoissonCohort(0.05)),
+    ),
     "custom strategy, full cohorts at times": (OWN, LOCAL, lambda: fp.Star(N, fp.PoissonCohort(0.95))),
 }
 
@@ -130,7 +134,7 @@ def test_disk_state_run_equals_memory_run(name: str, in_a_folder: bool, tmp_path
 
 
 def test_strategies_with_client_state_all_tested() -> None:
-    required = {"learning_rate": 0.1, "proximal": 0.1, "rounds": 3, "radius": 1.0}
+    required = {"learning_rate": 0.1, "proximal_mu": 0.1, "rounds": 3, "radius": 1.0}
     more = {
         "dual_averaging": {"inactive": "literal"},
         **{key: {"epoch_length": 2} for key in ("dp_svrg", "dp_svrg_plus_plus")},
@@ -166,7 +170,7 @@ def test_disk_state_resumes_from_any_round(name: str, tmp_path: Path) -> None:
 
     Without noise the rounds after the checkpoint, which have changed the files, are made again.
     """
-    exact = fp.Privacy(at="none")
+    exact = fp.Privacy(noise_on="none")
     training = training_of(name, DISK, tmp_path / "a", privacy=exact)
     (tmp_path / "moments").mkdir()
     whole: list[list[Tensor]] = []
@@ -216,12 +220,17 @@ def test_resume_damaged_state_file_raises(harm: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("begun", "going"), [(DISK, MEMORY), (MEMORY, DISK)])
 def test_resume_with_other_state_setting_raises(begun: fp.Compute, going: fp.Compute, tmp_path: Path) -> None:
     trajectory(training_of("iadmm_prox", begun, tmp_path / "a"), stop=3)
-    with pytest.raises(fp.ConfigError, match=rf"compute\.state.*{going.state}.*began with {begun.state}"):
+    with pytest.raises(
+        fp.ConfigError,
+        match=rf"compute\.client_state.*{going.client_state}.*set compute.client_state={begun.client_state}",
+    ):
         training_of("iadmm_prox", going, tmp_path / "a", resume=True)
 
 
 def test_disk_state_without_benefit_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*clients of fedavg keep nothing between rounds"):
+    with pytest.raises(
+        fp.ConfigError, match=r"compute\.client_state = 'disk'.*clients of fedavg keep no state between rounds"
+    ):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             fp.fedavg(0.1),
@@ -230,7 +239,7 @@ def test_disk_state_without_benefit_raises() -> None:
             network=random_cohorts(),
             compute=DISK,
         )
-    with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*every client takes part in every round"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.client_state = 'disk'.*every client takes part in every round"):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             fp.inexact_admm(),
@@ -238,8 +247,8 @@ def test_disk_state_without_benefit_raises() -> None:
             rounds=2,
             compute=DISK,
         )
-    with pytest.raises(fp.ConfigError, match=r"compute\.state"):
-        fp.Compute(state="tape")  # type: ignore[arg-type]
+    with pytest.raises(fp.ConfigError, match=r"compute\.client_state"):
+        fp.Compute(client_state="tape")  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -252,7 +261,7 @@ class ByPlace(Momentum):
 
 def test_disk_state_differing_start_rows_raise() -> None:
     apart = Strategy(ByPlace(), AddMeanUpdate(), name="own")
-    with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*start with different rows \(seen\.0\)"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.client_state = 'disk'.*start with different rows \(seen\.0\)"):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             apart,
@@ -277,13 +286,13 @@ def megabytes():
 
 n = 30_000
 privacy = fp.Privacy(noise_multiplier=1.0, delta=1e-7)
-network, compute = fp.Star(n, fp.FixedCohort(20)), fp.Compute(state=sys.argv[1])
+network, compute = fp.Star(n, fp.FixedCohort(20)), fp.Compute(client_state=sys.argv[1])
 def train(n, network, compute):
     clients = fp.lazy_clients(nn.Linear(1999, 2), nn.CrossEntropyLoss(), load, [2] * n)
     training = fp.Training(clients, fp.inexact_admm(), privacy, rounds=3, seed=0, network=network, compute=compute)
     list(training)
     return training.population.dim
-train(60, fp.Star(60, fp.FixedCohort(20)), fp.Compute(state=sys.argv[1]))  # what any run takes
+train(60, fp.Star(60, fp.FixedCohort(20)), fp.Compute(client_state=sys.argv[1]))  # what any run takes
 before = megabytes()
 dim = train(n, network, compute)
 print((megabytes() - before) / (n * dim * 8 / 2**20))

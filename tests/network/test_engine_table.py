@@ -69,7 +69,7 @@ def test_other_engine_gives_same_run(monkeypatch: pytest.MonkeyPatch, strategy: 
 
 
 def test_unknown_engine_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'elsewhere'"):
-        load_config(BARE, ["compute.engine=elsewhere"])
-    with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'elsewhere'"):
-        fp.Compute(engine="elsewhere")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'elsewhere'"):
+        load_config(BARE, ["compute.parallelism=elsewhere"])
+    with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'elsewhere'"):
+        fp.Compute(parallelism="elsewhere")  # pyright: ignore[reportArgumentType]

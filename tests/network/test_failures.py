@@ -77,7 +77,7 @@ def test_vanished_node_keeps_cost_and_model() -> None:
     # runs on other networks have other noise, so models are compared without any
     one, all_of_them = [fp.Outage(1, 2)], [fp.Outage(i, 2) for i in range(N)]
     vanished, healthy = (
-        trained(fp.decentralized_sgd(fp.StepSize(0.5)), outages, fp.Privacy(at="none"))
+        trained(fp.decentralized_sgd(fp.StepSize(0.5)), outages, fp.Privacy(noise_on="none"))
         for outages in (one, all_of_them)
     )
     torch.testing.assert_close(vanished.progress.models[1], healthy.progress.models[1])

@@ -38,11 +38,11 @@ class Recorder:
     def gradient(self, params: Tensor) -> Tensor:
         # what is asked at all comes through the real door
         answer = self._oracle.gradient(params)
-        return self._keep(answer) if self._oracle.privacy.at == "gradient" else answer
+        return self._keep(answer) if self._oracle.privacy.noise_on == "gradient" else answer
 
     def client_gradient(self, params: Tensor) -> Tensor:
         answer = self._oracle.client_gradient(params)
-        return self._keep(answer) if self._oracle.privacy.at == "gradient" else answer
+        return self._keep(answer) if self._oracle.privacy.noise_on == "gradient" else answer
 
     @property
     def weights(self) -> Tensor:
@@ -53,7 +53,7 @@ class Recorder:
 
     def release_message(self, message: Tensor) -> Tensor:
         released = self._oracle.release_message(message)
-        return self._keep(released) if self._oracle.privacy.at == "message" else released
+        return self._keep(released) if self._oracle.privacy.noise_on == "message" else released
 
     def _keep(self, answer: Tensor) -> Tensor:
         self.own.append(answer.clone())
@@ -107,7 +107,7 @@ def strategies() -> dict[str, tuple[fp.Strategy, fp.Privacy]]:
         "trust": (fp.inexact_admm(fp.Trust(fp.Decay(0.1, 0.0))), replace(private, sampling=fp.Poisson(0.5))),
         "box, received": (fp.inexact_admm(feasible=fp.BoxSet(0.1), linearize_at="received", average=1.0), client),
         "fedavg": (fp.fedavg(0.5, local_steps=2), replace(private, sampling=fp.FixedSize(5))),
-        "fedavg, messages": (fp.fedavg(0.5, local_steps=3), replace(client, at="message")),
+        "fedavg, messages": (fp.fedavg(0.5, local_steps=3), replace(client, noise_on="message")),
         "secure sum": (fp.fedavg(0.5), replace(private, trust=fp.SecureAggregation(3))),
     }
 

@@ -20,29 +20,29 @@ def test_admm_with_message_noise_raises() -> None:
         fp.train(
             clients_of(digits_of(SIZES)),
             fp.inexact_admm(),
-            fp.Privacy(epsilon=3, unit="client", at="message"),
+            fp.Privacy(epsilon=3, unit="client", noise_on="message"),
             rounds=2,
         )
 
 
 def test_message_noise_with_sample_unit_raises() -> None:
     with pytest.raises(fp.ConfigError, match="the privacy unit must be client"):
-        fp.Privacy(epsilon=3, at="message")
+        fp.Privacy(epsilon=3, noise_on="message")
 
 
 @pytest.mark.parametrize(
     ("privacy", "reason"),
     [
-        (fp.Privacy(at="none"), "exact query results, no noise"),
+        (fp.Privacy(noise_on="none"), "exact query results, no noise"),
         (fp.Privacy(published=fp.Published(0.05)), "the noise scale is measured on the client's own data"),
-        (fp.Privacy(published=fp.Published(0.05, law="gaussian")), "the gradient bound is assumed, not enforced"),
+        (fp.Privacy(published=fp.Published(0.05, mechanism="gaussian")), "the gradient bound is assumed, not enforced"),
         (fp.Privacy(published=fp.Published(math.inf)), "exact query results, no noise"),
-        (fp.Privacy(at="message", unit="client", published=fp.Published(0.05)), "the noise scale is measured"),
+        (fp.Privacy(noise_on="message", unit="client", published=fp.Published(0.05)), "the noise scale is measured"),
     ],
     ids=["none", "eq 20", "assumed bound", "no noise", "as message"],
 )
 def test_non_private_run_reports_reason(privacy: fp.Privacy, reason: str) -> None:
-    strategy = fp.fedavg(0.1) if privacy.at == "message" else fp.inexact_admm()
+    strategy = fp.fedavg(0.1) if privacy.noise_on == "message" else fp.inexact_admm()
     result = fp.train(clients_of(digits_of(SIZES)), strategy, privacy, rounds=2)
     assert math.isinf(result.spent.epsilon)
     assert all(math.isinf(epsilon) for epsilon in result.spent.per_client)
@@ -67,7 +67,7 @@ def test_per_client_epsilon_counts_own_rounds() -> None:
 
 
 def test_unprotected_query_records_no_noise() -> None:
-    privacy = fp.Privacy(at="none")
+    privacy = fp.Privacy(noise_on="none")
     record = release_scheme(privacy, [5, 6]).unprotected(Answer(3, 1, "gradient", range(2), privacy.clip)).record
     assert (record.mechanism, record.noise_multiplier, record.non_private) == (
         "none",
@@ -79,7 +79,7 @@ def test_unprotected_query_records_no_noise() -> None:
 
 def test_exact_query_records_full_batch() -> None:
     """Sampling does not amplify an exact query, so the record has no sampling."""
-    privacy = fp.Privacy(at="none", sampling=fp.Allocation(3))
+    privacy = fp.Privacy(noise_on="none", sampling=fp.Allocation(3))
     result = fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1), privacy, rounds=3)
     facts = {(record.sampling, record.rate, record.batches, record.mechanism) for record in result.charged}
     assert facts == {("full", 1.0, None, "none")}

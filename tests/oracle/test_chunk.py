@@ -28,7 +28,7 @@ def training_in(folder: Path, chunk: int | None, resume: bool = False) -> fp.Tra
     data = [TensorDataset(x[:7], y[:7]), TensorDataset(x[7:], y[7:])]
     clients = fp.make_clients(SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), data)
     options = {"resume": True} if resume else {"secret_seed": 0}
-    compute, privacy = fp.Compute("vmap", device="cpu", chunk=chunk), fp.Privacy(noise_multiplier=5.0)
+    compute, privacy = fp.Compute("vmap", device="cpu", max_physical_batch_size=chunk), fp.Privacy(noise_multiplier=5.0)
     return fp.Training(clients, fp.fedavg(0.1), privacy, rounds=4, seed=0, folder=folder, compute=compute, **options)
 
 
@@ -76,7 +76,7 @@ def test_gpu_chunk_quarter_of_free_memory(monkeypatch: pytest.MonkeyPatch) -> No
     free["bytes"] = 2**33
     assert fp.Compute(dtype="float64").examples_at_once(GPU, dim=2**14) == 4096
     assert fp.Compute().examples_at_once(torch.device("cpu"), dim=2**14) == 16384
-    assert fp.Compute(chunk=5).examples_at_once(GPU, dim=2**14, begun_with=7) == 5
+    assert fp.Compute(max_physical_batch_size=5).examples_at_once(GPU, dim=2**14, begun_with=7) == 5
     assert fp.Compute().examples_at_once(GPU, dim=2**14, begun_with=7) == 7
 
 

@@ -189,7 +189,7 @@ def test_private_group_counts_raise() -> None:
         fp.Training(clients, fp.private_al(), replace(said, relation="add_remove"), rounds=4)
 
 
-@pytest.mark.parametrize("privacy", [fp.Privacy(epsilon=1), fp.Privacy(at="none")], ids=["private", "exact"])
+@pytest.mark.parametrize("privacy", [fp.Privacy(epsilon=1), fp.Privacy(noise_on="none")], ids=["private", "exact"])
 def test_objective_not_sum_of_losses_raises(privacy: fp.Privacy) -> None:
     x, y = examples(4)
     own = fp.Function(lambda model, inputs, targets: model.losses(inputs, targets).max().view(1))
@@ -218,10 +218,12 @@ def test_private_al_without_noise_finds_optimum() -> None:
     def run(strategy: fp.Strategy, rounds: int) -> dict:
         clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
         compute = fp.Compute("linear", dtype="float64", device="cpu")
-        return fp.train(clients, strategy, fp.Privacy(at="none"), rounds=rounds, seed=0, compute=compute).to_json()
+        return fp.train(
+            clients, strategy, fp.Privacy(noise_on="none"), rounds=rounds, seed=0, compute=compute
+        ).to_json()
 
     exact = run(fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-3, 1e-4), solver=Newton()), 1000)
-    private = run(fp.private_al(beta=1.0, largest=30.0, learning_rate=0.5, decay=0.0, average=8.0), 600)
+    private = run(fp.private_al(beta=1.0, max_multiplier=30.0, learning_rate=0.5, decay=0.0, average=8.0), 600)
     assert private["objective"] == pytest.approx(exact["objective"], abs=1e-3)
     assert private["max_violation"] < 1e-2
     np.testing.assert_allclose(private["multipliers"], exact["multipliers"], atol=2e-2)

@@ -236,7 +236,8 @@ def test_run_independent_of_threads() -> None:
     models = []
     for count in (1, 2, 3):
         clients = fp.make_clients(network(), nn.CrossEntropyLoss(), data)
-        privacy, compute = fp.Privacy(noise_multiplier=1.0), fp.Compute(device="cpu", threads=count, chunk=80)
+        privacy = fp.Privacy(noise_multiplier=1.0)
+        compute = fp.Compute(device="cpu", threads=count, max_physical_batch_size=80)
         models.append(
             fp.train(clients, fp.fedavg(0.5), privacy, rounds=2, secret_seed=0, seed=0, compute=compute).params
         )

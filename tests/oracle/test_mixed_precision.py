@@ -193,7 +193,7 @@ def loss_in_half(outputs: Tensor, targets: Tensor) -> Tensor:
     ids=["forward", "loss"],
 )
 @pytest.mark.parametrize(
-    "settings", [{"relation": "add_remove"}, {"unit": "client", "at": "message"}], ids=["add_remove", "client"]
+    "settings", [{"relation": "add_remove"}, {"unit": "client", "noise_on": "message"}], ids=["add_remove", "client"]
 )
 def test_own_bfloat16_with_varying_batch_size_raises(model: Any, loss: Any, settings: dict[str, Any]):
     def train(**settings: Any) -> fp.Result:
@@ -222,7 +222,7 @@ def train_mlp(**settings: Any) -> fp.Result:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"relation": "add_remove"}, {"unit": "client", "at": "message"}], ids=["add_remove", "client"]
+    "settings", [{"relation": "add_remove"}, {"unit": "client", "noise_on": "message"}], ids=["add_remove", "client"]
 )
 def test_coarse_products_with_varying_batch_size_raise(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     """With `medium`, 33 and 32 examples of a small network gave sums that differ by 1.43 clip bounds, not 1."""

@@ -130,7 +130,11 @@ def test_padded_sizes_match_binomial_tail() -> None:
 
 def test_padding_with_secret_cohorts_or_views_raises() -> None:
     secret = fp.Privacy(
-        noise_multiplier=1.0, unit="client", at="message", relation="add_remove", trust=fp.Central(cohort_rate=0.5)
+        noise_multiplier=1.0,
+        unit="client",
+        noise_on="message",
+        relation="add_remove",
+        trust=fp.Central(cohort_rate=0.5),
     )
     compute = fp.Compute(pad_batches=True)
     with pytest.raises(ConfigError, match=r"compute\.pad_batches.*secret cohorts"):

@@ -108,7 +108,7 @@ def test_void_ledger_stays_infinite_after_resume(
 
 def test_void_run_exhausts_budget(tmp_path: Path) -> None:
     path = tmp_path / "budget.jsonl"
-    fp.Budget.create(path, epsilon=10, delta=1e-5, shared="sizes public")
+    fp.Budget.create(path, epsilon=10, delta=1e-5, invariants="sizes public")
     clients = fp.make_clients(nn.Linear(6, 3), SelfPaced(), [TensorDataset(X, Y)])
     privacy = fp.Privacy(epsilon=1, budget=path)
     with warnings.catch_warnings():

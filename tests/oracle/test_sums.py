@@ -111,12 +111,12 @@ def test_long_row_norms_match_float64(norm: str, dim: int) -> None:
 def test_too_many_additions_raise() -> None:
     check_depth([10**6], chunk=10**6)
     check_depth([10**6] * 20, chunk=16_384)
-    with pytest.raises(Exception, match=r"compute\.chunk"):
+    with pytest.raises(Exception, match=r"compute\.max_physical_batch_size"):
         check_depth([10**8], chunk=10**8)
-    with pytest.raises(Exception, match=r"compute\.chunk"):
+    with pytest.raises(Exception, match=r"compute\.max_physical_batch_size"):
         check_depth([1] * 2**21, chunk=1)  # the clients' rows are added up one after another
     check_depth([2**20 - 2], chunk=2**20)  # n (n + 4) additions of 2^-53 in 2^-13
-    with pytest.raises(Exception, match=r"compute\.chunk"):
+    with pytest.raises(Exception, match=r"compute\.max_physical_batch_size"):
         check_depth([2**20 - 1], chunk=2**20)
 
 
@@ -124,7 +124,7 @@ def test_run_with_too_many_additions_raises(monkeypatch: pytest.MonkeyPatch) -> 
     clients = fp.make_clients(Slope(), Loss(lambda outputs, _: outputs[:, 0]), [[(torch.ones(1), torch.ones(1))] * 3])
     fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=1)
     monkeypatch.setattr("fedpriv.oracle.clipped_sums.ROUNDING", 2.0**-50)
-    with pytest.raises(fp.ConfigError, match=r"compute\.chunk"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.max_physical_batch_size"):
         fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=1)
 
 

@@ -51,7 +51,7 @@ class Run:
     def __init__(self, n: int, strategy: Strategy, privacy: fp.Privacy, width: int = 4) -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width))
-        clients = fp.lazy_clients(model, nn.CrossEntropyLoss(), load, [2] * n, workers=1)
+        clients = fp.lazy_clients(model, nn.CrossEntropyLoss(), load, [2] * n, num_workers=1)
         population = Population(clients, dtype=torch.float64)
         sums = ClippedSums(build_backend("auto", population.model, population.loss), n, population.device)
         self.ledger, self.dim, self._streams = Ledger(AdmitAll()), population.dim, Randomness(3, 4)

@@ -19,10 +19,10 @@ REFUSED = {
     r"compute\.precision = 'bfloat16': is supported only for unit sample": [
         "compute.precision=bfloat16",
         FEDAVG,
-        "privacy={epsilon: 3, unit: client, at: message}",
+        "privacy={epsilon: 3, unit: client, noise_on: message}",
     ],
-    r"compute\.state = 'disk': clients of fedavg keep no state": ["compute.state=disk", FEDAVG],
-    r"compute\.state = 'disk': every client takes part": ["compute.state=disk"],
+    r"compute\.client_state = 'disk': clients of fedavg keep no state": ["compute.client_state=disk", FEDAVG],
+    r"compute\.client_state = 'disk': every client takes part": ["compute.client_state=disk"],
     r"compute\.backend = 'linear': needs one nn\.Linear": ["compute.backend=linear", "model=mnist_cnn"],
     r"log\.stop\.metric = 'acuracy': is not a metric .* there are: test_loss, test_accuracy": [
         "log.stop.metric=acuracy"

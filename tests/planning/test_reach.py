@@ -62,7 +62,7 @@ def test_large_enough_steps_not_warned(name: str) -> None:
 
 
 def test_without_clip_not_warned() -> None:
-    assert reach_warnings(network(5.0), fp.fedavg(0.1), 10, fp.Privacy(at="none")) == []
+    assert reach_warnings(network(5.0), fp.fedavg(0.1), 10, fp.Privacy(noise_on="none")) == []
 
 
 WAYS: dict[str, tuple[fp.Strategy, dict[str, Any], float]] = {

@@ -163,13 +163,13 @@ def test_epsilon_monotone_and_order_independent(records: list[Record], one: Reco
 
 
 def test_exact_release_epsilon_infinite() -> None:
-    exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.at is none")
+    exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.noise_on is none")
     spent = account([record(), exact], 2, DELTA)
     assert str(spent) == (
-        "epsilon=inf (not private: privacy.at is none) "
+        "epsilon=inf (not private: privacy.noise_on is none) "
         "(delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=none)"
     )
-    assert spent.non_private == ("privacy.at is none",)
+    assert spent.non_private == ("privacy.noise_on is none",)
     only_first = account([replace(exact, clients=(0,)), record()], 2, DELTA)
     assert math.isinf(only_first.per_client[0])
     assert math.isfinite(only_first.per_client[1])

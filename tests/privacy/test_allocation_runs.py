@@ -327,7 +327,7 @@ def clients_in_turn(trust: Any, at: str = "message", **options: Any) -> fp.Train
     data = [TensorDataset(torch.randn(3, 2), torch.arange(3) % 2) for _ in range(30)]
     clients = fp.make_clients(SoftmaxRegression(2, 2), nn.CrossEntropyLoss(), data)
     known = {"noise_multiplier": 1.0, "unit": "client", "relation": "add_remove"} | options
-    return fp.Training(clients, fp.fedavg(0.5), fp.Privacy(trust=trust, at=at, **known), rounds=10, secret_seed=1)
+    return fp.Training(clients, fp.fedavg(0.5), fp.Privacy(trust=trust, noise_on=at, **known), rounds=10, secret_seed=1)
 
 
 @pytest.mark.parametrize("at", ["message", "gradient"])

@@ -110,7 +110,7 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "inexact_admm": fp.inexact_admm,
     "trust region": lambda: fp.inexact_admm(fp.Trust(fp.Decay(0.1, 0))),
     "fedavg": lambda: fp.fedavg(0.5, local_steps=2),
-    "fedprox": lambda: fp.fedprox(0.5, proximal=0.1, local_steps=2),
+    "fedprox": lambda: fp.fedprox(0.5, proximal_mu=0.1, local_steps=2),
     "fedopt": lambda: fp.fedopt(0.5),
     "scaffold": lambda: fp.scaffold(0.5, local_steps=2),
     "dual_averaging": fp.dual_averaging,
@@ -123,7 +123,7 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "private_al": lambda: fp.private_al(beta=2),
 }
 LOCAL = fp.Privacy(noise_multiplier=3.0, clip=fp.Clip(0.1), trust=fp.Local())
-MESSAGES = replace(LOCAL, at="message", unit="client")
+MESSAGES = replace(LOCAL, noise_on="message", unit="client")
 
 
 def audited(strategy: Strategy, privacy: fp.Privacy, problem: fp.Problem | None = None) -> tuple[float, float]:

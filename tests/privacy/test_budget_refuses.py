@@ -23,7 +23,7 @@ from fedpriv.privacy.budget import Budget
             "has the privacy unit client, but the budget has sample",
         ),
         ({"relation": "add_remove"}, {}, "has relation replace_one, but the budget has add_remove"),
-        ({}, {"shared": "same slots"}, r"guarantees only replace_one\(same slots\), less than .*--shared"),
+        ({}, {"shared": "same slots"}, r"guarantees only replace_one\(same slots\), less than .*--invariants"),
         ({"unit": "client"}, {"unit": "client", "shared": "sizes public"}, "sizes public"),
         ({"accountant": "gaussian"}, {"sampling": "poisson", "rate": 0.1}, "epsilon=inf"),
     ],

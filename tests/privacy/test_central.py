@@ -26,7 +26,7 @@ SIZES = (4, 7, 5, 6, 3, 8, 5, 4)
 N = len(SIZES)
 RATE, BOUND = 0.3, 0.5
 CENTRAL = fp.Privacy(
-    noise_multiplier=1.0, clip=fp.Clip(BOUND), unit="client", at="message", trust=fp.Central(cohort_rate=RATE)
+    noise_multiplier=1.0, clip=fp.Clip(BOUND), unit="client", noise_on="message", trust=fp.Central(cohort_rate=RATE)
 )
 QUIET = replace(CENTRAL, noise_multiplier=1e-6)
 
@@ -70,7 +70,7 @@ def test_secret_cohort_mean_unbiased():
 @pytest.mark.parametrize("at", ["message", "gradient"])
 def test_client_moves_sum_within_sensitivity(at: str):
     """With the same draws and noise, in the rounds that drew it; in the others not at all."""
-    privacy = replace(QUIET, at=at)
+    privacy = replace(QUIET, noise_on=at)
     data = digits_of(SIZES)
     x, y = data[2]
     other = [*data[:2], (x * -50, (y + 3) % 10), *data[3:]]
@@ -140,7 +140,7 @@ def test_each_attempt_draws_new_cohort():
 
 
 def test_secret_cohort_second_release_raises():
-    oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, at="gradient"))
+    oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, noise_on="gradient"))
     params = torch.zeros(N, DIM, dtype=torch.float64)
     oracle.begin_round(0, torch.arange(N), params)
     oracle.gradient(params)
@@ -171,8 +171,8 @@ def test_releases_of_round_have_distinct_indices():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"unit": "sample", "at": "gradient"}, "set unit to 'client'"),
-        ({"at": "none", "unit": "client"}, "use network.cohort"),
+        ({"unit": "sample", "noise_on": "gradient"}, "set unit to 'client'"),
+        ({"noise_on": "none", "unit": "client"}, "use network.cohort"),
         ({"published": fp.Published(1.0)}, "use network.cohort"),
     ],
 )
@@ -210,7 +210,7 @@ def test_central_sample_noise_equals_dp_sgd():
 def test_central_trust_from_configuration():
     base = [
         "privacy.unit=client",
-        "privacy.at=message",
+        "privacy.noise_on=message",
         "privacy.noise_multiplier=1",
         "privacy.epsilon=null",
         "strategy={name: fedavg, learning_rate: 0.1}",

@@ -161,7 +161,7 @@ def test_resumed_run_epsilon_equals_plan(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trust", [fp.Central(), fp.SecureAggregation(3)], ids=str)
 def test_cyclic_cohorts_epsilon_and_slots(trust: fp.Central, tmp_path: Path) -> None:
-    privacy = fp.Privacy(epsilon=8.0, unit="client", at="message", trust=trust, noise=fp.BSR(2))
+    privacy = fp.Privacy(epsilon=8.0, unit="client", noise_on="message", trust=trust, noise=fp.BSR(2))
     training = training_of(privacy, network=fp.Star(4, fp.CyclicCohort(2)), folder=tmp_path)
     list(training)
     factor, multiplier = fp.BSR(2).factor(ROUNDS, 2), training.plan.privacy.noise_multiplier

@@ -24,7 +24,7 @@ CONFIG = """
 model: softmax
 data: {name: digits, partition: {kind: iid, n_clients: 3}}
 strategy: {name: fedavg, learning_rate: .5}
-privacy: {epsilon: 2, sampling: {cyclic: {blocks: 3}}, noise: {time: {bsr: {band: 3}}}}
+privacy: {epsilon: 2, sampling: {cyclic: {blocks: 3}}, noise: {correlated: {bsr: {band: 3}}}}
 rounds: 6
 seed: 1
 """
@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"network": fp.Star(4, fp.PoissonCohort(0.5))},
         "network.cohort",
     ),
-    "no privacy": ({"at": "none"}, {}, "privacy.noise"),
+    "no privacy": ({"noise_on": "none"}, {}, "privacy.noise"),
 }
 
 

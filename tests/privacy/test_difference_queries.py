@@ -125,7 +125,7 @@ def one_round_of_accmd(x: torch.Tensor, published: bool, seed: int) -> torch.Ten
     """What one round of AccMD returns, at a nominal epsilon of 0.1."""
     y = torch.arange(len(x)) % 10
     privacy = (
-        fp.Privacy(published=Published(0.1, "gaussian", 1e-3, scale=0.05, exact=("full_gradient",)))
+        fp.Privacy(published=Published(0.1, "gaussian", 1e-3, scale=0.05, exact_queries=("full_gradient",)))
         if published
         else fp.Privacy(epsilon=0.1, delta=1e-3)
     )
@@ -187,7 +187,7 @@ def test_adaptive_clipping_bound_reaches_quantile():
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     clients = fp.make_clients(model, nn.MSELoss(), data)
-    privacy = fp.Privacy(noise_multiplier=1e-3, at="message", unit="client")
+    privacy = fp.Privacy(noise_multiplier=1e-3, noise_on="message", unit="client")
     strategy = adaptive_clipping(fedavg(1e-4), 1e-6, quantile=0.5)
     training = fp.Training(clients, strategy, privacy, rounds=150)
     list(training)
@@ -213,7 +213,7 @@ def test_adaptive_clipping_step_factor_bounded(said: float, moved: float | None)
 @pytest.mark.parametrize("clip", [fp.Clip(0.1), fp.Clip(10.0), fp.Clip(1.0, "l1")])
 def test_adaptive_clipping_other_clip_raises(clip: fp.Clip):
     """A smaller clip would shrink update and bit unnoticed; a larger one would add needless noise."""
-    privacy = fp.Privacy(epsilon=5.0, at="message", unit="client", clip=clip)
+    privacy = fp.Privacy(epsilon=5.0, noise_on="message", unit="client", clip=clip)
     if clip.norm == "l1":
         privacy = replace(privacy, mechanism=fp.Laplace())
     with pytest.raises(fp.ConfigError, match=r"privacy\.clip.*norm: l2, bound: 1"):
@@ -225,7 +225,7 @@ def test_adaptive_clipping_epsilon_equals_fedavg(trust):
     """The bit is part of the message, so each round is one release, also where only sums are received."""
     spent = []
     for strategy in (fedavg(0.1), adaptive_clipping(fedavg(0.1))):
-        privacy = fp.Privacy(noise_multiplier=3.0, at="message", unit="client", trust=trust)
+        privacy = fp.Privacy(noise_multiplier=3.0, noise_on="message", unit="client", trust=trust)
         training = fp.Training(clients_of(digits_of((4,) * 12)), strategy, privacy, rounds=3)
         assert len(list(training)) == 3 and len(training.ledger.records) == 3
         spent.append(training.spent().epsilon)
@@ -234,7 +234,7 @@ def test_adaptive_clipping_epsilon_equals_fedavg(trust):
 
 def test_scaffold_messages_with_secure_aggregation_raise():
     clients = clients_of(digits_of((10, 12, 9)))
-    privacy = fp.Privacy(epsilon=5.0, at="message", unit="client")
+    privacy = fp.Privacy(epsilon=5.0, noise_on="message", unit="client")
     training = fp.Training(clients, scaffold(0.1, 2), privacy, rounds=4)
     assert len(list(training)) == 4 and len(training.ledger.records) == 4
     with pytest.raises(fp.ConfigError, match="single messages"):

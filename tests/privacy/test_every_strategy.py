@@ -108,10 +108,10 @@ def equal_except_bound(planned: Record, written: Record) -> bool:
 
 PRIVACIES = {
     "gradient": "{epsilon: 3, delta: 1e-5, sampling: {poisson: {rate: 0.9}}}",
-    "message": "{epsilon: 3, delta: 1e-5, at: message, unit: client}",
+    "message": "{epsilon: 3, delta: 1e-5, noise_on: message, unit: client}",
     "gradient, pairwise noise": "{epsilon: 3, trust: {pairwise: {colluders: 1, ratio: 3}}, "
     "sampling: {poisson: {rate: 0.9}}}",
-    "message, pairwise noise": "{epsilon: 3, at: message, unit: client, "
+    "message, pairwise noise": "{epsilon: 3, noise_on: message, unit: client, "
     "trust: {pairwise: {colluders: 1, ratio: 3, secrets: {random_regular: {degree: 2}}}}}",
 }
 

@@ -20,7 +20,7 @@ from fedpriv.privacy.correlated import CorrelatedNoise
 SIZES, ROUNDS = (12, 9, 15), 6
 OPTIONS = {
     **dict.fromkeys(("fedavg", "fedopt", "scaffold"), "learning_rate: 0.5"),
-    "fedprox": "learning_rate: 0.5, proximal: 0.1",
+    "fedprox": "learning_rate: 0.5, proximal_mu: 0.1",
     "dp_svrg": "epoch_length: 2",
     "dp_svrg_plus_plus": "epoch_length: 1",
     "dp_accmd": "radius: 2",
@@ -34,7 +34,7 @@ REFUSED = {
     "proximal_al": "exact answers",
 }
 PRIVACY = (
-    "{epsilon: 3, sampling: {cyclic: {blocks: 3}}, noise: {time: {banded: {band: 3}}}, "
+    "{epsilon: 3, sampling: {cyclic: {blocks: 3}}, noise: {correlated: {banded: {band: 3}}}, "
     "trust: {pairwise: {colluders: 1, ratio: 3}}}"
 )
 

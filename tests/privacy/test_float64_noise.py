@@ -79,7 +79,7 @@ def test_epsilon_line_rounding_equals_code(name: str, tmp_path: Path, monkeypatc
         return exact[-1]
 
     monkeypatch.setattr(mechanisms, "is_rounded_exactly", watched)
-    budget = fp.Budget.create(tmp_path / "budget.jsonl", epsilon=9.0, delta=1e-5, shared="same slots")
+    budget = fp.Budget.create(tmp_path / "budget.jsonl", epsilon=9.0, delta=1e-5, invariants="same slots")
     privacy = fp.Privacy(epsilon=3.0, budget=budget.path, **settings)
     planned = fp.plan(clients_of(blank((6, 6, 6))), fp.fedavg(0.1), privacy, rounds=2)
     result = fp.train(clients_of(blank((6, 6, 6))), fp.fedavg(0.1), privacy, rounds=2, seed=0)
@@ -105,7 +105,7 @@ def test_device_noise_reported_as_float64() -> None:
     for kind in ("cuda", "mps"):
         assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device(kind)) == (f"noise on a device ({kind})",)
     assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device("cpu")) == ()
-    assert float64_noise_of_run(fp.Privacy(at="none"), torch.device("cuda")) == ()
+    assert float64_noise_of_run(fp.Privacy(noise_on="none"), torch.device("cuda")) == ()
     planned = fp.plan([6, 6], fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=2, compute=fp.Compute(device="cuda"))
     assert planned.spent.float64_noise == ("noise on a device (cuda)",)
     on_device = RunCost("run", [], 1, float64_noise=("noise on a device (cuda)",))
@@ -113,7 +113,7 @@ def test_device_noise_reported_as_float64() -> None:
 
 
 def test_non_private_run_reports_no_rounding() -> None:
-    result = fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(at="none"), rounds=1)
+    result = fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(noise_on="none"), rounds=1)
     assert result.spent.float64_noise == ()
     assert "rounding" not in str(result.spent)
 

@@ -67,7 +67,7 @@ def settings(law: str = "gaussian") -> Iterator[fp.Privacy]:
             clip=fp.Clip(BOUND, "l1" if law == "laplace" else "l2"),
             mechanism=fp.Laplace() if law == "laplace" else fp.Gaussian(),
             unit=unit,
-            at=at,
+            noise_on=at,
             relation=relation,
             sampling=SAMPLINGS[sampling],
             trust=TRUSTS[trust],
@@ -179,7 +179,7 @@ def accepted_settings(name: str, every: list[fp.Privacy], root: Path) -> list[tu
     for number, privacy in enumerate(every):
         (root / str(number)).mkdir()
         if check(strategy, privacy, root / str(number)):
-            accepted.append((privacy.unit, privacy.at, str(privacy.trust)))
+            accepted.append((privacy.unit, privacy.noise_on, str(privacy.trust)))
     return accepted
 
 
@@ -221,7 +221,7 @@ def test_laplace_l2_clip_epsilon_above_reference(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"sampling": fp.Poisson(RATE)}, {"sampling": fp.FixedSize(BATCH)}, {"unit": "client", "at": "message"}],
+    [{}, {"sampling": fp.Poisson(RATE)}, {"sampling": fp.FixedSize(BATCH)}, {"unit": "client", "noise_on": "message"}],
     ids=str,
 )
 def test_calibrated_noise_meets_target(changes: dict[str, Any], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from fedpriv.network.engines import MESHES, EngineName
+from fedpriv.network.engines import MESHES, ParallelismName
 from fedpriv.oracle.backends import BACKENDS, BackendName
 from fedpriv.privacy.accounting import bounds, rdp
 from fedpriv.privacy.accounting.events import Event
@@ -25,7 +25,7 @@ def test_registered_names_have_entries() -> None:
     )
     assert set(get_args(MechanismName)) == {*NOISE_DISTRIBUTIONS, "none"}
     assert set(get_args(BackendName)) == {"auto", *BACKENDS}
-    assert set(get_args(EngineName)) == {*MESHES}
+    assert set(get_args(ParallelismName)) == {*MESHES}
 
 
 @pytest.mark.parametrize("name", NOISE_DISTRIBUTIONS)

@@ -205,7 +205,7 @@ CONFIG = """
 model: softmax
 data: {name: digits, partition: {kind: iid, n_clients: 3}}
 strategy: {name: fedavg, learning_rate: .5}
-privacy: {epsilon: 2, sampling: {cyclic: {blocks: 3}}, noise: {time: {banded: {band: 3, for: last}}}}
+privacy: {epsilon: 2, sampling: {cyclic: {blocks: 3}}, noise: {correlated: {banded: {band: 3, iterate: last}}}}
 rounds: 6
 """
 
@@ -215,9 +215,9 @@ def test_band_objective_from_configuration(tmp_path: Path) -> None:
     config = load_config(tmp_path / "config.yaml")
     assert config.promise(3).noise == Banded(3, "last")
     (tmp_path / "again.yaml").write_text(to_yaml(config))
-    assert "for: last" in to_yaml(config) and load_config(tmp_path / "again.yaml") == config
-    buffers = load_config(tmp_path / "config.yaml", ["privacy.noise={time: {blt: {buffers: 2, for: last}}}"])
+    assert "iterate: last" in to_yaml(config) and load_config(tmp_path / "again.yaml") == config
+    buffers = load_config(tmp_path / "config.yaml", ["privacy.noise={correlated: {blt: {buffers: 2, iterate: last}}}"])
     assert buffers.promise(3).noise == BLT(2, "last")
-    for wrong, said in (("fro: last", "did you mean 'for'"), ("for: lst", "choose 'average' or 'last'")):
+    for wrong, said in (("itrate: last", "did you mean 'iterate'"), ("iterate: lst", "choose 'average' or 'last'")):
         with pytest.raises(ConfigError, match=said):
-            load_config(tmp_path / "config.yaml", [f"privacy.noise={{time: {{banded: {{band: 3, {wrong}}}}}}}"])
+            load_config(tmp_path / "config.yaml", [f"privacy.noise={{correlated: {{banded: {{band: 3, {wrong}}}}}}}"])

@@ -177,7 +177,7 @@ def test_releases_on_grid_of_claimed_scale(law: str, dtype: torch.dtype) -> None
 
 
 def test_message_noise_has_claimed_scale() -> None:
-    privacy = fp.Privacy(noise_multiplier=3.0, clip=fp.Clip(BOUND), unit="client", at="message")
+    privacy = fp.Privacy(noise_multiplier=3.0, clip=fp.Clip(BOUND), unit="client", noise_on="message")
     oracle = oracle_of(digits_of(SIZES), privacy)
     message = torch.ones(len(SIZES), DIM, dtype=torch.float64)
     exact, noise = message * BOUND / math.sqrt(DIM), []

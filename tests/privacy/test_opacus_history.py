@@ -60,7 +60,7 @@ def test_opacus_history_round_trip():
 
 def test_opacus_history_charged_to_budget_once(tmp_path: Path):
     path = tmp_path / "b.jsonl"
-    terms: dict[str, Any] = {"delta": DELTA, "relation": "add_remove", "shared": "sizes public"}
+    terms: dict[str, Any] = {"delta": DELTA, "relation": "add_remove", "invariants": "sizes public"}
     budget = fedpriv.Budget.create(path, epsilon=epsilon_of_opacus(HISTORY) + 0.5, **terms)
     cost = fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=True)
     budget.reserve(cost)
@@ -157,7 +157,7 @@ def test_budget_command_charges_opacus_checkpoint(tmp_path: Path):
         private[1].step()
     checkpoint, file = tmp_path / "march.pt", tmp_path / "clinic.jsonl"
     engine.save_checkpoint(path=checkpoint, module=private[0])
-    terms = ("--epsilon", "4", "--relation", "add_remove", "--shared", "sizes public")
+    terms = ("--epsilon", "4", "--relation", "add_remove", "--invariants", "sizes public")
     assert "Poisson draws" in error_line("budget", str(file), *terms, "--opacus", str(checkpoint))
     earlier = ("--opacus", str(checkpoint), "--poisson-sampling")
     charged = command("budget", str(file), *earlier, "--json")
@@ -176,7 +176,7 @@ def test_budget_command_charges_opacus_checkpoint(tmp_path: Path):
 
 def test_checkpoint_with_code_not_loaded(tmp_path: Path):
     file, evil = tmp_path / "b.jsonl", tmp_path / "evil.pt"
-    fedpriv.Budget.create(file, epsilon=9.0, delta=DELTA, relation="add_remove", shared="sizes public")
+    fedpriv.Budget.create(file, epsilon=9.0, delta=DELTA, relation="add_remove", invariants="sizes public")
     torch.save({"history": Path}, evil)
     assert "cannot be read" in error_line("budget", str(file), "--opacus", str(evil), "--poisson-sampling")
     state = tmp_path / "state.json"

@@ -51,7 +51,7 @@ def test_resumed_run_epsilon_equals_plan(name: str, noise: Any, tmp_path: Path) 
 
 
 def client_run(**more: Any) -> dict[str, Any]:
-    return {"unit": "client", "at": "message", "sampling": fp.FullBatch(), **more}
+    return {"unit": "client", "noise_on": "message", "sampling": fp.FullBatch(), **more}
 
 
 CHANGING: dict[str, tuple[dict[str, Any], dict[str, Any], Strategy]] = {
@@ -99,7 +99,7 @@ privacy:
   epsilon: 2
   trust: {pairwise: {colluders: 1, ratio: 2}}
   sampling: {cyclic: {blocks: 3}}
-  noise: {time: {bsr: {band: 3}}}
+  noise: {correlated: {bsr: {band: 3}}}
 rounds: 6
 seed: 1
 """

@@ -60,7 +60,7 @@ def test_model_buffers_not_released(unit: str, backend: str) -> None:
 @pytest.mark.parametrize("privacy", [
     fp.Privacy(epsilon=3),
     fp.Privacy(epsilon=3, unit="client"),
-    fp.Privacy(epsilon=3, unit="client", at="message"),
+    fp.Privacy(epsilon=3, unit="client", noise_on="message"),
     fp.Privacy(epsilon=3, mechanism=fp.Laplace(), clip=fp.Clip(1.0, "l1"), sampling=fp.Poisson(0.5)),
 ], ids=["sample", "client", "message", "laplace"])  # fmt: skip
 def test_overflowing_client_model_stays_finite(privacy: fp.Privacy) -> None:

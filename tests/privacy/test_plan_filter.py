@@ -199,7 +199,7 @@ def test_delta_zero_uses_pure_epsilon() -> None:
 
 
 def test_exact_release_exceeds_every_limit() -> None:
-    exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.at is none")
+    exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.noise_on is none")
     with pytest.raises(BudgetExhausted, match="infinite"):
         filter_of([exact], 1, 5.0).admit(exact)
 

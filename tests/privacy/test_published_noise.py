@@ -38,36 +38,36 @@ def noise_of(published: Published, record: Record = RECORD) -> tuple[torch.Tenso
         (Published(2.0), [0.5 * 3 / 2, 2.0 * 7 / 2]),
         # sqrt(2 ln(1.25 / delta)) over epsilon, times twice the bound
         (
-            Published(2.0, law="gaussian", delta_bar=0.5, gradient_bound=1.5),
+            Published(2.0, mechanism="gaussian", delta_bar=0.5, gradient_bound=1.5),
             [factor * 3 * math.sqrt(2 * math.log(2.5)) / 2 for factor in FACTORS],
         ),
         (Published(2.0, scale=0.7, growth=1.1), [0.7 * 1.1**3] * 2),
-        (Published(2.0, law="gaussian", scale=0.7, growth=0.9), [0.7 * 0.9**3] * 2),
+        (Published(2.0, mechanism="gaussian", scale=0.7, growth=0.9), [0.7 * 0.9**3] * 2),
     ],
     ids=["laplace", "gaussian", "scale of a laplace", "scale of a gaussian"],
 )
 def test_published_noise_scale_equals_paper(published: Published, scales: list[float]) -> None:
     noise, asked, record = noise_of(published)
-    spread = noise.abs().mean(1) if published.law == "laplace" else noise.square().mean(1).sqrt()
+    spread = noise.abs().mean(1) if published.mechanism == "laplace" else noise.square().mean(1).sqrt()
     assert spread.tolist() == pytest.approx(scales, rel=0.02)
     kurtosis = (noise**4).mean(1) / noise.square().mean(1) ** 2
-    assert kurtosis.tolist() == pytest.approx([6.0 if published.law == "laplace" else 3.0] * 2, rel=0.25)
-    assert bool(asked) == (published.scale is None and published.law == "laplace")
+    assert kurtosis.tolist() == pytest.approx([6.0 if published.mechanism == "laplace" else 3.0] * 2, rel=0.25)
+    assert bool(asked) == (published.scale is None and published.mechanism == "laplace")
     assert record.non_private == "as published"
 
 
 def test_published_exact_queries_have_no_noise() -> None:
     exact = replace(RECORD, query="full_gradient")
-    for published, record in ((Published(math.inf), RECORD), (Published(1.0, exact=("full_gradient",)), exact)):
+    for published, record in ((Published(math.inf), RECORD), (Published(1.0, exact_queries=("full_gradient",)), exact)):
         noise, asked, _ = noise_of(published, record)
         assert (float(noise.abs().max()), asked) == (0.0, [])
-    assert float(noise_of(Published(1.0, exact=("full_gradient",)))[0].abs().max()) > 0
+    assert float(noise_of(Published(1.0, exact_queries=("full_gradient",)))[0].abs().max()) > 0
 
 
 def test_published_noise_reason_not_private() -> None:
     assert "measured on the client's own data" in Published(1.0).why_not
-    assert "assumed, not enforced" in Published(1.0, law="gaussian").why_not
-    assert Published(1.0, scale=2.0, lacks="half is missing").why_not == "as published: half is missing"
+    assert "assumed, not enforced" in Published(1.0, mechanism="gaussian").why_not
+    assert Published(1.0, scale=2.0, flaw="half is missing").why_not == "as published: half is missing"
     assert Published(math.inf, scale=2.0).why_not == "exact query results, no noise"
 
 
@@ -75,8 +75,8 @@ def test_published_noise_reason_not_private() -> None:
     ("field", "value"),
     [
         ("epsilon_bar", 0.0),
-        ("law", "cauchy"),
-        ("at", "server"),
+        ("mechanism", "cauchy"),
+        ("noise_on", "server"),
         ("delta_bar", 0.0),
         ("delta_bar", 1.0),
         ("gradient_bound", 0.0),
@@ -92,5 +92,9 @@ def test_published_invalid_setting_raises(field: str, value: object) -> None:
 
 def test_published_message_noise_without_scale_raises() -> None:
     with pytest.raises(fp.ConfigError, match=r"privacy\.published\.scale"):
-        Published(1.0, at="message")
-    assert Published(1.0, at="message", scale=1.0).at == Published(math.inf, at="message").at == "message"
+        Published(1.0, noise_on="message")
+    assert (
+        Published(1.0, noise_on="message", scale=1.0).noise_on
+        == Published(math.inf, noise_on="message").noise_on
+        == "message"
+    )

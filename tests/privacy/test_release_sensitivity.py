@@ -239,7 +239,7 @@ def test_group_norm_network_within_sensitivity(norm: str, backend: str) -> None:
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_message_within_sensitivity(norm: str, relation: str) -> None:
     privacy = fp.Privacy(
-        noise_multiplier=MULTIPLIER, clip=fp.Clip(BOUND, norm), unit="client", at="message", relation=relation
+        noise_multiplier=MULTIPLIER, clip=fp.Clip(BOUND, norm), unit="client", noise_on="message", relation=relation
     )
     base = start_rows(3)
     partner = 0.0 if relation == "add_remove" else -1.0

@@ -107,7 +107,7 @@ def test_smaller_clip_bound_shrinks_record_and_noise() -> None:
 def test_secret_cohort_size_hidden(at: str) -> None:
     """Each result about the whole cohort has one row per participant, drawn or not."""
     privacy = fp.Privacy(
-        noise_multiplier=2.0, unit="client", at=at, trust=fp.Central(cohort_rate=0.5), clip=fp.Clip(1.0)
+        noise_multiplier=2.0, unit="client", noise_on=at, trust=fp.Central(cohort_rate=0.5), clip=fp.Clip(1.0)
     )
     training = fp.Training(clients_of(digits_of(SIZES)), fp.gradient_descent(0.5), privacy, rounds=9, secret_seed=3)
     params = training.population.params

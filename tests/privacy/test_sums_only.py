@@ -16,9 +16,9 @@ from fedpriv.strategies.fedavg import AddMeanUpdate, Served
 SIZES = (9, 14, 11, 6)
 TRUSTS = [fp.Central(), fp.SecureAggregation(3)]
 BOUNDARIES = [
-    fp.Privacy(noise_multiplier=1.0, unit="client", at="message"),
-    fp.Privacy(noise_multiplier=1.0, unit="client", at="gradient"),
-    fp.Privacy(noise_multiplier=1.0, at="gradient"),
+    fp.Privacy(noise_multiplier=1.0, unit="client", noise_on="message"),
+    fp.Privacy(noise_multiplier=1.0, unit="client", noise_on="gradient"),
+    fp.Privacy(noise_multiplier=1.0, noise_on="gradient"),
 ]
 
 
@@ -57,7 +57,7 @@ def messages_seen(aggregator: Watching, privacy: fp.Privacy) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("trust", TRUSTS, ids=str)
-@pytest.mark.parametrize("privacy", BOUNDARIES, ids=lambda p: f"{p.at}, {p.unit}")
+@pytest.mark.parametrize("privacy", BOUNDARIES, ids=lambda p: f"{p.noise_on}, {p.unit}")
 def test_aggregator_receives_mean_only(trust, privacy: fp.Privacy) -> None:
     """So a median, a first row or whatever else is made of messages is a function of their mean."""
     for message in messages_seen(Watching(), replace(privacy, trust=trust)):
@@ -68,7 +68,7 @@ def test_aggregator_receives_mean_only(trust, privacy: fp.Privacy) -> None:
 
 @pytest.mark.parametrize("aggregator", [Gathering(), Mixing()])
 @pytest.mark.parametrize("trust", TRUSTS, ids=str)
-@pytest.mark.parametrize("privacy", BOUNDARIES, ids=lambda p: f"{p.at}, {p.unit}")
+@pytest.mark.parametrize("privacy", BOUNDARIES, ids=lambda p: f"{p.noise_on}, {p.unit}")
 def test_gather_or_mix_of_messages_raises(aggregator: AddMeanUpdate, trust, privacy: fp.Privacy) -> None:
     with pytest.raises(fp.PrivacyError, match="only sums of messages are visible"):
         fp.Training(clients_of(digits_of(SIZES)), with_aggregator(aggregator), replace(privacy, trust=trust), rounds=2)

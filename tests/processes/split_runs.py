@@ -28,10 +28,10 @@ BARE = Path(__file__).parents[1] / "run.yaml"
 PRIVACY: dict[str, dict[str, Any]] = {
     "batches": {"sampling": fp.Poisson(0.5)},
     "fixed batches": {"sampling": fp.FixedSize(4)},
-    "clients": {"unit": "client", "at": "message"},
+    "clients": {"unit": "client", "noise_on": "message"},
     "sums": {"trust": fp.SecureAggregation(min_honest=2)},
-    "client sums": {"unit": "client", "at": "message", "trust": fp.SecureAggregation(min_honest=2)},
-    "curator": {"unit": "client", "at": "message", "trust": fp.Central(cohort_rate=0.6)},
+    "client sums": {"unit": "client", "noise_on": "message", "trust": fp.SecureAggregation(min_honest=2)},
+    "curator": {"unit": "client", "noise_on": "message", "trust": fp.Central(cohort_rate=0.6)},
     "curator of examples": {"trust": fp.Central()},
     "correlated noise": {"sampling": fp.Cyclic(3), "noise": fp.BSR(3)},
     "sums, correlated noise": {
@@ -42,7 +42,7 @@ PRIVACY: dict[str, dict[str, Any]] = {
     "drawn slots": {"sampling": fp.Cyclic(2, 0.6), "noise": fp.BSR(2)},
     "cyclic clients": {
         "unit": "client",
-        "at": "message",
+        "noise_on": "message",
         "noise": fp.BSR(2),
         "trust": fp.SecureAggregation(min_honest=2),
     },
@@ -52,7 +52,7 @@ PRIVACY: dict[str, dict[str, Any]] = {
         "trust": fp.Pairwise(colluders=1, ratio=2.0),
         "statistics": fp.Statistics(bound=2.0, ratio=1.0),
     },
-    "exact": {"at": "none"},
+    "exact": {"noise_on": "none"},
     "pairs, correlated noise": {
         "trust": fp.Pairwise(colluders=1, ratio=2.0),
         "sampling": fp.Cyclic(3),
@@ -117,8 +117,8 @@ def test_data() -> TensorDataset:
     return TensorDataset(torch.rand(11, 3, generator=draw), torch.randint(3, (11,), generator=draw))
 
 
-def training(case: Case, engine: str, **more: Any) -> fp.Training:
-    compute = fp.Compute(engine=engine, dtype=case.dtype, device="cpu", timeout=60.0)  # pyright: ignore
+def training(case: Case, parallelism: str, **more: Any) -> fp.Training:
+    compute = fp.Compute(parallelism=parallelism, dtype=case.dtype, device="cpu", timeout=60.0)  # pyright: ignore
     privacy = fp.Privacy(clip=fp.Clip(1.0), **case.noise, **PRIVACY[case.privacy])
     network = NETWORKS[case.network]()
     options = {"test": test_data(), "rounds": case.rounds, "seed": 5, "secret_seed": 6, "network": network}
@@ -140,9 +140,9 @@ class Outcome:
     variance: torch.Tensor | None
 
 
-def outcome(case: Case, engine: str = "processes") -> Outcome:
+def outcome(case: Case, parallelism: str = "clients") -> Outcome:
     """Train to the end."""
-    return finished(training(case, engine))
+    return finished(training(case, parallelism))
 
 
 def finished(run: fp.Training) -> Outcome:
@@ -158,7 +158,7 @@ def finished(run: fp.Training) -> Outcome:
     state |= dict(flat(result.measures)) if mesh.is_main else {}
     records = list(run.ledger.records) if mesh.is_main else None
     adopted = [parameter.detach().clone() for parameter in run.population.clients[0].model.parameters()]
-    at_gradient = run.plan.privacy.private and run.plan.privacy.at == "gradient"
+    at_gradient = run.plan.privacy.private and run.plan.privacy.noise_on == "gradient"
     parts = mesh.clients.all_gather_object(run.oracle.noise_variance if at_gradient else torch.zeros(0))
     # where all participants have one answer, all processes have its variance
     variance = parts[0] if run.oracle.is_aggregate else torch.cat([*parts])

@@ -42,7 +42,7 @@ def with_data(numbers: tuple[int, ...], given: Dataset[Any] | None) -> str:
         data = TensorDataset(torch.rand(7, 5), torch.randint(3, (7,))) if given is None else given
         clients[number] = fp.Client(example.model, example.loss, torch.utils.data.DataLoader(data))
     try:
-        compute = fp.Compute(engine="processes", dtype="float64", timeout=60.0)
+        compute = fp.Compute(parallelism="clients", dtype="float64", timeout=60.0)
         fp.Training(clients, fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
     except fp.FedprivError as error:
         return f"{'silent' if error.reported_elsewhere else 'told'}: {error}"
@@ -73,7 +73,7 @@ def test_budget_ends_run_in_all_processes(workers: Workers) -> None:
 
 def records_differ(rank_of: int) -> str:
     """Opens a release with a different record in one of the processes."""
-    mesh = MESHES["processes"](60.0)
+    mesh = MESHES["clients"](60.0)
     rank = mesh.world.rank
     factor = 0.5 if rank == rank_of else 1.0
     record = Record(0, "gradient", 0, "gaussian", factor, "sample", "replace_one")
@@ -91,13 +91,13 @@ def test_different_records_written_nowhere(workers: Workers) -> None:
 
 
 def refused(what: str) -> str:
-    more: dict[str, Any] = {"compute": fp.Compute(engine="processes", timeout=60.0)}
+    more: dict[str, Any] = {"compute": fp.Compute(parallelism="clients", timeout=60.0)}
     strategy: Any = fp.fedavg(0.5)
     privacy = fp.Privacy(noise_multiplier=1.0)
     if what == "a paper's noise":
         strategy, privacy = fp.inexact_admm(), fp.Privacy(published=fp.Published(epsilon_bar=0.05))
     if what == "state on disk":
-        more["compute"] = fp.Compute(engine="processes", timeout=60.0, state="disk")
+        more["compute"] = fp.Compute(parallelism="clients", timeout=60.0, client_state="disk")
         more["network"], strategy = fp.Star(5, fp.FixedCohort(2)), fp.inexact_admm()
     if what == "an optimum":
         more["optimum"] = 0.1
@@ -107,7 +107,7 @@ def refused(what: str) -> str:
         data = [client.loader.dataset for client in clients]
         clients = fp.lazy_clients(model, loss, data.__getitem__, split_runs.SIZES[:5])
     if what in ("a comparison", "exact answers"):
-        clients, strategy, privacy = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(at="none")
+        clients, strategy, privacy = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(noise_on="none")
         more["compare"] = what == "a comparison"
     try:
         fp.Training(clients, strategy, privacy, rounds=2, **more)
@@ -119,11 +119,11 @@ def refused(what: str) -> str:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("state on disk", "compute.state = 'disk'"),
+        ("state on disk", "compute.client_state = 'disk'"),
         ("a paper's noise", "strategy.variant = 'published'"),
         ("an optimum", "log.optimum = 0.1"),
         ("lazy clients", "clients = 'lazy_clients'"),
-        ("a comparison", "problem.compare = True"),
+        ("a comparison", "problem.compare_centralized = True"),
         ("exact answers", "processes = 2: for exact answers every process needs two clients: give at most 1"),
     ],
 )
@@ -134,13 +134,13 @@ def test_unsupported_in_processes_raises_at_setup(workers: Workers, what: str, w
 
 
 def test_processes_need_torchrun() -> None:
-    compute = fp.Compute(engine="processes")
-    with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'processes': .*--processes 2"):
+    compute = fp.Compute(parallelism="clients")
+    with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'clients': .*--processes 2"):
         fp.Training(split_runs.clients(), fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
 
 
 def records_here(case: Case) -> str:
-    run = split_runs.training(case, "processes")
+    run = split_runs.training(case, "clients")
     try:
         return f"{len(run.ledger.records)} records"
     except fp.errors.LedgerError as error:

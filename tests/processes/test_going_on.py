@@ -16,9 +16,9 @@ CASE = Case("name: scaffold, learning_rate: .5, local_steps: 2", network="fixed"
 EVERY = {"checkpoint_every": 2}
 
 
-def stopped(case: Case, engine: str, folder: Path, at: int, save: bool) -> None:
+def stopped(case: Case, parallelism: str, folder: Path, at: int, save: bool) -> None:
     """Train some rounds, and leave: after a checkpoint, or with rounds past the last one."""
-    run = training(case, engine, folder=folder, **EVERY)
+    run = training(case, parallelism, folder=folder, **EVERY)
     for report in run:
         if report.round == at:
             break
@@ -28,8 +28,8 @@ def stopped(case: Case, engine: str, folder: Path, at: int, save: bool) -> None:
         run.folder.close()
 
 
-def resumed(case: Case, engine: str, folder: Path) -> Outcome:
-    run = training(case, engine, folder=folder, resume=True, **EVERY)
+def resumed(case: Case, parallelism: str, folder: Path) -> Outcome:
+    run = training(case, parallelism, folder=folder, resume=True, **EVERY)
     found = finished(run)
     if run.folder is not None:
         run.folder.close()
@@ -45,23 +45,23 @@ def without_reports(found: Outcome) -> Outcome:
 def test_checkpoint_resumes_with_any_process_count(workers: Workers, tmp_path: Path, sizes: tuple[int, int]) -> None:
     before, after = sizes
     if before == 1:
-        stopped(CASE, "local", tmp_path / "run", 3, True)
+        stopped(CASE, "none", tmp_path / "run", 3, True)
     else:
-        workers.of(before, stopped, CASE, "processes", tmp_path / "run", 3, True)
+        workers.of(before, stopped, CASE, "clients", tmp_path / "run", 3, True)
     if after == 1:
-        found = resumed(CASE, "local", tmp_path / "run")
+        found = resumed(CASE, "none", tmp_path / "run")
     else:
-        found = workers.of(after, resumed, CASE, "processes", tmp_path / "run")[0]
+        found = workers.of(after, resumed, CASE, "clients", tmp_path / "run")[0]
     assert_same(without_reports(found), without_reports(in_one(CASE)), 1e-9)
 
 
 def test_lost_rounds_same_with_any_process_count(workers: Workers, tmp_path: Path) -> None:
     """Round 5 is recorded, but its query result is lost: no process queries it again."""
     folder, copy = tmp_path / "run", tmp_path / "copy"
-    workers.of(2, stopped, CASE, "processes", folder, 5, False)
+    workers.of(2, stopped, CASE, "clients", folder, 5, False)
     shutil.copytree(folder, copy)
-    in_three = workers.of(3, resumed, CASE, "processes", folder)[0]
-    assert_same(without_reports(resumed(CASE, "local", copy)), without_reports(in_three), 1e-9)
+    in_three = workers.of(3, resumed, CASE, "clients", folder)[0]
+    assert_same(without_reports(resumed(CASE, "none", copy)), without_reports(in_three), 1e-9)
     whole = in_one(CASE)
     assert in_three.records == whole.records
     assert in_three.epsilon == whole.epsilon

@@ -28,9 +28,9 @@ GRAPHS: dict[str, Any] = {
 }
 
 
-def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]:
+def mixed(name: str, rounds: int, parallelism: str) -> tuple[list[Tensor], list[int]]:
     """Rows of all nodes after each round, and the number of rows received from other processes in a mixing step."""
-    mesh, network = MESHES[engine](60.0), GRAPHS[name]()
+    mesh, network = MESHES[parallelism](60.0), GRAPHS[name]()
     part = sharding.shard_clients(ClientShard(range(network.n_clients), [1] * network.n_clients, 1), mesh)
     shared = sharding.shard_network(network, part, mesh)
     rows = torch.randn(network.n_clients, 5, generator=torch.Generator().manual_seed(1)).double()[part.ids]
@@ -41,25 +41,25 @@ def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]
         rows = shared.replace_rows(shared.mix(rows[some]), rows)
         found.append(torch.cat([*mesh.clients.all_gather_object(rows)]))
         found.append(torch.tensor(shared.numbers_sent))
-        if engine == "processes":
+        if parallelism == "clients":
             heard.append(sum(shared._border.receive_counts.values()))
     return found, heard
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_mixing_matches_one_process(workers: Workers, name: str) -> None:
-    wanted, _ = mixed(name, 3, "local")
+    wanted, _ = mixed(name, 3, "none")
     for size in (2, 3):
-        for found, _ in workers.of(size, mixed, name, 3, "processes"):
+        for found, _ in workers.of(size, mixed, name, 3, "clients"):
             for one, other in zip(found, wanted, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_only_border_neighbours_exchanged(workers: Workers) -> None:
-    assert [heard for _, heard in workers.of(3, mixed, "small", 1, "processes")] == [[1], [2], [1]]
+    assert [heard for _, heard in workers.of(3, mixed, "small", 1, "clients")] == [[1], [2], [1]]
     links = GRAPHS["sparse"]().graph
     across = [{b if inside(a) else a for a, b in links.edges if inside(a) != inside(b)} for inside in (lower, upper)]
-    assert [heard for _, heard in workers.of(2, mixed, "sparse", 1, "processes")] == [[len(nodes)] for nodes in across]
+    assert [heard for _, heard in workers.of(2, mixed, "sparse", 1, "clients")] == [[len(nodes)] for nodes in across]
     assert len(across[0]) < 200
 
 
@@ -86,14 +86,14 @@ def outcome_and_gathers(case: Case) -> tuple[Outcome, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "gather_rows", counted)
-        return finished(training(case, "processes")), gathers[0]
+        return finished(training(case, "clients")), gathers[0]
 
 
-def run_with_overflowing_node(engine: str) -> tuple[str, int, bool]:
+def run_with_overflowing_node(parallelism: str) -> tuple[str, int, bool]:
     """End, rounds, and whether local models are finite, if the last node's model overflows in round 1."""
     data = [TensorDataset(torch.full((4, 3), 1e25 if node == 6 else 0.5), torch.arange(4) % 3) for node in range(7)]
     clients = fp.make_clients(split_runs.SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
-    exact, compute = fp.Privacy(at="none"), fp.Compute(engine=engine, timeout=60.0)  # pyright: ignore
+    exact, compute = fp.Privacy(noise_on="none"), fp.Compute(parallelism=parallelism, timeout=60.0)  # pyright: ignore
     more = {"network": fp.Graph(nx.path_graph(7)), "evaluate_every": 3, "compute": compute, "seed": 0}
     run = fp.Training(clients, fp.decentralized_sgd(1e20), exact, rounds=4, **more)  # pyright: ignore
     for _ in run:
@@ -103,6 +103,6 @@ def run_with_overflowing_node(engine: str) -> tuple[str, int, bool]:
 
 
 def test_nonfinite_model_ends_run_in_all_processes(workers: Workers) -> None:
-    assert run_with_overflowing_node("local") == ("nonfinite", 1, False)
-    found = workers.of(3, run_with_overflowing_node, "processes")
+    assert run_with_overflowing_node("none") == ("nonfinite", 1, False)
+    found = workers.of(3, run_with_overflowing_node, "clients")
     assert found == [("nonfinite", 1, True), ("nonfinite", 1, True), ("nonfinite", 1, False)]

@@ -119,7 +119,7 @@ def part(
     timeout = options.pop("timeout")
     wait = timedelta(seconds=timeout)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=SIZE, timeout=wait)
-    engines.MESHES["processes"] = lambda _: split_clients(timeout, ProcessGroup(None, timeout))
+    engines.MESHES["clients"] = lambda _: split_clients(timeout, ProcessGroup(None, timeout))
     engines.MESHES["examples"] = lambda _: split_examples(timeout, ProcessGroup(None, timeout))
     if kill and kill[0] == rank:
         kill_process_at(*kill[1:])
@@ -159,25 +159,25 @@ def run(context: Any, case: Case, folder: Path, kill: tuple[Any, ...] = (), **op
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
-    ("case", "engine", "points"),
+    ("case", "parallelism", "points"),
     [
-        (GRAPH, "processes", LEDGER | ON_A_GRAPH | REPORT | CHECKPOINT),
-        (STAR, "processes", LEDGER | ON_A_STAR | REPORT | CHECKPOINT),
+        (GRAPH, "clients", LEDGER | ON_A_GRAPH | REPORT | CHECKPOINT),
+        (STAR, "clients", LEDGER | ON_A_STAR | REPORT | CHECKPOINT),
         (STAR, "examples", LEDGER | ON_A_STAR | REPORT | COMMON_CHECKPOINT),
     ],
     ids=["graph", "star", "examples of a star"],
 )
 def test_repeatedly_killed_processes_resume(
-    context: Any, tmp_path: Path, case: Case, engine: str, points: dict[str, Point]
+    context: Any, tmp_path: Path, case: Case, parallelism: str, points: dict[str, Point]
 ) -> None:
     folder = tmp_path / "run"
     for name, point in points.items():
         for rank in point.ranks:
-            found = run(context, case, folder, (rank, point), resume=folder.exists(), engine=engine)
+            found = run(context, case, folder, (rank, point), resume=folder.exists(), parallelism=parallelism)
             assert found[rank] == signal.SIGKILL, f"{name}: process {rank} never came there"
             assert isinstance(found[1 - rank], fp.errors.ProcessError), f"{name}, {rank}: {found[1 - rank]}"
             assert len(str(found[1 - rank]).splitlines()) == 1
-    whole = run(context, case, folder, resume=True, engine=engine)[0]
+    whole = run(context, case, folder, resume=True, parallelism=parallelism)[0]
     assert isinstance(whole, Outcome), whole
     assert whole.records == in_one(case).records
     assert whole.epsilon == in_one(case).epsilon

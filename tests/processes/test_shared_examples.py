@@ -74,7 +74,7 @@ def with_other_data() -> str:
     clients = split_runs.clients()
     rank = torch.distributed.get_rank()
     clients[1] = fp.Client(clients[1].model, clients[1].loss, split_runs.clients(2 + rank)[-1].loader)
-    compute = fp.Compute(engine="examples", dtype="float64", timeout=60.0)
+    compute = fp.Compute(parallelism="examples", dtype="float64", timeout=60.0)
     try:
         fp.Training(clients, fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
     except fp.FedprivError as error:
@@ -91,6 +91,6 @@ def test_different_examples_between_processes_raise(workers: Workers) -> None:
 def test_train_command_with_examples_engine_matches(tmp_path: Path) -> None:
     words = ["train", str(BARE), *QUICK, "rounds=6", "--out"]
     assert fedpriv(*words, str(tmp_path / "one")).returncode == 0
-    found = fedpriv(*words, str(tmp_path / "two"), "--processes", "2", "compute.engine=examples")
+    found = fedpriv(*words, str(tmp_path / "two"), "--processes", "2", "compute.parallelism=examples")
     assert found.returncode == 0, found.stderr
     assert_same_run(tmp_path / "one", tmp_path / "two")

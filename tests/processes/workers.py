@@ -36,7 +36,7 @@ def serve(rank: int, meeting: str, calls: Connection) -> None:
             return
         # a run of this many processes
         group = ProcessGroup(handles[size], TIMEOUT)
-        engines.MESHES["processes"] = lambda timeout, group=group: split_clients(timeout, group)
+        engines.MESHES["clients"] = lambda timeout, group=group: split_clients(timeout, group)
         engines.MESHES["examples"] = lambda timeout, group=group: split_examples(timeout, group)
         try:
             answer = (None, getattr(importlib.import_module(module), name)(*arguments))

@@ -149,7 +149,7 @@ def test_public_seed_repeats_non_private_run_only() -> None:
         clients = clients_of(digits_of(SIZES))
         return fp.train(clients, fp.fedavg(0.1), privacy, rounds=2, seed=5, compute=DOUBLE).params
 
-    none = fp.Privacy(at="none", sampling=fp.Poisson(0.5))
+    none = fp.Privacy(noise_on="none", sampling=fp.Poisson(0.5))
     assert torch.equal(final(none), final(none))
     assert not torch.equal(final(PRIVACY), final(PRIVACY))
 

@@ -29,7 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "a": trained(folder / "a", "privacy.epsilon=1", *SHORT),
         "b": trained(folder / "b", "privacy.epsilon=4", *SHORT),
         "ring": trained(folder / "ring", ON_A_GRAPH, "network.topology=ring", *SHORT),
-        "exact": trained(folder / "exact", "privacy={at: none}", *SHORT),
+        "exact": trained(folder / "exact", "privacy={noise_on: none}", *SHORT),
     }
 
 

@@ -87,7 +87,7 @@ def test_result_states_reason_of_end() -> None:
     assert ended(target, fp.fedavg(0.5)) == "rounds"
     assert ended(target, fp.fedavg(0.5), leave=5) == "left"
     assert ended(replace(target, noise_multiplier=1.0), fp.fedavg(0.5)) == "budget"
-    assert ended(target, stops_at_four()) == ended(fp.Privacy(at="none"), stops_at_four()) == "strategy"
+    assert ended(target, stops_at_four()) == ended(fp.Privacy(noise_on="none"), stops_at_four()) == "strategy"
 
 
 # --- files that do not belong together -------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_unfinished_run_epsilon_from_ledger(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "overrides",
-    [[], ["privacy.at=none"], ["privacy={noise_multiplier: 20}"], ["log.evaluate_every=50"], ["model.bias=true"]],
+    [[], ["privacy.noise_on=none"], ["privacy={noise_multiplier: 20}"], ["log.evaluate_every=50"], ["model.bias=true"]],
     ids=["target", "no privacy", "no target", "nothing measured yet", "other model"],
 )
 def test_picture_drawn_for_any_run(overrides: list[str], tmp_path: Path):
@@ -200,7 +200,7 @@ def test_comparison_table_and_total_cost(tmp_path: Path):
         (["data.transforms=[center]"], ["accuracies are not comparable", "together"]),
         (["data.partition.seed=3"], ["together"]),
         (["privacy.relation=add_remove"], ["the runs differ in relation"]),
-        (["privacy.at=none"], []),
+        (["privacy.noise_on=none"], []),
     ],
     ids=["other test data", "other clients", "other neighbours", "not private"],
 )

@@ -40,7 +40,7 @@ def test_tensorboard_has_no_round_times(tmp_path: Path) -> None:
         (fp.Privacy(epsilon=1, delta=1e-3, sampling=fp.Poisson(0.3)), True),
         (fp.Privacy(epsilon=1, delta=1e-2, unit="client", trust=fp.Central(0.5)), True),
         (fp.Privacy(epsilon=1, delta=1e-3), False),
-        (fp.Privacy(at="none", sampling=fp.Poisson(0.3)), False),
+        (fp.Privacy(noise_on="none", sampling=fp.Poisson(0.3)), False),
     ],
     ids=["secret batches", "secret cohorts", "nothing secret", "no privacy guarantee"],
 )
@@ -55,7 +55,7 @@ def test_seconds_rounded_with_secret_draws(privacy: fp.Privacy, coarse: bool) ->
 def test_seconds_rounded_with_secret_sizes(at: str) -> None:
     """All examples are in each batch, so the duration reveals their number."""
     declared = [fp.Client(client.model, client.loss, client.loader, public_size=50) for client in clients()]
-    training = fp.Training(declared, fp.fedavg(0.5), fp.Privacy(epsilon=1, delta=1e-2, at=at), rounds=2)
+    training = fp.Training(declared, fp.fedavg(0.5), fp.Privacy(epsilon=1, delta=1e-2, noise_on=at), rounds=2)
     list(training)
     training._seconds = 137.25
     assert training.result().seconds == (137.25 if at == "none" else 100.0)

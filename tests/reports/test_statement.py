@@ -91,7 +91,11 @@ def test_statement_ledger_matches_verifier(runs: list[Path]):
             "laplace noise under a clip of l2",
         ),
         (
-            ("privacy.sampling={cyclic: {blocks: 2, rate: 0.5}}", "privacy.noise={time: {banded: {band: 2}}}", FEDAVG),
+            (
+                "privacy.sampling={cyclic: {blocks: 2, rate: 0.5}}",
+                "privacy.noise={correlated: {banded: {band: 2}}}",
+                FEDAVG,
+            ),
             "correlated noise with secret draws",
             "secret draws with correlated noise",
         ),
@@ -154,7 +158,7 @@ def test_statement_altered_or_missing_run_raises(runs: list[Path], tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("privacy={at: none}",), ["Not private: epsilon=inf", "no bound"]),
+        (("privacy={noise_on: none}",), ["Not private: epsilon=inf", "no bound"]),
         (
             ("privacy={epsilon: 3, trust: {secure_aggregation: {min_honest: 4}}}", FEDAVG),
             [
@@ -165,7 +169,7 @@ def test_statement_altered_or_missing_run_raises(runs: list[Path], tmp_path: Pat
         ),
         (
             (
-                "privacy={epsilon: 3, unit: client, at: message, relation: add_remove, trust: central}",
+                "privacy={epsilon: 3, unit: client, noise_on: message, relation: add_remove, trust: central}",
                 FEDAVG,
             ),
             [

@@ -250,7 +250,7 @@ def test_statement_of_search_with_secret_trials(tmp_path: Path):
         tmp_path / "out",
         ["tune", "digits_iadmm", str(tmp_path / "space.yaml"), *CENTRAL, "rounds=2", *QUIET],
     )
-    words += ["--sampler", "random", "--trials", "3", "--hidden", "geometric", "--json"]
+    words += ["--sampler", "random", "--trials", "3", "--secret-trials", "geometric", "--json"]
     found = json.loads(done(*words, "--out", str(folder)))
     price, one = round_up(found["epsilon"]), found["one_trial"]
     page = done("statement", str(folder), "--group", "1")
@@ -275,7 +275,7 @@ def test_statement_of_search_with_secret_trials(tmp_path: Path):
             ],
             5: ["epsilon of 1 record of one person", f"| {price} [a] |"],
             6: [
-                "| number of trials | hidden: a secret geometric draw, 3 on average |",
+                "| number of trials | secret: a geometric draw, 3 on average |",
                 "one model, its settings, and its score, test_accuracy on public test data",
                 "not published: the duration of the search would reveal the number of trials",
             ],

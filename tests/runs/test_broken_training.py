@@ -245,8 +245,8 @@ BOUNDARIES = {
     "examples, batches": fp.Privacy(epsilon=3, sampling=fp.Poisson(0.5)),
     "examples, sums": fp.Privacy(epsilon=3, trust=fp.SecureAggregation(2)),
     "clients": fp.Privacy(epsilon=3, unit="client"),
-    "clients' messages": fp.Privacy(epsilon=3, unit="client", at="message"),
-    "clients' messages, sums": fp.Privacy(epsilon=3, unit="client", at="message", trust=fp.Central(0.5)),
+    "clients' messages": fp.Privacy(epsilon=3, unit="client", noise_on="message"),
+    "clients' messages, sums": fp.Privacy(epsilon=3, unit="client", noise_on="message", trust=fp.Central(0.5)),
 }
 
 
@@ -256,7 +256,7 @@ BOUNDARIES = {
 def test_nonfinite_gradient_equals_zero_gradient(boundary: str, backend: str):
     """Models, reports and ledger equal those of a client with zero gradients, bit for bit."""
     privacy = BOUNDARIES[boundary]
-    steps = 3 if privacy.at == "message" else 1
+    steps = 3 if privacy.noise_on == "message" else 1
 
     def run(mark: int) -> tuple[fp.Training, list[RoundReport]]:
         training = fp.Training(
@@ -286,7 +286,7 @@ def test_nonfinite_gradient_equals_zero_gradient(boundary: str, backend: str):
 
 def test_exact_run_with_nonfinite_gradient_warns():
     with pytest.warns(UserWarning, match="round 1: the released model is not finite"):
-        result = fp.train(clients(10), fp.fedavg(0.5), fp.Privacy(at="none"), rounds=3)
+        result = fp.train(clients(10), fp.fedavg(0.5), fp.Privacy(noise_on="none"), rounds=3)
     assert (result.ended, result.rounds, result.first_nonfinite) == ("nonfinite", 1, {"model": 1})
     assert "training failed" in str(result)
     strict(json.dumps(result.to_json()))

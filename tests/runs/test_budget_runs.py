@@ -99,7 +99,7 @@ def test_query_outside_plan_raises(budget: Budget, tmp_path: Path):
 
 
 def test_run_without_finite_epsilon_raises(budget: Budget, tmp_path: Path):
-    exact = {"at": "none", "noise_multiplier": None}
+    exact = {"noise_on": "none", "noise_multiplier": None}
     with pytest.raises(fp.PrivacyError, match="epsilon=inf"):
         training(budget.path, privacy=exact)
     with pytest.raises(fp.PrivacyError, match="which epsilon does not cover"):

@@ -15,7 +15,7 @@ def test_adaptive_clip_bound_in_history() -> None:
     datasets = [TensorDataset(rows[i : i + 10], (rows[i : i + 10, 0] > 0.5).long()) for i in range(0, 50, 10)]
     clients = fp.make_clients(torch.nn.Linear(4, 2), cross_entropy, datasets[1:])
     strategy = fp.adaptive_clipping(fp.fedavg(0.1), initial=0.1, clip_learning_rate=0.2)
-    privacy = fp.Privacy(at="message", unit="client", epsilon=50, clip=fp.Clip(1))
+    privacy = fp.Privacy(noise_on="message", unit="client", epsilon=50, clip=fp.Clip(1))
     result = fp.train(clients, strategy, privacy, rounds=4, test=datasets[0], seed=0, secret_seed=0)
     bounds = [row["clip_bound"] for row in result.history]
     assert len(bounds) == 4

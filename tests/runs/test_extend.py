@@ -72,7 +72,7 @@ def test_two_extensions_use_different_attempts(finished: Path) -> None:
 
 @pytest.mark.parametrize("strategy", [fp.fedavg(0.5), fp.inexact_admm()], ids=["fedavg", "inexact_admm"])
 def test_extension_continues_model_and_state(strategy: fp.Strategy, tmp_path: Path) -> None:
-    exact: dict[str, Any] = {"privacy": fp.Privacy(at="none"), "strategy": strategy, "seed": 1}
+    exact: dict[str, Any] = {"privacy": fp.Privacy(noise_on="none"), "strategy": strategy, "seed": 1}
     run(tmp_path / "a", 3, **exact)
     extended = run(tmp_path / "b", 7, **exact, extend=tmp_path / "a")
     longer = run(None, 7, **exact)

@@ -175,7 +175,7 @@ def test_replace_one_needs_more_noise():
 
 def test_fit_charges_lifetime_budget(tmp_path: Any):
     path = tmp_path / "b.jsonl"
-    budget = fedpriv.Budget.create(path, epsilon=2.5, delta=DELTA, relation="add_remove", shared="sizes public")
+    budget = fedpriv.Budget.create(path, epsilon=2.5, delta=DELTA, relation="add_remove", invariants="sizes public")
     ours = model()
     fit(ours, optim.SGD(ours.parameters(), lr=0.5), budget=path, secret_seed=None)
     assert budget.balance().spent.epsilon == pytest.approx(2.0, rel=0.01)

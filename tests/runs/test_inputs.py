@@ -132,8 +132,8 @@ def test_different_client_data_error_names_client() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    # no chunk means that one is chosen
-    [("rounds", None), *product(("chunk", "rounds"), (0, -1, 2.5, True, "3", float("nan")))],
+    # without max_physical_batch_size a value is chosen
+    [("rounds", None), *product(("max_physical_batch_size", "rounds"), (0, -1, 2.5, True, "3", float("nan")))],
 )
 def test_non_integer_count_raises(field: str, value: object) -> None:
     with pytest.raises(fp.ConfigError, match=rf"{field} = "):

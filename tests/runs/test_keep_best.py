@@ -149,7 +149,7 @@ EARLY = (0.9, 0.1, 0.1, 0.1, 0.2, 0.1)
         (fp.Stop("m", 2, better="higher"), {"rounds": 6}, 6),
         (fp.Stop("m", 2, better="higher", min_rounds=0), {}, 3),
         (fp.Stop("m", 1, better="higher", min_rounds=3), {}, 4),
-        (fp.Stop("m", 2, better="higher"), {"privacy": fp.Privacy(at="none"), "secret_seed": None}, 3),
+        (fp.Stop("m", 2, better="higher"), {"privacy": fp.Privacy(noise_on="none"), "secret_seed": None}, 3),
     ],
     ids=["private", "from the first", "from the third", "not private"],
 )

@@ -59,7 +59,7 @@ CASES: dict[str, Case] = {
     ),
     "messages": (
         lambda: fp.fedavg(0.1, local_steps=2),
-        {"epsilon": 3, "unit": "client", "at": "message"},
+        {"epsilon": 3, "unit": "client", "noise_on": "message"},
         None,
     ),
     "pairs": (lambda: fp.fedavg(0.1), {"epsilon": 3, "trust": fp.Pairwise(colluders=1, ratio=4.0)}, None),
@@ -126,7 +126,7 @@ def test_lost_rounds_make_no_release_and_keep_model(tmp_path: Path, case: str) -
 
 
 def test_killed_non_private_run_matches_uninterrupted(tmp_path: Path) -> None:
-    options = {"at": "none", "sampling": fp.Poisson(0.5)}
+    options = {"noise_on": "none", "sampling": fp.Poisson(0.5)}
     CASES["none"] = (lambda: fp.fedavg(0.1, local_steps=2), options, None)
     try:
         whole = finished(training(tmp_path / "whole", "none"))

@@ -188,7 +188,7 @@ def test_python_folder_cyclic_blocks_sound(tmp_path: Path, name: str) -> None:
 
 
 def test_python_folder_non_private_infinite_epsilon(tmp_path: Path) -> None:
-    fp.train(**options(tmp_path, privacy=fp.Privacy(at="none")))
+    fp.train(**options(tmp_path, privacy=fp.Privacy(noise_on="none")))
     run = Run.read(tmp_path)
     assert run.integrity == "sound"
     assert run.spent is not None

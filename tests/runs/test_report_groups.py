@@ -129,7 +129,7 @@ def test_custom_code_called_after_sync(disk: SyncedDisk, tmp_path: Path, changes
 def test_disk_state_written_after_ledger(disk: SyncedDisk, tmp_path: Path) -> None:
     strategy = fp.fedavg(0.1, 2, optimizer=fp.Momentum(), optimizer_state="keep")
     network = fp.Star(2, fp.FixedCohort(1))
-    compute = fp.Compute(state="disk")
+    compute = fp.Compute(client_state="disk")
     fp.train(
         **arguments(tmp_path / "run", strategy=strategy), network=network, compute=compute, sinks=[CheckingSink(disk)]
     )
@@ -137,7 +137,7 @@ def test_disk_state_written_after_ledger(disk: SyncedDisk, tmp_path: Path) -> No
 
 
 def test_paced_rounds_sync_each_round(disk: SyncedDisk, tmp_path: Path) -> None:
-    fp.train(**arguments(tmp_path / "run"), compute=fp.Compute(pace=1e-3), sinks=[CheckingSink(disk)])
+    fp.train(**arguments(tmp_path / "run"), compute=fp.Compute(pad_seconds=1e-3), sinks=[CheckingSink(disk)])
     assert disk.syncs == 1 + ROUNDS
 
 

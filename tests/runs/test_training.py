@@ -114,7 +114,7 @@ def test_large_delta_warns() -> None:
     declared = [fp.Client(c.model, c.loss, c.loader, public_size=100) for c in digits_clients()]
     private = fp.Privacy(epsilon=3, delta=1e-3, relation="add_remove")
     assert fp.Training(declared, fp.fedavg(1.0), private, rounds=1).warnings == []
-    exact = fp.Privacy(at="none", delta=0.5)
+    exact = fp.Privacy(noise_on="none", delta=0.5)
     assert fp.Training(digits_clients(), fp.fedavg(1.0), exact, rounds=1).warnings == []
 
 

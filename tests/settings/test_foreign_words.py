@@ -90,7 +90,7 @@ OF_A_RUN = {
     "max_iter": (10, "write rounds=10"),
     "class_weight": (None, "class weights are part of the loss"),
     "l2_norm_clip": (1.0, "clip=fedpriv.Clip(1.0)"),
-    "num_microbatches": (4, "compute=fedpriv.Compute(chunk=4)"),
+    "num_microbatches": (4, "compute=fedpriv.Compute(max_physical_batch_size=4)"),
 }
 
 
@@ -110,7 +110,7 @@ def test_foreign_run_argument_translated(call: Any, word: str):
 OF_STRATEGIES = {
     "lr": (fedpriv.fedavg, 0.5, "write learning_rate=0.5"),
     "epochs": (fedpriv.fedavg, 5, "write local_steps=5"),
-    "mu": (fedpriv.fedprox, 0.1, "write proximal=0.1"),
+    "mu": (fedpriv.fedprox, 0.1, "write proximal_mu=0.1"),
     "server_lr": (fedpriv.fedopt, 0.1, "write server_learning_rate=0.1"),
     "ema": (fedpriv.fedavg, 0.99, "write average=fedpriv.Ema(0.99)"),
     "step_size": (fedpriv.gradient_descent, 0.1, "write learning_rate=0.1"),

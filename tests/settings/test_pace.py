@@ -62,7 +62,7 @@ def test_paced_run_releases_same_values(clock: FakeClock, monkeypatch: pytest.Mo
         )
         clients = fp.make_clients(torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), [data])
         privacy = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.5))
-        compute = fp.Compute(pace=seconds)
+        compute = fp.Compute(pad_seconds=seconds)
         run = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=3, seed=0, secret_seed=0, compute=compute)
         return [run.progress.models.clone() for _ in run]
 
@@ -75,5 +75,5 @@ def test_paced_run_releases_same_values(clock: FakeClock, monkeypatch: pytest.Mo
 
 
 def test_pace_not_positive_raises():
-    with pytest.raises(ConfigError, match=r"compute\.pace"):
-        fp.Compute(pace=0.0)
+    with pytest.raises(ConfigError, match=r"compute\.pad_seconds"):
+        fp.Compute(pad_seconds=0.0)

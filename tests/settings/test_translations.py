@@ -20,7 +20,8 @@ from fedpriv.config import load_config
 from fedpriv.settings.translations import Setting, settings
 
 RUN = Path(__file__).parents[1] / "run.yaml"
-TRIED: tuple[Any, ...] = (10, 1, 0.5, 0.0, "a", True, "float64", "nonfinite", None, fedpriv.Uniform())
+WORDS = ("a", "float64", "nonfinite", "gradient", "last", "adam", "laplace")
+TRIED: tuple[Any, ...] = (10, 1, 0.5, 0.0, True, None, fedpriv.Uniform(), *WORDS)
 
 
 def alternatives(text: str, make: Callable[[str, object], object]) -> list[str]:
@@ -59,7 +60,9 @@ def test_translation_python_code_evaluates(setting: Setting):
 
 STRATEGIES = (
     "{name: fedavg, learning_rate: 0.1}",
-    "{name: fedprox, learning_rate: 0.1, proximal: 0.1}",
+    "{name: fedprox, learning_rate: 0.1, proximal_mu: 0.1}",
+    "{name: fedopt, learning_rate: 0.1}",
+    "{name: private_al}",
     "{name: dp_gd, learning_rate: 0.1}",
 )
 
@@ -85,12 +88,12 @@ def test_translation_yaml_loads(setting: Setting):
 @pytest.mark.parametrize("name", ["privacy", "compute"])
 def test_translation_settings_match_class_parameters(name: str):
     known = inspect.signature({"privacy": fedpriv.Privacy, "compute": fedpriv.Compute}[name]).parameters
-    names = {row.setting.rpartition(".")[2] for row in settings() if row.setting.startswith(f"{name}.")}
+    names = {row.setting.split(".")[1] for row in settings() if row.setting.startswith(f"{name}.")}
     assert names and names <= {*known}
 
 
 def test_translation_table_covers_all_options():
     named = {row.parameter for row in settings()}
-    inside = {"clients", "privacy", "settings", "compute", "compare", "extend", "shared", "secure"}
+    inside = {"clients", "privacy", "settings", "compute", "compare_centralized", "extend", "invariants", "secure"}
     for call in (fedpriv.Privacy, fedpriv.Compute, fedpriv.train):
         assert not {*inspect.signature(call).parameters} - named - inside

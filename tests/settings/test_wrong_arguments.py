@@ -16,8 +16,8 @@ from fedpriv import DataError
 
 SAID = {
     "fedavg": (lambda: run(strategy="fedavg"), "strategy = 'fedavg': make it with fedpriv.fedavg(learning_rate=0.1)"),
-    "FedProx": (lambda: run(strategy="FedProx"), "make it with fedpriv.fedprox(learning_rate=0.1, proximal=0.1)"),
-    "none": (lambda: run(privacy="none"), 'make it with fedpriv.Privacy(at="none")'),
+    "FedProx": (lambda: run(strategy="FedProx"), "make it with fedpriv.fedprox(learning_rate=0.1, proximal_mu=0.1)"),
+    "none": (lambda: run(privacy="none"), 'make it with fedpriv.Privacy(noise_on="none")'),
     "a device for compute": (lambda: run(compute="cuda:0"), "make it with fedpriv.Compute()"),
     "cuda for compute": (lambda: run(compute="cuda"), 'make it with fedpriv.Compute(device="cuda")'),
     "a patience": (lambda: run(stop=5), 'make it with fedpriv.Stop("accuracy", patience=5)'),
@@ -49,7 +49,7 @@ SAID = {
         "make it with fedpriv.Privacy(epsilon=3.0, delta=1e-5, mechanism=fedpriv.Gaussian())",
     ),
     "a number for privacy": (lambda: run(privacy=2.0), "make it with fedpriv.Privacy(epsilon=2.0)"),
-    "no privacy": (lambda: run(privacy=None), 'fedpriv.Privacy(at="none")'),
+    "no privacy": (lambda: run(privacy=None), 'fedpriv.Privacy(noise_on="none")'),
     "the class": (lambda: run(privacy=fedpriv.Privacy), "is a class: make one with fedpriv.Privacy("),
     "a number for a clip": (lambda: fedpriv.Privacy(epsilon=1.0, clip=2.0), "make it with fedpriv.Clip(bound=2.0)"),
     "a word for a mechanism": (

@@ -1,6 +1,7 @@
-"""Peers that lie, repeat, split, flood or send nonsense: nothing is answered twice with other noise, nothing is lost.
+"""Peers that lie, repeat, split, flood or send nonsense: no release is made twice, no round is lost.
 
-Each attack has its line in docs/reliability.md. Those on a connection itself are tested with the transports.
+Each attack has its line in docs/protocol.md or docs/reliability.md. The tests of the transports cover attacks on
+connections.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def test_invalid_absence_notice_refused_uncharged(found: Party, tmp_path: Path) 
         "for other rounds": (good.model_copy(update={"last": 5}),),
         "of another site": (good.model_copy(update={"site": SOUTH}),),
         "by an unknown site": (good.model_copy(update={"site": 17}),),
-        "for another reason": (good.model_copy(update={"why": "over_budget"}),),
+        "for another reason": (good.model_copy(update={"reason": "over_budget"}),),
         "signed by another": (
             AbsenceNotice.signed(found.sites[SOUTH]._folder.signing_key, good.plan, WEST, 1, 3, "away"),
         ),
@@ -132,8 +132,8 @@ def test_invalid_absence_notice_refused_uncharged(found: Party, tmp_path: Path) 
         ),
         "backwards": (AbsenceNotice.signed(found.sites[WEST]._folder.signing_key, good.plan, WEST, 3, 1, "away"),),
     }
-    for why, notices in bad.items():
-        assert ask(found, NORTH, 1, *notices) == (None, "bad_notice"), why
+    for reason, notices in bad.items():
+        assert ask(found, NORTH, 1, *notices) == (None, "bad_notice"), reason
     assert ask(found, NORTH, 4, good) == (None, "bad_notice")  # it names rounds 1 to 3
     assert not (found.folder / "north" / "runs" / good.plan / "ledger.jsonl").read_text().count('"round"')
     assert ask(found, NORTH, 1, good)[1] is None

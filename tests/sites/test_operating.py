@@ -286,10 +286,10 @@ def test_proposal_review_time_limit_refuses(
     word = site.answer(pack_proposal(yaml.safe_dump(document)), "coordinator")
     assert word == b"not_allowed"
     (record,) = [record for record in caplog.records if "not allowed" in record.message]
-    why = record.__dict__["facts"]["why"]
-    assert "plan.settings.rounds" in why
-    assert "more than 4 s of processor time" in why
-    assert "fewer rounds" in why
+    reason = record.__dict__["facts"]["reason"]
+    assert "plan.settings.rounds" in reason
+    assert "more than 4 s of processor time" in reason
+    assert "fewer rounds" in reason
     assert unpack_response(site.answer(question(found, 0)), DIM).code is None
 
 
@@ -316,7 +316,7 @@ def test_approved_plan_accepted_at_start(found: Party, tmp_path: Path) -> None:
 def test_refused_proposal_keeps_reason_local(found: Party, tmp_path: Path) -> None:
     plan, carrier = proposed(found, tmp_path)
     offer(carrier, plan)
-    fedpriv("site", "refuse", found.folder / "north", plan.fingerprint, "--why", "too many rounds")
+    fedpriv("site", "refuse", found.folder / "north", plan.fingerprint, "--reason", "too many rounds")
     assert offer(carrier, plan)["north"] == "refused"
     assert b"too many" not in b"".join(reply for _, reply in carrier.sent)
     assert "too many rounds" in fedpriv("site", "status", found.folder / "north")

@@ -106,7 +106,7 @@ def test_paced_reply_delayed_and_unchanged(found: Party, monkeypatch: pytest.Mon
     clock = FakeClock()
     monkeypatch.setattr(pace, "time", clock)
     monkeypatch.setattr(site_module, "time", clock)
-    site = with_policy(found, pace=2.5)
+    site = with_policy(found, pad_seconds=2.5)
     question = pack(TrainRequest(found.proposal.hash, 0, torch.zeros(DIM)))
     reply = site.answer(question)
     assert unpack_response(reply, DIM).code is None

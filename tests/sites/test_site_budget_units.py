@@ -16,7 +16,7 @@ from fedpriv.sites.site_folder import SiteFolder
 
 def other_unit(found: Plans) -> FederationPlan:
     """A plan that protects whole clients; those of `found` protect examples."""
-    privacy = "privacy={epsilon: 2, unit: client, at: message}"
+    privacy = "privacy={epsilon: 2, unit: client, noise_on: message}"
     config = config_of("strategy={name: fedavg, learning_rate: .5}", privacy, "rounds=4")
     return propose(config, [*found.plans[0].cards], public_info(config))
 

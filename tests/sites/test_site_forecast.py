@@ -16,7 +16,7 @@ def test_forecast_leaves_other_plan_unchanged(tmp_path: Path) -> None:
     assert [found.ask(0), found.ask(0)] == [None, None]
     before = found.site.spent()
     found.join(1)
-    assert [notice.why for notice in found.site.notices(found.plans[1].hash)] == ["over_budget"]
+    assert [notice.reason for notice in found.site.notices(found.plans[1].hash)] == ["over_budget"]
     assert found.site.spent() == before
     assert [found.ask(0), found.ask(0)] == [None, None]
     assert found.epsilon() <= BUDGET
@@ -33,7 +33,7 @@ def test_forecast_excludes_absent_rounds(tmp_path: Path) -> None:
     settings_file.write_text(settings_file.read_text().replace("epsilon: 50.0", f"epsilon: {enough_for_three_rounds}"))
     found.site = Site(found.folder)
     found.site.prepare()
-    assert [notice.why for notice in found.site.notices(found.plans[0].hash)] == ["away"]
+    assert [notice.reason for notice in found.site.notices(found.plans[0].hash)] == ["away"]
     assert [found.ask(0) for _ in range(4)] == [None, "said_absent", None, None]
     assert 1.6 < found.epsilon() <= enough_for_three_rounds
     found.site.close()

@@ -205,7 +205,7 @@ def test_edited_plan_not_accepted(found: Party, tmp_path: Path) -> None:
         ({"settings__privacy__trust": {"secure_aggregation": {"min_honest": 2}}}, "would receive single rows"),
         ({"settings__privacy__trust": "central"}, "would receive single rows"),
         ({"settings__privacy__at": "none"}, "only private query results"),
-        ({"settings__privacy__durable": False}, "before it answers"),
+        ({"settings__privacy__fsync": False}, "before it answers"),
         ({"settings__privacy__budget": "/etc/passwd"}, "names no files"),
         ({"settings__privacy__sampling": {"cyclic": {"blocks": 2}}}, "privacy cost would be unknown"),
         (
@@ -219,7 +219,7 @@ def test_edited_plan_not_accepted(found: Party, tmp_path: Path) -> None:
         ({"settings__network": {**GRAPH, "activity": "one_peer_exponential"}}, "go one way"),
         ({"settings__network": {**GRAPH, "mixing_steps": 2}}, "neighbours of neighbours"),
         ({"settings__network": GRAPH}, "needs a server"),
-        ({"settings__model__weights": {"file": "/etc/passwd", "without": []}}, "a plan has no files"),
+        ({"settings__model__weights": {"file": "/etc/passwd", "exclude": []}}, "a plan has no files"),
         ({"settings__strategy": {"name": "os:system"}}, "plugins"),
         ({"settings__privacy__schedule": {"function": "os:abs"}}, "plugins"),
         ({"settings__seed": None}, "filled in"),

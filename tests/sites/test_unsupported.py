@@ -22,7 +22,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "federation.md"
 
 # overrides, the field that the error names, words of the error, and words of the page
 REFUSED = {
-    "no noise": (("privacy.at=none", FEDAVG), "privacy.at", "only private query results", "runs that are not private"),
+    "no noise": (
+        ("privacy.noise_on=none", FEDAVG),
+        "privacy.noise_on",
+        "only private query results",
+        "runs that are not private",
+    ),
     "sums": (
         (FEDAVG, "privacy.trust={secure_aggregation: {min_honest: 3}}"),
         "privacy.trust",
@@ -31,7 +36,7 @@ REFUSED = {
     ),
     "central": ((FEDAVG, "privacy.trust=central"), "privacy.trust", "single rows", "`central`"),
     "correlated noise": (
-        (FEDAVG, "privacy.noise={time: {bsr: {band: 2}}}"),
+        (FEDAVG, "privacy.noise={correlated: {bsr: {band: 2}}}"),
         "privacy.noise",
         "privacy cost would be unknown",
         "noise over time",
@@ -48,11 +53,11 @@ REFUSED = {
         "no known privacy cost",
         "random allocation",
     ),
-    "not durable": (
-        (FEDAVG, "privacy.durable=false"),
-        "privacy.durable",
+    "no fsync": (
+        (FEDAVG, "privacy.fsync=false"),
+        "privacy.fsync",
         "before it answers",
-        "`privacy.durable: false`",
+        "`privacy.fsync: false`",
     ),
     "budget": ((FEDAVG, "privacy.budget=budget.json"), "privacy.budget", "its own budget", "`privacy.budget`"),
     "secret seed": ((FEDAVG, "secret_seed=3"), "secret_seed", "every site creates its own", "`secret_seed`"),
@@ -62,7 +67,12 @@ REFUSED = {
         "no files",
         "weights from files",
     ),
-    "compare": ((FEDAVG, "problem.compare=true"), "problem.compare", "all sites in one place", "`problem.compare`"),
+    "compare": (
+        (FEDAVG, "problem.compare_centralized=true"),
+        "problem.compare_centralized",
+        "all sites in one place",
+        "`problem.compare_centralized`",
+    ),
     "server's data": (
         (FEDAVG, "problem.server={constraints: [{name: class_loss_at_most, label: 1, bound: .4}]}"),
         "problem.server",
@@ -115,9 +125,9 @@ def test_every_unsupported_setting_has_case() -> None:
 
 def test_settings_without_effect_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    speed = ("compute.threads=1", "compute.pace=2.0", "log.stop={metric: test_accuracy, patience: 2}")
+    speed = ("compute.threads=1", "compute.pad_seconds=2.0", "log.stop={metric: test_accuracy, patience: 2}")
     assert settings_without_effect(config_of(FEDAVG), PLAN_SECTIONS) == []
-    names = ["compute.threads", "compute.pace", "log.stop"]
+    names = ["compute.threads", "compute.pad_seconds", "log.stop"]
     assert settings_without_effect(config_of(FEDAVG, *speed), PLAN_SECTIONS) == names
 
     digits = "{name: digits, flat: true, partition: {kind: iid, n_clients: 1}}"

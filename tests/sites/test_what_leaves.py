@@ -48,7 +48,7 @@ class ReplayEngine(ZeroEngine):
     [
         ("strategy={name: fedavg, learning_rate: .5, local_steps: 2}",),
         ("strategy={name: iadmm_prox}", PAIRS),
-        ("strategy={name: fedavg, learning_rate: .5}", "privacy.unit=client", "privacy.at=message"),
+        ("strategy={name: fedavg, learning_rate: .5}", "privacy.unit=client", "privacy.noise_on=message"),
     ],
     ids=["gradients", "pairs", "messages"],
 )

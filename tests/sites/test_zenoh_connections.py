@@ -104,17 +104,17 @@ def test_wrong_host_name_lists_certificate_hosts(made: Star) -> None:
     keys = credentials(made.folder / "north" / "tls")
     with stranger(made.folder / "keys", listen=made.address.replace("127.0.0.1", "0.0.0.0")):
         assert diagnose_connection(made.address, keys) is None
-        why = diagnose_connection(made.address.replace("127.0.0.1", "127.0.0.2"), keys)
-    assert why is not None
-    assert "is for localhost, 127.0.0.1, not for 127.0.0.2" in why
+        reason = diagnose_connection(made.address.replace("127.0.0.1", "127.0.0.2"), keys)
+    assert reason is not None
+    assert "is for localhost, 127.0.0.1, not for 127.0.0.2" in reason
 
 
 def test_other_authority_named_at_site(made: Star, other: Authority, tmp_path: Path) -> None:
     other.keys(tmp_path / "alien", "north")
     with made.server():
-        why = diagnose_connection(made.address, credentials(tmp_path / "alien"))
-    assert why is not None
-    assert f"not signed by the authority in {tmp_path / 'alien' / 'authority.pem'}" in why
+        reason = diagnose_connection(made.address, credentials(tmp_path / "alien"))
+    assert reason is not None
+    assert f"not signed by the authority in {tmp_path / 'alien' / 'authority.pem'}" in reason
 
 
 def test_refused_certificate_reported_at_site(made: Star, other: Authority, tmp_path: Path) -> None:
@@ -123,22 +123,22 @@ def test_refused_certificate_reported_at_site(made: Star, other: Authority, tmp_
     _, signed = sign_request(other.folder, tmp_path / "alien" / "request.pem", 1)
     install(tmp_path / "alien", signed, made.authority.folder / "authority.pem")
     with made.server():
-        why = diagnose_connection(made.address, credentials(tmp_path / "alien"))
-    assert why is not None
-    assert "the other end rejects the certificate" in why
+        reason = diagnose_connection(made.address, credentials(tmp_path / "alien"))
+    assert reason is not None
+    assert "the other end rejects the certificate" in reason
 
 
 def test_unknown_host_or_missing_tls_reported(made: Star) -> None:
     keys = credentials(made.folder / "north" / "tls")
-    why = diagnose_connection("tls/no-such-host.invalid:7447", keys)
-    assert why is not None
-    assert "no-such-host.invalid" in why
+    reason = diagnose_connection("tls/no-such-host.invalid:7447", keys)
+    assert reason is not None
+    assert "no-such-host.invalid" in reason
     with socket.create_server(("127.0.0.1", 0)) as plain:
         port = plain.getsockname()[1]
         assert diagnose_connection(f"tcp/127.0.0.1:{port}", None) is None
-        why = diagnose_connection(f"tls/127.0.0.1:{port}", keys)
-        assert why is not None
-        assert "does not use TLS" in why
+        reason = diagnose_connection(f"tls/127.0.0.1:{port}", keys)
+        assert reason is not None
+        assert "does not use TLS" in reason
 
 
 def test_server_names_missing_sites(made: Star, log: pytest.LogCaptureFixture) -> None:
@@ -218,7 +218,7 @@ def test_zenoh_reasons_read_and_counted(caplog: pytest.LogCaptureFixture) -> Non
 def test_stale_connection_file_shows_no_connection(tmp_path: Path) -> None:
     """A site that was killed leaves its file behind."""
     path = tmp_path / CONNECTIONS
-    path.write_text(json.dumps({"coordinator": {"is_connected": True, "why": "", "since": 0.0}}))
+    path.write_text(json.dumps({"coordinator": {"is_connected": True, "reason": "", "since": 0.0}}))
     assert connection_rows(tmp_path) == {"coordinator": "connected since 1970-01-01 00:00:00 UTC"}
     os.utime(path, (time.time() - 100, time.time() - 100))
     assert re.search(r"no sign of life for 10\d s", connection_rows(tmp_path)["connections"])

@@ -99,7 +99,7 @@ def test_deepest_allowed_yaml_parsed():
         "seed=true",
         "privacy.epsilon=true",
         "privacy.epsilon='3'",
-        "privacy.durable=1",
+        "privacy.fsync=1",
         "strategy.rho.scale=true",
         "strategy={name: fedavg, learning_rate: 1, local_steps: true}",
         "strategy={name: fedavg, learning_rate: 1, adaptive_clip: {share: '0.1'}}",

@@ -42,8 +42,8 @@ def test_svrg_advises_on_incomplete_epochs(rounds: int, words: str | None) -> No
 
 def test_private_al_advises_on_beta() -> None:
     noise = ConstraintNoise(deviation=2.0)
-    assert private_al(9, beta=0.25, largest=5.0).advice(RunInfo(9, constraints=noise)) == []
-    (message,) = private_al(9, beta=0.26, largest=5.0).advice(RunInfo(9, constraints=noise))
+    assert private_al(9, beta=0.25, max_multiplier=5.0).advice(RunInfo(9, constraints=noise)) == []
+    (message,) = private_al(9, beta=0.26, max_multiplier=5.0).advice(RunInfo(9, constraints=noise))
     assert "beta = 0.26 drowns" in message and "a beta of at most 0.25" in message
 
 

@@ -86,7 +86,7 @@ def test_fedavg_with_optimizer_matches_torch(name: str, state: Any) -> None:
     ours, theirs = OF_TORCH[name]
     strategy = fp.fedavg(STEP, 2, optimizer=ours, optimizer_state=state)
     compute = fp.Compute(dtype="float64")
-    found = fp.train(clients_of(), strategy, fp.Privacy(at="none"), rounds=4, seed=0, compute=compute).params
+    found = fp.train(clients_of(), strategy, fp.Privacy(noise_on="none"), rounds=4, seed=0, compute=compute).params
     close(found, by_torch(clients_of(), theirs, 4, state == "keep"))
 
 
@@ -95,7 +95,7 @@ def test_dp_gd_with_optimizer_matches_torch(name: str) -> None:
     ours, theirs = OF_TORCH[name]
     compute = fp.Compute(dtype="float64")
     strategy = fp.gradient_descent(STEP, optimizer=ours)
-    found = fp.train(clients_of(), strategy, fp.Privacy(at="none"), rounds=5, seed=0, compute=compute).params
+    found = fp.train(clients_of(), strategy, fp.Privacy(noise_on="none"), rounds=5, seed=0, compute=compute).params
     model, optimizer = (one := clients_of())[0].model, theirs(list(one[0].model.parameters()))
     for _ in range(5):
         optimizer.zero_grad()
@@ -116,7 +116,7 @@ def test_decentralized_sgd_optimizer_matches_torch(name: str) -> None:
     compute = fp.Compute(dtype="float64")
     strategy = fp.decentralized_sgd(STEP, optimizer=ours)
     one = clients_of(n=1)
-    found = fp.train(one, strategy, fp.Privacy(at="none"), rounds=5, seed=0, compute=compute).params
+    found = fp.train(one, strategy, fp.Privacy(noise_on="none"), rounds=5, seed=0, compute=compute).params
     model = clients_of(n=1)[0].model
     optimizer = theirs(list(model.parameters()))
     for _ in range(5):
@@ -192,7 +192,7 @@ def test_oracle_noise_variance_matches_measured(name: str) -> None:
 
 
 def test_noise_floor_with_message_noise_raises() -> None:
-    privacy = fp.Privacy(noise_multiplier=1, at="message", unit="client")
+    privacy = fp.Privacy(noise_multiplier=1, noise_on="message", unit="client")
     for strategy in (fp.fedavg(0.1, 2, optimizer=fp.Adam(noise_floor=1e-4)), corrected()):
         with pytest.raises(fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': is only for noise on gradients"):
             fp.train(clients_of(), strategy, privacy, rounds=2)
@@ -239,10 +239,10 @@ def test_optimizer_run_resumes_exactly(name: str, tmp_path: Path) -> None:
 
 
 def test_optimizer_state_with_message_noise_raises() -> None:
-    privacy = fp.Privacy(noise_multiplier=1, at="message", unit="client")
+    privacy = fp.Privacy(noise_multiplier=1, noise_on="message", unit="client")
     kept = fp.fedavg(0.1, 2, optimizer=fp.Adam(), optimizer_state="keep")
     for strategy in (kept, fp.decentralized_sgd(0.1, optimizer=fp.Momentum())):
-        with pytest.raises(fp.ConfigError, match=r"privacy\.at = 'message'"):
+        with pytest.raises(fp.ConfigError, match=r"privacy\.noise_on = 'message'"):
             fp.train(clients_of(), strategy, privacy, rounds=2)
     fp.train(clients_of(), fp.fedavg(0.1, 2, optimizer=fp.Adam()), privacy, rounds=2)
 
@@ -260,7 +260,7 @@ def test_optimizer_accepted_by_listed_strategies_only() -> None:
         options = {
             "fedavg": "learning_rate: 1",
             "fedopt": "learning_rate: 1",
-            "fedprox": "learning_rate: 1, proximal: 1",
+            "fedprox": "learning_rate: 1, proximal_mu: 1",
         }
         text = f"strategy={{name: {name}, optimizer: adam, {options.get(name, '')}}}"
         if name in having:

@@ -213,9 +213,11 @@ def sum_of_all_in_secret(self: Any, received: Tensor, state: object, oracle: Any
 )
 def test_stateful_step_declared_stateless_raises(members: dict[str, Any], n_clients: int):
     """Only messages are noised: each query result would enter all later messages and be charged once."""
-    privacy = fedpriv.Privacy(epsilon=1.0, delta=1e-2, unit="client", at="message")
+    privacy = fedpriv.Privacy(epsilon=1.0, delta=1e-2, unit="client", noise_on="message")
     strategy = paired(changed(Step, memory="none", **members))
-    with pytest.raises(fedpriv.ConfigError, match=r"keeps state of its query results.*set privacy.at to 'gradient'"):
+    with pytest.raises(
+        fedpriv.ConfigError, match=r"keeps state of its query results.*set privacy.noise_on to 'gradient'"
+    ):
         fedpriv.plan([50] * n_clients, strategy, privacy, rounds=3)
     honest = paired(changed(Step, memory="none"))
     assert fedpriv.plan([50] * n_clients, honest, privacy, rounds=3).releases == 3

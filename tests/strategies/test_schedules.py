@@ -75,7 +75,7 @@ def trained(strategy: fp.Strategy, name: str, privacy: fp.Privacy | None = None,
     network = fp.Graph(nx.path_graph(3)) if name in ON_A_GRAPH else fp.Star(3)
     clients = fp.make_clients(nn.Linear(4, 3), nn.CrossEntropyLoss(), data)
     options = {"rounds": ROUNDS, "seed": 0, "network": network, **options}
-    return fp.train(clients, strategy, privacy or fp.Privacy(at="none"), **options).node_params
+    return fp.train(clients, strategy, privacy or fp.Privacy(noise_on="none"), **options).node_params
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

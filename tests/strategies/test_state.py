@@ -123,7 +123,7 @@ def training_in(folder: Path, strategy: Strategy, resume: bool = False) -> fp.Tr
         SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), [TensorDataset(x[:6], y[:6]), TensorDataset(x[6:], y[6:])]
     )
     options = {"rounds": 6, "seed": 0, "folder": folder, "checkpoint_every": 2, "resume": resume}
-    return fp.Training(clients, strategy, fp.Privacy(at="none"), **options)
+    return fp.Training(clients, strategy, fp.Privacy(noise_on="none"), **options)
 
 
 def stopped_by_an_earlier_version(folder: Path, strategy: Strategy) -> None:
@@ -194,7 +194,7 @@ def test_adaptive_clipping_forwards_done(tmp_path: Path) -> None:
     clipped = fp.adaptive_clipping(replace(fp.fedavg(0.5), aggregator=StopsAtTwo()))
     x, y = torch.rand(8, 4), torch.arange(8) % 2
     clients = fp.make_clients(SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), [TensorDataset(x, y)])
-    privacy = fp.Privacy(noise_multiplier=1.0, at="message", unit="client", clip=fp.Clip(1.0))
+    privacy = fp.Privacy(noise_multiplier=1.0, noise_on="message", unit="client", clip=fp.Clip(1.0))
     training = fp.Training(clients, clipped, privacy, rounds=5)
     assert len(list(training)) == 2
     assert training.result().ended == "strategy"

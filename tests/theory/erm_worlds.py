@@ -14,7 +14,7 @@ import fedpriv as fp
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.strategies.base import Strategy
 
-EXACT = fp.Privacy(at="none")
+EXACT = fp.Privacy(noise_on="none")
 DOUBLE = fp.Compute(dtype="float64", device="cpu")
 
 

@@ -35,7 +35,7 @@ def tiny_run(strategy: fp.Strategy, rounds: int, backend: str = "linear") -> lis
     training = fp.Training(
         clients,
         strategy,
-        fp.Privacy(at="none"),
+        fp.Privacy(noise_on="none"),
         rounds=rounds,
         compute=fp.Compute(backend=backend, dtype="float64", device="cpu"),
     )

@@ -101,7 +101,7 @@ def test_mirror_descent_models_are_feasible(ball: EuclideanBall | L1Ball, order:
 def test_momentum_reported_model_keeps_exact_zeros(h: Proximal):
     """The server's own iterate, to the last bit: taken back from the extrapolated point, zeros would be nearly zero."""
     training = fp.Training(
-        far_clients(0.1), fp.gradient_descent(3.0, h, momentum=0.9), fp.Privacy(at="none"), rounds=40, seed=1
+        far_clients(0.1), fp.gradient_descent(3.0, h, momentum=0.9), fp.Privacy(noise_on="none"), rounds=40, seed=1
     )
     zeros = 0
     for _ in training:

@@ -22,7 +22,8 @@ def errors(strategy: fp.Strategy, privacy: fp.Privacy, rounds: tuple[int, ...], 
     clients = fp.make_clients(
         SoftmaxRegression(784, 10), nn.CrossEntropyLoss(), [Subset(split.train, p.tolist()) for p in parts]
     )
-    training = fp.Training(clients, strategy, privacy, rounds=max(rounds) - 1, seed=0, compute=fp.Compute(chunk=60_000))
+    compute = fp.Compute(max_physical_batch_size=60_000)
+    training = fp.Training(clients, strategy, privacy, rounds=max(rounds) - 1, seed=0, compute=compute)
     inputs, labels = split.test[:]
     found: list[float] = []
     for report in training:
@@ -47,7 +48,7 @@ def test_mnist_admm_error_without_noise(
     step: fp.Prox | fp.Trust, expected: tuple[float, ...], rounds: tuple[int, ...], data_root: Path
 ) -> None:
     strategy = fp.inexact_admm(step, fp.Penalty(2.0, 0.0, 1.2, 1e4))
-    found = errors(strategy, fp.Privacy(at="none"), rounds, data_root)
+    found = errors(strategy, fp.Privacy(noise_on="none"), rounds, data_root)
     assert found == pytest.approx(expected[: len(rounds)], abs=0.1)
 
 

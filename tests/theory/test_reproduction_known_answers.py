@@ -63,7 +63,7 @@ def test_blocked_runs_equal_library_run():
     for index, gamma in enumerate((3.0, 20.0)):
         strategy = fp.dual_averaging(L2(WEIGHT), gamma=gamma)
         clients = fp.make_clients(LinearSVM(3), resolve_loss("hinge"), data)
-        done = fp.train(clients, strategy, fp.Privacy(at="none"), rounds=15, network=method.graph)
+        done = fp.train(clients, strategy, fp.Privacy(noise_on="none"), rounds=15, network=method.graph)
         value = problem.objective(done.params.double().numpy()[:, None])[0]
         assert gaps[0, 0, index] == pytest.approx(value, abs=1e-5)
 

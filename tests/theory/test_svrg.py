@@ -23,7 +23,7 @@ def test_svrg_reaches_reference_optimum(doubling: bool, smoothness: float | None
 
 def test_svrg_mini_batches_converge_linearly():
     """With exact anchors the gap falls by a factor an epoch, though each step sees a tenth of the data."""
-    privacy = fp.Privacy(at="none", sampling=fp.Poisson(0.2))
+    privacy = fp.Privacy(noise_on="none", sampling=fp.Poisson(0.2))
     length = 40
     path = run(svrg(1.0, length, L2(LAM)), ONE, rounds=15 * length, privacy=privacy)
     gaps = np.array([gap(path[length * epoch - 1]) for epoch in range(1, 16)])
@@ -69,7 +69,7 @@ def test_svrg_proven_epoch_halves_gap():
     """Theorem 4.2 without noise, on mini-batches."""
     lam = 1.0
     eta, m = proven(0.25, lam)
-    privacy = fp.Privacy(at="none", sampling=fp.Poisson(0.1))
+    privacy = fp.Privacy(noise_on="none", sampling=fp.Poisson(0.1))
     path = run(svrg(eta, m, L2(lam)), ONE, rounds=4 * m, privacy=privacy)
     best = l2_optimum(X, Y, lam)
     gaps = [logistic_objective(w, X, Y)[0] + lam / 2 * w @ w for w in (np.zeros_like(best), *path[m - 1 :: m])]
@@ -80,7 +80,7 @@ def test_svrg_proven_epoch_halves_gap():
 def test_svrg_plus_plus_epoch_halves_gap():
     """Theorem 4.4 without noise, without strong convexity: at most A / 2^s after epoch s, and fitted so."""
     epochs, eta, count = Epochs(8, doubling=True), 4 / 13, 6
-    privacy = fp.Privacy(at="none", sampling=fp.Poisson(0.2))
+    privacy = fp.Privacy(noise_on="none", sampling=fp.Poisson(0.2))
     path = run(svrg(eta, 8, doubling=True), ONE, rounds=epochs.rounds(count), privacy=privacy)
     best = l2_optimum(X, Y, 0.0)
     start, low = np.log(2), logistic_objective(best, X, Y)[0]

@@ -28,7 +28,7 @@ BOUNDARIES = {
     "none": EXACT,
     "gradient": fp.Privacy(**WIDE),
     "gradient, client": fp.Privacy(unit="client", **WIDE),
-    "message": fp.Privacy(at="message", unit="client", **WIDE),
+    "message": fp.Privacy(noise_on="message", unit="client", **WIDE),
 }
 
 
@@ -91,7 +91,7 @@ def test_unequal_clients_equal_paper_algorithm(name: str, weighting: str, at: st
 
 @pytest.mark.parametrize("name", METHODS)
 def test_default_weighting_is_by_examples(name: str):
-    default = {"fedprox": {"proximal": MU}, "fedopt": {"server_learning_rate": 0.1}}.get(name, {})
+    default = {"fedprox": {"proximal_mu": MU}, "fedopt": {"server_learning_rate": 0.1}}.get(name, {})
     path = run(getattr(fp, name)(RATE, local_steps=STEPS, **default), DATA, ROUNDS)
     np.testing.assert_allclose(path, run(METHODS[name][0]("examples"), DATA, ROUNDS), atol=0, rtol=0)
     assert np.abs(path[-1] - run(METHODS[name][0]("clients"), DATA, ROUNDS)[-1]).max() > 1e-3
@@ -121,7 +121,7 @@ def test_weighted_message_norm_within_clip():
 
     for strategy in (fp.fedavg(RATE, STEPS), fp.scaffold(RATE, STEPS)):
         clients = fp.make_clients(LogisticRegression(5), resolve_loss("logistic"), [TensorDataset(*d) for d in DATA])
-        privacy = fp.Privacy(at="message", unit="client", noise_multiplier=1e-9, clip=fp.Clip(bound))
+        privacy = fp.Privacy(noise_on="message", unit="client", noise_multiplier=1e-9, clip=fp.Clip(bound))
         fp.train(clients, strategy, privacy, rounds=2, network=RecordingStar(3), compute=fp.Compute(dtype="float64"))
     lengths = torch.stack([rows.norm(dim=1) for rows in sent if rows.shape[1] == 5])
     assert float(lengths.max()) == pytest.approx(bound, abs=1e-6)

@@ -57,7 +57,7 @@ def test_tune_uncovered_values_listed_and_budget_raises(tmp_path: Path):
         made.run(tmp_path / "a", quiet)
     assert not budget.balance().entries
     assert not search().price.spent.not_covered
-    hidden = central(hidden="geometric")
+    hidden = central(secret_trials="geometric")
     with_gap = hidden.base.model_copy(update={"log": hidden.base.log.model_copy(update={"optimum": 0.1})})
     assert not Search(with_gap, hidden.space, hidden.settings).price.spent.not_covered  # only a model is published
 
@@ -118,7 +118,7 @@ def test_tune_command_plans_and_searches(tmp_path: Path):
 
 
 def test_secret_trials_leave_best_model_only(tmp_path: Path):
-    made = central(hidden="geometric")
+    made = central(secret_trials="geometric")
     one, price = made.price.one_trial.epsilon, made.price
     assert one < price.spent.epsilon and price.spent.accountant == "rdp" and "only the best" in price.rests_on
 
@@ -135,13 +135,13 @@ def test_secret_trials_leave_best_model_only(tmp_path: Path):
 
 def test_secret_trials_without_central_trust_raise():
     with pytest.raises(PrivacyError, match="trust: local"):
-        assert search(sampler="random", hidden="poisson").price
+        assert search(sampler="random", secret_trials="poisson").price
     with pytest.raises(ConfigError, match="would reveal the number"):
-        search("privacy.budget=b", sampler="random", hidden="poisson")
+        search("privacy.budget=b", sampler="random", secret_trials="poisson")
     with pytest.raises(ConfigError, match="do not depend on earlier trials"):
-        SearchSettings(5, hidden="poisson")
+        SearchSettings(5, secret_trials="poisson")
     with pytest.raises(ConfigError, match="more than 1"):
-        SearchSettings(1, sampler="random", hidden="geometric")
+        SearchSettings(1, sampler="random", secret_trials="geometric")
 
 
 def test_search_reserves_all_trials_in_budget(tmp_path: Path):

@@ -34,8 +34,8 @@ def test_noised_score_cost_composes_with_trials():
 
 def test_secret_trials_charge_noised_scores():
     assert (
-        central(hidden="geometric", score_noise=5.0).price.spent.epsilon
-        > central(hidden="geometric").price.spent.epsilon
+        central(secret_trials="geometric", score_noise=5.0).price.spent.epsilon
+        > central(secret_trials="geometric").price.spent.epsilon
     )
 
 
@@ -153,7 +153,10 @@ def test_unprotected_score_settings_raise():
         search(score_noise=3.0, metric="test_loss")
     with pytest.raises(ConfigError, match="protects one test example"):
         search(
-            "privacy.unit=client", "privacy.at=message", "strategy={name: fedavg, learning_rate: .5}", score_noise=3.0
+            "privacy.unit=client",
+            "privacy.noise_on=message",
+            "strategy={name: fedavg, learning_rate: .5}",
+            score_noise=3.0,
         )
     with pytest.raises(ConfigError, match=r"log\.stop"):
         _ = search("log.stop={metric: test_loss}", score_noise=3.0).price

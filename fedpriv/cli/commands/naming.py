@@ -91,7 +91,7 @@ def schema(
 @commands.command()
 def doctor(
     folder: Annotated[
-        Path, typer.Option("--at", metavar="DIR", help="Folder for runs; the check writes to it.")
+        Path, typer.Option("--folder", metavar="DIR", help="Folder for runs; the check writes to it.")
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:

@@ -54,8 +54,8 @@ def budget(
     relation: Annotated[
         str, typer.Option("--relation", help="Neighbouring relation: replace_one or add_remove.")
     ] = "replace_one",
-    shared: Annotated[
-        str, typer.Option("--shared", help="What neighbouring data sets also have in common, e.g. 'sizes public'.")
+    invariants: Annotated[
+        str, typer.Option("--invariants", help="What neighbouring data sets also have in common, e.g. 'sizes public'.")
     ] = "",
     data: Annotated[str, typer.Option("--data", help="Name of the data set; default: name of the file.")] = "",
     accountant: Annotated[
@@ -82,7 +82,7 @@ def budget(
     from fedpriv.cli import budgeting
 
     if epsilon is not None:
-        terms = {"unit": unit, "relation": relation, "shared": shared, "data": data, "accountant": accountant}
+        terms = {"unit": unit, "relation": relation, "invariants": invariants, "data": data, "accountant": accountant}
         budgeting.create(file, epsilon=epsilon, delta=delta, **terms)
     if opacus is not None:
         budgeting.charge_opacus(file, opacus, name, poisson_sampling=poisson_sampling)
@@ -96,10 +96,10 @@ def tradeoff(
         str, typer.Argument(metavar="epsilon=E,E,...", help="Target epsilons, e.g. epsilon=.5,1,2,4,8.")
     ],
     overrides: Overrides = None,
-    stand_in: Annotated[
+    public_data: Annotated[
         list[str] | None,
         typer.Option(
-            "--stand-in",
+            "--public-data",
             metavar="FIELD=VALUE",
             help="Also train on public or made-up data: the setting that replaces the private data, e.g. "
             "data.train=public.csv.",
@@ -113,7 +113,7 @@ def tradeoff(
     """Show the noise for each target epsilon, and the success of an attacker at it; spends nothing."""
     from fedpriv.cli import trading
 
-    trading.run(config, epsilons, overrides or [], stand_in or [], seeds, picture, as_json=as_json)
+    trading.run(config, epsilons, overrides or [], public_data or [], seeds, picture, as_json=as_json)
 
 
 @commands.command()
@@ -128,7 +128,7 @@ def compare(
     ],
     variants: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="FIELD=VALUE", help="Add a row to the table, with this setting changed."),
+        typer.Option("--variant", metavar="FIELD=VALUE", help="Add a row to the table, with this setting changed."),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Runs per row.", min=1)] = 3,
     folder: Annotated[
@@ -154,7 +154,9 @@ def tune(
         Path, typer.Argument(metavar="SPACE", help="YAML file of fields with ranges, e.g. rounds: {low: 5, high: 50}.")
     ],
     overrides: Overrides = None,
-    trials: Annotated[int, typer.Option("--trials", help="Number of runs; with --hidden, the expected number.")] = 20,
+    trials: Annotated[
+        int, typer.Option("--trials", help="Number of runs; with --secret-trials, the expected number.")
+    ] = 20,
     epsilon: Annotated[
         float | None,
         typer.Option("--epsilon", help="Raise an error if the search would cost more; default: its privacy cost."),
@@ -169,9 +171,11 @@ def tune(
     ] = None,
     better: Annotated[str | None, typer.Option("--better", help="higher or lower, for custom metrics.")] = None,
     sampler: Annotated[str, typer.Option("--sampler", help="tpe learns from scores; random ignores them.")] = "tpe",
-    hidden: Annotated[
+    secret_trials: Annotated[
         str | None,
-        typer.Option("--hidden", help="Draw the number of trials in secret and publish one model: logarithmic, ..."),
+        typer.Option(
+            "--secret-trials", help="Draw the number of trials in secret and publish one model: logarithmic, ..."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Public seed of the sampler.")] = 0,
     folder: Annotated[
@@ -187,7 +191,7 @@ def tune(
     from fedpriv.tuning import SearchSettings
 
     # their texts are checked by the settings
-    unchecked: Any = {"score_noise": score_noise, "better": better, "hidden": hidden, "sampler": sampler}
+    unchecked: Any = {"score_noise": score_noise, "better": better, "secret_trials": secret_trials, "sampler": sampler}
     settings = SearchSettings(trials, metric=metric, epsilon=epsilon, seed=seed, **unchecked)
     tuning.run(config, space, overrides or [], settings, folder, plan_only=plan_only, as_json=as_json)
 

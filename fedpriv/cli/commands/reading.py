@@ -45,12 +45,12 @@ def show(
 @commands.command()
 def watch(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
-    every: Annotated[float, typer.Option("--every", help="Seconds between updates.", min=0.2)] = 2.0,
+    interval: Annotated[float, typer.Option("--interval", help="Seconds between updates.", min=0.2)] = 2.0,
 ) -> None:
     """Show running runs until they end: round, last test, epsilon spent, time left, and if they still make progress."""
     from fedpriv.cli.watching import watch as show_until_finished
 
-    show_until_finished(folders, every)
+    show_until_finished(folders, interval)
 
 
 @commands.command()

@@ -269,7 +269,7 @@ class ReleaseScheme(ABC):
             noise_multiplier=noise_multiplier,
             unit=privacy.unit,
             relation=privacy.relation,
-            shared=privacy.shared,
+            shared=privacy.invariants,
             clients=None if concerns_everyone else tuple(clients),
             norm=answer.clip.norm,
             bound=bound,

@@ -118,26 +118,26 @@ class ConnectionWatch:
 
     def _search(self, searches: _Searches) -> None:
         """Searches for the reason why parties are not connected and logs it."""
-        why = self._reason()
+        reason = self._reason()
         if self._is_closed.is_set():
             return
         missing = self._look()  # the search took seconds
         with self._lock:
             for name in missing:
-                self._connections[name] = replace(self._connections[name], why=why)
-        if missing and searches.is_news(missing, why):
+                self._connections[name] = replace(self._connections[name], reason=reason)
+        if missing and searches.is_news(missing, reason):
             names = ", ".join(missing)
-            _log(logging.WARNING, f"not connected yet: {names}; {why}", "not_connected", names, why)
+            _log(logging.WARNING, f"not connected yet: {names}; {reason}", "not_connected", names, reason)
 
     def _reason(self) -> str:
         reasons: list[str] = []
         works: list[str] = []
         for address in self._connect:
-            why = diagnose_connection(address, self._credentials)
-            if why is None:
+            reason = diagnose_connection(address, self._credentials)
+            if reason is None:
                 works.append(address)
             else:
-                reasons.append(f"{address}: {why}")
+                reasons.append(f"{address}: {reason}")
         strangers = sorted(self._linked() - {*self._connections, UNKNOWN})
         if strangers and not self._listen:
             named = ", ".join(strangers)
@@ -174,9 +174,9 @@ class _Searches:
         self._next = now + self._interval
         return True
 
-    def is_news(self, missing: Sequence[str], why: str) -> bool:
+    def is_news(self, missing: Sequence[str], reason: str) -> bool:
         """Returns True for a new reason, and for the same reason the second, fourth, eighth time and so on."""
-        text = f"{', '.join(missing)}: {why}"
+        text = f"{', '.join(missing)}: {reason}"
         if text != self._last:
             self._last = text
             self._count = 0
@@ -184,10 +184,10 @@ class _Searches:
         return self._count & (self._count - 1) == 0
 
 
-def _log(level: int, text: str, event: str, party: str, why: str = "") -> None:
+def _log(level: int, text: str, event: str, party: str, reason: str = "") -> None:
     facts = {"event": event, "party": party}
-    if why:
-        facts["why"] = why
+    if reason:
+        facts["reason"] = reason
     _LOG.log(level, text, extra={"facts": facts})
 
 

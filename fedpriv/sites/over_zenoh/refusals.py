@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 _STDOUT = 1
 _FILTER = "off,zenoh_link_tls=warn"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_LINE = re.compile(r"zenoh_link_tls::unicast: (?P<why>.*?)(?:\. Hint: .*)?$")
+_LINE = re.compile(r"zenoh_link_tls::unicast: (?P<reason>.*?)(?:\. Hint: .*)?$")
 _OTHER_AUTHORITY = "its certificate is signed by another authority than the one installed here"
 _DISTRUST = "it rejects the certificate of this end: another authority is installed there"
 _REASONS = {
@@ -96,7 +96,7 @@ def parse_refusal_reason(line: str) -> str | None:
     if match is None:
         return None
     for beginning, reason in _REASONS.items():
-        if match["why"].startswith(beginning):
+        if match["reason"].startswith(beginning):
             return reason
     return _OTHER
 
@@ -111,5 +111,5 @@ def log_refusals(lines: Iterable[str]) -> None:
         counts[reason] += 1
         count = counts[reason]
         if count & (count - 1) == 0:
-            facts = {"event": "connection_refused", "why": reason, "times": count}
+            facts = {"event": "connection_refused", "reason": reason, "times": count}
             _LOG.warning("a connection was refused: %s", reason, extra={"facts": facts})
