@@ -38,7 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Links from other pages lead to the generated page, which links to the file."""
+    """Redirects links to a notebook file, on other pages, to its generated page."""
     if page.file.src_uri.startswith("notebooks/"):
         return markdown
     return re.sub(r"(\]\((?:\.\./)*notebooks/\w+)\.ipynb\)", r"\1.md)", markdown)
@@ -57,7 +57,7 @@ def markdown(path: Path) -> str:
                 parts.append(f"![Output of this cell](../assets/notebooks/{picture.name})")
     title, _, rest = parts[0].partition("\n")
     download = (
-        f"[Download this notebook]({path.name}){{ download }}. The pictures are from one run; noise differs in yours."
+        f"[Download this notebook]({path.name}){{ download }}. The pictures are from one run; each run draws new noise."
     )
     return "\n\n".join([title, download, rest, *parts[1:]])
 

@@ -1,9 +1,9 @@
-"""Draw the package's rooms on their floors, from its own imports.
+"""Draws the import graph of the packages in fedpriv, in layers.
 
     python docs/design/floors.py fedpriv docs/assets/floors.png
 
-A room is a folder or file in the package's root; it stands one floor above the highest room that it imports. The number
-in a room is its lines; an arrow that runs upwards would be red.
+A package is a folder or file in the root of fedpriv. Its layer is one above the highest package that it imports.
+Each box contains the number of lines of a package. An import that does not point downwards would be red.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 
 
-def arrows(package: Path) -> nx.DiGraph:
-    """Rooms with their `lines`, and an edge for each pair of which the first imports the second."""
-    rooms, sources = nx.DiGraph(), sorted(package.rglob("*.py"))
-    of = {source: source.relative_to(package).parts[0].removesuffix(".py") for source in sources}
+def import_graph(root: Path) -> nx.DiGraph:
+    """Returns packages with their `lines`, and an edge from each package to each package that it imports."""
+    packages, sources = nx.DiGraph(), sorted(root.rglob("*.py"))
+    package_of = {source: source.relative_to(root).parts[0].removesuffix(".py") for source in sources}
     hidden = {"__init__", "__main__"}
     for source in sources:
-        if of[source] not in hidden:
-            before = rooms.nodes.get(of[source], {"lines": 0})["lines"]
-            rooms.add_node(of[source], lines=before + len(source.read_text().splitlines()))
+        if package_of[source] not in hidden:
+            before = packages.nodes.get(package_of[source], {"lines": 0})["lines"]
+            packages.add_node(package_of[source], lines=before + len(source.read_text().splitlines()))
     for source in sources:
-        for target in imported(ast.parse(source.read_text()), package.name):
-            if {of[source], target} <= set(rooms) and target != of[source]:
-                rooms.add_edge(of[source], target)
-    return rooms
+        for target in imported(ast.parse(source.read_text()), root.name):
+            if {package_of[source], target} <= set(packages) and target != package_of[source]:
+                packages.add_edge(package_of[source], target)
+    return packages
 
 
 def imported(tree: ast.Module, name: str) -> set[str]:
-    """Rooms that a module imports as it runs, not for the type checker alone."""
+    """Returns the packages that a module imports at run time, without imports for type checkers."""
     checked = {
         id(inner)
         for node in ast.walk(tree)
@@ -55,41 +55,45 @@ def imported(tree: ast.Module, name: str) -> set[str]:
     return found
 
 
-def floors(rooms: nx.DiGraph) -> dict[str, int]:
-    """Floor of each room from 1; rooms that import each other in a circle share one."""
-    groups = nx.condensation(rooms)
-    floor: dict[int, int] = {}
+def layers(packages: nx.DiGraph) -> dict[str, int]:
+    """Returns the layer of each package, from 1; packages in an import cycle share a layer."""
+    groups = nx.condensation(packages)
+    layer: dict[int, int] = {}
     for group in reversed(list(nx.topological_sort(groups))):
-        floor[group] = 1 + max((floor[below] for below in groups.successors(group)), default=0)
-    return {room: floor[group] for group, data in groups.nodes(data=True) for room in data["members"]}
+        layer[group] = 1 + max((layer[below] for below in groups.successors(group)), default=0)
+    return {package: layer[group] for group, data in groups.nodes(data=True) for package in data["members"]}
 
 
-def draw(rooms: nx.DiGraph, path: Path) -> str:
-    """Save the picture; returns what it shows in one line."""
-    floor, places = floors(rooms), dict[str, tuple[float, float]]()
-    by_floor = defaultdict(list)
-    for room in sorted(rooms):
-        by_floor[floor[room]].append(room)
-    for height, there in by_floor.items():
-        places |= {room: ((i + 1) / (len(there) + 1), height) for i, room in enumerate(there)}
-    upwards = [(a, b) for a, b in rooms.edges if floor[a] <= floor[b]]
-    figure, axes = plt.subplots(figsize=(11, 0.8 * max(by_floor) + 1))
-    for a, b in rooms.edges:
+def draw(packages: nx.DiGraph, path: Path) -> str:
+    """Saves the picture; returns its title."""
+    layer, places = layers(packages), dict[str, tuple[float, float]]()
+    by_layer = defaultdict(list)
+    for package in sorted(packages):
+        by_layer[layer[package]].append(package)
+    for height, members in by_layer.items():
+        # shift every second layer, so that boxes of different layers do not stand exactly above each other
+        shift = 0.06 if height % 2 else -0.06
+        places |= {package: ((i + 1) / (len(members) + 1) + shift, height) for i, package in enumerate(members)}
+    upwards = [(a, b) for a, b in packages.edges if layer[a] <= layer[b]]
+    figure, axes = plt.subplots(figsize=(11, 0.8 * max(by_layer) + 1))
+    for a, b in packages.edges:
         color = "tab:red" if (a, b) in upwards else "0.75"
         style = {"arrowstyle": "-|>", "color": color, "lw": 0.6, "shrinkA": 9, "shrinkB": 9}
         axes.annotate("", xy=places[b], xytext=places[a], arrowprops=style, zorder=1)
-    for room, place in places.items():
+    for package, place in places.items():
         box = {"boxstyle": "round", "facecolor": "white", "edgecolor": "tab:blue"}
-        axes.annotate(f"{room}\n{rooms.nodes[room]['lines']:,}", place, ha="center", va="center", fontsize=7, bbox=box)
-    axes.set(ylim=(0.4, max(by_floor) + 0.6), xlim=(0, 1), yticks=sorted(by_floor), xticks=[], ylabel="floor")
+        text = f"{package}\n{packages.nodes[package]['lines']:,} lines"
+        axes.annotate(text, place, ha="center", va="center", fontsize=8, bbox=box)
+    axes.set(ylim=(0.4, max(by_layer) + 0.6), xlim=(0, 1), yticks=sorted(by_layer), xticks=[], ylabel="layer")
     axes.spines[:].set_visible(False)
-    said = (
-        f"{len(rooms)} rooms on {len(by_floor)} floors, {rooms.number_of_edges()} arrows, {len(upwards)} not downwards"
+    title = (
+        f"{len(packages)} packages in {len(by_layer)} layers; "
+        f"{packages.number_of_edges()} imports between packages, {len(upwards)} of them not downwards"
     )
-    axes.set_title(said, fontsize=9)
+    axes.set_title(title, fontsize=10)
     figure.savefig(path, bbox_inches="tight", dpi=120)
-    return said
+    return title
 
 
 if __name__ == "__main__":
-    print(draw(arrows(Path(sys.argv[1])), Path(sys.argv[2])))
+    print(draw(import_graph(Path(sys.argv[1])), Path(sys.argv[2])))

@@ -113,7 +113,10 @@ def _check_distribution(noises: Sequence[Residual]) -> Iterator[str]:
             else:
                 title = name
             spread = draws.std() / expected.std()
-            yield f"the noise does not follow the {title} distribution of the ledger (deviation {spread:.3f} of it)"
+            yield (
+                f"the noise does not follow the {title} distribution of the ledger (its standard deviation is "
+                f"{spread:.3f} times the recorded one)"
+            )
 
 
 def _check_repeated_noise(noises: Sequence[Residual]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from .schedules import (
     evaluate_rate,
     evaluate_rate_or_infinite,
     init_round_counter,
+    period_of,
 )
 from .solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver, compute_gradient
 from .state import Leaf, Rounds, flatten_with_names, shared_leaves, unflatten_like
@@ -87,6 +88,7 @@ __all__ = [
     "flatten_with_names",
     "gradient_descent",
     "init_round_counter",
+    "period_of",
     "read_keyword_parameters",
     "shared_leaves",
     "unflatten_like",
