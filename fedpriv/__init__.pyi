@@ -39,6 +39,7 @@ from .models.problem import Problem
 from .network.activity import LinkFunction, OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
 from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
+from .papers.published import Published
 from .planning.compute import Compute
 from .privacy.budget import Budget
 from .privacy.clipping import Clip
@@ -57,7 +58,6 @@ from .privacy.settings import (
     Local,
     Poisson,
     Privacy,
-    Published,
     SecureAggregation,
     Statistics,
 )

@@ -18,6 +18,7 @@ RUNS = {
     "audit/lower_bounds.py": ["--canaries", "40", "--many", "8", "--each", "10", "--markdown", "OUT/bounds.md"],
     "audit/side_channels.py": ["--rounds", "25", "--permutations", "2", "--markdown", "OUT/channels.md"],
     "speed/accounting.py": ["--rounds", "20", "--planned", "5"],
+    "speed/long_plans.py": ["--smoke", "--rounds", "60", "--nodes", "4", "--markdown", "OUT/plans.md"],
     "speed/anatomy.py": ["--smoke", "--only", "softmax", "cohort", "cycle", "--markdown", "OUT/anatomy.md"],
     "speed/table.py": ["--smoke", "--markdown", "OUT/table.md"],
     "speed/scaling.py": ["--smoke", "--markdown", "OUT/scaling.md", "--picture", "OUT/scaling.png"],

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "theorems.md"
 Row = tuple[str, str, str, str, str]
 # of fedpriv/privacy and its price list: files that hold no statement, but settings, words, or what others use
 WITHOUT_STATEMENT = {
-    "privacy/as_published.py",  # papers' noise, without a promise
+    "privacy/unprotected_noise.py",  # noise without a promise
     "privacy/budget_shares.py",
     "privacy/chain.py",
     "privacy/matrices.py",  # how good a matrix is, never what it costs

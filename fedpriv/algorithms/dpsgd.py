@@ -28,6 +28,7 @@ from fedpriv.strategies import (
     Strategy,
     in_round,
     last_or_average,
+    period_of,
 )
 
 
@@ -48,6 +49,11 @@ class Descend:
         if isinstance(self.optimizer, Sgd):
             return "none"
         return "private"
+
+    @property
+    def period(self) -> int | None:
+        """See `PeriodicQueries`: one gradient a round."""
+        return period_of(self.step_size)
 
     def init(self, params: Tensor) -> ClientOptimizerState:
         """Returns the optimiser's state."""

@@ -44,6 +44,7 @@ from fedpriv.strategies import (
     Strategy,
     in_round,
     last_or_average,
+    period_of,
 )
 
 
@@ -85,6 +86,11 @@ class ImplicitTracking:
 
     def __post_init__(self) -> None:
         self._step(1)
+
+    @property
+    def period(self) -> int | None:
+        """See `PeriodicQueries`: one gradient a round."""
+        return period_of(self.step_size)
 
     def init(self, params: Tensor) -> Tracked:
         """Starts with z at the initial parameters and y = 0."""
@@ -172,6 +178,11 @@ class TwoVariableTracking:
     linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: Rate
+
+    @property
+    def period(self) -> int | None:
+        """See `PeriodicQueries`: one gradient a round."""
+        return period_of(self.step_size)
 
     def init(self, params: Tensor) -> TrackedPair:
         """Starts at zeros: the first query result becomes the first y."""

@@ -84,9 +84,9 @@ def check_canaries(subject: AuditTarget, data: Data) -> CheckResult:
             broken.append(
                 f"{name}: guesses prove epsilon above {worst:.3g}, more than the claimed {round_up(game.promised)}"
             )
-        summaries.append(f"by {len(game.scores)} canaries of {name} {_format_bounds(game.bounds())}")
+        summaries.append(f"{_format_bounds(game.bounds())} from {len(game.scores)} canaries of {name}")
     promised = f"claimed {round_up(main_game.promised)}"
-    evidence = f"epsilon of {rounds} rounds is at least {'; '.join(summaries)} (95 % confidence); {promised}"
+    evidence = f"lower bounds on epsilon of {rounds} rounds (95 % confidence): {'; '.join(summaries)}; {promised}"
 
     numbers = {"promised": main_game.promised, "delta": main_game.delta}
     for name, game in games.items():

@@ -113,7 +113,10 @@ def _wrong_law(noises: Sequence[Residual]) -> Iterator[str]:
             else:
                 title = name
             spread = draws.std() / expected.std()
-            yield f"the noise does not follow the {title} distribution of the ledger (deviation {spread:.3f} of it)"
+            yield (
+                f"the noise does not follow the {title} distribution of the ledger (its standard deviation is "
+                f"{spread:.3f} times the recorded one)"
+            )
 
 
 def _repeated_rounds(noises: Sequence[Residual]) -> Iterator[str]:

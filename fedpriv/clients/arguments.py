@@ -103,7 +103,7 @@ def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loa
     count = _chosen_examples(sampler, n_examples)
     if count is not None:
         raise DataError(
-            f"has a sampler that draws from {count} chosen examples, but fedpriv would use all examples: pass "
+            f"a loader's sampler draws from {count} chosen examples, but fedpriv would use all examples: pass "
             "Subset(dataset, indices) instead"
         )
 

@@ -102,7 +102,7 @@ def _has_constants(model: nn.Module) -> bool:
     """Returns True if a model has a frozen parameter or a buffer.
 
     This is called in every round. Torch's iterators over parameters and over buffers each walk through all modules, in
-    some calls for a model of three; this walk makes none.
+    about forty calls for a model with three modules; this walk makes none.
     """
     modules: list[nn.Module | None] = [model]
     while modules:

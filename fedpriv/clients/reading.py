@@ -68,8 +68,8 @@ def length_of(dataset: Dataset[Any]) -> int:
     """
     if isinstance(dataset, IterableDataset):
         raise DataError(
-            "is a streaming data set, but a client needs a map-style one, since its size is public and private "
-            "batches are drawn by index: collect the examples into a TensorDataset first"
+            "a client's data set must be map-style, not streaming, since its size is public and private batches are "
+            "drawn by index: collect the examples into a TensorDataset first"
         )
     try:
         length = len(cast("TensorDataset", dataset))

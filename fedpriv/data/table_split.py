@@ -89,7 +89,7 @@ def files_of_clients(train: str, suffix: str | None) -> list[str]:
         pattern = str(Path(glob.escape(train)) / f"*{suffix}")
     paths = sorted(glob.glob(pattern))
     if not paths:
-        raise DataError(f"data.train = {train} does not exist: name a folder with one file NAME{suffix} per client")
+        raise DataError(f"data.train = {train}: no file found: name a folder with one file NAME{suffix} per client")
     return paths
 
 

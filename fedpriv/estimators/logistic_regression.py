@@ -627,7 +627,7 @@ def _column_names(names: Sequence[str] | None, known: Iterable[str] | None, n_co
             known = [f"x{index}" for index in range(n_columns)]
         return [str(name) for name in known]
     if len(names) != n_columns:
-        raise ConfigError("names", list(names), f"give one per column, {n_columns} in all")
+        raise ConfigError("names", list(names), f"must have one name per column, {n_columns} in all")
     return [str(name) for name in names]
 
 

@@ -76,7 +76,7 @@ class Stop:
         name = f"test_{self.metric}"
         if name in names:
             return name
-        choice = "needs test data: pass some"
+        choice = "there are no test data: pass them with test=..."
         if names:
             choice = f"there are: {', '.join(names)}"
         raise ConfigError("stop.metric", self.metric, f"is not a metric on public test data; {choice}")

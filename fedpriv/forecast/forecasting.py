@@ -236,7 +236,7 @@ def forecast(
         releases=len(plan.records),
         noise_multiplier=plan.privacy.noise_multiplier,
         spent=plan.spent(),
-        first_round=account([r for r in plan.records if r.round == 0], plan.n_clients, plan.privacy.delta),
+        first_round=account(plan.records.in_round(0), plan.n_clients, plan.privacy.delta),
         parameters=parameters,
         frozen=frozen(draft.model),
         floats_per_round=floats,
@@ -383,21 +383,23 @@ def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
     None if that changes nothing, or if no bound is known. Every node takes part in every round, and each record is
     sampled with the product of both probabilities (the larger one if they are unequal).
     """
-    units = {record.unit for record in plan.records}
+    kinds = plan.records.kinds
+    units = {kind.unit for kind in kinds}
     if active_fraction == 1 or not plan.privacy.private or units != {"sample"}:
         return None
     if isinstance(plan.privacy.trust, Pairwise):  # the set of participants determines how well they hide each other
         return None
-    if any(record.sampling == "allocation" for record in plan.records):  # the cost of both together is unknown
+    if any(kind.sampling == "allocation" for kind in kinds):  # the cost of both together is unknown
         return None
-    one_per_query = {(record.round, record.index): record for record in plan.records}
-    # a round without participants has no rates; the query's rates are taken from other rounds
-    rates = {record.query: _largest(record.rate) for record in plan.records if record.rate}
-    hidden = [
-        replace(r, clients=None, sampling=_SAMPLED[r.sampling], rate=active_fraction * rates.get(r.query, 1.0))
-        for r in one_per_query.values()
-    ]
-    return account(hidden, plan.n_clients, plan.privacy.delta).epsilon
+    # a round without participants has no rates; the query's rates are taken from the last round that has some
+    last = {number: position for position, number in enumerate(plan.records.numbers)}
+    in_order = [kinds[number] for number in sorted(last, key=last.__getitem__)]
+    rates = {kind.query: _largest(kind.rate) for kind in in_order if kind.rate}
+    hidden = tuple(
+        replace(kind, clients=None, sampling=_SAMPLED[kind.sampling], rate=active_fraction * rates.get(kind.query, 1.0))
+        for kind in kinds
+    )
+    return account(plan.records.of_everyone(hidden), plan.n_clients, plan.privacy.delta).epsilon
 
 
 def _largest(rate: PerClient) -> float:

@@ -88,8 +88,7 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
         batches in every round, or a strategy that is not linear in the query results.
     """
     blocks = _blocks(draft)
-    rounds_of_records = [record.round for record in plan.records]
-    if not plan.privacy.private or blocks < 2 or rounds_of_records != list(range(draft.rounds)):
+    if not plan.privacy.private or blocks < 2 or plan.records.rounds.tolist() != list(range(draft.rounds)):
         return None
     target = plan.comparable_epsilon
     if target is None:

@@ -71,7 +71,7 @@ def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
     privacy = plan.privacy
     outline = draft.outline
     problem = draft.problems[0]
-    constraint_records = [record for record in plan.records if record.query == "statistic:constraints"]
+    constraint_records = [kind for kind in plan.records.kinds if kind.query == "statistic:constraints"]
     if not privacy.private or not constraint_records or problem.counts_are_public or not problem.constraints:
         return None
     clip = Clip(1.0, privacy.clip.norm)

@@ -40,7 +40,7 @@ class Activity(Protocol):
 class Names(Protocol):
     """Optional method of an activity that lists a round's active nodes without creating its graph, for faster plans."""
 
-    def active(self, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
+    def active(self, n_nodes: int, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
         """Returns the active nodes, sorted, of a graph with these edges, as `Activity.links` draws them from this
         stream.
         """
@@ -94,13 +94,13 @@ class RandomEdges:
         edges = list(graph.edges)
         return nx.Graph(edges[i] for i in self._chosen(len(edges), stream))
 
-    def active(self, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
+    def active(self, n_nodes: int, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
         """Returns the ends of the drawn links, sorted."""
         return sorted({end for i in self._chosen(len(edges), stream) for end in edges[i]})
 
     def _chosen(self, links: int, stream: Keystream) -> list[int]:
         self._check(links)
-        return stream.permutation(links)[: self.count].tolist()
+        return stream.first_of_permutation(links, self.count).tolist()
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """Returns one minus the probability that none of a node's links is drawn."""
@@ -176,8 +176,11 @@ class RandomNodes:
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """Returns the graph of the active nodes; it may be empty."""
-        active = stream.random(len(graph)) < self.rate
-        return nx.Graph(graph.subgraph(node for node in graph if active[node]))
+        return nx.Graph(graph.subgraph(self.active(len(graph), (), stream)))
+
+    def active(self, n_nodes: int, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
+        """Returns the drawn nodes, sorted."""
+        return stream.below(self.rate, n_nodes).nonzero()[0].tolist()
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """Returns the rate for each node."""

@@ -116,7 +116,7 @@ def _with_leaves(progress: TrainState, leaves: Mapping[str, Leaf]) -> TrainState
 
 
 def _kind(name: str, leaf: Leaf, n_clients: int) -> Kind:
-    """Returns True if a tensor has a row for each client, the same row for all, or no rows of clients."""
+    """Classifies a tensor: one row per client, the same row for all clients, or no rows of clients."""
     # a server's vector may be as long as there are clients: there only matrices can have rows of clients
     is_server_state = name.startswith(("server/", "output/"))
     if is_server_state:

@@ -193,9 +193,11 @@ class Graph:
 
     def active(self, round_index: int, randomness: Randomness) -> list[int]:
         """Returns the nodes that `participants` draws, without drawing anything else of the round."""
+        if self.everyone:
+            return self._everyone.tolist()
         stream = randomness.stream("topology", round_index)
         if self._names is not None:
-            return self._names.active(self._edges, stream)
+            return self._names.active(self.n_clients, self._edges, stream)
         return sorted(without(self.activity.links(self.graph, round_index, stream), self._outages, round_index))
 
     @cached_property

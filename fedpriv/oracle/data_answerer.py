@@ -31,9 +31,9 @@ from fedpriv.oracle.oracle import Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
 from fedpriv.oracle.releases import Releases
 from fedpriv.oracle.sampler import BatchSampler
-from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import FollowerLedger, Ledger, Release
+from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.pairwise import variance_inflation
 from fedpriv.privacy.release import NoiseStreams, PlannedRelease
@@ -440,24 +440,19 @@ class Unprotected(DataAnswerer):
     ) -> Tensor:
         """Releases exact rows, or rows with noise as published in a paper; recorded as not private."""
         record = self._releases.release(query, context).record
-        published = self._privacy.published
-        if published is None:
+        noise = self._privacy.published
+        if noise is None:
             return self._open(Release(record, rows))
 
         def largest_norms() -> list[float]:
             batches = self._sampler.views(query.sampling, context.index)
             return self._sums.largest_norms(batches, params, replace(self._privacy.clip, norm="l1"))
 
+        scales = noise.scales(record, factors, largest_norms)
+        if scales is None:
+            return self._open(Release(record, rows))
         clients = [context.clients[position] for position in context.positions.tolist()]
-        return self._open(
-            add_published_noise(rows, published, record, self._randomness, clients, factors, largest_norms)
-        )
-
-    def _check_points(self, context: RoundContext, params: Tensor, anchor: Tensor | None) -> None:
-        super()._check_points(context, params, anchor)
-        published = self._privacy.published
-        if anchor is not None and published is not None and published.scale is None:
-            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such query result")
+        return self._open(add_noise(rows, scales, noise.noise_mechanism, record, self._randomness, clients))
 
 
 def _is_received(points: Tensor, context: RoundContext) -> bool:

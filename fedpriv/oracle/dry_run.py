@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -13,6 +15,8 @@ from fedpriv.oracle.oracle import Answerer, Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
 from fedpriv.oracle.releases import Releases
 from fedpriv.oracle.synthetic import ZeroAnswerer
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.record_table import RecordTable
 from fedpriv.privacy.release import PlannedRelease
 from fedpriv.privacy.release.table import ReleaseTable
 from fedpriv.privacy.schedules import Uniform
@@ -30,7 +34,8 @@ class RecordingAnswerer:
         answers: Computes the query results.
 
     Attributes:
-        evaluations: Expected number of per-example gradients in each round; the true number is as secret as batches.
+        evaluations: Expected number of per-example gradients in each round, in float64; the true number is as secret as
+            batches.
         names: Names of all queries.
         queries: The queries of each round, by round.
     """
@@ -38,23 +43,23 @@ class RecordingAnswerer:
     is_aggregate = False
 
     def __init__(self, queries: QueryBuilder, answers: Answerer) -> None:
-        self.evaluations: list[float] = []
+        self.evaluations = array("d")
         self.names: set[str] = set()
         self.queries: dict[int, list[Query]] = {}
         self._builder = queries
         self._answers = answers
         self._releases = Releases(queries)
         self._kinds: dict[PlannedRelease, int] = {}
-        self._numbers, self._rounds = array("l"), array("l")  # for each release: its kind and its round
+        self._columns = RecordTable()
 
     @property
     def table(self) -> ReleaseTable:
         """The planned releases, in order."""
-        return ReleaseTable.of(tuple(self._kinds), self._numbers, self._rounds)
+        return ReleaseTable.of(tuple(self._kinds), self._columns)
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
         """See `Answerer`; one client represents all clients that a real run draws in secret."""
-        self.evaluations += [0.0] * (context.round + 1 - len(self.evaluations))
+        self.evaluations.extend([0.0] * (context.round + 1 - len(self.evaluations)))
         if self._builder.privacy.samples_clients_before_compute:
             drawn = torch.arange(1)
         else:
@@ -101,16 +106,21 @@ class RecordingAnswerer:
     def _add_to_plan(self, query: Query, context: RoundContext) -> None:
         self.names.add(query.name)
         sizes = self._builder.sizes[context.cohort]
-        examples = float(self._builder.expected_batch_size(query.sampling, sizes).sum())
-        examples *= self._builder.privacy.cohort_rate
-        self.evaluations[context.round] += examples * query.gradients_per_example
+        expected = self._builder.expected_batch_size(query.sampling, sizes)
+        if len(sizes) == self._builder.n_clients:
+            examples = float(expected.sum())
+        else:
+            examples = math.fsum(expected.tolist())  # so that their order does not matter
+        self._count_examples(query, context.round, examples)
         if self._builder.is_released(query):
-            kind = self._releases.priced(query, context)
-            self._append(context.round, self._kinds.setdefault(kind.in_round(0), len(self._kinds)))
+            release = self._releases.priced(query, context)
+            kind = release.in_round(0).of_anyone()
+            number = self._kinds.setdefault(kind, len(self._kinds))
+            self._columns.append(number, context.round, kind.record, release.record.clients)
 
-    def _append(self, round_index: int, number: int) -> None:
-        self._numbers.append(number)
-        self._rounds.append(round_index)
+    def _count_examples(self, query: Query, round_index: int, examples: float) -> None:
+        examples *= self._builder.privacy.cohort_rate
+        self.evaluations[round_index] += examples * query.gradients_per_example
 
     def repeat(self, period: int, rounds: int, cohort_of: Callable[[int], Sequence[int]]) -> None:
         """Adds the releases of the remaining rounds, if they repeat the queries of the first `period` rounds.
@@ -120,25 +130,61 @@ class RecordingAnswerer:
             rounds: Number of rounds of the whole run.
             cohort_of: Returns the sorted numbers of the clients that take part in a round.
         """
+        n_clients = self._builder.n_clients
         privacy = self._builder.privacy
         # only in this case is the privacy cost of a round independent of its index
         repeats = privacy.schedule == Uniform() and privacy.over_time is None
-        plans: dict[tuple[int, tuple[int, ...]], tuple[array[int], float]] = {}
+        expected = {
+            query.sampling: self._builder.expected_batch_size(query.sampling, self._builder.sizes)
+            for query in chain.from_iterable(self.queries.values())
+        }
+        batch_sizes = {sampling: (sizes.tolist(), float(sizes.sum())) for sampling, sizes in expected.items()}
+        examples_of = [
+            [(query, *batch_sizes[query.sampling]) for query in self.queries.get(position, ())]
+            for position in range(period)
+        ]
+        # the kinds of a round's releases: by position in the period and, as far as it matters, by who takes part
+        known: dict[tuple[int, bool | tuple[int, ...]], list[tuple[int, Record]]] = {}
         for round_index in range(period, rounds):
-            cohort = cohort_of(round_index)
-            key = round_index % period, tuple(cohort)
-            if repeats and key in plans:
-                numbers, evaluations = plans[key]
-                for number in numbers:
-                    self._append(round_index, number)
-                self.evaluations.append(evaluations)
+            position = round_index % period
+            cohort = tuple(cohort_of(round_index))
+            everyone = len(cohort) == n_clients
+            kinds = known.get((position, everyone))
+            if kinds is None:
+                kinds = known.get((position, cohort))
+            if kinds is None:
+                priced = self._priced_round(round_index, position, cohort)
+                if repeats:
+                    known[position, self._who_matters(priced, position, cohort)] = priced
                 continue
-            first = len(self._numbers)
-            members = torch.as_tensor(cohort, dtype=torch.long)
-            context, _ = self.begin_round(RoundContext.of(round_index, members, self._builder.n_clients))
-            for index, query in enumerate(self.queries.get(round_index % period, ())):
-                self._add_to_plan(query, replace(context, index=index))
-            plans[key] = self._numbers[first:], self.evaluations[round_index]
+            self.evaluations.append(0.0)
+            for query, sizes, total in examples_of[position]:
+                examples = total if everyone else math.fsum(map(sizes.__getitem__, cohort))
+                self._count_examples(query, round_index, examples)
+            for number, kind in kinds:
+                self._columns.append(number, round_index, kind, cohort)
+
+    def _priced_round(self, round_index: int, position: int, cohort: tuple[int, ...]) -> list[tuple[int, Record]]:
+        """Adds a round with the queries of an earlier one, and returns the numbers and records of its kinds."""
+        members = torch.as_tensor(cohort, dtype=torch.long)
+        context, _ = self.begin_round(RoundContext.of(round_index, members, self._builder.n_clients))
+        first = len(self._columns)
+        for index, query in enumerate(self.queries.get(position, ())):
+            self._add_to_plan(query, replace(context, index=index))
+        kinds = list(self._kinds)
+        return [(number, kinds[number].record) for number in self._columns.numbers[first:]]
+
+    def _who_matters(
+        self, kinds: Sequence[tuple[int, Record]], position: int, cohort: tuple[int, ...]
+    ) -> bool | tuple[int, ...]:
+        """Returns the rounds that have the same kinds: True for all clients, False for any others, or one cohort."""
+        if len(cohort) == self._builder.n_clients:
+            return True
+        queries = self.queries.get(position, ())
+        depends = any(self._builder.scheme.depends_on_clients(query.name) for query in queries)
+        if depends or any(kind.clients != () for _, kind in kinds):
+            return cohort
+        return False
 
 
 def recording_oracle(

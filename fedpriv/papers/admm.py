@@ -6,8 +6,8 @@ from typing import Literal
 
 from fedpriv.algorithms.admm import AdmmStep, OutputNoise, Prox, Trust, inexact_admm
 from fedpriv.papers import claims
+from fedpriv.papers.published import Published
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.privacy import Published
 from fedpriv.settings import Positive, PositiveOrInfinite, Ratio, RegistryEntry, checked
 from fedpriv.strategies import Decay, Penalty, Strategy, spread
 

@@ -7,8 +7,9 @@ from fedpriv.algorithms.dual_averaging import DualMap, dual_averaging
 from fedpriv.algorithms.tracking import gradient_tracking, gradient_tracking_pair
 from fedpriv.papers import claims
 from fedpriv.papers.claims import TrackingNoise
+from fedpriv.papers.published import Published
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.privacy import Geometric, Published
+from fedpriv.privacy import Geometric
 from fedpriv.settings import Count, NonNegative, Positive, PositiveOrInfinite, Ratio, RegistryEntry, checked
 from fedpriv.strategies import Average, StepSize, Strategy, spread
 

@@ -9,8 +9,8 @@ from fedpriv.algorithms.mirror_descent import EuclideanBall, L1Ball, accelerated
 from fedpriv.algorithms.svrg import AnchorBudget, Epochs, proven, svrg
 from fedpriv.errors import ConfigError
 from fedpriv.papers import claims
+from fedpriv.papers.published import Published
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.privacy import Published
 from fedpriv.settings import Count, Fraction, Positive, PositiveOrInfinite, Ratio, RegistryEntry, checked
 from fedpriv.strategies import Average, Optimizer, Proximal, Rate, Sgd, Strategy, Zero, gradient_descent, spread
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from fedpriv.forecast.forecasting import Formula
 from fedpriv.papers.claims import Claim
-from fedpriv.privacy import Published, Schedule
+from fedpriv.papers.published import Published
+from fedpriv.privacy import Schedule
 from fedpriv.strategies import Strategy
 
 

@@ -22,8 +22,7 @@ from fedpriv.planning.compute import Compute
 from fedpriv.planning.rounds_together import blocks_of
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pairwise import Pairwise
-from fedpriv.privacy.record import Record
-from fedpriv.privacy.record_table import kinds_of
+from fedpriv.privacy.record_table import RecordTable
 from fedpriv.privacy.settings import Central, Local, Privacy, SecureAggregation
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
@@ -310,15 +309,14 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
         )
 
 
-def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) -> None:
+def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None:
     """Raises for a run in which no round has the `min_honest` participants that its noise needs.
 
     Raises:
         ConfigError: the largest cohort, which the message names, is smaller.
     """
     required = privacy.trust.shares(n_clients)
-    cohort_sizes = [n_clients if record.clients is None else len(record.clients) for record in kinds_of(records)]
-    largest_cohort = max(cohort_sizes, default=required)
+    largest_cohort = max(records.sizes(n_clients), default=required)
     if privacy.trust.sums_only and largest_cohort < required:
         fix = f"must be at most {largest_cohort}, the largest number of participants of a round, who share the noise"
         raise ConfigError("privacy.trust.secure_aggregation.min_honest", required, fix)

@@ -77,7 +77,7 @@ class Plan:
 
     Attributes:
         privacy: The settings with their noise multiplier filled in.
-        releases: The releases that the run may make.
+        releases: The releases that the run may make; without those of an earlier run that this one extends.
         records: Their records, after those of the earlier run if this one extends another.
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
@@ -92,7 +92,7 @@ class Plan:
     releases: ReleaseTable
     records: RecordTable
     n_clients: int
-    evaluations: tuple[float, ...] = ()
+    evaluations: Sequence[float] = ()
     queries: frozenset[str] = frozenset()
     calibrated: bool = False
     first: FirstPart | None = None
@@ -103,6 +103,15 @@ class Plan:
         """Returns a tight upper bound on the cost of the whole run."""
         spent = account(self.records, self.n_clients, self.privacy.delta)
         return replace(spent, float64_noise=(*spent.float64_noise, *self.float64_noise), not_covered=self.not_covered)
+
+    @property
+    def enforced_target(self) -> float | None:
+        """The target epsilon if the whole run stays within it; None without one, or if an earlier run spent more."""
+        target = self.privacy.epsilon
+        if target is None or self.first is None:
+            return target
+        earlier = account(self.first.records, self.n_clients, self.privacy.delta)
+        return target if earlier.epsilon <= target else None
 
     @property
     def comparable_epsilon(self) -> float | None:
@@ -223,7 +232,7 @@ def make_plan(
         table,
         records,
         n_clients,
-        tuple(oracle.answerer.evaluations),
+        oracle.answerer.evaluations,
         frozenset(oracle.answerer.names),
         calibrated=privacy.private and privacy.noise_multiplier is None,
         first=first,
@@ -309,10 +318,9 @@ def _dry_run(
     privacy = oracle.privacy
     progress = initial_state(strategy, torch.zeros(1, 1).expand(oracle.n_clients, 1))
     may_repeat = privacy.private and isinstance(network, Graph) and not isinstance(progress.server, Ends)
-    if may_repeat and isinstance(step, PeriodicQueries):
+    first = rounds
+    if may_repeat and isinstance(step, PeriodicQueries) and step.period is not None:
         first = min(step.period, rounds)
-    else:
-        first = rounds
     try:
         view = server_view(network, privacy)
         for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=view):

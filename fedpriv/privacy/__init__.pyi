@@ -1,5 +1,4 @@
 from .adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
-from .as_published import Published
 from .budget import AT_WORK, Budget, Entry
 from .budget_shares import VOIDED
 from .clipping import ROUNDING, Clip
@@ -34,6 +33,7 @@ from .settings import (
     SecureAggregation,
     Trust,
 )
+from .unprotected_noise import UnprotectedNoise
 
 __all__ = [
     "AT_WORK",
@@ -81,7 +81,6 @@ __all__ = [
     "Poisson",
     "Privacy",
     "PrivacyFilter",
-    "Published",
     "RandomRegular",
     "Record",
     "RecordTable",
@@ -96,6 +95,7 @@ __all__ = [
     "Topology",
     "Trust",
     "Uniform",
+    "UnprotectedNoise",
     "add_and_round",
     "basic",
     "compose",

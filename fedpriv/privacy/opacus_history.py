@@ -112,7 +112,9 @@ def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, c
         if (record.unit, record.relation) != ("sample", "add_remove"):
             raise PrivacyError(f"a release has unit={record.unit}, relation={record.relation}; {fix}")
         if record.mechanism != "gaussian" or record.non_private or record.time is not None:
-            raise PrivacyError(f"a release ({record.query} of round {record.round}) has different noise; {fix}")
+            raise PrivacyError(
+                f"a release ({record.query} of round {record.round}) lacks independent Gaussian noise; {fix}"
+            )
     if not records:
         raise ConfigError("records", [], "must contain at least one release, e.g. result.charged")
     steps = list[Steps]()

@@ -110,8 +110,15 @@ class Record:
             fix = "random allocation needs at least 2 batches, and other sampling none"
             raise ConfigError("record.batches", self.batches, fix)
 
+    @property
+    def costs_each_client_alike(self) -> bool:
+        """True if each of its clients pays the same, whoever they are."""
+        per_client = isinstance(self.noise_multiplier, tuple) or isinstance(self.rate, tuple)
+        depends_on_others = self.pairs is not None or self.time is not None or self.batches is not None
+        return self.clients is not None and not per_client and not depends_on_others
+
     def changed(self, **values: Any) -> Record:  # noqa: ANN401 - a value of any field
-        """Returns this record with other values of fields that have no check: round, bound or attempt."""
+        """Returns this record with other values of fields that have no check: round, clients, bound or attempt."""
         # `replace` would check the record again, in thirty times the time
         record = object.__new__(Record)
         record.__dict__.update(vars(self), **values)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.correlated import CorrelatedNoise
 from fedpriv.privacy.matrices import BLT, BSR, Banded
@@ -16,6 +15,7 @@ from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS, Gaussian, Mechanism
 from fedpriv.privacy.pairwise import PairRatio, Pairwise
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
+from fedpriv.privacy.unprotected_noise import UnprotectedNoise
 from fedpriv.settings.checks import Bound, Count, Fraction, Positive, Probability, Ratio, checked
 from fedpriv.storage.identity import ASIDE
 
@@ -366,7 +366,7 @@ class Privacy:
     trust: Trust = field(default_factory=Local)
     sampling: Sampling = field(default_factory=FullBatch)
     schedule: Schedule = field(default_factory=Uniform)
-    published: Published | None = None
+    published: UnprotectedNoise | None = None
     statistics: Statistics = field(default_factory=Statistics)
     invariants: str = ""
     fsync: bool = True

@@ -146,6 +146,12 @@ class Keystream:
         """A random order of `0..x-1`, by sorting x words; two of them are equal with probability `x**2 / 2**65`."""
         return order_of(self.words(x))
 
+    def first_of_permutation(self, x: int, count: int) -> NDArray[np.int64]:
+        """Returns the first `count` numbers of `permutation(x)`."""
+        if count == 1:
+            return np.array([self.words(x).argmin()])  # the first of equal words, as in a stable order
+        return self.permutation(x)[:count]
+
     def _above_zero(self, size: int) -> Floats:
         """Uniform on (0, 1], 63 bits."""
         return np.abs(odd_multiples(self.words(size)))

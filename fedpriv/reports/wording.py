@@ -62,7 +62,7 @@ def frozen_networks(data_sections: Iterable[Mapping[str, Any]]) -> list[str]:
 PERSON = "For a person with several records, the column for the group applies, not the column for one record."
 ASSUMED = (
     "Assumed, and not checked here: each data holder bounds its query results and adds noise to them as the "
-    "code does, settings were not chosen by trying them on these data, and no one else can read a data "
+    "code specifies, settings were not chosen by trying them on these data, and no one else can read a data "
     "holder's machine."
 )
 EXTENDED = (
@@ -71,7 +71,7 @@ EXTENDED = (
 )
 SEARCHED = (
     "Assumed, and not checked here: each data holder bounds its query results and adds noise to them as the "
-    "code does, and no one else can read a data holder's machine. The privacy cost includes the choice of the "
+    "code specifies, and no one else can read a data holder's machine. The privacy cost includes the choice of the "
     "settings of part 1 by trials; it is assumed that nothing else was chosen by trying it on these data."
 )
 _THOUGHT = {

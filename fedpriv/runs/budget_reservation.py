@@ -16,7 +16,6 @@ from fedpriv.privacy.record import Record
 from fedpriv.runs.extending import EarlierRun
 from fedpriv.runs.identity import KNOWN_NOISE
 from fedpriv.runs.results import Ended
-from fedpriv.runs.run_accountant import remaining_records
 from fedpriv.runs.run_files import config_in, fixed_data
 from fedpriv.storage.identity import digest
 
@@ -31,7 +30,6 @@ class BudgetReservation:
         run_name: Random name of the run.
         start: Random name of this process start.
         folder: The run's folder; None for a run in memory.
-        first_rounds: Number of rounds of the earlier run that this run extends; 0 if it extends none.
         is_resumed: True if the run has begun before.
         seen: Number of its rounds that may have been released before this process start, here or in a copy of its
             folder.
@@ -43,7 +41,6 @@ class BudgetReservation:
     run_name: str
     start: str
     folder: Path | None
-    first_rounds: int
     is_resumed: bool
     seen: int
     not_covered: tuple[str, ...]
@@ -96,7 +93,6 @@ class BudgetReservation:
             run_name=run_name,
             start=secrets.token_hex(16),
             folder=folder,
-            first_rounds=0 if earlier is None else earlier.first.rounds,
             is_resumed=is_resumed,
             seen=budget.rounds_of(run_name) if is_resumed else 0,
             not_covered=not_covered,
@@ -105,10 +101,7 @@ class BudgetReservation:
     @property
     def planned_cost(self) -> privacy.RunCost:
         """Cost of the releases that the run may make: its plan without the releases of a run that it extends."""
-        records = self.plan.records
-        if self.first_rounds:
-            records = remaining_records(self.plan, self.first_rounds)
-        return self._cost(records)
+        return self._cost(self.plan.releases.records)
 
     def check(self) -> None:
         """Raises an error for a run that the budget does not allow.
@@ -148,17 +141,17 @@ class BudgetReservation:
     def close(self, ended: Ended, records: Sequence[Record]) -> None:
         """Records the end of the run in the budget; returns the unreleased part if a public limit ended the run.
 
-        Other ends may depend on the data, and the returned amount would then depend on them too.
+        Other ends may depend on the data, and the returned amount would then depend on them too. A run that extends an
+        earlier one gets nothing back: its ledger begins with the releases of that run, which its plan does not contain.
         """
         if ended == "left":
             return
         self.advance(len(self.plan.evaluations))
-        own = [record for record in records if record.round >= self.first_rounds]
-        planned = self.plan.records[: len(own)]
-        in_order = [_query_key(record) for record in own] == [_query_key(record) for record in planned]
         used = None
-        if ended == "budget" and not self.first_rounds and in_order:
-            used = self._cost(planned)
+        if ended == "budget":
+            planned = self.plan.releases.records[: len(records)]
+            if [_query_key(record) for record in records] == [_query_key(record) for record in planned]:
+                used = self._cost(planned)
         self.budget.close(self.run_name, ended, used)
 
     @property

@@ -65,7 +65,7 @@ class EvaluationData:
         if examples is None:
             examples = concatenate(None, of_clients)
         if custom.metrics_by_name and examples is None:
-            raise ConfigError("metrics", custom.names, "needs test data: pass some")
+            raise ConfigError("metrics", custom.names, "needs test data: pass them with test=...")
         return EvaluationData(examples, of_clients, custom, stop, checked_names(names, n_clients))
 
     @staticmethod

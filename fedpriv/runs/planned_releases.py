@@ -1,7 +1,7 @@
 """The planned releases of a run, as stored in its checkpoint and needed to charge a run that stopped early.
 
-The text contains the plan's table: each kind of release once, as a line of the ledger, and for each release its kind
-and its round. The numbers are compressed (zlib, RFC 1950) and written in base64.
+The text contains the plan's table: each kind of release once, as a line of the ledger, and for each release its kind,
+its round and its clients. The numbers are compressed (zlib, RFC 1950) and written in base64.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.accounting.events import cost_of
 from fedpriv.privacy.accounting.plan_filter import SLACK, covers, n_within
+from fedpriv.privacy.client_lists import ClientLists
 from fedpriv.privacy.ledger_file import Header, LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.record_table import RecordTable
@@ -65,6 +66,8 @@ class PlannedReleases:
             "kinds": [kind.to_json() for kind in self.records.kinds],
             "kind_of": self.records.numbers.tolist(),
             "steps": [after - before for before, after in zip([0, *rounds], rounds, strict=False)],
+            "cohorts": self.records.cohorts.tolist(),
+            "lists": self.records.lists.packed(),
         }
         return base64.b64encode(zlib.compress(json.dumps(facts).encode())).decode()
 
@@ -82,10 +85,12 @@ class PlannedReleases:
         try:
             facts: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
             kinds = tuple(Record.from_json(kind, header.secrets, header.factor) for kind in facts["kinds"])
-            numbers, rounds = array("l", facts["kind_of"]), array("l", accumulate(facts["steps"]))
-            if len(numbers) != len(rounds) or not {*numbers} <= {*range(len(kinds))}:
+            numbers, rounds = array("i", facts["kind_of"]), array("i", accumulate(facts["steps"]))
+            cohorts, lists = array("i", facts["cohorts"]), ClientLists.unpacked(facts["lists"])
+            fits = len(numbers) == len(rounds) == len(cohorts)
+            if not fits or not {*numbers} <= {*range(len(kinds))} or not {*cohorts} <= {*range(-1, len(lists))}:
                 raise ValueError("no plan of a run (its kinds do not fit)")
-            records = RecordTable(kinds, numbers, rounds)
+            records = RecordTable(kinds, numbers, rounds, cohorts, lists)
             return PlannedReleases(
                 records, facts["n_clients"], facts["delta"], facts["limit"], facts["fits"], facts["private"]
             )

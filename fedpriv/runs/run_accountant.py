@@ -21,13 +21,6 @@ CHARGED_WHOLE: tuple[Ended, ...] = (*STOPPED_EARLY, "left")
 VOIDED: Ended = "state"
 
 
-def remaining_records(plan: Plan, finished: int) -> Sequence[Record]:
-    """Returns the releases of a plan after its first `finished` rounds; none if the run is not private."""
-    if plan.privacy.private:
-        return plan.releases.records.since(finished)
-    return ()
-
-
 class RunAccountant:
     """The epsilon of one run.
 
@@ -59,7 +52,7 @@ class RunAccountant:
             self.guard = PlanFilter(
                 plan.releases.records, self._accountant, plan.privacy.epsilon, attempt=attempt, fits=plan.calibrated
             )
-        self._limit = plan.privacy.epsilon
+        self._limit = plan.enforced_target
         self._spent: tuple[int, PrivacySpent] | None = None
 
     def follow(self, ledger: Ledger, finished: int) -> None:
@@ -76,11 +69,6 @@ class RunAccountant:
         self._milestones = Milestones(
             self._still_planned(finished), plan.n_clients, plan.privacy.delta, released=ledger.records
         )
-        # the filter admits nothing beyond the target, but an earlier run may have exceeded this run's target
-        if self._limit is not None and self._plan.first is not None:
-            earlier = account(self._plan.first.records, self._plan.n_clients, self._plan.privacy.delta)
-            if earlier.epsilon > self._limit:
-                self._limit = None
 
     def allowed(self, records: Sequence[Record]) -> list[Record]:
         """Returns the next planned releases that the target allows, labelled as releases of this run."""
@@ -148,6 +136,10 @@ class RunAccountant:
         return (*self._ledger.records, *remaining)
 
     def _still_planned(self, finished: int) -> RecordTable:
-        """Returns the releases of the plan after its first `finished` rounds, with this attempt's draws."""
-        first_round = max(finished, self._first_round)
-        return RecordTable.of(remaining_records(self._plan, first_round)).of_attempt(self._attempt)
+        """Returns the releases of the plan after its first `finished` rounds, with this attempt's draws.
+
+        Without privacy there are none: what is released then does not follow from the plan.
+        """
+        if not self._plan.privacy.private:
+            return RecordTable()
+        return self._plan.releases.records.since(max(finished, self._first_round)).of_attempt(self._attempt)

@@ -310,7 +310,7 @@ def _meaning(thing: Callable[..., Any], name: str) -> str:
     if described is None and ("Args:" in text or "Arguments:" in text):
         return ""
     sentence = described[1] if described else text
-    return " ".join(re.split(r"(?<=[a-z0-9)`])(?<!e\.g)\.(?:\s|$)", sentence, maxsplit=1)[0].split())
+    return " ".join(re.split(r"(?<=[a-z0-9)\]`])(?<!e\.g)\.(?:\s|$)", sentence, maxsplit=1)[0].split())
 
 
 def call_of(thing: Callable[..., Any], value: object = None) -> str:

@@ -51,7 +51,7 @@ def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
         in_statement = _charged(folder, settings, card)
         if in_statement is not None and round_up(in_statement) != round_up(spent):
             rows["in a statement"] = (
-                f"epsilon={round_up(in_statement)}: `fedpriv statement` charges unfinished plans in full, since "
+                f"epsilon={round_up(in_statement)}: `fedpriv statement` charges each begun plan in full, since "
                 "a server that ends one early, or leaves this site out of a round, may have seen its answers"
             )
         for path, plan in plans.items():

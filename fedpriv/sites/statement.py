@@ -166,10 +166,10 @@ def _true_sizes(card: SiteDescriptor) -> tuple[int, ...] | None:
 
 
 def _held_by(card: SiteDescriptor) -> str:
-    declared = "its true number"
+    declared = "the true number"
     if card.size_declared:
         declared = "a number that it chose"
-    return f"the site {card.name}; others receive the number {card.size} of records, {declared}"
+    return f"the site {card.name}; others receive its number of records, {card.size} ({declared})"
 
 
 def _used_for(federation: SiteFederation) -> str:
@@ -206,7 +206,7 @@ def _release_table(federations: Sequence[SiteFederation]) -> Table:
             federation.proposal.document.run,
             ", ".join(card.name for card in federation.proposal.cards),
             f"{wording.changed(federation.plan)} to {wording.changed(federation.ledger.path)}",
-            f"{wording.released(federation.done.records)}; of {len(federation.whole.records)} in the plan",
+            f"{wording.released(federation.done.records)}; the plan has {len(federation.whole.records)}",
         )
         for federation in federations
     ]

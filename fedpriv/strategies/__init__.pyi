@@ -19,6 +19,7 @@ from .schedules import (
     clock,
     in_round,
     in_round_or_infinite,
+    period_of,
     ticked,
 )
 from .solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver, gradient
@@ -85,6 +86,7 @@ __all__ = [
     "largest",
     "last_or_average",
     "penalty",
+    "period_of",
     "raised",
     "shared_leaves",
     "signed",

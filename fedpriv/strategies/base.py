@@ -182,8 +182,11 @@ class PeriodicQueries(Protocol):
     """
 
     @property
-    def period(self) -> int:
-        """Number of rounds after which the queries repeat, for any query results and participants."""
+    def period(self) -> int | None:
+        """Number of rounds after which the queries repeat, for any query results and participants.
+
+        None if a plan must try every round, e.g. because a user's schedule may fail in a later round.
+        """
         ...
 
 

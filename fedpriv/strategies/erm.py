@@ -252,7 +252,7 @@ def gradient_descent(
         5
     """
     if average is not None and random_iterate is not None:
-        raise ConfigError("strategy.average", average, "cannot be combined with an average: leave one of them out")
+        raise ConfigError("strategy.average", average, "cannot be combined with random_iterate: leave one of them out")
     output: Output[Any] = last_or_average(average)
     if random_iterate is not None:
         if momentum or not isinstance(optimizer, Sgd):

@@ -26,6 +26,8 @@ from fedpriv.settings.checks import (
 )
 from fedpriv.strategies.state import Rounds
 
+_LARGEST_POWER = 10.0  # of a round's number; the powers are floats for any number of rounds
+
 
 @dataclass(frozen=True)
 class OrFunction(Bound):
@@ -116,6 +118,18 @@ class StepSize:
     def __call__(self, t: int) -> float:
         """Returns the step size of round `t`, from 1."""
         return self.scale * self.ratio ** (t - 1) / t**self.power
+
+
+def period_of(rate: Number) -> int | None:
+    """Returns the period of a local step that makes one query in each round; see `PeriodicQueries`.
+
+    It is 1 for numbers, and for step sizes that are finite in every round. None for other functions, which may fail.
+    """
+    if isinstance(rate, StepSize):
+        never_fails = rate.ratio <= 1 and 0 <= rate.power <= _LARGEST_POWER
+    else:
+        never_fails = not callable(rate)
+    return 1 if never_fails else None
 
 
 @checked("strategy.schedule")

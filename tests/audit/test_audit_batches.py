@@ -78,7 +78,7 @@ def neighbours_share_batch(
 
 PLANTED = {
     in_two_batches: "several batches of an epoch",
-    same_in_all_epochs: "same in several epochs",
+    same_in_all_epochs: "several epochs use the same draws",
     from_public_seed: "public seed",
     fixed_size_batches: "vary less than with independent draws",
     same_in_all_queries: "results of one round use one assignment",
@@ -118,12 +118,17 @@ def test_audit_detects_wrong_poisson_draws(monkeypatch: pytest.MonkeyPatch) -> N
         return right(self, *others)  # pyright: ignore
 
     monkeypatch.setattr(BatchSampler, "_draw_batches", old)
-    assert "same in several rounds" in run_check(check_batches, audit_target(sampling=fp.Poisson(0.5))).evidence
+    assert (
+        "several rounds use the same draws" in run_check(check_batches, audit_target(sampling=fp.Poisson(0.5))).evidence
+    )
 
 
 def test_audit_without_secret_sampling() -> None:
     for settings in ({"sampling": fp.FullBatch()}, {"sampling": fp.Allocation(5), "unit": "client"}):
-        assert run_check(check_batches, audit_target(**settings)).evidence == "no secret sampling of examples"
+        assert (
+            run_check(check_batches, audit_target(**settings)).evidence
+            == "the privacy cost assumes no secret sampling of examples"
+        )
 
 
 @pytest.mark.parametrize(("relation", "noise"), [("add_remove", 0.4), ("replace_one", 0.2)])

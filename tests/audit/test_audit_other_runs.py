@@ -52,11 +52,11 @@ def test_audit_finds_other_runs_on_same_data(tmp_path: Path) -> None:
     found, together = look(one), tight([one, two])
     assert found.verdict == "found" and "1 other run has the same data" in found.evidence
     assert 3 < together < 6
-    assert f"the joint epsilon is{together:.4g}"[:20] in found.evidence
+    assert f"the joint epsilon is {together:.4g}"[:24] in found.evidence
     three = train(tmp_path / "three", "data.partition.n_clients=4")
     accounted = CliRunner().invoke(app, ["account", str(one), str(two), str(three), "--json"])
     epsilon = json.loads(accounted.stdout)["epsilon"]
-    assert f"the joint epsilon is{epsilon:.4g}"[:20] in look(one).evidence
+    assert f"the joint epsilon is {epsilon:.4g}"[:24] in look(one).evidence
 
 
 def test_audit_different_clients_have_no_joint_epsilon(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_audit_resumed_copy_counts_as_other_run(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
     found, together = look(one), tight([one, copy])
     assert found.verdict == "found" and "1 other run has the same data" in found.evidence
-    assert f"the joint epsilon is{together:.4g}"[:20] in found.evidence
+    assert f"the joint epsilon is {together:.4g}"[:24] in found.evidence
 
 
 def test_audit_reports_unreadable_run(tmp_path: Path) -> None:

@@ -192,9 +192,24 @@ def wrong_sign(planting: Planting) -> None:
 LINKS = {"trust": Pairwise(1, 3.0, Links(((0, 1), (0, 2), (1, 2)))), "noise_multiplier": 1.0}
 CONSTRAINED = {"strategy": fp.private_al(beta=2), "problem": TWO_OF_A_KIND}
 PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Callable[..., CheckResult], str]] = {
-    "noise x .9": (None, {"mechanism": Less(part=0.9)}, check_noise, r"noise is 0\.[89]\d* of what the ledger says"),
-    "noise halved": (None, {"mechanism": Less(part=0.5)}, check_noise, r"noise is 0\.[45]\d* of what the ledger says"),
-    "noise of another law": (None, {"mechanism": Uniform()}, check_noise, "does not have the gaussian law"),
+    "noise x .9": (
+        None,
+        {"mechanism": Less(part=0.9)},
+        check_noise,
+        r"the noise is 0\.[89]\d* of the one in the ledger",
+    ),
+    "noise halved": (
+        None,
+        {"mechanism": Less(part=0.5)},
+        check_noise,
+        r"the noise is 0\.[45]\d* of the one in the ledger",
+    ),
+    "noise of another law": (
+        None,
+        {"mechanism": Uniform()},
+        check_noise,
+        "does not follow the gaussian distribution of the ledger",
+    ),
     "noise x .9 in its price": (smaller_noise_scales, PLAIN, check_arithmetic, r"by 1\.11 times the sensitivity"),
     "the batch clipped": (
         batch_clipped,
@@ -216,7 +231,12 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         check_arithmetic,
         "one client's data change another client's row",
     ),
-    "noise reused every round": (keys_of(lambda _, who: (0, who)), PLAIN, check_noise, "round 0 is in round 1 again"),
+    "noise reused every round": (
+        keys_of(lambda _, who: (0, who)),
+        PLAIN,
+        check_noise,
+        "round 0 occurs again in round 1",
+    ),
     "one seed on two clients": (
         keys_of(lambda at, who: (at, [max(c, 1) for c in who])),
         PLAIN,
@@ -234,7 +254,7 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         exact_duals,
         CONSTRAINED,
         check_ledger,
-        r"answers \(statistic\) were released beside",
+        r"query results \(statistic\) were released without a ledger line",
     ),
     "release without ledger record": (unrecorded_releases, PLAIN, check_ledger, "released without a ledger line"),
     "one pair's sign": (wrong_sign, LINKS, check_noise, "the noise that clients 0 and 1 share does not cancel"),
@@ -242,7 +262,7 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         None,
         {**LINKS, "mechanism": Less(part=0.5)},
         check_noise,
-        r"the noise of the sum in round \d+ is 0\.[45]",
+        r"the noise of the sum in round \d+ has 0\.[45]\d* of the standard deviation in the ledger",
     ),
 }
 
@@ -292,7 +312,7 @@ class BatchMean(nn.Module):
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        (nn.BatchNorm1d(64), "normalises over the batch"),
+        (nn.BatchNorm1d(64), "normalizes over the batch"),
         (MovingMean(), "depends on the other examples"),
         (Counting(), "returns different outputs for the same batch in two calls"),
         (BatchMean(), "depends on the other examples"),
@@ -353,4 +373,4 @@ def test_audit_detects_wrong_clip_norm(monkeypatch: Planting) -> None:
     assert run_check(check_arithmetic, audit_target(**settings)).verdict == "held"
     monkeypatch.setattr(Clip, "_norm", lambda self, rows, dtype=None: rows.abs().amax(-1).to(dtype or rows.dtype))
     found = run_check(check_arithmetic, audit_target(**settings))
-    assert found.verdict == "found" and "one unit moves a message" in found.evidence
+    assert found.verdict == "found" and "one privacy unit changes a message by" in found.evidence

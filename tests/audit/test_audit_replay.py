@@ -123,13 +123,13 @@ def test_replay_of_correct_strategy_holds() -> None:
     found = audited(strategy_with_step(Stepping(no_extra_term)))
     assert found.verdict == "held", found
     assert "messages, models, metrics, result.json, ledger, TensorBoard of 4 rounds" in found.evidence
-    assert "of 4 recorded answers" in found.evidence
+    assert "of 4 recorded query results" in found.evidence
 
 
 def test_audit_detects_data_access_by_strategy() -> None:
     found = audited(strategy_with_step(Stepping(mean_of_inputs)))
     assert found.verdict == "found"
-    assert "these are others: messages, models, metrics, result.json, TensorBoard" in found.evidence
+    assert "these differ: messages, models, metrics, result.json, TensorBoard" in found.evidence
 
 
 def test_audit_detects_data_kept_by_strategy() -> None:
@@ -163,7 +163,10 @@ def test_audit_detects_data_dependent_stop() -> None:
 
     assert made(lambda: 2).verdict == "held"
     found = made(by_data)
-    assert found.verdict == "found" and "the run ends after 3 rounds instead of 2: data decide when" in found.evidence
+    assert (
+        found.verdict == "found"
+        and "the run ends after 3 rounds instead of 2: the data decide when it ends" in found.evidence
+    )
 
 
 def test_audit_detects_metric_on_training_data() -> None:
@@ -173,7 +176,7 @@ def test_audit_detects_metric_on_training_data() -> None:
         clients_of(data), fp.fedavg(0.5), fp.Privacy(epsilon=3.0), rounds=20, test=TEST, options=options
     )
     found = run_check(check_by_replay, made)
-    assert found.verdict == "found" and "others: metrics, result.json, TensorBoard" in found.evidence
+    assert found.verdict == "found" and "these differ: metrics, result.json, TensorBoard" in found.evidence
 
 
 class Largest(AddMeanUpdate):
@@ -193,7 +196,7 @@ class Gathering(AddMeanUpdate):
 @pytest.mark.parametrize("trust", [fp.SecureAggregation(2), fp.Central()], ids=str)
 @pytest.mark.parametrize(
     ("aggregator", "words"),
-    [(Largest(), "Largest is no function of sums"), (Gathering(), "Gathering looks at single messages")],
+    [(Largest(), "Largest is not a function of the sum"), (Gathering(), "Gathering uses single messages")],
 )
 def test_audit_detects_aggregator_without_sums(trust: Any, aggregator: Any, words: str) -> None:
     strategy = fp.fedavg(0.5)

@@ -60,7 +60,9 @@ def test_account_other_delta_and_accountant(runs: list[Path]):
     assert facts["epsilon"] > 1.01 and facts["accountant"] == "rdp"
     assert accounted(runs[0], "--accountant", "pure")["epsilon"] == "inf"
     assert accounted(runs[0], "--group", "3")["matrix"][2]["unit"] == "group of 3 samples"
-    assert "choose pure, rdp, gaussian, pld" in error_line("account", str(runs[0]), "--accountant", "clt")
+    assert "must be pure, rdp, gaussian, pld, or be left out" in error_line(
+        "account", str(runs[0]), "--accountant", "clt"
+    )
     assert "delta" in error_line("account", str(runs[0]), "--delta", "2")
 
 
@@ -162,7 +164,7 @@ def test_account_metric_stopped_run_charges_whole_plan(tmp_path: Path):
     with_plan_of(run, None)
     assert accounted(run)["epsilon"] == pytest.approx(result["epsilon"], rel=1e-6)
     (run / "config.yaml").unlink()
-    assert "ended early, so it is charged for its whole plan" in error_line("account", str(run))
+    assert "ended early, so its whole plan is charged" in error_line("account", str(run))
 
 
 def test_account_run_without_guarantee_is_infinite(tmp_path: Path):

@@ -114,7 +114,7 @@ def test_account_unknown_plan_raises(tmp_path: Path) -> None:
     """A checkpoint of an earlier version has no plan."""
     charged(begun(tmp_path / "run", fp.Privacy(epsilon=3)), 2)
     with_plan_of(tmp_path / "run", None)
-    assert "is not finished, so it is charged for its whole plan" in error_line("account", str(tmp_path / "run"))
+    assert "is not finished, so its whole plan is charged" in error_line("account", str(tmp_path / "run"))
 
 
 def test_account_plan_of_other_run_raises(tmp_path: Path) -> None:
@@ -122,4 +122,4 @@ def test_account_plan_of_other_run_raises(tmp_path: Path) -> None:
     for name, noise in (("run", 4.0), ("other", 40.0)):
         charged(begun(tmp_path / name, fp.Privacy(noise_multiplier=noise)), 2)
     with_plan_of(tmp_path / "run", tmp_path / "other")
-    assert "is not finished, so it is charged for its whole plan" in error_line("account", str(tmp_path / "run"))
+    assert "is not finished, so its whole plan is charged" in error_line("account", str(tmp_path / "run"))

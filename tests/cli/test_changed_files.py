@@ -96,7 +96,7 @@ def test_account_unfinished_run_ignores_changed_rows(tmp_path: Path):
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(whole["epsilon"], rel=1e-9)
     with_plan_of(tmp_path / "run", None)
     for command in ("account", "statement"):
-        assert "is not finished, so it is charged for its whole plan" in error_line(command, str(tmp_path / "run"))
+        assert "is not finished, so its whole plan is charged" in error_line(command, str(tmp_path / "run"))
 
 
 def test_tune_changed_rows_raise(tmp_path: Path):

@@ -91,7 +91,7 @@ def test_plan_prints_privacy_cost_and_traffic():
     planned = fedpriv("plan", DIGITS).stdout
     assert re.search(rf"privacy +{FULL_LINE}", planned)
     assert re.search(rf"one round +{FULL_LINE}", planned)
-    assert "640 numbers each; 12,800 numbers a round (51.2 kB), 1.54 MB in the whole run" in planned
+    assert "640 numbers each; 12,800 numbers per round (51.2 kB), 1.54 MB in the whole run" in planned
 
 
 def test_plan_published_variant_explains_infinite_epsilon():

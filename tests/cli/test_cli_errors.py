@@ -23,7 +23,7 @@ from fedpriv.errors import LedgerError
         ("privacy.clip.bound=0", "privacy.clip.bound = 0: must be a positive, finite number"),
         ("privacy.delta=0", "privacy.delta = 0: Gaussian noise needs delta > 0"),
         ("network.cohort.fixed=6", "network.cohort.fixed = 6: must be at most 5, the number of clients"),
-        ("strategy.name=iadm_prox", "strategy = 'iadm_prox': unknown; did you mean 'iadmm_prox'"),
+        ("strategy.name=iadm_prox", "strategy = 'iadm_prox': is unknown; did you mean 'iadmm_prox'"),
         ("data={name: mnist, root: nowhere, partition: {kind: iid, n_clients: 5}}", "nowhere"),
         ("data={name: femnist, root: nowhere, partition: {kind: by_writer}}", "folder nowhere does not exist"),
     ],
@@ -61,8 +61,8 @@ def test_resume_python_run_folder_raises(command: list[str], tmp_path: Path):
 
 
 def test_folder_without_run_raises(tmp_path: Path):
-    assert "holds no run" in error_line("resume", str(tmp_path))
-    assert "holds no run" in error_line("show", str(tmp_path))
+    assert "contains no run" in error_line("resume", str(tmp_path))
+    assert "contains no run" in error_line("show", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["digits_iadmm.yml", "digits_iadmm.json", "digits_iadmm.toml"])
@@ -77,4 +77,4 @@ def test_custom_config_wrong_suffix_suggests_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("rounds: 1")
     output = CliRunner().invoke(app, ["plan", str(tmp_path / "mine.yml")])
     message = "".join(output.stderr.split())
-    assert "thereisnosuchfile;didyoumean" in message and "mine.yaml" in message and "Errno" not in message
+    assert "thisfiledoesnotexist;didyoumean" in message and "mine.yaml" in message and "Errno" not in message

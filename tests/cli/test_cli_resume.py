@@ -75,7 +75,7 @@ def test_resume_truncated_ledger_raises(stopped_folder: Path):
     ledger = stopped_folder / "ledger.jsonl"
     ledger.write_bytes(b"\n".join(ledger.read_bytes().split(b"\n")[:4]) + b"\n")
     message = error_line("resume", str(stopped_folder))
-    assert "incomplete: " in message and "ledger.jsonl holds 3 records but" in message
+    assert "incomplete: " in message and "ledger.jsonl has 3 records but" in message
     ledger.unlink()
     assert "without its ledger has no epsilon" in error_line("resume", str(stopped_folder))
 
@@ -84,9 +84,7 @@ def test_resume_damaged_ledger_line_raises(stopped_folder: Path):
     ledger = stopped_folder / "ledger.jsonl"
     lines = ledger.read_bytes().split(b"\n")
     ledger.write_bytes(b"\n".join([*lines[:3], lines[3][:20], *lines[4:]]))
-    assert "line 4 does not follow from what comes before it: it was altered" in error_line(
-        "resume", str(stopped_folder)
-    )
+    assert "line 4 does not match the lines before it: it was altered" in error_line("resume", str(stopped_folder))
 
 
 def test_resume_ledger_with_torn_last_line(stopped_folder: Path, whole_run: Path):
@@ -99,7 +97,7 @@ def test_resume_ledger_with_torn_last_line(stopped_folder: Path, whole_run: Path
 def test_resume_changed_config_raises(stopped_folder: Path):
     config = stopped_folder / "config.yaml"
     config.write_text(config.read_text().replace("rounds: 40", "rounds: 41"))
-    assert "config.yaml is not the one that the run began with" in error_line("resume", str(stopped_folder))
+    assert "config.yaml has changed since the run began" in error_line("resume", str(stopped_folder))
 
 
 def test_resumed_copy_draws_other_noise(stopped_run: dict[str, bytes], tmp_path: Path):

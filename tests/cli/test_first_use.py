@@ -81,7 +81,7 @@ def test_unknown_config_name_suggests_nearest(words: tuple[str, str], tmp_path: 
     monkeypatch.chdir(tmp_path)
     assert "did you mean 'digits_iadmm'" in run(*words, ok=False)
     assert not list(tmp_path.iterdir())
-    assert "there is no such file" in run("plan", "folder/digits_iadmm.yaml", ok=False)
+    assert "this file does not exist" in run("plan", "folder/digits_iadmm.yaml", ok=False)
 
 
 def test_init_writes_valid_config_and_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -77,7 +77,7 @@ def test_predictions_match_model_weights(centered: bool, tmp_path: Path):
 def test_predict_out_file_equals_json(tmp_path: Path):
     run, new, out = trained(tmp_path), table(tmp_path / "new.csv", 3), tmp_path / "p.csv"
     done = fedpriv("predict", str(run), str(new), "--out", str(out))
-    assert done.exit_code == 0 and "no more than the run: epsilon=8" in done.stdout
+    assert done.exit_code == 0 and "guarantee of the run: epsilon=8" in done.stdout
     listed = json.loads(fedpriv("predict", str(run), str(new), "--json").stdout)["rows"]
     assert listed == rows_of(out.read_text())
 

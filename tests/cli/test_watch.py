@@ -38,9 +38,9 @@ def test_watch_shows_time_left_and_silent_runs(tmp_path: Path):
     assert run.look(100.0)["state"] == "not finished"
     (folder / "metrics.jsonl").write_text("".join(lines[:4]))
     looked = run.look(120.0)
-    assert looked["round"] == "4 of 6" and looked["state"] == "at work, about 20 s left"
+    assert looked["round"] == "4 of 6" and looked["state"] == "running, about 20 s left"
     assert float(looked["epsilon spent, at most"].split()[0]) >= json.loads(lines[3])["epsilon"]
-    assert run.look(300.0)["state"] == "no round for 3 min: slow, stopped or hung"
+    assert run.look(300.0)["state"] == "no round for 3 min: slow, stopped or not responding"
 
 
 def test_watch_ends_with_runs(tmp_path: Path, monkeypatch):
@@ -52,4 +52,4 @@ def test_watch_ends_with_runs(tmp_path: Path, monkeypatch):
 
 
 def test_watch_folder_without_run_raises(tmp_path: Path):
-    assert "holds no run" in error_line("watch", str(tmp_path))
+    assert "contains no run" in error_line("watch", str(tmp_path))

@@ -210,5 +210,5 @@ def test_resume_with_other_augmentation_raises(tmp_path: Path) -> None:
     run = training(1, resume=False)
     next(iter(run))
     run.folder.close()
-    with pytest.raises(fp.FedprivError, match="was made with other settings"):
+    with pytest.raises(fp.FedprivError, match=r"has other settings, .*; resume with its own config\.yaml"):
         training(2, resume=True)

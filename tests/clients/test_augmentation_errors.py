@@ -29,11 +29,11 @@ def test_augmentation_invalid_arguments_raise() -> None:
 
 
 def test_augmentation_unsuitable_for_examples_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"makes \(1, 4, 4\) float32 of an example's \(1, 6, 6\) float32"):
+    with pytest.raises(fp.ConfigError, match=r"augmentation returns \(1, 4, 4\) float32 for \(1, 6, 6\) float32"):
         population(Augmentation([v2.CenterCrop(4)]))
     with pytest.raises(fp.ConfigError, match=r"augmentation raises on an example .*ValueError: no"):
         population(Augmentation([refuses]))
-    with pytest.raises(fp.ConfigError, match=r"flip.*takes images \[c, h, w\], and an input is \(36,\) float32"):
+    with pytest.raises(fp.ConfigError, match=r"flip.*needs images \[c, h, w\], but an input is \(36,\) float32"):
         population(Augmentation([fp.Flip()]), datasets=[TensorDataset(X.flatten(1), Y)])
 
 
@@ -42,7 +42,7 @@ def test_different_augmentations_raise() -> None:
         fp.Client(model(), nn.CrossEntropyLoss(), DataLoader(data), augmentation=augmentation)
         for data, augmentation in zip(tables(), (None, Augmentation([fp.Flip()]), None), strict=True)
     ]
-    with pytest.raises(fp.ConfigError, match=r"clients\[1\].augmentation = .*: give all clients the same"):
+    with pytest.raises(fp.ConfigError, match=r"clients\[1\].augmentation = .*: must be the same for all clients"):
         Population(clients)
 
 

@@ -53,7 +53,7 @@ def test_result_metrics_keyed_by_client_name():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a", "b"], "client_names = 2: give one name for each of the 3 clients"),
+        (["a", "b"], "client_names = 2: must have one name for each of the 3 clients"),
         (["a", "b", "a"], "client_names = 'a': is the name of several clients"),
         (["a", " ", "c"], r"client_names\[1\] = ' ': must be text"),
         (["a", 1, "c"], r"client_names\[1\] = 1: must be text"),
@@ -173,5 +173,7 @@ def test_worst_constraint_estimate_names_client():
     from fedpriv.reports.report import _worst_estimate
 
     facts = {"constraint_confidence": {"half_width": [[0.1], [0.1]]}, "constraint_estimates": [[0.5], [0.2]]}
-    assert "of 2 noisy ones; it holds" in _worst_estimate(facts)
-    assert "of 2 noisy ones, that of north; it holds" in _worst_estimate({**facts, "client_names": ["north", "south"]})
+    assert "of 2 noisy ones; the constraint holds if <= 0" in _worst_estimate(facts)
+    assert "of 2 noisy ones, at north; the constraint holds if <= 0" in _worst_estimate(
+        {**facts, "client_names": ["north", "south"]}
+    )

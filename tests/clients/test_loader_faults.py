@@ -54,7 +54,7 @@ def ragged(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("collate", [twice, moved, ragged])
 def test_loader_not_one_row_per_example_raises(collate) -> None:
     """Clipping bounds a row: an example with two rows would have twice the influence that is charged for."""
-    with pytest.raises(fp.DataError, match=r"for 1 of its examples: give one row for each"):
+    with pytest.raises(fp.DataError, match=r"for 1 of its examples: each tensor needs one row per example"):
         training(DataLoader(table(), collate_fn=collate))
 
 
@@ -81,7 +81,7 @@ def breaks(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         (DataLoader(table(), collate_fn=breaks), "client 0: its examples cannot be read .KeyError: 'label'"),
         (DataLoader(Lying(9, 20), batch_size=3), None),
         (DataLoader(Lying(25, 20)), "IndexError: no example 20"),
-        (DataLoader(Lying(2**40, 20)), "says that it has 1099511627776 examples"),
+        (DataLoader(Lying(2**40, 20)), "a client's data set has length 1099511627776: use at most 2147483648 examples"),
     ],
 )
 def test_faulty_loader_raises_with_client(loader: DataLoader, why: str | None) -> None:
@@ -98,7 +98,10 @@ class Nameless(Flipped):
 
 
 def test_failing_length_raises() -> None:
-    with pytest.raises(fp.DataError, match=r"len\(\) of a client's data set fails .OSError: the file is gone"):
+    with pytest.raises(
+        fp.DataError,
+        match=r"len\(\) of a client's data set raises OSError: the file is gone: give a data set with a length",
+    ):
         fp.Client(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), DataLoader(Nameless(0.0), sampler=range(20)))
 
 

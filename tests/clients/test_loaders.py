@@ -31,7 +31,7 @@ def test_unused_loader_settings_warn_once() -> None:
         assert "Poisson(rate)" in message
     own = DataLoader(table(), batch_sampler=BatchSampler(SequentialSampler(range(20)), 5, drop_last=False))
     assert "batch_sampler=BatchSampler" in training(own).warnings[0]
-    with pytest.warns(UserWarning, match="not used of the clients' loaders: batch_size=7"):
+    with pytest.warns(UserWarning, match="settings of the clients' loaders are ignored: batch_size=7"):
         client = fp.Client(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), DataLoader(table(), batch_size=7))
         fp.train([client], fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=1)
 
@@ -107,7 +107,7 @@ def test_collate_function_gets_single_examples() -> None:
     other = TensorDataset(torch.cat([X[:19], 100 * torch.ones(1, 3)]), Y)
     runs = [training(DataLoader(data, collate_fn=centred)) for data in (table(), other)]
     assert torch.equal(runs[0].population.examples.inputs[:19], runs[1].population.examples.inputs[:19])
-    assert "collate_fn of client 0 makes something else of two examples together" in runs[0].warnings[0]
+    assert "collate_fn of client 0 treats two examples together differently from each alone" in runs[0].warnings[0]
 
 
 def test_differing_example_shapes_raise() -> None:

@@ -48,8 +48,8 @@ def test_private_run_warns_of_buffers_and_label_partition(tmp_path: Path, comman
         return " ".join(found.output.split())
 
     private = message()
-    assert "warning: the model has buffers (mean) that are released with it as they are" in private
-    assert "warning: data.partition.kind = dirichlet looks at the labels" in private
+    assert "warning: the model has buffers (mean) that are released unchanged with it and that epsilon" in private
+    assert "warning: data.partition.kind = dirichlet uses the labels" in private
     quiet = message("privacy={noise_on: none}")
     assert "buffers" not in quiet
     assert "uses the labels" not in quiet

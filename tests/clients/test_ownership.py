@@ -66,7 +66,7 @@ SHUFFLED = Subset(WHOLE, [*range(11, -1, -1)])
 )
 def test_example_at_two_clients_raises(first: Dataset, second: Dataset) -> None:
     for privacy in (PRIVATE, OF_CLIENTS):
-        with pytest.raises(fp.PrivacyError, match=r"examples are at two clients \(the first at 0 and 1\)"):
+        with pytest.raises(fp.PrivacyError, match=r"examples belong to two clients \(the first to 0 and 1\)"):
             training([first, second], privacy)
     training([first, second], EXACT)
 
@@ -95,7 +95,7 @@ def test_distinct_examples_pass() -> None:
 )
 def test_training_examples_in_test_data_raise(test: Dataset) -> None:
     clients: list[Dataset] = [Subset(WHOLE, range(6)), points(5, 1)]
-    with pytest.raises(fp.PrivacyError, match=r"test examples are training examples \(the first of client 0\)"):
+    with pytest.raises(fp.PrivacyError, match=r"test examples are also training examples \(the first of client 0\)"):
         training(clients, test=test)
     training(clients, EXACT, test=test)
 

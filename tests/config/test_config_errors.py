@@ -26,7 +26,7 @@ BAD = {
     "round=3": "round = 3: unknown; did you mean 'rounds'?",
     "strategy.rho.scal=1": "strategy.rho.scal = 1: unknown; did you mean 'scale'? (there are: growth, offset, period",
     "strategy.rh.scale=1": "strategy.rh = {'scale': 1}: unknown; did you mean 'rho'?",
-    "strategy.name=iadm_prox": "strategy = 'iadm_prox': unknown; did you mean 'iadmm_prox'",
+    "strategy.name=iadm_prox": "strategy = 'iadm_prox': is unknown; did you mean 'iadmm_prox'",
     "strategy={name: fedavg, learning_rate: fast}": "strategy.learning_rate = 'fast': must be a positive",
     "strategy=fedavg": "strategy.learning_rate = None: is required",
     "strategy.feasible={kind: bal, radius: 1}": "did you mean 'ball'",
@@ -34,24 +34,24 @@ BAD = {
     "strategy.variant=published": "unknown; choose one of preset, scale",
     "strategy={name: fedavg, variant: published}": "fedavg has no published variant; these have: iadmm_prox",
     "strategy=tests:nothing": "strategy = 'tests:nothing'",
-    "strategy=own_code:not_a_strategy": "it returns int: it must be def not_a_strategy(...) -> Strategy",
-    "model=mnist_cn": "model = 'mnist_cn': unknown; did you mean 'mnist_cnn'",
+    "strategy=own_code:not_a_strategy": "is annotated to return int: it must be def not_a_strategy(...) -> Strategy",
+    "model=mnist_cn": "model = 'mnist_cn': is unknown; did you mean 'mnist_cnn'",
     "model.bias=perhaps": "model.bias = 'perhaps': must be a valid boolean",
     "model=own_code:Tinny": "did you mean 'Tiny'",
-    "data.name=digitz": "data = 'digitz': unknown; did you mean 'digits'",
+    "data.name=digitz": "data = 'digitz': is unknown; did you mean 'digits'",
     "data.flt=true": "data.flt = True: unknown; did you mean 'flat'",
     "data.partition.n_clients=0": "data.partition.n_clients = 0: must be a whole number, at least 1",
-    "strategy={fedavg: {learning_rate: 1}}": "write {name: fedavg, ...}, its options beside it",
+    "strategy={fedavg: {learning_rate: 1}}": "write {name: fedavg, ...}, and list its options next to name",
     "data.partition={n_clients: 3}": "data.partition.kind = None: is required",
     "data.partition={kind: iid}": "data.partition.n_clients = None: is required",
     "privacy.noise={correlated: bsr}": "privacy.noise.correlated.bsr.band = None: is required",
     "strategy.rho={cosine: {peak: 1, rounds: 3, warmup: 4}}": "strategy.rho.cosine.warmup = 4: must be less",
     "strategy.rho={function: 'a:b'}": "strategy.rho.function = 'a:b': no module 'a'",
-    "log.metrics=[rmse]": "log.metrics = ['rmse']: give a mapping",
-    "data.partition.alpha=3": "data.partition.alpha = 3: unknown",
+    "log.metrics=[rmse]": "log.metrics = ['rmse']: must be a mapping, e.g. {name: value}",
+    "data.partition.alpha=3": "data.partition.alpha = 3: is unknown; it is a setting of another part: write",
     "data.partition.kind=dirichlt": "data.partition.kind = 'dirichlt': unknown; did you mean 'dirichlet'",
-    "data.transforms=unit": "data.transforms = 'unit': give a list, e.g. [value]",
-    "problem.constraints={name: loss_at_most}": "problem.constraints = {'name': 'loss_at_most'}: give a list",
+    "data.transforms=unit": "data.transforms = 'unit': must be a list, e.g. [value]",
+    "problem.constraints={name: loss_at_most}": "problem.constraints = {'name': 'loss_at_most'}: must be a list",
     "model={name: 'own_code:WithBatchNorm', width: 3}": "model.width = 3: unknown; there are no options here",
     "privacy.clip.bound=0": "privacy.clip.bound = 0: must be a positive, finite number",
     "privacy.clip.bound=.inf": "privacy.clip.bound = inf: must be a positive, finite number",
@@ -59,18 +59,18 @@ BAD = {
     "privacy.delta=1": "privacy.delta = 1: must be a number in [0, 1)",
     "privacy.epsilon=-1": "privacy.epsilon = -1: must be positive and finite; for no noise, set privacy.noise_on to",
     "privacy.epsilon=null": "privacy.epsilon = None",
-    "privacy.epsilon_bar=1": "privacy.epsilon_bar = 1.0: it belongs to strategy.variant: published",
+    "privacy.epsilon_bar=1": "privacy.epsilon_bar = 1.0: is only for strategy.variant: published",
     "privacy.mechanism=laplac": "privacy.mechanism = 'laplac': choose 'gaussian' or 'laplace'",
     "privacy.sampling=ful": "privacy.sampling = 'ful': unknown; did you mean 'full'",
     "privacy.sampling.poisson.rate=2": "privacy.sampling.poisson.rate = 2: must be a number in (0, 1]",
-    "privacy.sampling={poisson: {rate: .1}, fixed_size: {size: 3}}": "choose one of poisson, allocation, fixed_size",
+    "privacy.sampling={poisson: {rate: .1}, fixed_size: {size: 3}}": "must be one of poisson, allocation, fixed_size",
     "privacy.trust=locl": "privacy.trust = 'locl': unknown; did you mean 'local'",
     "privacy.noise_on=message": "privacy.unit = 'sample': noise_on: message clips whole messages",
     "privacy.schedule.function=own_code:nothing": "privacy.schedule.function = 'own_code:nothing'",
-    "network.cohort.fixed=20": "network.cohort.fixed = 20: there are only 10 clients",
+    "network.cohort.fixed=20": "network.cohort.fixed = 20: must be at most 10, the number of clients",
     "compute.backend=fast": "compute.backend = 'fast': choose 'auto', 'loop', 'vmap', 'ghost' or 'linear'",
-    "privacy=3": "privacy = 3: give a mapping",
-    "rounds": "override = 'rounds': write it as section.field=value",
+    "privacy=3": "privacy = 3: must be a mapping, e.g. {name: value}",
+    "rounds": "override = 'rounds': must have the form section.field=value",
     "rounds={": "is not YAML",
 }
 
@@ -101,18 +101,18 @@ def test_contradictory_settings_raise(overrides: list[str], message: str):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model=own_code:TakesFive"], "model = 'own_code:TakesFive': cannot take inputs of shape (1, 8, 8)"),
+        (["model=own_code:TakesFive"], "model = 'own_code:TakesFive': cannot process inputs of shape (1, 8, 8)"),
         (["model=own_code:GivesTwo"], "loss = 'cross_entropy': cannot compare outputs of shape (2,) with label 9"),
         (["model=own_code:WithBatchNorm"], "it normalizes over the batch"),
-        (["data.partition.n_clients=5000"], "give between 1 and 1437"),
+        (["data.partition.n_clients=5000"], "data.partition.n_clients = 5000: must be between 1 and 1437"),
         (
             ["problem.constraints=[{name: loss_at_most, bound: 1}]"],
-            "iadmm_prox minimises the mean loss and would ignore",
+            "iadmm_prox minimizes the mean loss and would ignore",
         ),
-        (["problem.objective={name: class_loss, label: 1}"], "problem = 'ClassLossAtMost': iadmm_prox minimises"),
+        (["problem.objective={name: class_loss, label: 1}"], "problem = 'ClassLossAtMost': iadmm_prox minimizes"),
         (
             ["privacy.trust.secure_aggregation.min_honest=11", "strategy.linearize_at=received"],
-            "min_honest = 11: a round has at most 10 participants",
+            "min_honest = 11: must be at most 10, the largest number of participants",
         ),
         (
             [
@@ -120,7 +120,7 @@ def test_contradictory_settings_raise(overrides: list[str], message: str):
                 "privacy.trust.secure_aggregation.min_honest=5",
                 "network.cohort.fixed=4",
             ],
-            "min_honest = 5: a round has at most 4 participants",
+            "min_honest = 5: must be at most 4, the largest number of participants",
         ),
     ],
 )
@@ -137,7 +137,7 @@ def test_unknown_device_raises(device: str):
 
 
 def test_invalid_config_file_raises(tmp_path: Path):
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match=r"nothing\.yaml': this file does not exist"):
         load_config(tmp_path / "nothing.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path)
@@ -158,7 +158,7 @@ def test_config_batch_norm_raises_and_is_fixed():
 def test_settings_unsuitable_for_data_raise(tmp_path: Path):
     with pytest.raises(DataError, match="nowhere"):
         build(digits(f"data={{name: mnist, root: {tmp_path / 'nowhere'}, partition: {{kind: iid, n_clients: 10}}}}"))
-    with pytest.raises(ConfigError, match=r"data\.partition\.n_clients = 5000: give between 1 and 1437"):
+    with pytest.raises(ConfigError, match=r"data\.partition\.n_clients = 5000: must be between 1 and 1437"):
         build(digits("data.partition.n_clients=5000"))
     with pytest.raises(ConfigError, match=r"data\.partition\.writers"):
         build(digits("data.partition={kind: by_writer}"))

@@ -58,9 +58,9 @@ def test_csv_row_independent_of_other_rows(tmp_path: Path, others: list[float]):
         ("a,nan,no,ill\n", "row 3: age = 'nan' is not a number"),
         ("a,-inf,no,ill\n", "row 3: age = '-inf' is not a number"),
         ("a,1e999,no,ill\n", "row 3: age = '1e999' is not a number"),
-        ("a,1,maybe,ill\n", "row 3: smoker = 'maybe' is none of no, yes"),
-        ("a,1,no,dead\n", "row 3: outcome = 'dead' is none of well, ill"),
-        ("a,1,no\n", "row 3: outcome = '' is none of"),
+        ("a,1,maybe,ill\n", "row 3: smoker = 'maybe' is not one of no, yes"),
+        ("a,1,no,dead\n", "row 3: outcome = 'dead' is not one of well, ill"),
+        ("a,1,no\n", "row 3: outcome = '' is not one of well, ill"),
         ("a,1,no,ill,9\n", "row 3: more values than headings"),
     ],
 )
@@ -76,7 +76,7 @@ def test_invalid_csv_row_raises(row: str, message: str, tmp_path: Path):
         ({"label": "outcom"}, "no such column; did you mean 'outcome'"),
         ({"numbers": {"agee": (0, 1)}}, "no such column; did you mean 'age'"),
         ({"client": "clinic"}, "no such column"),
-        ({"numbers": {"age": (100, 0)}}, "data.numbers.age = [100, 0]: give [low, high]"),
+        ({"numbers": {"age": (100, 0)}}, "data.numbers.age = [100, 0]: must be [low, high] with low below high"),
         ({"numbers": {"age": (0, float("inf"))}}, "must be [low, high]"),
         ({"numbers": {}, "categories": {}}, "name at least one column"),
         ({"classes": ["ill", "ill"]}, "list each value once"),
@@ -132,7 +132,7 @@ def sites(folder: Path, **files: str) -> Path:
     (folder / "sites").mkdir()
     for name, rows in files.items():
         (folder / "sites" / f"{name}.csv").write_text(HEADING + rows)
-    (folder / "sites" / "notes.txt").write_text("does not exist")
+    (folder / "sites" / "notes.txt").write_text("not a table")
     return folder / "sites"
 
 
@@ -169,10 +169,10 @@ def test_invalid_client_files_raise(tmp_path: Path):
     (folder / "b.csv").write_text("age,outcome\n1,ill\n")
     with pytest.raises(ConfigError, match=r"sites/b\.csv has no such column"):
         table(tmp_path, "x,5,no,well\n", train=str(folder))
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match=r"absent/\*\.csv: no file found: name a folder with one file NAME\.csv"):
         table(tmp_path, "x,5,no,well\n", train=str(tmp_path / "absent" / "*.csv"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match=r"empty: no file found: name a folder with one file NAME\.csv"):
         table(tmp_path, "x,5,no,well\n", train=str(tmp_path / "empty"))
 
 

@@ -85,7 +85,7 @@ def test_extractor_mixing_examples_raises():
 def test_incompatible_extractor_raises():
     with pytest.raises(ConfigError, match=r"no such layer.*layers\.8"):
         extract_features(net(), images(), layer="layer.8")
-    with pytest.raises(DataError, match=r"cannot take inputs of shape \(1, 8, 8\)"):
+    with pytest.raises(DataError, match=r"cannot process inputs of shape \(1, 8, 8\)"):
         extract_features(nn.Linear(3, 2), images())
     with pytest.raises(DataError, match="not finite"):
         extract_features(lambda x: x.flatten(1) / 0, images())
@@ -174,4 +174,7 @@ def test_statement_names_extractor(tmp_path: Path):
     cli("train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "run"), "log.tensorboard=false")
     cli("statement", str(tmp_path / "run"), "--out", str(tmp_path / "page.md"))
     text = (tmp_path / "page.md").read_text()
-    assert f"the network in {path} (SHA-256 {digest}) computed of single examples. It counts as public" in text
+    assert (
+        f"the network in {path} (SHA-256 {digest}) computed from single examples. The network is treated as public"
+        in text
+    )

@@ -107,9 +107,9 @@ def test_femnist_option_out_of_range_raises(leaf, option, value):
 
 
 def test_femnist_missing_files_raise(tmp_path, leaf, monkeypatch):
-    with pytest.raises(DataError, match=r"no folder .*nowhere"):
+    with pytest.raises(DataError, match=r"folder .*nowhere does not exist"):
         load("femnist", root=str(tmp_path / "nowhere"))
-    with pytest.raises(DataError, match=r"no file .*absent\.npz"):
+    with pytest.raises(DataError, match=r"file .*absent\.npz does not exist"):
         load("femnist", root=str(tmp_path), files=["absent.npz"])
     with pytest.raises(DataError, match="neither train/ and test/"):
         load("femnist", root=str(leaf / "train"))

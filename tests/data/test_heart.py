@@ -101,11 +101,11 @@ def test_heart_single_hospital_loads_alone(tmp_path: Path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("50,1,4,high,250,0,0,130,0,1,2,0,3,0", r"va\.csv, line 14: trestbps = 'high' is no number"),
+        ("50,1,4,high,250,0,0,130,0,1,2,0,3,0", r"va\.csv, line 14: trestbps = 'high' is not a number"),
         ("50,1,4,140,250,0,0,130,0,1,2,0,3,", r"va\.csv, line 14: num is missing"),
         ("50,1,4,140,250,0,0,130,0,1,2,0,3,7", r"va\.csv, line 14: num = 7 is not 0, 1, 2, 3 or 4"),
         ("50,1,4,140,250", r"va\.csv, line 14: has 5 values, not 14"),
-        ("50,1,9,140,250,0,0,130,0,1,2,0,3,0", r"va, row 13: cp = '9' is none of 1, 2, 3, 4"),
+        ("50,1,9,140,250,0,0,130,0,1,2,0,3,0", r"va, row 13: cp = '9' is not one of 1, 2, 3, 4"),
         ("50,1,4,nan,250,0,0,130,0,1,2,0,3,0", None),
     ],
 )
@@ -119,14 +119,16 @@ def test_heart_damaged_row_raises(row: str, message: str | None, tmp_path: Path)
 
 
 def test_heart_missing_files_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(DataError, match=r"heart: folder .*: set root to a folder with cleveland\.csv, hungarian\.csv"):
+    with pytest.raises(
+        DataError, match=r"heart: folder .* does not exist: set root to a folder with cleveland\.csv, hungarian\.csv"
+    ):
         load("heart", root=str(tmp_path / "absent"))
     write(tmp_path)
     (tmp_path / "switzerland.csv").unlink()
     with pytest.raises(DataError, match=r"has no file of switzerland"):
         load("heart", root=str(tmp_path))
     (tmp_path / "switzerland.csv").write_text("age;sex\n1;1\n")
-    with pytest.raises(DataError, match=r"switzerland\.csv: its heading is not age,sex"):
+    with pytest.raises(DataError, match=r"switzerland\.csv: its heading must be age,sex"):
         load("heart", root=str(tmp_path))
     monkeypatch.delenv("FEDPRIV_DATA", raising=False)
     with pytest.raises(DataError, match="FEDPRIV_DATA is unset"):

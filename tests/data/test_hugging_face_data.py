@@ -124,19 +124,19 @@ def test_hf_arrays_and_numeric_targets_scaled(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"path": "absent"}, DataError, "has no data 'train' to read: give a split that save_to_disk wrote"),
-        ({"train": "trains"}, DataError, "has no data 'trains'"),
+        ({"path": "absent"}, DataError, "has no readable data 'train': name a split written by save_to_disk"),
+        ({"train": "trains"}, DataError, "has no readable data 'trains'"),
         ({"label": "outcom"}, ConfigError, "no such column; did you mean 'outcome'"),
         ({"client": "clinic"}, ConfigError, "data = 'clinic': .* no such column"),
         (
             {"input": "age"},
             ConfigError,
-            "data.input = 'age': .*leave out what is said of smoker, age",
+            "data.input = 'age': is the whole input: remove smoker, age from the other options",
         ),
-        ({"input": "hospital", **NOTHING}, DataError, "row 0: hospital is no tensor"),
+        ({"input": "hospital", **NOTHING}, DataError, "row 0: hospital cannot become a tensor"),
         ({"classes": None}, ConfigError, "data.classes = None: list the values of outcome"),
-        ({"classes": ["well"]}, DataError, "train, row 0: outcome = 'ill' is none of well"),
-        ({"missing": {}}, DataError, r"train, row 2: age = '' .* give missing.age a value that is public"),
+        ({"classes": ["well"]}, DataError, "train, row 0: outcome = 'ill' is not one of well"),
+        ({"missing": {}}, DataError, r"train, row 2: age = '' .* set missing.age to a public value"),
     ],
 )
 def test_hf_unusable_option_raises(changed: dict[str, Any], error: type, message: str, tmp_path: Path):
@@ -251,13 +251,13 @@ def test_row_dataset_passes_columns_by_name():
 
 def test_row_dataset_invalid_rows_raise():
     rows = [{"x": [1.0], "y": 0}]
-    with pytest.raises(ConfigError, match="column = 'z': the rows have none; choose one of x, y"):
+    with pytest.raises(ConfigError, match="column = 'z': does not exist in the rows; choose one of x, y"):
         RowDataset(rows, "z", "y")
     with pytest.raises(DataError, match="empty"):
         RowDataset([], "x", "y")
-    with pytest.raises(DataError, match="row 0 is a tuple: give rows that map columns"):
+    with pytest.raises(DataError, match="row 0 is a tuple: rows must map columns"):
         RowDataset([(1, 2)], "x", "y")
-    with pytest.raises(DataError, match="row 0: x is no tensor"):
+    with pytest.raises(DataError, match="row 0: x cannot become a tensor"):
         RowDataset([{"x": "words", "y": 0}], "x", "y")[0]
     from PIL import Image
 

@@ -86,8 +86,8 @@ def test_image_folder_per_client(folder: Path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"train": "trian"}, "no folder"),
-        ({"classes": ["well", "sick"]}, "'ill' is none of well, sick: list it in classes, move it, or set clients"),
+        ({"train": "trian"}, "trian does not exist: set root to their folder"),
+        ({"classes": ["well", "sick"]}, "'ill' is not one of well, sick: list it in classes, move it, or set clients"),
         ({"clients": True}, "has no image in well, ill"),
         ({"root": "nowhere"}, "images must be in root/train/CLASS/"),
     ],

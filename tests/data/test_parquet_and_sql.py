@@ -89,8 +89,8 @@ def test_sql_row_change_moves_no_other_row(tmp_path: Path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ((4, "north", 1.0, "maybe", 1), "smoker = 'maybe' is none of no, yes"),
-        ((4, "north", 1.0, "no", None), "outcome = '' is none of 0, 1"),
+        ((4, "north", 1.0, "maybe", 1), "smoker = 'maybe' is not one of no, yes"),
+        ((4, "north", 1.0, "no", None), "outcome = '' is not one of 0, 1"),
         ((4, "north", float("inf"), "no", 1), "age = 'inf' is not a number"),
         ((4, None, 1.0, "no", 1), "has no hospital: name a client for each row"),
     ],
@@ -112,7 +112,7 @@ def test_text_in_number_column_raises(tmp_path: Path):
 def test_parquet_nan_counts_as_missing(tmp_path: Path):
     rows: list[Row] = [(1, "north", float("nan"), "no", 0)]
     assert from_parquet(tmp_path, rows).train[0][0][0] == pytest.approx(-0.2)
-    with pytest.raises(DataError, match=r"if it is missing, give missing\.age a value that is public"):
+    with pytest.raises(DataError, match=r"if the value is missing, set missing\.age to a public value"):
         from_parquet(tmp_path, rows, missing={})
 
 
@@ -138,14 +138,14 @@ def test_parquet_file_per_client(tmp_path: Path):
 def test_unreadable_parquet_raises(tmp_path: Path):
     (tmp_path / "wrong.parquet").write_text("age,outcome\n1,0\n")
     for name in ("wrong.parquet", "absent.parquet"):
-        with pytest.raises(DataError, match=rf"{name} cannot be read .*: give a Parquet file"):
+        with pytest.raises(DataError, match=rf"{name} cannot be read .*: use a Parquet file"):
             from_parquet(tmp_path, ROWS, train=str(tmp_path / name))
     with pytest.raises(DataError, match="has no rows"):
         from_parquet(tmp_path, [])
 
 
 def test_unreadable_database_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(DataError, match="there is no table or view patients"):
+    with pytest.raises(DataError, match=r"table or view patients does not exist: correct data\.train"):
         from_sql(tmp_path, ROWS, train="patients")
     with pytest.raises(ConfigError, match=r"adults has no primary key: name a column"):
         from_sql(tmp_path, ROWS, train="adults")
@@ -153,9 +153,9 @@ def test_unreadable_database_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         from_sql(tmp_path, [])
     with pytest.raises(ConfigError, match=r"the environment variable HOSPITAL is not set"):
         from_sql(tmp_path, ROWS, url="$HOSPITAL")
-    with pytest.raises(ConfigError, match="is not a URL of SQLAlchemy"):
+    with pytest.raises(ConfigError, match=r"is not a URL of SQLAlchemy: write it like sqlite:///patients\.db"):
         from_sql(tmp_path, ROWS, url="patients.db")
-    with pytest.raises(DataError, match=r"there is no database file absent\.db"):
+    with pytest.raises(DataError, match=r"database file absent\.db does not exist"):
         from_sql(tmp_path, ROWS, url="sqlite:///absent.db")
     monkeypatch.setenv("HOSPITAL", f"sqlite:///{tmp_path / 'patients.db'}")
     assert len(from_sql(tmp_path, ROWS, url="$HOSPITAL").train) == 3

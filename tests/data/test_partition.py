@@ -102,7 +102,7 @@ def test_by_label_equal_counts_equal_shards():
 def test_invalid_partition_raises():
     labels = torch.tensor([0, 0, 1, 1])
     for kind in ("iid", "in_order", "by_label", "dirichlet"):
-        with pytest.raises(ConfigError, match=r"n_clients = 5: give between 1 and 4.*empty"):
+        with pytest.raises(ConfigError, match=r"n_clients = 5: must be between 1 and 4.*empty"):
             partition(kind, labels, 5, seeded())
         for n_clients in (0, -1, 1.5):
             with pytest.raises(ConfigError, match=rf"n_clients = {n_clients}: must be a whole number, at least 1"):
@@ -110,7 +110,7 @@ def test_invalid_partition_raises():
     for alpha in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match=r"alpha = .*positive, finite"):
             partition("dirichlet", labels, 2, seeded(), alpha=alpha)
-    with pytest.raises(ConfigError, match="min_examples = 3: give between 1 and 2"):
+    with pytest.raises(ConfigError, match="min_examples = 3: must be between 1 and 2"):
         partition("dirichlet", labels, 2, seeded(), min_examples=3)
     with pytest.raises(ConfigError, match=r"alpha = 1e-09.*raise alpha"):
         partition("dirichlet", torch.zeros(50, dtype=torch.int64), 5, seeded(), alpha=1e-9)

@@ -89,7 +89,7 @@ def test_leaf_examples_become_disjoint_windows(tmp_path: Path):
 def test_shakespeare_unusable_files_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(DataError, match=r"has neither input\.txt nor train/"):
         read(tmp_path / "absent")
-    with pytest.raises(DataError, match=r"has no speech: it needs speeches divided by blank lines"):
+    with pytest.raises(DataError, match=r"has no speech: it needs speeches separated by blank lines"):
         read(write(tmp_path, "no role here"))
     with pytest.raises(DataError, match="has 9 windows: lower min_windows"):
         read(write(tmp_path, PLAY), min_windows=9)

@@ -77,12 +77,16 @@ def test_encoded_row_independent_of_others(others: list[str], age: str):
 @pytest.mark.parametrize(
     ("row", "rules", "message"),
     [
-        (("", "no", "ill"), {}, "row 3: age = '' is not a number: if it is missing, give missing.age"),
+        (("", "no", "ill"), {}, "row 3: age = '' is not a number: if the value is missing, set missing.age"),
         (("old", "no", "ill"), {"missing": {"age": 4}}, "row 3: age = 'old' is not a number: correct it"),
         (("inf", "no", "ill"), {"indicators": ["age"]}, "row 3: age = 'inf' is not a number"),
-        (("1", "NA", "ill"), {"missing": {"age": 4}}, "row 3: smoker = 'NA' is none of no, yes: if it is missing"),
-        (("1", "maybe", "ill"), {"indicators": ["smoker"]}, "smoker = 'maybe' is none of no, yes: correct it"),
-        (("1", "no", ""), {"missing": {"age": 4}}, "row 3: outcome = '' is none of well, ill: correct it"),
+        (
+            ("1", "NA", "ill"),
+            {"missing": {"age": 4}},
+            "row 3: smoker = 'NA' is not one of no, yes: if the value is missing",
+        ),
+        (("1", "maybe", "ill"), {"indicators": ["smoker"]}, "smoker = 'maybe' is not one of no, yes: correct it"),
+        (("1", "no", ""), {"missing": {"age": 4}}, "row 3: outcome = '' is not one of well, ill: correct it"),
     ],
 )
 def test_missing_value_without_rule_raises(row: tuple[str, str, str], rules: dict[str, object], message: str):
@@ -99,7 +103,7 @@ def test_missing_value_without_rule_raises(row: tuple[str, str, str], rules: dic
         ({"missing": {"age": 101}}, "data.missing.age = 101: must be a number from 0 to 100"),
         ({"missing": {"age": float("nan")}}, "data.missing.age = nan: must be a number"),
         ({"missing": {"age": "mean"}}, "data.missing.age = 'mean': must be a number"),
-        ({"missing": {"smoker": "maybe"}}, "data.missing.smoker = 'maybe': choose one of no, yes"),
+        ({"missing": {"smoker": "maybe"}}, "data.missing.smoker = 'maybe': must be one of no, yes"),
         ({"indicators": ["outcome"]}, "data.indicators = 'outcome': is the label"),
         ({"indicators": ["age", "age"]}, "list each column once"),
     ],

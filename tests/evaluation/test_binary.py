@@ -126,5 +126,5 @@ def test_config_reports_binary_metrics(tmp_path: Path):
 def test_config_binary_metric_ten_classes_raises():
     with pytest.raises(ConfigError, match="two classes"):
         build(load_config(CONFIG, ["log.metrics={auc: auc}"]))
-    with pytest.raises(ConfigError, match="choose one of rmse, mae, auc"):
+    with pytest.raises(ConfigError, match="must be one of rmse, mae, auc"):
         build(load_config(CONFIG, ["log.metrics={a: nothing}"]))

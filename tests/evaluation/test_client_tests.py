@@ -109,7 +109,7 @@ def test_stop_on_worst_client_accuracy() -> None:
 
 
 def test_invalid_client_tests_raise() -> None:
-    with pytest.raises(fp.ConfigError, match="client_tests = 2: give one test set for each of the 5 clients"):
+    with pytest.raises(fp.ConfigError, match="client_tests = 2: must have one test set for each of the 5 clients"):
         training(client_tests=TESTS[:2])
     with pytest.raises(fp.ConfigError, match="no client has a test set"):
         training(client_tests=[None] * N)
@@ -122,7 +122,7 @@ def test_client_test_with_training_examples_raises() -> None:
     own = [data(20, i) for i in range(N)]
     theirs = Subset(own[2], [1, 2, 3])
     clients = fp.make_clients(nn.Linear(4, CLASSES), nn.CrossEntropyLoss(), own)
-    with pytest.raises(PrivacyError, match="3 test examples are training examples"):
+    with pytest.raises(PrivacyError, match="3 test examples are also training examples"):
         fp.train(clients, fp.fedavg(1), fp.Privacy(epsilon=1), rounds=1, client_tests=[*TESTS[:4], theirs])
     copies = [data(20, i) for i in range(N)]
     clients = fp.make_clients(nn.Linear(4, CLASSES), nn.CrossEntropyLoss(), own)
@@ -197,4 +197,4 @@ def test_client_tests_without_owners_raise(tmp_path: Path) -> None:
     ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 2
-    assert "digits does not say whose each test example is" in done.output
+    assert "digits does not name the client of each test example" in done.output

@@ -98,5 +98,5 @@ def test_constrained_run_of_one_round_raises() -> None:
 
 
 def test_strategy_round_mismatch_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"private_al was made for 5 rounds; leave its number out"):
+    with pytest.raises(fp.ConfigError, match=r"private_al was created for 5 rounds; leave its argument rounds out"):
         trained(fp.private_al(5), SURE)

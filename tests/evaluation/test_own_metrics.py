@@ -85,7 +85,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a name of ours": ({"accuracy": macro_f1}, "metrics = 'accuracy': is the name of a built-in metric"),
     "no name": ({"f 1": macro_f1}, "metrics = 'f 1': must be a plain name"),
     "nothing": ({"f1": 3}, "metrics.f1 = 3: must be a function of outputs and targets"),
-    "fails": ({"f1": lambda outputs, targets: outputs.nope}, r"metrics.f1 = .*: fails on the test data"),
+    "fails": ({"f1": lambda outputs, targets: outputs.nope}, r"metrics.f1 = .*: raises on the test data"),
     "many numbers": ({"f1": lambda outputs, targets: outputs}, "must be one finite number"),
     "infinite": ({"f1": lambda outputs, targets: math.inf}, "must be one finite number"),
 }
@@ -99,7 +99,7 @@ def test_invalid_metric_raises_before_query(name: str) -> None:
 
 
 def test_metrics_without_test_data_raise() -> None:
-    with pytest.raises(fp.ConfigError, match=r"metrics .* no test data"):
+    with pytest.raises(fp.ConfigError, match=r"metrics = .*: needs test data: pass them with test="):
         training(metrics={"f1": macro_f1}, test=None)
 
 
@@ -179,7 +179,7 @@ def test_stopped_run_charges_whole_plan() -> None:
     assert result.spent.epsilon == pytest.approx(planned)
     assert reports[-1].epsilon == pytest.approx(planned)
     assert reports[1].epsilon < 0.9 * planned
-    assert "no longer improved; the whole plan is charged" in str(result)
+    assert "stopped improving; the whole plan is charged" in str(result)
     whole = training()
     list(whole)
     assert whole.result().spent.epsilon == pytest.approx(planned)
@@ -217,8 +217,12 @@ REFUSED: dict[str, tuple[fp.Stop, dict[str, Any], str]] = {
         {},
         "stop.metric = 'recall': is not a metric .* there are: test_loss, test_accuracy",
     ),
-    "no data": (fp.Stop(), {"test": None}, "there are no test data"),
-    "no direction": (fp.Stop("f1"), {"metrics": {"f1": macro_f1}}, "stop.better = None: say which way f1 is better"),
+    "no data": (fp.Stop(), {"test": None}, "there are no test data: pass them with test="),
+    "no direction": (
+        fp.Stop("f1"),
+        {"metrics": {"f1": macro_f1}},
+        "stop.better = None: set whether f1 should be higher or lower",
+    ),
     "private": (fp.Stop("consensus_distance"), {}, "is not a metric on public test data"),
 }
 
@@ -244,7 +248,7 @@ def test_stop_from_yaml(tmp_path: Path) -> None:
     found = json.loads((folder / "result.json").read_text())
     assert (found["rounds"], found["ended"]) == (2, "metric")
     assert found["epsilon"] > 2.9
-    assert "of 30: the test metric no longer improved; the whole plan is charged" in done.stdout
+    assert "of 30: the test metric stopped improving; the whole plan is charged" in done.stdout
     assert Run.read(folder).integrity == "sound"
     with pytest.raises(fp.ConfigError, match=r"log\.stop\.patience = 0: must be a whole number, at least 1"):
         load_config(RUN, ["log.stop={patience: 0}"])

@@ -125,7 +125,7 @@ def test_numeric_label_without_range_raises(tmp_path: Path):
     settings = yaml.safe_load(path.read_text())
     del settings["data"]["numbers"]["stay"]
     path.write_text(yaml.safe_dump(settings))
-    with pytest.raises(ConfigError, match="list the values of stay, or give its range in numbers"):
+    with pytest.raises(ConfigError, match="list the values of stay, or set its range in numbers"):
         build(load_config(path))
 
 

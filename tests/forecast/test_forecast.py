@@ -49,13 +49,16 @@ def test_forecast_transforms_on_small_images_raise():
 def test_forecast_warns_of_early_stop():
     found = forecast(digits("privacy.noise_multiplier=2"))
     assert found.spent.epsilon > 3
-    assert "noise_multiplier=2 is too little for epsilon=3" in found.warnings[0]
+    assert "noise_multiplier=2 is too small for epsilon=3" in found.warnings[0]
     assert forecast(digits("privacy.noise_multiplier=20")).warnings == ()
 
 
 def test_forecast_notes_client_smaller_than_batch():
-    assert "a client has fewer" in forecast(digits("privacy.sampling.fixed_size.size=144")).batches
-    assert "a client has fewer" not in forecast(digits("privacy.sampling.fixed_size.size=143")).batches
+    assert "all examples of a client that has fewer" in forecast(digits("privacy.sampling.fixed_size.size=144")).batches
+    assert (
+        "all examples of a client that has fewer"
+        not in forecast(digits("privacy.sampling.fixed_size.size=143")).batches
+    )
 
 
 def test_forecast_warnings():
@@ -81,7 +84,7 @@ def test_forecast_published_variant_states_claim_totals():
     assert 2 < found.claim.tight_total < 4
     assert math.isinf(found.spent.epsilon)
     assert found.to_json()["spent"]["epsilon"] == "inf"
-    assert any("is that of one round" in warning for warning in found.warnings)
+    assert any("epsilon of 0.05 is for one round" in warning for warning in found.warnings)
     assert any("depends on the private data" in warning for warning in found.warnings)
 
 

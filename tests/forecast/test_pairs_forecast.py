@@ -271,7 +271,7 @@ def test_plan_prints_missing_pairs_bounds() -> None:
     trust = "privacy.trust={pairwise: {colluders: 1, ratio: 1, secrets: topology}}"
     done = CliRunner().invoke(app, ["plan", str(RUN), trust, "rounds=2", *many])
     assert done.exit_code == 0, done.output
-    assert "not looked at for 10 or 33 colluders" in done.output
+    assert "not computed for 10 or 33 colluders" in done.output
     assert "in a node's model" in done.output
     assert "if 3 collude" in done.output and "no bound is known" in done.output
 

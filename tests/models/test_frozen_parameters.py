@@ -71,7 +71,10 @@ def test_constraints_use_frozen_parameters() -> None:
 
 def test_model_without_trainable_parameters_raises() -> None:
     for model in (nn.Linear(4, 2).requires_grad_(False), nn.Flatten()):
-        with pytest.raises(fp.ConfigError, match=rf"^model = '{type(model).__name__}': has no parameter to train"):
+        with pytest.raises(
+            fp.ConfigError,
+            match=rf"^model = '{type(model).__name__}': has no trainable parameter; set requires_grad=True",
+        ):
             validate_model(model)
     with pytest.raises(fp.ConfigError, match="has no trainable parameter"):
         fp.train(clients(resnet().requires_grad_(False)), fp.fedavg(0.5), fp.Privacy(epsilon=3), rounds=1)

@@ -334,7 +334,7 @@ def test_loss_with_trainable_parameter_raises() -> None:
             return F.cross_entropy(outputs / self.temperature, targets)
 
     text = refused(linear(3), Temperature())
-    assert "has a parameter temperature of its own" in text
+    assert "has its own parameter temperature" in text
     assert "part of the model" in text
     frozen = Temperature().requires_grad_(False)
     result, _ = trained_here(linear(3), frozen, rows(X, Y))

@@ -85,7 +85,7 @@ def compares_with_first(layers: nn.ModuleList, x: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
     "batch norm": (
         Kind(norm(lambda: nn.BatchNorm2d(4)), inputs="image"),
-        r"model\.norm = 'BatchNorm2d'.*Call \.eval\(\) on it.*put there a GroupNorm, a change of the model",
+        r"model\.norm = 'BatchNorm2d'.*Call \.eval\(\) on it.*replace it by a GroupNorm, which changes the model",
         [in_eval_mode, fix_model],
     ),
     "instance norm with statistics": (

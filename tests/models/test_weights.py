@@ -47,12 +47,18 @@ def test_load_weights_without_keeps_new_head(tmp_path: Path):
 
 
 WRONG = {
-    "lacks one": ({"layers.0.bias": None}, r"lacks layers\.0\.bias: give"),
+    "lacks one": ({"layers.0.bias": None}, r"lacks layers\.0\.bias: use the weights of this model"),
     "lacks many": (dict.fromkeys(list(net().state_dict())[:5]), r"lacks layers\.0\.weight, .* and 2 more"),
-    "has one more": ({"fc.bias": torch.zeros(3)}, r"has, and the model has not, fc\.bias"),
-    "of another shape": ({"layers.9.bias": torch.zeros(3)}, r"other shapes layers\.9\.bias \[3\] instead of \[10\]"),
+    "has one more": ({"fc.bias": torch.zeros(3)}, r"contains names that the model does not have, fc\.bias"),
+    "of another shape": (
+        {"layers.9.bias": torch.zeros(3)},
+        r"other shapes for layers\.9\.bias \[3\] instead of \[10\]",
+    ),
     "not finite": ({"layers.0.bias": torch.full((2,), torch.nan)}, r"not finite in layers\.0\.bias"),
-    "all at once": ({"layers.0.bias": None, "fc.bias": torch.zeros(3)}, r"lacks layers\.0\.bias; has.*fc\.bias"),
+    "all at once": (
+        {"layers.0.bias": None, "fc.bias": torch.zeros(3)},
+        r"lacks layers\.0\.bias; contains names .*fc\.bias",
+    ),
 }
 
 

@@ -122,7 +122,7 @@ def test_shard_without_clients_keeps_run(name: str) -> None:
 
 def test_client_shard_numbers_must_ascend() -> None:
     for numbers in ((1, 0), (0, 0), (0, 5), (-1,)):
-        with pytest.raises(fp.ConfigError, match="numbers from 0 to 4, ascending"):
+        with pytest.raises(fp.ConfigError, match="must be numbers from 0 to 4 in ascending order"):
             ClientShard(numbers, SIZES, 5)
     with pytest.raises(fp.ConfigError, match="one for each of the 5 clients"):
         Population(clients(), shard=ClientShard((0, 1), SIZES, 5))

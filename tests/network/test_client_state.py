@@ -211,7 +211,7 @@ def test_resume_damaged_state_file_raises(harm: str, tmp_path: Path) -> None:
     path.write_bytes(found)
     if harm == "gone":
         path.unlink()
-    with pytest.raises(fp.FedprivError, match=r"client_state\.1 is damaged, or not of this checkpoint"):
+    with pytest.raises(fp.FedprivError, match=r"client_state\.1 is damaged, or belongs to another checkpoint"):
         trajectory(training_of("iadmm_prox", DISK, folder, resume=True))
 
 
@@ -220,7 +220,8 @@ def test_resume_with_other_state_setting_raises(begun: fp.Compute, going: fp.Com
     trajectory(training_of("iadmm_prox", begun, tmp_path / "a"), stop=3)
     with pytest.raises(
         fp.ConfigError,
-        match=rf"compute\.client_state.*{going.client_state}.*set compute.client_state={begun.client_state}",
+        match=rf"compute\.client_state.*{going.client_state}.*cannot change on resume; "
+        rf"set compute\.client_state={begun.client_state}",
     ):
         training_of("iadmm_prox", going, tmp_path / "a", resume=True)
 

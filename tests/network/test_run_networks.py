@@ -48,7 +48,7 @@ def test_network_size_mismatch_raises(door: str, network: str, strategy: fp.Stra
     """A missing node or a node without a client would be found only after a release."""
     make, size = NETWORKS[network]
     message = error_of(lambda: DOORS[door](clients(), strategy, PRIVACY, rounds=2, network=make()))
-    assert f"network.n_clients = {size}: the run has 4 clients: make the" in message
+    assert f"network.n_clients = {size}: the run has 4 clients: create the" in message
 
 
 def test_network_size_mismatch_writes_nothing(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ GRAPH: Any = networkx.cycle_graph(4)
 NOT_A_GRAPH: dict[str, tuple[Any, str]] = {
     "matrix": (np.ones((4, 4)), "networkx.from_numpy_array(adjacency)"),
     "pairs": ([(0, 1)], "networkx.Graph(pairs)"),
-    "ring": ("ring", "make it with networkx.cycle_graph(10)"),
-    "another word": ("moebius", "make it with networkx.cycle_graph(10), networkx.from_numpy_array(adjacency)"),
+    "ring": ("ring", "must be created with networkx.cycle_graph(10)"),
+    "another word": ("moebius", "must be created with networkx.cycle_graph(10), networkx.from_numpy_array(adjacency)"),
 }
 
 
@@ -123,13 +123,13 @@ def test_network_as_text_suggests_graph() -> None:
     network: Any = "ring"
     for door in (fp.train, fp.plan):
         message = error_of(lambda door=door: door(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=network))
-        assert "make it with fedpriv.Graph(networkx.cycle_graph(10))" in message
+        assert "must be created with fedpriv.Graph(networkx.cycle_graph(10))" in message
 
 
 def test_mixing_as_text_suggests_function() -> None:
     weights: Any = "metropolis"
     message = error_of(lambda: fp.Graph(GRAPH, weights))
-    assert "make it with fedpriv.network.mixing.metropolis" in message
+    assert "must be created with fedpriv.network.mixing.metropolis" in message
 
 
 def test_activity_function_suggests_link_function() -> None:
@@ -143,4 +143,4 @@ def test_activity_function_suggests_link_function() -> None:
 
 def test_activity_as_text_suggests_class() -> None:
     activity: Any = "random_nodes"
-    assert "make it with fedpriv.RandomNodes(rate=0.01)" in error_of(lambda: fp.Graph(GRAPH, activity=activity))
+    assert "must be created with fedpriv.RandomNodes(rate=0.01)" in error_of(lambda: fp.Graph(GRAPH, activity=activity))

@@ -107,7 +107,7 @@ def test_mixing_weights_valid_on_random_graphs(n: int, p: float, seed: int, name
         ({(0, 1): 0.6}, r"W\[0, 1\] != W\[1, 0\]|W\[1, 0\] != W\[0, 1\]"),
         ({(0, 1): -0.1}, r"W\[0, 1\] = -0.1': must not be negative"),
         ({(2, 2): 0.9}, "row 2 sums to 1.4"),
-        ({(0, 2): 0.1, (2, 0): 0.1, (0, 0): 0.4, (2, 2): 0.4}, "no link between nodes 0 and 2"),
+        ({(0, 2): 0.1, (2, 0): 0.1, (0, 0): 0.4, (2, 2): 0.4}, "must be zero: nodes 0 and 2 have no link"),
         ({(0, 0): float("nan")}, r"W\[0, 0\] = nan': must be finite"),
     ],
 )
@@ -124,7 +124,7 @@ def test_disconnected_graph_or_wrong_shape_raises() -> None:
     graph.add_edges_from([(0, 1), (2, 3)])
     with pytest.raises(fp.ConfigError, match="node 2 cannot be reached from node 0"):
         Graph(graph)
-    with pytest.raises(fp.ConfigError, match=r"give shape \(3, 3\)"):
+    with pytest.raises(fp.ConfigError, match=r"use shape \(3, 3\)"):
         mixing.checked(np.eye(2), nx.path_graph(3))
 
 
@@ -168,9 +168,9 @@ def test_graph_files_round_trip(tmp_path: Path) -> None:
         ("0 1\n1\n", "line 2: 1': write two nodes"),
         ("0 1\n\n1 1\n", "line 3: 1 1': write two nodes"),
         ("0 1 2\n", "line 1: 0 1 2': write two nodes"),
-        ("0 1\n1 7\n", "node 7 does not fit the others"),
-        ("2 3\n3 4\n", "node 2 does not fit the others"),
-        ("0 1\n1 2O\n", "node 2O does not fit the others"),
+        ("0 1\n1 7\n", "node 7 does not match the others"),
+        ("2 3\n3 4\n", "node 2 does not match the others"),
+        ("0 1\n1 2O\n", "node 2O does not match the others"),
         ("", "the graph has 0 nodes but there are 3 clients"),
     ],
 )

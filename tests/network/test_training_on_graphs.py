@@ -174,7 +174,10 @@ def test_by_writer_clients_active_fraction(tmp_path: Path) -> None:
         ("network.outages=[{node: 6}]", "nodes are 0 .. 5"),
         ("network.outages=[{node: 1, start: 5, stop: 2}]", "network.outages.stop = 2: must be after start, 5"),
         ("network={topology: ring, activity: one_peer_exponential, mixing: max_degree}", "sets its own weights"),
-        ("network={topology: star, outages: [{node: 1}]}", "network.outages = .*: belongs to graphs"),
+        (
+            "network={topology: star, outages: [{node: 1}]}",
+            "network.outages = .*: is for graphs; with a server, use network\\.cohort",
+        ),
     ],
 )
 def test_invalid_network_raises_with_fix(tmp_path: Path, change: str, message: str) -> None:

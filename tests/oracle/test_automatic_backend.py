@@ -50,7 +50,9 @@ def test_unbatchable_model_with_constraints_raises() -> None:
 @pytest.mark.parametrize("backend", ["ghost", "vmap"])
 def test_unsupported_explicit_backend_raises(backend: Any) -> None:
     kind = KINDS["checkpointing"]
-    with pytest.raises(fp.ConfigError, match=rf"compute\.backend = '{backend}': does not serve this model .*'auto'"):
+    with pytest.raises(
+        fp.ConfigError, match=rf"compute\.backend = '{backend}': cannot be used for this model .*use 'auto'"
+    ):
         fp.Training(
             clients(kind, kind.make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1, compute=fp.Compute(backend)
         )
@@ -70,7 +72,9 @@ class InPlace(nn.Module):
 def test_model_without_backend_error_has_fix() -> None:
     data = torch.utils.data.TensorDataset(torch.ones(6, 4), torch.zeros(6, dtype=torch.long))
     owners = fp.make_clients(InPlace(), nn.functional.cross_entropy, [data])
-    with pytest.raises(fp.ConfigError, match=r"'auto': does not serve .*change the model.*in place") as error:
+    with pytest.raises(
+        fp.ConfigError, match=r"'auto': cannot be used for this model .*change the model.*in-place changes"
+    ) as error:
         fp.Training(owners, fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
     assert "use 'auto'" not in str(error.value)
 

@@ -93,7 +93,9 @@ def test_mixing_between_layers_names_module() -> None:
 
 
 def test_layer_needing_batch_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': gives \(3,\) for 1 examples"):
+    with pytest.raises(
+        fp.ConfigError, match=r"^model = 'Sequential': returns \(3,\) for 1 examples; return one row per"
+    ):
         start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: x.squeeze())))
     with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': it and the loss cannot .* not tuple"):
         start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: (x, x))))

@@ -173,7 +173,7 @@ def test_exact_release_epsilon_infinite() -> None:
     only_first = account([replace(exact, clients=(0,)), record()], 2, DELTA)
     assert math.isinf(only_first.per_client[0])
     assert math.isfinite(only_first.per_client[1])
-    assert account([record(noise_multiplier=0.0)], 1, DELTA).non_private == ("an answer without noise",)
+    assert account([record(noise_multiplier=0.0)], 1, DELTA).non_private == ("a query result without noise",)
 
 
 def test_gaussian_at_delta_zero_epsilon_infinite() -> None:

@@ -58,7 +58,10 @@ def test_local_trust_epsilon_by_adversary():
     for who, stronger in ((MESSAGES, ""), (SERVER, ""), *((who, MESSAGES) for who in (COLLUDERS, NEIGHBOUR, MODEL))):
         assert found[who, "sample"].bound_of == stronger
         assert found[who, "group"].epsilon == pytest.approx(epsilon(NOISE / 10))
-        assert math.isinf(found[who, "client"].epsilon) and "not on record" in found[who, "client"].assumes
+        assert (
+            math.isinf(found[who, "client"].epsilon)
+            and "examples of each client is not recorded" in found[who, "client"].assumes
+        )
         assert not found[who, "sample"].simulated and found[who, "sample"].amplification == "none"
 
 
@@ -127,7 +130,8 @@ def test_too_many_colluder_sets_epsilon_infinite():
 def test_amplification_description():
     sampled = cells(Local(), sampling="poisson", rate=0.25, clients=(0, 1))[MESSAGES, "sample"]
     assert sampled.amplification == (
-        "examples drawn in secret, each with probability 0.25; none for who takes part, for silence is seen"
+        "examples drawn in secret, each with probability 0.25; "
+        "none for the choice of participants, since silence is visible"
     )
     drawn = cells(Central(0.1), unit="client", sampling="poisson", rate=0.1)[MODEL, "client"]
     assert drawn.amplification == "clients drawn in secret, each with probability 0.1"
@@ -137,9 +141,9 @@ def test_amplification_description():
     ("separation", "words"),
     [
         (1, "none"),  # in every round: there is nothing to say
-        (2, "none; a unit takes part in every second round"),
-        (3, "none; a unit takes part in every third round"),
-        (4, "none; a unit takes part in every 4th round"),
+        (2, "none; a privacy unit takes part in every second round"),
+        (3, "none; a privacy unit takes part in every third round"),
+        (4, "none; a privacy unit takes part in every 4th round"),
     ],
 )
 def test_cyclic_participation_description(separation: int, words: str):

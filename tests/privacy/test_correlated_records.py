@@ -68,7 +68,7 @@ def test_changed_noise_between_rounds_raises(change: dict[str, Any]) -> None:
     first, second, *_ = records_of()
     accountant = Accountant(4, 1e-5)
     accountant.admit(first)
-    with pytest.raises(PrivacyError, match="other noise"):
+    with pytest.raises(PrivacyError, match="differs from earlier rounds in noise, query, bound or matrix"):
         accountant.admit(replace(second, **change))
     accountant.admit(second)
 

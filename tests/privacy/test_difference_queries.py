@@ -17,7 +17,7 @@ from fedpriv.algorithms.mirror_descent import EuclideanBall, accelerated_mirror_
 from fedpriv.algorithms.scaffold import scaffold
 from fedpriv.algorithms.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.papers import claims
-from fedpriv.privacy.as_published import Published
+from fedpriv.papers.published import Published
 from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.strategies.adaptive_clipping import ClipToHeard, adaptive_clipping
 from fedpriv.strategies.fedavg import fedavg

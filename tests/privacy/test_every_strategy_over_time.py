@@ -26,12 +26,14 @@ OPTIONS = {
     "dp_accmd": "radius: 2",
 }
 REFUSED = {
-    "dp_svrg": "shares the budget",  # of anchors and differences
-    "dp_svrg_plus_plus": "shares the budget",
-    "iadmm_output": "shares the budget",  # noise that shrinks as the steps do
-    "dpop": "shares the budget",
+    # anchors and differences have different noise
+    "dp_svrg": "every round has the same noise, and the matrix divides the budget",
+    "dp_svrg_plus_plus": "every round has the same noise, and the matrix divides the budget",
+    # the noise shrinks with the step sizes
+    "iadmm_output": "every round has the same noise, and the matrix divides the budget",
+    "dpop": "every round has the same noise, and the matrix divides the budget",
     "private_al": "one gradient or message per round",
-    "proximal_al": "exact answers",
+    "proximal_al": "the strategy needs exact query results, which are not private",
 }
 PRIVACY = (
     "{epsilon: 3, sampling: {cyclic: {blocks: 3}}, noise: {correlated: {banded: {band: 3}}}, "

@@ -40,7 +40,7 @@ def test_damaged_line_error_names_line(tmp_path: Path, damage: str) -> None:
     lines = path.read_text().splitlines()
     lines[2] = damage
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(fp.LedgerError, match="line 3 does not follow"):
+    with pytest.raises(fp.LedgerError, match="line 3 does not match the lines before it"):
         training_in(tmp_path, resume=True)
 
 
@@ -105,7 +105,7 @@ def test_ledger_of_other_format_raises(tmp_path: Path, number: int) -> None:
     path = tmp_path / "ledger.jsonl"
     rewrite(path, [{"fedpriv_ledger": number, "n_clients": 1, "delta": 1e-5}, json.loads(record_of(0).to_json())])
     with pytest.raises(
-        fp.LedgerError, match=f"has format {number}, but this version of fedpriv reads only format {FORMAT} alone"
+        fp.LedgerError, match=f"has format {number}, but this version of fedpriv reads only format {FORMAT}: "
     ):
         read_ledger(path)
 

@@ -118,9 +118,9 @@ def test_invalid_history_raises(history: Any):
     [
         ({"relation": "replace_one"}, "relation=replace_one"),
         ({"unit": "client"}, "unit=client"),
-        ({"mechanism": "laplace", "norm": "l1"}, "other noise"),
+        ({"mechanism": "laplace", "norm": "l1"}, "lacks independent Gaussian noise"),
         ({"sampling": "allocation", "rate": 0.5, "batches": 2}, "allocation"),
-        ({"non_private": "exact"}, "other noise"),
+        ({"non_private": "exact"}, "lacks independent Gaussian noise"),
     ],
 )
 def test_to_opacus_unsupported_release_raises(changes: dict[str, Any], reason: str):

@@ -12,8 +12,8 @@ from privacy_worlds import record
 
 import fedpriv as fp
 from fedpriv.papers.claims import erm
+from fedpriv.papers.published import Published
 from fedpriv.privacy.accounting.calibration import calibrate
-from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.pairwise import Topology
 from fedpriv.privacy.record import Record

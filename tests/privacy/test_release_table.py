@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from torch import Tensor
 
 import fedpriv as fp
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.epochs import costs_of, count_costs, numbered_costs
+from fedpriv.privacy.accounting.epochs import PlannedCosts, costs_of, count_costs
+from fedpriv.privacy.accounting.events import histories
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.record_table import RecordTable
 from fedpriv.privacy.release.scheme import ReleaseScheme
@@ -41,9 +43,10 @@ def test_table_equals_its_records(privacy: fp.Privacy) -> None:
     assert list(table.since(2)) == [record for record in records if record.round >= 2]
     assert list(table + table) == records * 2
     assert [table[position] for position in table.positions(1)] == [record for record in records if record.round == 1]
-    costs, numbers = numbered_costs(table, 3)
-    assert [costs[number] for number in numbers] == costs_of(records, 3)
-    assert count_costs(table, 3) == count_costs(records, 3)
+    costs, one_by_one = PlannedCosts(table, 3), costs_of(records, 3)
+    for start, end in ((0, len(records)), (1, 4), (2, 2)):
+        assert histories(costs.between(start, end), 3) == histories(Counter(one_by_one[start:end]), 3)
+    assert histories(count_costs(table, 3), 3) == histories(count_costs(records, 3), 3)
     assert account(table, 3, 1e-5) == account(records, 3, 1e-5)
 
 

@@ -152,7 +152,7 @@ def test_report_altered_run_or_suffix_raises(runs: dict[str, Path], tmp_path: Pa
     ledger = broken / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"bound":1.0', '"bound":0.5', 1))
     message = error_line("report", str(broken), "--out", str(tmp_path / "r.html"))
-    assert "altered" in message or "does not follow" in message or "changed" in message
+    assert "altered" in message or "does not match the lines before it" in message or "changed" in message
     assert not (tmp_path / "r.html").exists()
     assert "ends in .html" in error_line("report", str(runs["a"]), "--out", str(tmp_path / "r.pdf"))
 

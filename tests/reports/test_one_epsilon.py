@@ -63,7 +63,7 @@ def test_self_ended_run_reports_one_epsilon(tmp_path: Path) -> None:
     shown, found = cli("show", str(tmp_path)).stdout, Run.read(tmp_path)
     for text in (done.stdout, shown):
         assert "epsilon=2 (delta=1e-5" in text
-        assert "4 of 20: the strategy said that it was done; the whole plan is charged" in text
+        assert "4 of 20: the strategy ended the run; the whole plan is charged" in text
         assert "overspend" not in text
     assert json.loads(cli("show", str(tmp_path), "--json").stdout)["epsilon"] == result["epsilon"]
     assert found.spent.epsilon == result["epsilon"] == found.metrics[-1]["epsilon"]
@@ -72,7 +72,7 @@ def test_self_ended_run_reports_one_epsilon(tmp_path: Path) -> None:
     list(training)
     price = training.population.clients[0].released_price
     assert price == str(training.result().spent)
-    assert "4 rounds (of 20: the strategy said that it was done" in str(training.result())
+    assert "4 rounds (of 20: the strategy ended the run" in str(training.result())
 
 
 def test_result_states_reason_of_end() -> None:
@@ -107,10 +107,10 @@ def test_truncated_ledger_reported_incomplete(finished: bool, tmp_path: Path) ->
     assert account(read_ledger(ledger), 3, 1e-5).epsilon < 0.6 * whole
     text = cli("show", str(run), code=1).stdout
     assert "unknown: the run is incomplete" in text
-    assert "ledger.jsonl holds 5 records but" in text
+    assert "ledger.jsonl has 5 records but" in text
     assert "epsilon=" not in text
     facts = json.loads(cli("show", str(run), "--json", code=1).stdout)
-    assert "holds 5 records but" in facts["findings"][0]
+    assert "has 5 records but" in facts["findings"][0]
     assert (facts["integrity"], facts["epsilon"], facts.get("per_client_epsilon")) == ("incomplete", None, None)
     two = cli("show", str(run), str(run), code=1).stdout
     assert two.count(" incomplete ") == two.count("is incomplete: ") == 2
@@ -130,4 +130,4 @@ def test_ledger_with_extra_record_reported_altered(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     rewrite(ledger, [*lines_of(ledger), lines_of(ledger)[-1]])
     assert Run.read(tmp_path).integrity == "altered"
-    assert "21 records and result.json counts 20" in Run.read(tmp_path).privacy
+    assert "21 records but result.json counts 20" in Run.read(tmp_path).privacy

@@ -83,7 +83,7 @@ def test_damaged_run_file_raises_with_name(name: str, text: str, tmp_path: Path)
     if (name, text) == ("metrics.jsonl", ""):
         return  # a run before its first round
     (run.folder / name).write_text(text + "\n" if text else "")
-    with pytest.raises(FedprivError, match=rf"{name}.*(is damaged|is not a ledger's header)"):
+    with pytest.raises(FedprivError, match=rf"{name}.*(is damaged|is not the header of a ledger)"):
         print(Run.read(run.folder).spent)
 
 
@@ -167,7 +167,7 @@ def test_resume_damaged_metrics_file_raises(tmp_path: Path):
 
 
 def test_read_folder_without_run_raises(tmp_path: Path):
-    with pytest.raises(FedprivError, match=r"holds no run \(no ledger\.jsonl\)"):
+    with pytest.raises(FedprivError, match=r"contains no run \(no ledger\.jsonl\)"):
         Run.read(tmp_path)
 
 
@@ -184,7 +184,7 @@ def test_comparison_table_and_total_cost(tmp_path: Path):
     plans = [plan_of(run.files) for run in runs]
     differing, total, *unfinished = comparison.notes(runs, plans)
     assert [note.partition(" ")[0] for note in unfinished] == [str(run.folder) for run in runs]
-    assert differing == "these epsilons do not compare: the runs differ in delta"
+    assert differing == "these epsilons are not comparable: the runs differ in delta"
     together, least, epsilon, delta = (float(number) for number in re.findall(r"(?:epsilon|delta)=([\d.e-]+)", total))
     charged = [float(run.config["privacy"]["epsilon"]) for run in runs]  # of the whole plan, since both were left
     sum_of_epsilons = sum(charged)

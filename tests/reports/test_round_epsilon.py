@@ -63,6 +63,6 @@ def test_query_outside_plan_raises(target: float | None) -> None:
         fp.Privacy(epsilon=target, noise_multiplier=2.0, delta=1e-3, sampling=fp.Poisson(0.3)),
         rounds=4,
     )
-    with pytest.raises(fp.PrivacyError, match="round 0, gradient: the plan has no such answer"):
+    with pytest.raises(fp.PrivacyError, match="round 0, gradient: the plan has no such query with this privacy cost"):
         list(training)
     assert len(training.ledger.records) == 1

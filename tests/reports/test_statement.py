@@ -55,9 +55,9 @@ def test_statement_answers_officer_questions(runs: list[Path]):
     text, head = page_of(runs[0]), json.loads((runs[0] / "result.json").read_text())["head"]
     answers = {
         "whose data": "4 data holders with 359 to 360 records each, 1437 in all",
-        "what is protected": "one record (a row, an image) of one data holder; any other value in its place",
+        "what is protected": "one record (a row, an image) of one data holder; with any other value in its place",
         "how well": "reveals at most epsilon=1 (delta=1e-5) about one record",
-        "how sure": "can become at most 73.2 % sure of one",
+        "how sure": "can become at most 73.2 % certain of one",
         "who could see what": "| anyone who sees messages | all that travels between data holders and server | 1 [a] |",
         "a person with several records": "epsilon of 10 records of one person",
         "what was released": "3 x gradient, gaussian noise of 6.46 times what one record can change",
@@ -142,7 +142,7 @@ def test_statement_formats_agree_and_are_private(runs: list[Path], tmp_path: Pat
     assert len(re.findall(rb"/Type /Page\b(?!s)", paper)) == 1, "one page"
     assert "<script" not in web.decode()
     assert {oct(place.stat().st_mode & 0o777) for place in places} == {"0o600"}
-    assert "name a file that ends in .md, .html, .pdf" in error_line(
+    assert "use a file name that ends in .md, .html, .pdf" in error_line(
         "statement", str(runs[0]), "--out", str(tmp_path / "a.doc")
     )
 
@@ -152,7 +152,7 @@ def test_statement_altered_or_missing_run_raises(runs: list[Path], tmp_path: Pat
     ledger = tmp_path / "altered" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"noise_multiplier":6', '"noise_multiplier":9', 1))
     assert "altered" in error_line("statement", str(tmp_path / "altered"))
-    assert "holds no run" in error_line("statement", str(tmp_path))
+    assert "contains no run" in error_line("statement", str(tmp_path))
 
 
 @pytest.mark.parametrize(

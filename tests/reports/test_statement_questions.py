@@ -24,7 +24,10 @@ SECURE = [
 ]
 CENTRAL = ["strategy={name: fedavg, learning_rate: 0.5}", "privacy={epsilon: 1, trust: {central: {}}}"]
 QUIET = ["compute.threads=1", "log.tensorboard=false"]
-SURE = "somebody who thought two values of it equally likely can become at most {} % sure of one, but for an event of "
+SURE = (
+    "someone who considered two of its values equally likely can become at most {} % certain of one, "
+    "except in an event of "
+)
 ODDS = "probability about 1 in 100 000"
 
 
@@ -76,7 +79,7 @@ def test_statement_of_demo_run(tmp_path: Path):
                 "| anyone who sees only the final model |",
             ],
             7: [
-                "Nobody is trusted",
+                "No party is trusted",
                 "All data holders were SIMULATED by one operator",
                 "settings were not chosen by trying them",
             ],
@@ -218,10 +221,10 @@ def test_statement_unfinished_search_charges_all_trials(search: Path, tmp_path: 
     for number, trial in enumerate(output["trials"]):
         trial |= {} if number == 0 else {"finished": False, "score": None}
     place.write_text(json.dumps(output | {"trials": output["trials"][:2]}))
-    assert "holds 0002, which trials.json does not name" in error_line("statement", str(tmp_path / "half"))
+    assert "contains 0002, which trials.json does not name" in error_line("statement", str(tmp_path / "half"))
     shutil.rmtree(tmp_path / "half" / "trials" / "0002")
     page = done("statement", str(tmp_path / "half"))
-    assert "The search is not finished: 1 of 3 have ended, all are charged." in page
+    assert "The search is not finished: 1 of 3 have ended, and all are charged." in page
     assert f"reveals at most epsilon={gaussians(3, 1)} (delta=1e-5)" in page and "3 x gradient" in page
     # what the shell computes: of the trial that was begun too
     every = sorted((tmp_path / "half" / "trials").glob("*/ledger.jsonl"))
@@ -233,7 +236,7 @@ def test_statement_altered_trial_raises(search: Path, tmp_path: Path):
     ledger = tmp_path / "altered" / "trials" / "0001" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"rate":1', '"rate":0.5', 1))
     assert "altered" in error_line("statement", str(tmp_path / "altered"))
-    assert "is a search, which has a page of its own" in error_line(
+    assert "is a search, which has its own statement" in error_line(
         "statement", str(search / "out"), str(search / "out" / "trials" / "0000")
     )
     (tmp_path / "altered" / "search.json").write_text("{")

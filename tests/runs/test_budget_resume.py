@@ -37,7 +37,7 @@ def test_resume_without_reservation_raises(budget: Budget, tmp_path: Path):
     for path in tmp_path.glob("b.jsonl.head"):
         path.unlink()  # so that only the run can tell
     budget.path.write_bytes(old)
-    with pytest.raises(fp.LedgerError, match=r"contains no reservation of .*r, which has released answers"):
+    with pytest.raises(fp.LedgerError, match=r"contains no reservation of .*r, which has released results"):
         training(budget.path, tmp_path / "r", resume=True)
     budget.path.write_bytes(new)
     list(training(budget.path, tmp_path / "r", resume=True))

@@ -170,6 +170,44 @@ def test_budget_charges_added_rounds_only(tmp_path: Path) -> None:
         run(tmp_path / "c", 8, epsilon=3.0, extend=tmp_path / "a")
 
 
+def test_extended_run_reserves_only_new_releases(tmp_path: Path) -> None:
+    """Also when it resumes, which it then does without the folder of the earlier run."""
+    path = tmp_path / "budget.jsonl"
+    budget = fp.Budget.create(path, epsilon=5.0, delta=1e-5)
+    paid = {"sampling": fp.Poisson(0.2), "budget": path}
+    run(tmp_path / "a", ROUNDS, privacy=fp.Privacy(epsilon=2.0, **paid))
+    further: dict[str, Any] = {"privacy": fp.Privacy(epsilon=3.0, **paid), "checkpoint_every": 1}
+    first = training(tmp_path / "b", 8, **further, extend=tmp_path / "a")
+    planned, target = list(first.plan.releases.records), first.plan.enforced_target
+    assert [record.round for record in planned] == [4, 5, 6, 7]
+    assert [record.round for record in first.plan.records] == list(range(8))
+    reserved = budget.balance().entries[-1].epsilon
+    assert reserved == pytest.approx(account(planned, 2, 1e-5).epsilon)
+    next(iter(first))
+    del first
+    gc.collect()
+    shutil.rmtree(tmp_path / "a")
+    again = training(tmp_path / "b", 8, **further, resume=True)
+    assert list(again.plan.releases.records) == planned
+    assert again.plan.enforced_target == target == 3.0
+    for _ in again:
+        pass
+    assert budget.balance().entries[-1].epsilon == pytest.approx(reserved)
+
+
+def test_extended_run_stopped_by_its_target_returns_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "budget.jsonl"
+    budget = fp.Budget.create(path, epsilon=20.0, delta=1e-5)
+    run(tmp_path / "a", 2, privacy=fp.Privacy(noise_multiplier=3.0, budget=path))
+    limit = run(None, 3, privacy=fp.Privacy(noise_multiplier=3.0)).spent.epsilon
+    limited = fp.Privacy(noise_multiplier=3.0, epsilon=limit, budget=path)
+    further = training(tmp_path / "b", 9, privacy=limited, extend=tmp_path / "a")
+    reserved = budget.balance().entries[-1].epsilon
+    assert [report.round for report in further] == [3]
+    assert further.result().ended == "budget"
+    assert budget.balance().entries[-1].epsilon == pytest.approx(reserved)
+
+
 @pytest.mark.parametrize("sampling", ["full", "poisson"])
 @pytest.mark.parametrize("target", [1.5, 3.0, 20.0])
 def test_calibration_of_added_rounds_is_tight(sampling: Any, target: float) -> None:
@@ -211,7 +249,7 @@ def test_cli_extends_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     code, said = fedpriv("train", "--extend", "a", "rounds=6", "privacy.epsilon=3")
     assert code == 0, said
-    assert "goes on from round 3 of a" in said
+    assert "extending a from round 3; the privacy cost includes its releases" in said
     assert {path.name: path.read_bytes() for path in Path("a").iterdir() if path.is_file()} == files
     made = Path("runs/a-extended-1")
     assert [json.loads(line)["round"] for line in (made / "metrics.jsonl").read_text().splitlines()] == [*range(1, 7)]
@@ -268,5 +306,5 @@ def test_resume_discloses_as_ledger(tmp_path: Path) -> None:
         del stopped, rounds
         gc.collect()
     assert run(tmp_path / "with", ROUNDS, resume=True, checkpoint_every=1).spent.not_covered != ()
-    with pytest.raises(LedgerError, match=r"does not say that the run reveals the optimality gap, exact.*log\.optimum"):
+    with pytest.raises(LedgerError, match=r"line 1 does not list the optimality gap, exact.*log\.optimum"):
         training(tmp_path / "without", ROUNDS, resume=True, checkpoint_every=1, optimum=0.5)

@@ -46,13 +46,13 @@ def with_label(value: float, y: Tensor = Y) -> Tensor:
 @pytest.mark.parametrize(
     ("y", "loss", "said"),
     [
-        (with_label(2), CROSS_ENTROPY, "client 1 has label 2, which model and loss do not take"),
-        (with_label(-1), CROSS_ENTROPY, "client 1 has label -1, which model and loss do not take"),
+        (with_label(2), CROSS_ENTROPY, "client 1 has label 2, which model and loss do not accept"),
+        (with_label(-1), CROSS_ENTROPY, "client 1 has label -1, which model and loss do not accept"),
         (with_label(10**12), CROSS_ENTROPY, "client 1 has label 1000000000000, which"),
-        (with_label(-100), CROSS_ENTROPY, "client 1 has label -100, which the loss passes over"),
-        (with_label(-100), nn.CrossEntropyLoss(reduction="sum"), "client 1 has label -100, which the loss passes over"),
-        (Y + 0.5, CROSS_ENTROPY, r"targets of type torch.float32, and the loss takes class numbers"),
-        (Y.bool(), CROSS_ENTROPY, r"targets of type torch.bool, and the loss takes class numbers"),
+        (with_label(-100), CROSS_ENTROPY, "client 1 has label -100, which the loss ignores"),
+        (with_label(-100), nn.CrossEntropyLoss(reduction="sum"), "client 1 has label -100, which the loss ignores"),
+        (Y + 0.5, CROSS_ENTROPY, r"targets of type torch.float32, and the loss needs class numbers"),
+        (Y.bool(), CROSS_ENTROPY, r"targets of type torch.bool, and the loss needs class numbers"),
         (with_label(torch.nan, Y.double()), nn.MSELoss(), "client 1: target 3 is not finite"),
     ],
 )
@@ -63,7 +63,7 @@ def test_invalid_label_error_names_client_and_value(y: Tensor, loss: nn.Module, 
 
 def test_empty_data_set_error_names_index() -> None:
     datasets = [TensorDataset(torch.rand(n, 2), torch.zeros(n).long()) for n in (3, 0, 2)]
-    with pytest.raises(fp.DataError, match=r"^datasets\[1\]: a client has no examples: leave it out"):
+    with pytest.raises(fp.DataError, match=r"^datasets\[1\]: a client has no examples: remove it, or give it"):
         fp.make_clients(nn.Linear(2, 2), CROSS_ENTROPY, datasets)
 
 

@@ -108,9 +108,9 @@ def test_stopped_run_without_checkpoint_incomplete(stopped: Path) -> None:
 def test_forged_ledger_differs_from_configuration(finished: Path) -> None:
     (finished / "checkpoint.pt").unlink()
     forge_all_files(finished, unit="client")
-    assert "config.yaml has unit = 'sample', and the ledger 'client'" in fedpriv("show", str(finished))[1]
+    assert "config.yaml has unit = 'sample', but the ledger 'client'" in fedpriv("show", str(finished))[1]
     forge_all_files(finished, unit="sample", delta=1e-3)
-    assert "config.yaml has delta = 1e-05, and the ledger 0.001" in fedpriv("show", str(finished))[1]
+    assert "config.yaml has delta = 1e-05, but the ledger 0.001" in fedpriv("show", str(finished))[1]
     in_config("privacy", epsilon=1.0)(finished)
     forge_all_files(finished, delta=1e-5, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
     assert "the ledger's records cost more than the 1 that config.yaml allows" in fedpriv("show", str(finished))[1]
@@ -151,9 +151,9 @@ def test_finished_run_without_checkpoint_sound(finished: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"noise_multiplier": 1e3}, "line 2 has noise multiplier 1000.0 where the plan has "),
-        ({"planned": 60}, "line 1 has planned = 60, and the run's plan 6"),
-        ({"n_clients": 30}, "line 1 has n_clients = 30, and the run's plan 3"),
+        ({"noise_multiplier": 1e3}, "line 2 has noise multiplier 1000.0, but the plan has "),
+        ({"planned": 60}, "line 1 has planned = 60, but the run's plan has 6"),
+        ({"n_clients": 30}, "line 1 has n_clients = 30, but the run's plan has 3"),
     ],
 )
 def test_resume_compares_ledger_with_new_plan(stopped: Path, changes: dict[str, object], said: str) -> None:

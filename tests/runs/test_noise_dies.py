@@ -285,7 +285,7 @@ def test_resume_changed_data_raises_or_warns(tmp_path: Path) -> None:
     """Raises if the privacy cost depends on the order of examples; otherwise warns."""
     for case in ("allocation", "correlated noise", "cohorts"):
         kill_after(training(tmp_path / case, case), 6)
-        with pytest.raises(DataError, match="client 0: its examples are not those that this run began with"):
+        with pytest.raises(DataError, match="client 0: its examples changed since the run began"):
             training(tmp_path / case, case, resume=True, scale=2.0)
     kill_after(training(tmp_path / "poisson", "poisson"), 6)
     with pytest.warns(UserWarning, match="from now on, the run trains on the new ones"):
@@ -392,7 +392,7 @@ def test_budget_with_given_secret_seed_raises(tmp_path: Path, budget: Budget) ->
 
 
 def test_given_secret_seed_stated_with_epsilon(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="whoever knows it can subtract the noise"):
+    with pytest.warns(UserWarning, match="secret_seed is set: anyone who knows it can subtract the noise"):
         run = training(tmp_path, "fixed noise", secret_seed=5)
     result = finished(run)
     assert "secret_seed of this test run" in str(result.spent)

@@ -94,7 +94,7 @@ def test_python_folder_report_shows_settings(folder: Path, tmp_path: Path) -> No
 
 def test_python_folder_title_and_plan(folder: Path) -> None:
     run = Run.read(folder)
-    assert run.title == "fedavg: SoftmaxRegression on data of the program (TensorDataset)"
+    assert run.title == "fedavg: SoftmaxRegression on data from Python (TensorDataset)"
     assert (run.target, run.rounds, run.integrity) == (3, 8, "sound")
 
 
@@ -109,7 +109,7 @@ def test_python_folder_changed_settings_altered(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"rounds": 8', '"rounds": 9'))
     run = Run.read(tmp_path / "run")
     assert run.integrity == "altered"
-    assert "settings.json is not the one that the run began with" in run.findings[0].text
+    assert "settings.json has changed since the run began" in run.findings[0].text
 
 
 def test_history_after_resume_complete(tmp_path: Path) -> None:

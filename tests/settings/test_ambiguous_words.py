@@ -49,7 +49,7 @@ TRANSLATED = {
     "data.partition.alpha=0.5": "write 'data.partition={kind: dirichlet, n_clients: 10, alpha: 0.5}'",
     "data.partition={kind: dirichlet, n_clients: 10, beta: 0.5}": "it is called alpha here: write",
     "privacy.sigma=1.1": "write privacy.noise_multiplier=1.1",
-    "model.batch_size=64": "it belongs elsewhere: write",
+    "model.batch_size=64": "it is a setting of another part: write",
     "client_num_per_round=3": "write 'network.cohort={fixed: 3}'",
     "sample_ratio=0.3": "write 'network.cohort={poisson: 0.3}'",
     "network.min_fit_clients=3": "all clients are simulated, so there is no waiting",

@@ -236,7 +236,10 @@ def call(x: Finite, *, whole: Whole = 0, flag: bool = False, name: str = "", spe
         (lambda: Thing(1, True), "thing.count = True: must be a whole number, at least 1"),
         (lambda: Thing(1, word="d"), "thing.word = 'd': choose 'a', 'b' or 'c'"),
         (lambda: Thing(1, word=["a"]), "choose 'a', 'b' or 'c'"),
-        (lambda: Thing(1, solver="lbfgs"), "thing.solver = 'lbfgs': make it with fedpriv.strategies.solvers.LBFGS()"),
+        (
+            lambda: Thing(1, solver="lbfgs"),
+            "thing.solver = 'lbfgs': must be created with fedpriv.strategies.solvers.LBFGS()",
+        ),
         (lambda: Thing(1, solver=3), "solvers.LBFGS() or fedpriv.strategies.proximal.L2(lam=3)"),
         (lambda: Thing(1, label=1.0), "thing.label = 1.0: must be a valid integer"),
         (lambda: call("1"), "call.x = '1': is text: write the number 1, without quotes"),
@@ -244,7 +247,7 @@ def call(x: Finite, *, whole: Whole = 0, flag: bool = False, name: str = "", spe
         (lambda: call(1, whole=-1), "must be a whole number, at least 0"),
         (lambda: call(1, flag=1), "call.flag = 1: must be a valid boolean"),
         (lambda: call(1, name=3), "must be a valid string"),
-        (lambda: call(1, speaker=3), "call.speaker = 3: is no Speaks: it has no say"),
+        (lambda: call(1, speaker=3), "call.speaker = 3: is not a Speaks: it has no say"),
     ],
 )
 def test_annotated_argument_out_of_range_raises(door: Callable[[], object], message: str):

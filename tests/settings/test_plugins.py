@@ -89,11 +89,11 @@ def test_build_invalid_options_raise():
         build("pair", REGISTRY, {"lefft": 1}, field="x")
     with pytest.raises(ConfigError, match=r"x\.left = None: pair needs this option"):
         build("pair", REGISTRY, {}, field="x")
-    with pytest.raises(ConfigError, match="x = 'pairs': unknown; did you mean 'pair'"):
+    with pytest.raises(ConfigError, match="x = 'pairs': is unknown; did you mean 'pair'"):
         build("pairs", REGISTRY, {}, field="x")
     with pytest.raises(ConfigError, match="is a int, not a class or function"):
         build(f"{__name__}:NUMBER", REGISTRY, {}, field="x")
-    with pytest.raises(ConfigError, match=r"cannot be made of these options \(TypeError"):
+    with pytest.raises(ConfigError, match=r"cannot be created with these options \(TypeError"):
         build("torch.nn:Linear", MODELS, {"in_features": "x", "out_features": 3}, field="model")
 
 

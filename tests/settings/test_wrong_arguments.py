@@ -15,22 +15,28 @@ import fedpriv
 from fedpriv import DataError
 
 SAID = {
-    "fedavg": (lambda: run(strategy="fedavg"), "strategy = 'fedavg': make it with fedpriv.fedavg(learning_rate=0.1)"),
-    "FedProx": (lambda: run(strategy="FedProx"), "make it with fedpriv.fedprox(learning_rate=0.1, proximal_mu=0.1)"),
-    "none": (lambda: run(privacy="none"), 'make it with fedpriv.Privacy(noise_on="none")'),
-    "a device for compute": (lambda: run(compute="cuda:0"), "make it with fedpriv.Compute()"),
-    "cuda for compute": (lambda: run(compute="cuda"), 'make it with fedpriv.Compute(device="cuda")'),
-    "a patience": (lambda: run(stop=5), 'make it with fedpriv.Stop("accuracy", patience=5)'),
-    "a ring": (lambda: run(network="ring"), "make it with fedpriv.Graph(networkx.cycle_graph(10))"),
+    "fedavg": (
+        lambda: run(strategy="fedavg"),
+        "strategy = 'fedavg': must be created with fedpriv.fedavg(learning_rate=0.1)",
+    ),
+    "FedProx": (
+        lambda: run(strategy="FedProx"),
+        "must be created with fedpriv.fedprox(learning_rate=0.1, proximal_mu=0.1)",
+    ),
+    "none": (lambda: run(privacy="none"), 'must be created with fedpriv.Privacy(noise_on="none")'),
+    "a device for compute": (lambda: run(compute="cuda:0"), "must be created with fedpriv.Compute()"),
+    "cuda for compute": (lambda: run(compute="cuda"), 'must be created with fedpriv.Compute(device="cuda")'),
+    "a patience": (lambda: run(stop=5), 'must be created with fedpriv.Stop("accuracy", patience=5)'),
+    "a ring": (lambda: run(network="ring"), "must be created with fedpriv.Graph(networkx.cycle_graph(10))"),
     "outages of a star": (
         lambda: fedpriv.Star(5, outages=[]),
-        "unknown; leave it out (behind a server fedpriv prices everyone, or a drawn cohort",
+        "unknown; leave it out (with a server, use network.cohort, or all clients take part",
     ),
     "torch's scheduler": (
         lambda: fedpriv.fedavg(torch.optim.lr_scheduler.StepLR(torch.optim.SGD(CNN.parameters(), lr=0.1), 3)),
         "is a schedule of torch: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round",
     ),
-    "no such one": (lambda: run(strategy="zzz"), "make it with fedpriv.fedavg(learning_rate=0.1)"),
+    "no such one": (lambda: run(strategy="zzz"), "must be created with fedpriv.fedavg(learning_rate=0.1)"),
     "the function": (lambda: run(strategy=fedpriv.fedavg), "call it, e.g. fedpriv.fedavg(learning_rate=0.1)"),
     "torch SGD": (
         lambda: run(strategy=torch.optim.SGD(CNN.parameters(), lr=0.3, momentum=0.9)),
@@ -42,28 +48,34 @@ SAID = {
     ),
     "a word for an optimizer": (
         lambda: fedpriv.fedavg(0.1, optimizer="adam"),
-        "strategy.optimizer = 'adam': make it with fedpriv.Adam()",
+        "strategy.optimizer = 'adam': must be created with fedpriv.Adam()",
     ),
     "a mechanism for privacy": (
         lambda: run(privacy="gaussian"),
-        "make it with fedpriv.Privacy(epsilon=3.0, delta=1e-5, mechanism=fedpriv.Gaussian())",
+        "must be created with fedpriv.Privacy(epsilon=3.0, delta=1e-5, mechanism=fedpriv.Gaussian())",
     ),
-    "a number for privacy": (lambda: run(privacy=2.0), "make it with fedpriv.Privacy(epsilon=2.0)"),
+    "a number for privacy": (lambda: run(privacy=2.0), "must be created with fedpriv.Privacy(epsilon=2.0)"),
     "no privacy": (lambda: run(privacy=None), 'fedpriv.Privacy(noise_on="none")'),
-    "the class": (lambda: run(privacy=fedpriv.Privacy), "is a class: make one with fedpriv.Privacy("),
-    "a number for a clip": (lambda: fedpriv.Privacy(epsilon=1.0, clip=2.0), "make it with fedpriv.Clip(bound=2.0)"),
+    "the class": (lambda: run(privacy=fedpriv.Privacy), "is a class: create an object with fedpriv.Privacy("),
+    "a number for a clip": (
+        lambda: fedpriv.Privacy(epsilon=1.0, clip=2.0),
+        "must be created with fedpriv.Clip(bound=2.0)",
+    ),
     "a word for a mechanism": (
         lambda: fedpriv.Privacy(epsilon=1.0, mechanism="laplace"),
-        "privacy.mechanism = 'laplace': make it with fedpriv.Laplace()",
+        "privacy.mechanism = 'laplace': must be created with fedpriv.Laplace()",
     ),
     "a class for a mechanism": (
         lambda: fedpriv.Privacy(epsilon=1.0, mechanism=fedpriv.Laplace),
-        "make it with fedpriv.Laplace()",
+        "must be an object: fedpriv.Laplace()",
     ),
-    "a word for trust": (lambda: fedpriv.Privacy(epsilon=1.0, trust="central"), "make it with fedpriv.Central()"),
+    "a word for trust": (
+        lambda: fedpriv.Privacy(epsilon=1.0, trust="central"),
+        "must be created with fedpriv.Central()",
+    ),
     "a word for batches": (
         lambda: fedpriv.Privacy(epsilon=1.0, sampling="fixed_size"),
-        "make it with fedpriv.FixedSize(size=10)",
+        "must be created with fedpriv.FixedSize(size=10)",
     ),
     "a rate for batches": (lambda: fedpriv.Privacy(epsilon=1.0, sampling=0.1), "fedpriv.Poisson(rate=0.1)"),
     "a graph for a network": (
@@ -76,10 +88,13 @@ SAID = {
     "a torch dtype": (lambda: fedpriv.Compute(dtype=torch.float64), "choose 'float32' or 'float64'"),
     "one client": (lambda: run(clients=clients()[0]), "clients = 'a Client': is one client: pass a list"),
     "one model": (lambda: run(clients=CNN), "fedpriv.Client(model, loss, loader)"),
-    "models": (lambda: run(clients=[CNN, CNN]), "clients[0] = 'a Linear': is no client"),
+    "models": (
+        lambda: run(clients=[CNN, CNN]),
+        "clients[0] = 'a Linear': is not a client: a client has a model, a loss and data",
+    ),
     "loaders": (
         lambda: run(clients=[clients()[0], DataLoader(dataset())]),
-        "clients[1] = 'a DataLoader': is no client: write fedpriv.Client(model, loss, loader)",
+        "clients[1] = 'a DataLoader': is not a client: write fedpriv.Client(model, loss, loader)",
     ),
     "data sets": (lambda: run(clients=[dataset()]), "write fedpriv.make_clients(model, loss, datasets)"),
     "a generator": (lambda: run(clients=(client for client in clients())), "list(clients)"),
@@ -99,7 +114,7 @@ SAID = {
     ),
     "rows for a loader": (
         lambda: fedpriv.Client(CNN, nn.CrossEntropyLoss(), [1, 2]),
-        "client.loader = 'a list': is no loader: write torch.utils.data.DataLoader(torch.utils.data.TensorDataset(",
+        "client.loader = 'a list': is not a data loader: write torch.utils.data.DataLoader(torch.utils.data.",
     ),
     "arrays of numpy for a data set": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [(np.ones((2, 4)), np.ones(2))]),
@@ -108,16 +123,16 @@ SAID = {
     "a table for clients": (lambda: run(clients=pd.DataFrame({"age": [1]})), "clients = 'a DataFrame': is a table"),
     "sizes by name": (lambda: fedpriv.lazy_clients(CNN, nn.CrossEntropyLoss(), dataset, {"a": 3}), "entry i"),
     "a number for sizes": (lambda: fedpriv.lazy_clients(CNN, nn.CrossEntropyLoss(), dataset, 5), "count_examples"),
-    "a unit of others": (lambda: fedpriv.Privacy(epsilon=1, unit="user"), "'user' elsewhere is 'client' here"),
+    "a unit of others": (lambda: fedpriv.Privacy(epsilon=1, unit="user"), "'user' in other libraries is 'client' here"),
     "a relation of others": (
         lambda: fedpriv.Privacy(epsilon=1, relation="add_or_remove_one"),
-        "'add_or_remove_one' elsewhere is 'add_remove' here",
+        "'add_or_remove_one' in other libraries is 'add_remove' here",
     ),
     "custom class as strategy": (lambda: run(strategy=Sink()), "fedpriv.Strategy(local_step, aggregator)"),
     "epsilons for results": (lambda: fedpriv.total([1.0]), "epsilons alone only add up"),
     "a class for a loss": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss, [dataset()]),
-        "make the loss, CrossEntropyLoss()",
+        "is a class: pass an object, CrossEntropyLoss()",
     ),
     "a name for a loss": (lambda: fedpriv.make_clients(CNN, "cross_entropy", [dataset()]), "resolve_loss"),
     "a class for a model": (lambda: fedpriv.make_clients(nn.Linear, nn.MSELoss(), [dataset()]), "is a class"),
@@ -169,11 +184,14 @@ def test_loader_without_targets_raises():
 
 def test_missing_argument_shows_example():
     assert error_of(fedpriv.fedavg).startswith(
-        "strategy.learning_rate = (not given): is needed: Step size of the clients"
+        "strategy.learning_rate = (not given): is required: Step size of the clients"
     )
     assert error_of(fedpriv.fedavg).endswith("e.g. fedpriv.fedavg(learning_rate=0.1)")
-    assert "Each example joins the batch with probability `rate`" in error_of(fedpriv.Poisson)
-    assert "rounds = (not given): is needed: Number of rounds; e.g. fedpriv.train(" in error_of(
+    assert (
+        "Probability that an example joins the batch of a query, in (0, 1]; e.g. fedpriv.Poisson(rate=0.01)"
+        in error_of(fedpriv.Poisson)
+    )
+    assert "rounds = (not given): is required: Number of rounds; e.g. fedpriv.train(" in error_of(
         lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0))
     )
     assert "target epsilon" in error_of(fedpriv.Privacy)
@@ -181,13 +199,15 @@ def test_missing_argument_shows_example():
 
 def test_keyword_argument_by_position_raises():
     three = clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0)
-    assert "write its name, e.g. rounds=...; by their places go clients, strategy, privacy" in error_of(
+    assert "must be given by name, e.g. rounds=...; only clients, strategy, privacy can be positional" in error_of(
         lambda: fedpriv.train(*three, 10)
     )
 
 
 def test_surplus_argument_raises():
-    assert "is one too many: fedpriv.Poisson(rate=0.01) takes rate" in error_of(lambda: fedpriv.Poisson(0.1, 10))
+    assert "is one argument too many: fedpriv.Poisson(rate=0.01) takes rate" in error_of(
+        lambda: fedpriv.Poisson(0.1, 10)
+    )
 
 
 def test_repeated_argument_raises():

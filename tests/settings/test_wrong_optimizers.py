@@ -82,6 +82,6 @@ def test_cohort_with_central_trust_shows_its_rate(cohort: Any, n: int, rate: str
         lambda: fedpriv.plan([20] * n, fedpriv.fedavg(0.1), privacy, rounds=2, network=fedpriv.Star(n, cohort))
     )
     assert (
-        f"network.cohort = {cohort}: with central trust cohorts are drawn in secret: set its cohort_rate to {rate},"
+        f"network.cohort = {cohort}: central trust draws its cohorts in secret: set its cohort_rate to {rate},"
         in message
     )

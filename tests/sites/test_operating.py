@@ -156,7 +156,9 @@ def test_status_explains_epsilon_of_statement(found: Party) -> None:
     found.sites[0].answer(question(found, 0), "coordinator")
     spent = found.sites[0].spent().epsilon
     shown = fedpriv("site", "status", folder)
-    (in_statement,) = re.findall(r"in a statement +epsilon=([0-9.]+): `fedpriv statement` counts begun plans", shown)
+    (in_statement,) = re.findall(
+        r"in a statement +epsilon=([0-9.]+): `fedpriv statement` charges each begun plan in full", shown
+    )
     assert float(in_statement) > spent
     page = fedpriv("statement", folder)
     assert f"reveals at most epsilon={in_statement} " in page

@@ -45,14 +45,16 @@ def test_graph_plan_lists_and_draws_links(plan: FederationPlan) -> None:
     with Image.open("fed/graph.png") as picture:
         assert min(picture.size) > 300
     shown = " ".join(fedpriv("site", "join", "south", "fed/plan.yaml").split())
-    assert "this site sends its rows to middle, and to nobody else" in shown
+    assert "no server: this site sends its rows to middle only" in shown
     told = fedpriv("site", "join", "south", "fed/plan.yaml", "--accept", plan.fingerprint)
     assert "fedpriv site peer south" in told
 
 
 def test_unusable_peer_options_raise(plan: FederationPlan) -> None:
     assert "use --listen" in refused("site", "peer", "south")
-    assert "that this site has accepted, of 0" in refused("site", "peer", "south", "--listen", "tcp/127.0.0.1:1")
+    assert "name one of the 0 open graph plans that this site has accepted" in refused(
+        "site", "peer", "south", "--listen", "tcp/127.0.0.1:1"
+    )
     fedpriv("site", "join", "south", "fed/plan.yaml", "--accept", plan.fingerprint)
     assert "is another machine" in refused("site", "peer", "south", "--connect", "tcp/example.org:1")
     assert "names no certificates" in refused("site", "peer", "south", "--connect", "tls/example.org:1")

@@ -79,8 +79,8 @@ def test_killed_peer_rejoins_each_saves_model(tmp_path: Path) -> None:
     check(found, organisations)
     for name in NAMES:
         print(f"--- {name}\n{logs[name]}")
-    assert "budapest does not answer: rounds go on without it" in logs["zurich"]
-    assert "budapest is back" in logs["zurich"]
+    assert "budapest does not respond: rounds continue without it" in logs["zurich"]
+    assert "budapest has returned" in logs["zurich"]
 
 
 def check(found: Hearts, organisations: Neighbours) -> None:

@@ -171,7 +171,7 @@ def test_counter_store_reloads_and_refuses_edits(tmp_path: Path) -> None:
     again = store().largest(1)
     assert again is not None
     assert again.records == 2
-    with pytest.raises(FedprivError, match="cannot be read, or is of another plan"):
+    with pytest.raises(FedprivError, match="cannot be read, or belongs to another plan"):
         store(public_key(new_key()))
     (tmp_path / COUNTERS).write_bytes(b"[{}]")
     with pytest.raises(FedprivError, match="cannot be read"):

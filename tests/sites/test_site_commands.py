@@ -86,7 +86,7 @@ def test_certificates_signed_and_pinned_by_plan(tmp_path: Path, monkeypatch: pyt
     assert "add --certificate" in refused("site", "keys", "north", "--authority", "ca/authority.pem")
     signed = fedpriv("federate", "sign", "ca", *requests)
     assert "server.example.org" in signed
-    assert signed.count("it only connects to others") == 2
+    assert signed.count("none: it only makes outgoing connections") == 2
     cards = "north/card.json", "south/card.json"
     assert "certificates" in refused("federate", "plan", "run.yaml", *cards, "--out", "half")  # no server's
     fedpriv("federate", "plan", "run.yaml", *cards, "--out", "fed", "--keys", server)
@@ -100,20 +100,20 @@ def test_certificates_signed_and_pinned_by_plan(tmp_path: Path, monkeypatch: pyt
     assert [pin.common_name for pin in pins if pin] == ["coordinator", "north", "south"]
     assert pin_of(Path("north/tls/certificate.pem")) == pins[1]
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
-    assert "over TLS alone" in refused("site", "run", "north")
+    assert "needs TLS: use tls/HOST:PORT" in refused("site", "run", "north")
     assert "is another machine" in refused("site", "run", "north", "--superlink", "example.org:8000")
     assert "tls/HOST:PORT" in refused("site", "run", "north", "--connect", "tls/example.org")
 
 
 def test_folder_without_site_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan").write_text("a: 1")
-    assert "holds no site" in refused("site", "join", tmp_path, tmp_path / "plan")
+    assert "is not a site; create one: fedpriv site init" in refused("site", "join", tmp_path, tmp_path / "plan")
     monkeypatch.chdir(tmp_path)
     Path("north").mkdir()
     Path("north/site.yaml").touch()
     for command in (["status"], ["log"], ["approve", "0" * 32], ["refuse", "0" * 32], ["join", "plan"]):
         shown = refused("site", command[0], ".", *command[1:])
-        assert f"{tmp_path} holds no site, but the folders of several: name one of north" in shown
+        assert f"{tmp_path} is not a site, but contains several: name one of north" in shown
 
 
 def test_bad_site_name_raises_in_words(tmp_path: Path) -> None:
@@ -162,15 +162,17 @@ def test_site_absent_signs_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         fedpriv("site", "init", name, f"{name}.yaml")
     told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
     assert "one site, without a signed notice: 3.2 times" in " ".join(told.split())
-    assert "if 5% are absent, unannounced: 122% of the noise of trust: local" in " ".join(told.split())
+    assert "if 5% are absent without notice: 122% of the noise of trust: local" in " ".join(told.split())
     plan = FederationPlan.read(Path("fed/plan.yaml").read_text())
-    assert "that this site has accepted, of 0" in refused("site", "absent", "north", "2")
+    assert "name one of the 0 plans that this site has accepted" in refused("site", "absent", "north", "2")
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
     assert "north is absent in rounds 2 to 3" in " ".join(fedpriv("site", "absent", "north", "2-3").split())
-    assert "still to come, 1 to 4" in refused("site", "absent", "north", "4-5", "--plan", plan.fingerprint)
+    assert "'4-5': must be future rounds, 1 to 4" in refused(
+        "site", "absent", "north", "4-5", "--plan", plan.fingerprint
+    )
     assert "such as 7-9" in refused("site", "absent", "north", "two")
-    assert "of 1" in refused("site", "absent", "north", "2", "--plan", "0000")
-    assert "signed to be absent in rounds 2 to 3 (away)" in fedpriv("statement", "north")
+    assert "name one of the 1 plans" in refused("site", "absent", "north", "2", "--plan", "0000")
+    assert "signed notice of absence in rounds 2 to 3 (away)" in fedpriv("statement", "north")
 
 
 def test_join_reserves_lifetime_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,7 @@ def test_edited_plan_not_accepted(found: Party, tmp_path: Path) -> None:
         ({"settings__model__weights": {"file": "/etc/passwd", "exclude": []}}, "a plan has no files"),
         ({"settings__strategy": {"name": "os:system"}}, "plugins"),
         ({"settings__privacy__schedule": {"function": "os:abs"}}, "plugins"),
-        ({"settings__seed": None}, "filled in"),
+        ({"settings__seed": None}, "settings.seed = None: a plan needs a value"),
         ({"sites": yaml.safe_load(text)["sites"][:3]}, "this site's name and key"),
         ({"sites": yaml.safe_load(text)["sites"] + yaml.safe_load(text)["sites"][:1]}, "needs its own name"),
     ):

@@ -48,7 +48,10 @@ def test_site_statement_answers_ten_questions(trained: Party):
     check_answers(
         text,
         {
-            1: ["the site east; others are told of", "by the algorithm fedavg, 4 rounds, with other sites"],
+            1: [
+                "the site east; others receive its number of records, 398 (the true number)",
+                "with the algorithm fedavg, 4 rounds, with other sites",
+            ],
             2: [
                 "one record (a row, an image) of one data holder",
                 "epsilon of one data holder",
@@ -61,7 +64,7 @@ def test_site_statement_answers_ten_questions(trained: Party):
             ],
             4: ["| 1 colluding data holder | their combined information | 3 [c]", "any number of others may collude"],
             5: ["epsilon of 10 records of one person", f"| {round_up(ten)} [a] |"],
-            6: ["4 x gradient, gaussian noise of", "of 4 that the plan has", ", ".join(NAMES)],
+            6: ["4 x gradient, gaussian noise of", "; the plan has 4 |", ", ".join(NAMES)],
             7: ["Nothing was simulated.", "any number of them", "settings were not chosen by trying them"],
             8: ["how many records each has", "The site's folder contains its keys"],
             9: [
@@ -80,7 +83,7 @@ def test_site_statement_no_bound_above_planned_colluders(tmp_path: Path):
     text = page_of(found, "east")
     assert "| 1 colluding data holder | their combined information | 3 [" in text
     assert "| 2 colluding data holders | their combined information | no bound [" in text
-    assert "Others may tell each other all they know: at most 1 of them." in text
+    assert "Others may share all their information: at most 1 of them." in text
 
 
 def _run(found: Party, name: str) -> str:

@@ -97,7 +97,7 @@ def test_wrong_server_named_in_log(made: Star, tmp_path: Path, log: pytest.LogCa
     made.authority.keys(tmp_path / "guest", "guest", LOOPBACK)
     with made.serve(0), stranger(tmp_path / "guest", listen=made.address):
         until(lambda: lines(log, "not connected yet"), "no reason")
-    assert "connected to guest instead, which is in no plan here" in lines(log, "not connected yet")[0]
+    assert "connected to guest, which is in no plan here" in lines(log, "not connected yet")[0]
 
 
 def test_wrong_host_name_lists_certificate_hosts(made: Star) -> None:
@@ -151,7 +151,7 @@ def test_server_names_missing_sites(made: Star, log: pytest.LogCaptureFixture) -
         assert transport.wait_for_all(7) == ["east", "south", "west"]
     (line,) = lines(log, "not connected yet")
     assert "east (no connection" in line
-    assert "south (is connected, but does not answer this plan" in line
+    assert "south (is connected, but does not reply for this plan" in line
     assert "north" not in line
 
 
@@ -169,7 +169,7 @@ def test_rounds_readable_and_json_on_request(made: Star) -> None:
         for site in running:
             site.close()
     assert done.exit_code == 0, done.output
-    assert "round 1/4; answers of north, east, south, west; test_" in done.output
+    assert "round 1/4; replies of north, east, south, west; test_" in done.output
     # the plan is over: the result alone
     assert json.loads(again.stdout)["ended"] == "rounds"
 
@@ -202,7 +202,7 @@ def test_server_logs_reason_of_refusal(made: Star, other: Authority, tmp_path: P
     words = [sys.executable, "-c", SCRIPT, made.folder / "keys", tmp_path / "alien", made.address]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.split() == ["before", "after", "end"]
-    assert "warning: a connection was refused: it does not trust the certificate of this end" in done.stderr
+    assert "warning: a connection was refused: it rejects the certificate of this end" in done.stderr
 
 
 def test_zenoh_reasons_read_and_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -221,6 +221,6 @@ def test_stale_connection_file_shows_no_connection(tmp_path: Path) -> None:
     path.write_text(json.dumps({"coordinator": {"is_connected": True, "reason": "", "since": 0.0}}))
     assert connection_rows(tmp_path) == {"coordinator": "connected since 1970-01-01 00:00:00 UTC"}
     os.utime(path, (time.time() - 100, time.time() - 100))
-    assert re.search(r"no sign of life for 10\d s", connection_rows(tmp_path)["connections"])
+    assert re.search(r"no sign of the site for 10\d s", connection_rows(tmp_path)["connections"])
     path.write_text("{")
     assert "not running" in connection_rows(tmp_path)["connections"]

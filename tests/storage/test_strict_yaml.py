@@ -34,7 +34,10 @@ def test_yaml_values_parsed():
     [
         ("epsilon: 3\nepsilon: 300", r"epsilon is given twice \(line 2, column 1\)"),
         ("a: {b: 1, b: 1}", "b is given twice"),
-        *((f"seed: {word}", f"{word} is true|{word} is a truth") for word in ("yes", "No", "on", "OFF")),
+        *(
+            (f"seed: {word}", f"{word} is a truth value in some versions of YAML")
+            for word in ("yes", "No", "on", "OFF")
+        ),
         *((f"a: {number}", "plain decimal") for number in ("020", "-007", "1:20", "12:30:45", "1_000", "0x1F", "0b1")),
         ("a: 0o17", "plain decimal"),
         ("a: .nan", "is not a number"),

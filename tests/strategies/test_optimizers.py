@@ -249,7 +249,7 @@ def test_optimizer_state_with_message_noise_raises() -> None:
 
 def test_local_adam_with_secure_aggregation_raises() -> None:
     privacy = fp.Privacy(noise_multiplier=1, trust=fp.SecureAggregation(2))
-    with pytest.raises(fp.ConfigError, match="local trust, or plain steps"):
+    with pytest.raises(fp.ConfigError, match="local trust, or plain client updates without an optimizer"):
         fp.train(clients_of(), fp.fedavg(0.1, optimizer=fp.Adam()), privacy, rounds=2)
     fp.train(clients_of(), corrected(), privacy, rounds=2)
 
@@ -277,8 +277,8 @@ REFUSED: dict[str, Callable[[], object]] = {
     "strategy.regularizer": lambda: fp.gradient_descent(1, fp.strategies.proximal.L2(0.1), optimizer=fp.Adam()),
     "strategy.optimizer.beta1": lambda: fp.Adam(1.0),
     "strategy.optimizer.noise_floor": lambda: fp.AdamW(noise_floor=0.0),
-    "strategy.optimizer = 'adam': make it with fedpriv.Adam": lambda: fp.fedavg(1, optimizer="adam"),
-    r"strategy.optimizer = .*: make it with fedpriv.Adam\(\)": lambda: fp.fedavg(1, optimizer=fp.Adam),
+    "strategy.optimizer = 'adam': must be created with fedpriv.Adam": lambda: fp.fedavg(1, optimizer="adam"),
+    r"strategy.optimizer = .*: must be an object: fedpriv.Adam\(\)": lambda: fp.fedavg(1, optimizer=fp.Adam),
 }
 
 

@@ -78,10 +78,10 @@ OWN = {
         lambda: paired(None, changed(Descend, sends=None)),
         "has no sends: add to the class",
     ),
-    "a class": (lambda: paired(Step), "is a class: make an object of it, Step()"),
+    "a class": (lambda: paired(Step), "is a class: pass an object, Step()"),
     "a function": (
         lambda: paired(lambda x: x),
-        "is a function: a local step is an object of a class with receives, sends",
+        "is a function: a local step must be an object of a class with receives, sends",
     ),
     "text": (lambda: paired(changed(Step, sends="gradient")), "is text: write a tuple, ('gradient',)"),
     "is_sum as a word": (lambda: paired(None, changed(Descend, is_sum="yes")), "must be True or False"),
@@ -103,7 +103,7 @@ OWN = {
     ),
     "one mean": (
         lambda: paired(None, changed(Descend, __call__=lambda self, message, network, state: (message.mean(0), state))),
-        "a row for each client; for [3, 2] it is [2]; a mean over clients is network.mean",
+        "one row per client; for [3, 2] it is [2]; a mean over clients is network.mean",
     ),
     "another shape next time": (
         lambda: paired(
@@ -114,7 +114,7 @@ OWN = {
                 __call__=lambda self, message, network, state: (network.mean(message)[:, :2], state),
             ),
         ),
-        "has the shape [3, 2], and Own.init gives [3, 4]: give the same one",
+        "has the shape [3, 2], but Own.init returns [3, 4]: return the same shape",
     ),
     "one row": (
         lambda: paired(None, changed(Descend, init=lambda self, params: (params[:1], Kept(params)))),
@@ -124,35 +124,35 @@ OWN = {
         lambda: paired(
             changed(Step, __call__=lambda self, received, state, oracle: (oracle.exact(received)[0], state))
         ),
-        "the message must have the shape [n, dim], a row for each client; for [3, 2] it is [3]",
+        "the message must have the shape [n, dim], one row per client; for [3, 2] it is [3]",
     ),
     "a list for a message": (
         lambda: paired(changed(Step, __call__=lambda self, received, state, oracle: ([0.0], state))),
-        "must be a tensor [n, dim], a row for each client; it is a list",
+        "must be a tensor [n, dim], one row per client; it is a list",
     ),
     "a list for a state": (
         lambda: paired(changed(Step, init=lambda self, params: [params])),
-        "its state has a list: keep tensors and numbers, in a dataclass, a tuple or a dict, or None",
+        "its state has a list: must be None, or tensors and numbers in a dataclass, a tuple or a dict",
     ),
     "one state for all clients": (
         lambda: paired(changed(Step, init=lambda self, params: {"velocity": params[0]})),
-        "velocity must have a row for each client, [n, ...]; for 3 clients it is [2]",
+        "velocity must have one row per client, [n, ...]; for 3 clients it is [2]",
     ),
     "growing state": (
         lambda: paired(
             changed(Step, __call__=lambda self, received, state, oracle: (oracle.gradient(received), {"t": 1}))
         ),
-        "its state has the parts t, and Own.init makes none (None): keep the same ones",
+        "its state has the parts t, but Own.init creates none (None): keep the same parts",
     ),
     "unknown oracle query": (
         lambda: paired(changed(Step, __call__=lambda self, received, state, oracle: (oracle.grad(received), state))),
-        "the oracle has none of this name; did you mean 'gradient'",
+        "the oracle has no attribute of this name; did you mean 'gradient'",
     ),
     "unknown network exchange": (
         lambda: paired(
             None, changed(Descend, __call__=lambda self, message, network, state: (network.average(message), state))
         ),
-        "the network has none of this name",
+        "the network has no attribute of this name",
     ),
 }
 

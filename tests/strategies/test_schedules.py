@@ -117,7 +117,7 @@ def test_scheduled_run_resumes_exactly(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, "0.1", None, True])
 def test_schedule_function_bad_value_raises(value: object) -> None:
-    with pytest.raises(fp.ConfigError, match=r"strategy.schedule = 'half': gives .* in round 2"):
+    with pytest.raises(fp.ConfigError, match=r"strategy.schedule = 'half': returns .* in round 2"):
         trained(fp.fedavg(half_then(value)), "fedavg")
 
 
@@ -132,12 +132,14 @@ def test_schedule_function_error_raises() -> None:
     def broken(t: int) -> float:
         return {}[t]
 
-    with pytest.raises(fp.ConfigError, match="fails in round 1"):
+    with pytest.raises(fp.ConfigError, match="raises in round 1"):
         trained(fp.fedavg(broken), "fedavg")
 
 
 def test_tracking_schedule_above_limit_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"strategy.beta = 2: needs step_size beta <= 1, so at most 1.33"):
+    with pytest.raises(
+        fp.ConfigError, match=r"strategy.beta = 2: step_size \* beta must be at most 1; use a beta of at most 1.33"
+    ):
         trained(fp.gradient_tracking(fp.Warmup(1.0, 4), 2), "gradient_tracking")
 
 
@@ -181,7 +183,7 @@ WRONG = {
     "{scal: 1}": "learning_rate.scal = 1: unknown; did you mean 'scale'",
     "{cosine: {peak: 1}}": "learning_rate.cosine.rounds = None: is required",
     "{cosine: {peak: -1, rounds: 3}}": "learning_rate.cosine.peak = -1: must be a positive",
-    "{steps: {start: 1, every: 1}, warmup: {peak: 1, rounds: 2}}": "give one of cosine, warmup, steps, function",
+    "{steps: {start: 1, every: 1}, warmup: {peak: 1, rounds: 2}}": "must be one of cosine, warmup, steps, function",
     "-1": "learning_rate = -1: must be a positive, finite number",
     "fast": "learning_rate = 'fast': must be a positive, finite number",
 }

@@ -112,7 +112,7 @@ def test_tune_command_plans_and_searches(tmp_path: Path):
     assert found["epsilon"] == planned["epsilon"] > found["one_trial"] and found["score"] > 0
     assert (tmp_path / "out" / "trials.png").stat().st_size > 10_000
     assert set(found["chosen"]) == {"strategy.rho.scale"} and Path(found["best"], "model.pt").exists()
-    assert "holds another search" in error_line(*words[:-4], "--trials", "3", *words[-2:])
+    assert "contains another search" in error_line(*words[:-4], "--trials", "3", *words[-2:])
     assert "would cost epsilon=" in error_line(*words[:-1], str(tmp_path / "b"), "--epsilon", "3.5")
     assert not (tmp_path / "b").exists()
 

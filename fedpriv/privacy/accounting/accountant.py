@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.composition import Composition
+from fedpriv.privacy.accounting.epochs import PlannedCosts
 from fedpriv.privacy.accounting.events import Event, PrivacyCost
 from fedpriv.privacy.accounting.running_totals import RunningTotals, Totals, price_of
 from fedpriv.privacy.accounting.spent import PrivacySpent
@@ -80,8 +81,8 @@ class Accountant:
         """
         return self._composition.due(record, cost)
 
-    def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
-        """Returns the added cost of each of several future releases, as `numbered_costs`; they are not counted."""
+    def costs_of(self, coming: Sequence[Record]) -> PlannedCosts:
+        """Returns the added cost of each of several future releases; they are not counted."""
         return self._composition.costs_of(coming)
 
     def count(self, record: Record) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.continuity import Continuity
-from fedpriv.privacy.accounting.epochs import EpochCharges, numbered_costs
+from fedpriv.privacy.accounting.epochs import EpochCharges, PlannedCosts, costs_by_kind
 from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record_table import RecordTable
@@ -72,11 +72,11 @@ class Composition:
             ConfigError, PrivacyError: see `check`.
         """
         if isinstance(records, RecordTable) and records.is_priced_by_kind:
-            counts = records.counts()
+            for kind, cost, count in costs_by_kind(records, self._n_clients):
+                self.take(kind, self.due(kind, cost), count)
         else:
-            counts = ((record, 1) for record in records)
-        for record, count in counts:
-            self.take(record, self.check(record), count)
+            for record in records:
+                self.take(record, self.check(record))
 
     def take(self, record: Record, charge: PrivacyCost, count: int = 1) -> None:
         """Counts a checked record with the cost `charge`; or several records that differ in their round only."""
@@ -88,9 +88,9 @@ class Composition:
         if any(event.law == "none" for event in charge.events):
             self._reasons[record.non_private or "a query result without noise"] = None
 
-    def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
-        """Returns the added cost of each of several future records, as `numbered_costs`; they are not counted."""
-        return numbered_costs(coming, self._n_clients, self._epochs)
+    def costs_of(self, coming: Sequence[Record]) -> PlannedCosts:
+        """Returns the added cost of each of several future records; they are not counted."""
+        return PlannedCosts(coming, self._n_clients, self._epochs)
 
     def spent(self, delta: float) -> PrivacySpent:
         """Returns a tight upper bound on the cost of all records together, with the conditions under which it holds."""

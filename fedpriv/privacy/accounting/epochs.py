@@ -12,14 +12,15 @@ records must be accounted for separately, or differ in `attempt`.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedpriv.errors import PrivacyError
-from fedpriv.privacy.accounting.events import FREE, PrivacyCost, cost_of, covers
+from fedpriv.privacy.accounting.events import FREE, Event, PrivacyCost, cost_of, covers
 from fedpriv.privacy.record_table import RecordTable
 
 if TYPE_CHECKING:
@@ -116,37 +117,83 @@ def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | 
     return epochs.charge(records, n_clients)
 
 
-def numbered_costs(
-    records: Sequence[Record], n_clients: int, charged: EpochCharges | None = None
-) -> tuple[list[PrivacyCost], Sequence[int]]:
-    """Returns the distinct costs of records, and which of them each record has; for a plan in little time and memory.
+def costs_by_kind(
+    table: RecordTable, n_clients: int, start: int = 0, end: int | None = None
+) -> Iterator[tuple[Record, PrivacyCost, int]]:
+    """Counts the costs of a table that is priced by kind, without making a record of each release.
 
     Args:
-        records: The records.
+        table: The table.
         n_clients: Number of clients.
-        charged: See `costs_of`.
+        start: Position of the first record that counts.
+        end: Position of the first record after these; None for all.
+
+    Yields:
+        A kind, a cost, and how often it occurs. Where the table has the clients of each record, clients who take part
+        equally often share a cost, so that each client's events are counted as by `costs_of`.
+
+    Raises:
+        ConfigError: see `cost_of`.
+    """
+    for number, count, participations in table.counts(start, len(table) if end is None else end):
+        kind = table.kinds[number]
+        cost = cost_of(kind, n_clients)
+        if participations is None:
+            yield kind, cost, count
+        elif not participations.any():
+            yield kind, cost, count  # of nobody
+        else:
+            for times in np.unique(participations[participations > 0]).tolist():
+                clients = tuple(np.flatnonzero(participations == times).tolist())
+                yield kind, cost_of(kind.changed(clients=clients), n_clients), times
+
+
+class PlannedCosts:
+    """What the releases of a plan cost, counted from any of them to any other.
+
+    Args:
+        records: The releases.
+        n_clients: Number of clients.
+        charged: The epochs of random allocation that were charged before.
 
     Raises:
         ConfigError, PrivacyError: see `costs_of`.
     """
-    if isinstance(records, RecordTable) and records.is_priced_by_kind:
-        return [cost_of(kind, n_clients) for kind in records.kinds], records.numbers
-    numbers = dict[PrivacyCost, int]()
-    in_order = array("l", (numbers.setdefault(c, len(numbers)) for c in costs_of(records, n_clients, charged)))
-    return list(numbers), in_order
+
+    def __init__(self, records: Sequence[Record], n_clients: int, charged: EpochCharges | None = None) -> None:
+        self._n_clients = n_clients
+        self._table: RecordTable | None = None
+        self._costs: list[PrivacyCost] = []
+        if isinstance(records, RecordTable) and records.is_priced_by_kind:
+            self._table = records
+        else:
+            known = dict[PrivacyCost, PrivacyCost]()  # equal costs are one object
+            self._costs = [known.setdefault(cost, cost) for cost in costs_of(records, n_clients, charged)]
+
+    def events(self) -> set[Event]:
+        """Returns the distinct events of all releases."""
+        costs = self._costs
+        if self._table is not None:
+            costs = [cost_of(kind, self._n_clients) for kind in self._table.kinds]
+        return {event for cost in costs for event in cost.events}
+
+    def between(self, start: int, end: int) -> Counter[PrivacyCost]:
+        """Returns the costs of the releases at positions `start` to `end - 1`, with the number of times each occurs."""
+        if self._table is None:
+            return Counter(self._costs[start:end])
+        counts = Counter[PrivacyCost]()
+        for _, cost, count in costs_by_kind(self._table, self._n_clients, start, end):
+            counts[cost] += count
+        return counts
 
 
 def count_costs(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCost]:
-    """Returns the distinct costs of records, with the number of records that have each.
+    """Returns the distinct costs of records, with the number of times that each occurs.
 
     Raises:
         ConfigError, PrivacyError: see `costs_of`.
     """
-    costs, numbers = numbered_costs(records, n_clients)
-    counts = Counter[PrivacyCost]()
-    for number, count in Counter(numbers).items():
-        counts[costs[number]] += count
-    return counts
+    return PlannedCosts(records, n_clients).between(0, len(records))
 
 
 def _key(record: Record, batches: int) -> _Key:

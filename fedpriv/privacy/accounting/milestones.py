@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedpriv.privacy.accounting import bounds
-from fedpriv.privacy.accounting.epochs import EpochCharges, numbered_costs
+from fedpriv.privacy.accounting.epochs import EpochCharges, PlannedCosts
 from fedpriv.privacy.accounting.events import histories
 from fedpriv.privacy.record_table import RecordTable
 
@@ -44,10 +44,10 @@ class Milestones:
         charged = EpochCharges()
         self._counted_costs = Counter(charged.charge(released, n_clients))
         table = RecordTable.of(plan)
-        self._costs, self._numbers = numbered_costs(table, n_clients, charged)
+        self._costs = PlannedCosts(table, n_clients, charged)
         self._plan_rounds = table.rounds
         self._rounds = max((*self._plan_rounds[-1:], *(record.round for record in released)), default=-1) + 1
-        levels = {event for cost in (*self._counted_costs, *self._costs) for event in cost.events}
+        levels = {event for cost in self._counted_costs for event in cost.events} | self._costs.events()
         count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
         self.marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
         self._epsilons = dict[int, float]()
@@ -58,8 +58,7 @@ class Milestones:
         mark = self.marks[bisect_left(self.marks, rounds)]
         if mark not in self._epsilons:
             end = bisect_left(self._plan_rounds, mark)
-            for number, count in Counter(self._numbers[self._n_counted : end]).items():
-                self._counted_costs[self._costs[number]] += count
+            self._counted_costs.update(self._costs.between(self._n_counted, end))
             self._n_counted = max(self._n_counted, end)
             groups = histories(self._counted_costs, self._n_clients)
             is_rough = mark < self._rounds

@@ -95,9 +95,8 @@ class PlanFilter:
         slot = self._find_slot(record)
         if slot is None:
             raise UnplannedRelease(
-                f"round {record.round}, {record.query}: the plan has no such query with this privacy cost, or "
-                "it was released already, so nothing was released. A strategy's queries must not depend on "
-                "query results"
+                f"round {record.round}, {record.query}: the plan has no such query with this privacy cost, or it was "
+                "released already; this query was not released. A strategy's queries must not depend on query results"
             )
         position, cost_alone = slot
         cost = self.accountant.due(record, cost_alone)
@@ -149,14 +148,23 @@ class PlanFilter:
             kind = self._plan.kinds[number]
             if (kind.query, kind.index) != (record.query, record.index):
                 continue
-            if _is_of_kind(record, kind):
-                return position, self._costs[number] or cost_of(record, n_clients)
+            if _is_of_kind(record, kind) and record.clients == self._plan.clients(position):
+                return position, self._cost_of_kind(number, record)
             # costs from elsewhere: from another machine, or from a site for the sites that answer
             planned = self._plan[position]
             cost = cost_of(record, n_clients)
             if _is_planned(record, planned) and covers(cost_of(planned, n_clients), cost, SLACK):
                 return position, cost
         return None
+
+    def _cost_of_kind(self, number: int, record: Record) -> PrivacyCost:
+        """Returns what a release of a kind costs by itself."""
+        cost = self._costs[number]
+        if cost is None:
+            return cost_of(record, self.accountant.n_clients)
+        if self._plan.kinds[number].clients == ():
+            return PrivacyCost(record.clients, cost.events)
+        return cost
 
     def _allowed_from(self, first_round: int) -> range:
         """Returns the positions of the slots that the limit allows, from a round on; earlier rounds are over."""
@@ -168,7 +176,9 @@ class PlanFilter:
         whole_plan = self.accountant.n_records == 0
         if self._limit is None or (self._fits and whole_plan):
             return range(first, last + 1)
-        coming = [position for position in range(first, last + 1) if self._is_unused[position]]
+        coming: Sequence[int] = range(first, last + 1)
+        if self._is_unused.count(0, first, last):
+            coming = [position for position in coming if self._is_unused[position]]
         n_allowed = n_within(self.accountant, self._plan.at(coming), self._limit)
         if n_allowed == 0:
             return range(0)
@@ -200,18 +210,24 @@ def n_within(accountant: Accountant, coming: Sequence[Record], limit: float) -> 
         coming: The coming releases, in order.
         limit: Largest epsilon of a client.
     """
-    costs, numbers = accountant.costs_of(coming)
+    costs = accountant.costs_of(coming)
 
-    def is_too_much(n: int) -> bool:
-        extra = Counter[PrivacyCost]()
-        for number, count in Counter(numbers[:n]).items():
-            extra[costs[number]] += count
+    def is_too_much(extra: Counter[PrivacyCost]) -> bool:
         return _largest(accountant, extra, limit) > limit
 
-    if not is_too_much(len(coming)):
+    if not is_too_much(costs.between(0, len(coming))):
         return len(coming)
-    # the first n that is too much, by halving; n - 1 releases fit
-    return bisect_left(range(1, len(coming)), True, key=is_too_much)
+    # by halving: the first `fit` releases are within the limit, the first `too_many` are not
+    fit, too_many = 0, len(coming)
+    counted = Counter[PrivacyCost]()
+    while too_many - fit > 1:
+        middle = (fit + too_many + 1) // 2
+        extra = counted + costs.between(fit, middle)
+        if is_too_much(extra):
+            too_many = middle
+        else:
+            fit, counted = middle, extra
+    return fit
 
 
 def covers(planned: PrivacyCost, cost: PrivacyCost, slack: float = 0.0) -> bool:
@@ -242,9 +258,9 @@ def _cost_of_kind(kind: Record, n_clients: int) -> PrivacyCost | None:
 
 
 def _is_of_kind(record: Record, kind: Record) -> bool:
-    """True if a release is of a planned kind; its clip bound may be smaller, at the same cost."""
+    """True if a release is of a planned kind but for its clients; its clip bound may be smaller, at the same cost."""
     planned = vars(kind)
-    varying = {"round": 0, "attempt": planned["attempt"], "bound": planned["bound"]}
+    varying = {name: planned[name] for name in ("round", "attempt", "bound", "clients")}
     return {**vars(record), **varying} == planned and record.bound <= kind.bound
 
 

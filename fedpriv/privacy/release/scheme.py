@@ -85,6 +85,20 @@ class PlannedRelease:
         record = self.record.changed(round=round_index)
         return PlannedRelease(record, self.clients, self.clip, self.noise, self.factors, self.answer)
 
+    def of_anyone(self) -> PlannedRelease:
+        """Returns this release without its clients, if some clients pay a price that is the same whoever they are.
+
+        Then the rounds of all cohorts are one kind of release. Otherwise the release itself is returned.
+        """
+        if self.factors or not self.record.costs_each_client_alike:
+            return self
+        return self.of_clients(())
+
+    def of_clients(self, clients: tuple[int, ...]) -> PlannedRelease:
+        """Returns this release with these participants, if `of_anyone` returned it."""
+        record = self.record.changed(clients=clients)
+        return PlannedRelease(record, clients, self.clip, self.noise, self.factors, self.answer)
+
     def within(self, clip: Clip) -> PlannedRelease:
         """Returns this release with a smaller clip bound, at the same cost: the noise shrinks with the bound."""
         record = self.record.changed(bound=clip.bound * (1 + ROUNDING))
@@ -178,6 +192,10 @@ class ReleaseScheme(ABC):
             factors: Public number by which each participant's row was multiplied.
             positions: Indices into `planned.clients` of the participants of these rows.
         """
+
+    def depends_on_clients(self, query: str) -> bool:
+        """Returns True if the price of an answer may depend on who takes part in the round."""
+        return True
 
     def with_noise_from(self, streams: NoiseStreams) -> ReleaseScheme:
         """Makes this scheme draw its noise from these streams, and returns it."""
@@ -289,6 +307,11 @@ class ReleaseScheme(ABC):
             raise PrivacyError(
                 f"round {answer.round}: its participants are not one of the {time.separation} blocks of clients"
             )
+
+
+def has_own_rates(scheme: ReleaseScheme, query: str) -> bool:
+    """Returns True if each client has a sampling rate of its own, or noise over time depends on who takes part."""
+    return isinstance(scheme.sampling_of(query), FixedSize) or scheme.privacy.over_time is not None
 
 
 def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:

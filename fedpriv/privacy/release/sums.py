@@ -23,7 +23,7 @@ from torch import Tensor
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
-from fedpriv.privacy.release.scheme import Answer, PlannedRelease, ReleaseScheme
+from fedpriv.privacy.release.scheme import Answer, PlannedRelease, ReleaseScheme, has_own_rates
 from fedpriv.privacy.settings import Privacy
 
 
@@ -42,6 +42,10 @@ class SumRelease(ReleaseScheme):
             raise PrivacyError("pairs can be left out only if every two clients share a secret")
         noise = self.relative_noise(answer)
         return PlannedRelease.of(answer, self.record(answer, noise), noise)
+
+    def depends_on_clients(self, query: str) -> bool:
+        """See `ReleaseScheme`: noise and record are the same for any participants."""
+        return has_own_rates(self, query)
 
     def noise_scales(self, planned: PlannedRelease, factors: Sequence[float]) -> Sequence[float]:
         """See `ReleaseScheme`; the sum gets the noise of its largest factor."""

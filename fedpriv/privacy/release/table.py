@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpriv.privacy.record_table import RecordTable
@@ -15,7 +13,8 @@ class ReleaseTable:
     """The planned releases of a run, in order of their rounds.
 
     Attributes:
-        kinds: The distinct releases.
+        kinds: The distinct releases; see `PlannedRelease.of_anyone` for those whose price does not depend on who takes
+            part.
         records: Their records; `records.numbers` are positions in `kinds`.
     """
 
@@ -23,17 +22,19 @@ class ReleaseTable:
     records: RecordTable
 
     @staticmethod
-    def of(kinds: Sequence[PlannedRelease], numbers: array[int], rounds: array[int]) -> ReleaseTable:
-        """Returns a table of some kinds, with the position in `kinds` and the round of each release."""
-        records = tuple(kind.record.changed(round=0) for kind in kinds)
-        return ReleaseTable(tuple(kinds), RecordTable(records, numbers, rounds))
+    def of(kinds: tuple[PlannedRelease, ...], columns: RecordTable) -> ReleaseTable:
+        """Returns a table of some kinds, with the columns of another table."""
+        return ReleaseTable(kinds, columns.with_kinds(tuple(kind.record.changed(round=0) for kind in kinds)))
 
     def find(self, round_index: int, query: str, index: int) -> PlannedRelease | None:
         """Returns the release of a query; None if the plan has no such query."""
         for position in self.records.positions(round_index):
             kind = self.kinds[self.records.numbers[position]]
             if kind.record.index == index and kind.record.query == query:
-                return kind.in_round(round_index)
+                release = kind.in_round(round_index)
+                if kind.clients == ():
+                    return release.of_clients(self.records.clients(position) or ())
+                return release
         return None
 
     def since(self, round_index: int) -> ReleaseTable:
@@ -42,5 +43,8 @@ class ReleaseTable:
 
     def priced(self, scheme: ReleaseScheme) -> ReleaseTable:
         """Returns the same releases with the costs and the noise of another scheme."""
-        kinds = [scheme.price(kind.answer, kind.factors) for kind in self.kinds]
-        return ReleaseTable.of(kinds, self.records.numbers, self.records.rounds)
+        kinds = list[PlannedRelease]()
+        for kind in self.kinds:
+            priced = scheme.price(kind.answer, kind.factors)
+            kinds.append(priced.of_anyone() if kind.clients == () else priced)
+        return ReleaseTable.of(tuple(kinds), self.records)

@@ -7,19 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
-
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.ledger import Release
-from fedpriv.privacy.mechanisms import Gaussian, Laplace, Mechanism, add_noise
-from fedpriv.privacy.record import Record
-from fedpriv.randomness.streams import Randomness
-from fedpriv.settings.checks import NonNegative, Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.privacy import Gaussian, Laplace, Mechanism, Record, UnprotectedNoise
+from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite, Ratio, checked
 
 
 @checked("privacy.published")
 @dataclass(frozen=True)
-class Published:
+class Published(UnprotectedNoise):
     """Noise as a paper publishes it, for reproduction; by default the noise of Ryu and Kim (2022).
 
     It is not private: runs with it report epsilon = inf and the reason.
@@ -77,40 +72,25 @@ class Published:
         if self.noise_on == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
             raise ConfigError("privacy.published.scale", None, "must be given for noise on messages")
 
+    @property
+    def noise_mechanism(self) -> Mechanism:
+        """See `UnprotectedNoise`."""
+        if self.mechanism == "gaussian":
+            return Gaussian()
+        return Laplace()
 
-def add_published_noise(
-    exact: Tensor,
-    published: Published,
-    record: Record,
-    randomness: Randomness,
-    clients: Sequence[int],
-    factors: Sequence[float],
-    largest_norms: Callable[[], Sequence[float]],
-) -> Release:
-    """Adds a paper's noise to exact rows `[k, dim]`. The result is not private.
-
-    Args:
-        exact: The rows without noise.
-        published: The paper's noise.
-        record: The ledger record of this release, marked as not private.
-        randomness: The run's random streams.
-        clients: Index of each row's client.
-        factors: Public number by which each row has been multiplied; the noise is multiplied by the same number.
-        largest_norms: Returns each client's largest l1 norm of a per-example gradient, in another pass over the data.
-            Called only where eq 20 of Ryu and Kim (2022) needs it.
-    """
-    if math.isinf(published.epsilon_bar) or record.query in published.exact_queries:
-        return Release(record, exact)
-    if published.mechanism == "gaussian":
-        mechanism: Mechanism = Gaussian()
-    else:
-        mechanism = Laplace()
-    if published.scale is not None:
-        scales = [published.scale * published.growth**record.round] * len(exact)
-    elif published.mechanism == "gaussian":
-        width = 2 * published.gradient_bound * math.sqrt(2 * math.log(1.25 / published.delta_bar))
-        scales = [factor * width / published.epsilon_bar for factor in factors]
-    else:
+    def scales(
+        self, record: Record, factors: Sequence[float], largest_norms: Callable[[], Sequence[float]]
+    ) -> Sequence[float] | None:
+        """See `UnprotectedNoise`. The norms are needed only for eq 20 of Ryu and Kim (2022)."""
+        if self.scale is None and record.query == "gradient_difference":
+            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such query result")
+        if math.isinf(self.epsilon_bar) or record.query in self.exact_queries:
+            return None
+        if self.scale is not None:
+            return [self.scale * self.growth**record.round] * len(factors)
+        if self.mechanism == "gaussian":
+            width = 2 * self.gradient_bound * math.sqrt(2 * math.log(1.25 / self.delta_bar))
+            return [factor * width / self.epsilon_bar for factor in factors]
         norms = largest_norms()
-        scales = [factor * norm / published.epsilon_bar for factor, norm in zip(factors, norms, strict=True)]
-    return add_noise(exact, scales, mechanism, record, randomness, clients)
+        return [factor * norm / self.epsilon_bar for factor, norm in zip(factors, norms, strict=True)]
