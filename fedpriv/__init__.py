@@ -24,6 +24,8 @@ def __getattr__(name: str) -> object:
     except AttributeError:
         if name in _modules or name.startswith("_"):  # Python requests these on imports
             raise
-        from fedpriv.settings.translations import attribute_error  # imported here, since only this error needs it
+        from fedpriv.settings.translations import (
+            format_attribute_error,  # imported here, since only this error needs it
+        )
 
-        raise AttributeError(attribute_error("fedpriv", name, "fedpriv"), name=name) from None
+        raise AttributeError(format_attribute_error("fedpriv", name, "fedpriv"), name=name) from None

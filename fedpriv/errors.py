@@ -40,7 +40,7 @@ class ConfigError(FedprivError, ValueError):
     """
 
     def __init__(self, field: str, value: object, fix: str) -> None:
-        super().__init__(f"{cut(field)} = {shown(value)}: {cut(fix, 600)}")
+        super().__init__(f"{truncate(field)} = {format_value(value)}: {truncate(fix, 600)}")
         self.field = field
         self.value = value
         self.fix = fix
@@ -119,15 +119,15 @@ class ProcessError(FedprivError):
     """Another process of the run failed, or can no longer be reached."""
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Returns the `repr` of a value for an error message: on one line, cut if long."""
     try:
-        return cut(repr(value))
+        return truncate(repr(value))
     except (ValueError, RecursionError):  # an integer with thousands of digits, lists in lists without end
         return f"a {type(value).__name__} too large to show"
 
 
-def cut(text: str, longest: int = 120) -> str:
+def truncate(text: str, longest: int = 120) -> str:
     """Returns a text on one line, cut after `longest` characters."""
     line = " ".join(text[: 2 * longest].split())
     if len(line) <= longest and len(text) <= 2 * longest:
@@ -135,7 +135,7 @@ def cut(text: str, longest: int = 120) -> str:
     return f"{line[:longest]}... ({len(text)} characters)"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Returns a number and its noun, with an s unless the number is 1.
 
     >>> counted(1, "client"), counted(3, "client")
@@ -146,6 +146,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}s"
 
 
-def in_short(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """Returns the class and message of another library's error, on one line."""
-    return f"{type(error).__name__}: {cut(str(error))}"
+    return f"{type(error).__name__}: {truncate(str(error))}"

@@ -28,9 +28,9 @@ SOURCES = sources(PACKAGE)
 STRATEGIES = strategies(PACKAGE)
 
 # who may do what, as paths inside the package
-OPENS_RELEASES = {"oracle/data_answerer.py"}
+OPENS_RELEASES = {"oracle/data_query_engine.py"}
 MAKES_RELEASES = {
-    "oracle/data_answerer.py",  # exact answers of runs without privacy
+    "oracle/data_query_engine.py",  # exact answers of runs without privacy
     "privacy/mechanisms.py",
     "privacy/release/local.py",
     "privacy/release/pairwise.py",
@@ -107,7 +107,7 @@ def test_ledger_open_called_in_data_answerer_only():
         for call, name, receiver in calls(path)
         if name == "open" and "ledger" in receiver.lower().split(".")[-1]
     ]
-    assert not found, f"Ledger.open is for the answerer of data: {found}"
+    assert not found, f"Ledger.open is for the engine of data: {found}"
 
 
 @pytest.mark.parametrize("maker", ["Release", "add_noise"])

@@ -100,7 +100,7 @@ def test_docs_cli_commands_exist(line: str):
         elif word.startswith("configs/"):
             assert (ROOT / word).is_file()
     if words[1] in ("train", "plan") and words[2] != "--extend":  # which goes on with the configuration of a run
-        assert words[2].endswith(".yaml") or words[2] in shipped.configs(), f"{words[2]} is no file and no name"
+        assert words[2].endswith(".yaml") or words[2] in shipped.list_configs(), f"{words[2]} is no file and no name"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -20,11 +20,11 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedpriv.config import load_config
-from fedpriv.config.building import planned
+from fedpriv.config.building import load_plan
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor
 from fedpriv.privacy.ledger import Ledger
-from fedpriv.privacy.ledger_file import LedgerFile, facts_of_pairs, facts_of_time
+from fedpriv.privacy.ledger_file import LedgerFile, make_correlation_facts, make_pairwise_facts
 from fedpriv.privacy.record import Record
 
 sys.path.insert(0, str(Path(__file__).parent / "golden"))
@@ -149,7 +149,9 @@ def ledger_of(folder: Path, records: list[Record], n_clients: int, delta: float)
     time = next((record.time for record in records if record.time), None)
     header = {"n_clients": n_clients, "delta": delta, "planned": len(records)}
     path = folder / "ledger.jsonl"
-    ledger = Ledger(Accountant(n_clients, delta), path, header | facts_of_pairs(pairs) | facts_of_time(time))
+    ledger = Ledger(
+        Accountant(n_clients, delta), path, header | make_pairwise_facts(pairs) | make_correlation_facts(time)
+    )
     ledger.begin_with(records)
     return path
 
@@ -186,7 +188,7 @@ SLOW = {
 )
 @pytest.mark.data
 def test_shipped_config_epsilon_matches_account(name: str, data_root: Path, tmp_path: Path):
-    plan = planned(load_config(ROOT / "configs" / f"{name}.yaml"), 0)
+    plan = load_plan(load_config(ROOT / "configs" / f"{name}.yaml"), 0)
     compare(ledger_of(tmp_path, list(plan.records), plan.n_clients, plan.privacy.delta))
 
 

@@ -40,7 +40,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget
-from fedpriv.audit.canaries import Game, merge_games, play, reach
+from fedpriv.audit.canaries import Game, compute_reach, merge_games, run_game
 from fedpriv.models import Loss
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.record import Record
@@ -161,9 +161,9 @@ def shares(subject: AuditTarget, game: Game) -> list[str]:
 
 def games_of(subject: AuditTarget, rounds: int, canaries: int, per_client: int) -> Game:
     """Plays the game with `canaries` canaries in total, in runs with `per_client` canaries per client."""
-    reached = reach(subject, per_client, rounds)
+    reached = compute_reach(subject, per_client, rounds)
     count = -(-canaries // (CLIENTS * per_client))
-    return merge_games([play(subject, per_client, rounds, reached) for _ in range(count)])
+    return merge_games([run_game(subject, per_client, rounds, reached) for _ in range(count)])
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget
-from fedpriv.audit.canaries import Game, merge_games, play, reach
+from fedpriv.audit.canaries import Game, compute_reach, merge_games, run_game
 from fedpriv.audit.noise import check_trace_noise
 from fedpriv.audit.probing import trace_run
 from fedpriv.models import Loss
@@ -72,15 +72,18 @@ def row(part: float, given: argparse.Namespace) -> list[str]:
     toy, cells = subject(part, ROUNDS), [f"{part:g}"]
     for canaries in given.canaries:
         each = canaries // CLIENTS
-        known = reach(toy, each, ROUNDS)
-        cells += proved(play(toy, each, ROUNDS, known) for _ in range(given.repeats))
-    known = reach(toy, 1, ROUNDS)
-    single = [play(toy, 1, ROUNDS, known) for _ in range(given.pool)]
+        known = compute_reach(toy, each, ROUNDS)
+        cells += proved(run_game(toy, each, ROUNDS, known) for _ in range(given.count_duplicates))
+    known = compute_reach(toy, 1, ROUNDS)
+    single = [run_game(toy, 1, ROUNDS, known) for _ in range(given.pool)]
     for runs in given.runs:
         cells += proved(merge_games(single[k : k + runs]) for k in range(0, given.pool - runs + 1, runs))
     for rounds in given.rounds:
         run = subject(part, rounds)
-        found = [check_trace_noise(trace_run(run, run.data(), rounds)).verdict == "found" for _ in range(given.repeats)]
+        found = [
+            check_trace_noise(trace_run(run, run.data(), rounds)).verdict == "found"
+            for _ in range(given.count_duplicates)
+        ]
         cells.append(f"{share(found):.0%}")
     return cells
 

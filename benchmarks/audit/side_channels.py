@@ -153,7 +153,7 @@ def run_site(folder: Path, rounds: int, pace: float | None) -> Trace:
             "rounds": rounds,
         }
     )
-    plan = propose(config, [site.card], fp.config.building.outline(config))
+    plan = propose(config, [site.card], fp.config.building.read_outline(config))
     site.join(plan.text, plan.fingerprint)
     terms = site.terms(plan.hash)
     trace, ledger, before = Trace(), folder / "north" / "runs" / plan.hash / "ledger.jsonl", 0

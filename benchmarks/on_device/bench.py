@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from fedpriv.clients.batch import Batch
-from fedpriv.models.nested import each
+from fedpriv.models.nested import map_tree
 
 ROOT = Path(__file__).parents[2]
 HELPERS = ("tests/helpers", "tests/oracle", "tests/privacy", "tests/theory", "benchmarks/speed")
@@ -60,7 +60,7 @@ class Bench:
 
     def there(self, batch: Batch) -> Batch:
         """Returns a batch on the device."""
-        x, y = each(lambda values: values.to(self.device), (batch.inputs, batch.targets))
+        x, y = map_tree(lambda values: values.to(self.device), (batch.inputs, batch.targets))
         return replace(batch, rows=batch.rows.to(self.device), inputs=x, targets=y, mask=batch.mask.to(self.device))
 
 

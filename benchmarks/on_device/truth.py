@@ -192,7 +192,7 @@ def noise_words(bench: Bench) -> Facts:
     tensor = torch.from_numpy(np.frombuffer(bytearray().join(keys), "<i4").copy()).view(-1, 8)
     wrong = 0
     for size in (1, 8, 1001, bench.of(2**17 + 3, 2**12 + 3)):
-        found = chacha.words(tensor.to(bench.device), size).cpu()
+        found = chacha.compute_words(tensor.to(bench.device), size).cpu()
         for row, key in zip(found, keys, strict=True):
             cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
             wrong += row.numpy().astype("<i8").tobytes() != cipher

@@ -33,11 +33,11 @@ import fedpriv as fp
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.models import SoftmaxRegression
 from fedpriv.models.problem import Problem
-from fedpriv.planning.impulses import responses
+from fedpriv.planning.impulses import compute_responses
 from fedpriv.planning.plan import RunSketch
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.allocation import delta_bounds
-from fedpriv.privacy.correlated import INDEPENDENT, Factor, inverse
+from fedpriv.privacy.correlated import INDEPENDENT, Factor, invert_column
 from fedpriv.privacy.settings import Noise, Sampling
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.outputs import Ema
@@ -177,7 +177,7 @@ class Bins:
     def noise(self, epsilon: float, samples: int) -> tuple[float, Estimate, Estimate]:
         """Returns the smallest noise, and both deltas estimated for it (remove, add)."""
         pilot = min(PILOT, samples)
-        high = math.sqrt(self.gram.diagonal().max()) / gaussian.ratio_of(epsilon, DELTA)  # no amplification
+        high = math.sqrt(self.gram.diagonal().max()) / gaussian.compute_ratio(epsilon, DELTA)  # no amplification
         s = max(self._least(side, epsilon, high, pilot, samples) for side in ("remove", "add"))
         tilts = {side: self.tune(side, s, epsilon, pilot) for side in ("remove", "add")}
         while True:
@@ -203,7 +203,11 @@ class Bins:
         top = min(low / 0.8, high)
         if excess(math.log(top)) >= 0:
             return top
-        return math.exp(gaussian.root(excess, math.log(low), math.log(top), 5e-4)) if excess(math.log(low)) > 0 else low
+        return (
+            math.exp(gaussian.find_root(excess, math.log(low), math.log(top), 5e-4))
+            if excess(math.log(low)) > 0
+            else low
+        )
 
 
 def _log_mixture(log_parts: Array, weights: Array) -> Array:
@@ -236,7 +240,7 @@ class Sizes:
     def response(self, strategy: str) -> Array:
         """Returns the factor of each round's noise in the model after each round."""
         run = self.sketch(strategy, fp.Cyclic(self.batches), fp.Independent(), 1.0)
-        found = responses(run.strategy, run.privacy, run.network, run.rounds, Randomness(0))
+        found = compute_responses(run.strategy, run.privacy, run.network, run.rounds, Randomness(0))
         assert found is not None
         return found
 
@@ -248,7 +252,7 @@ class Sizes:
 
     def left(self, final: Array, factor: Factor) -> float:
         """Standard deviation of the noise in the final model, for a noise multiplier of 1."""
-        accumulated = np.convolve(final[::-1], inverse(factor.column(self.rounds)))[: self.rounds]
+        accumulated = np.convolve(final[::-1], invert_column(factor.column(self.rounds)))[: self.rounds]
         return float(np.linalg.norm(accumulated))
 
 
@@ -256,7 +260,7 @@ def validate(samples: int) -> None:
     """Compares estimates with values that are known otherwise."""
     print("| estimated delta, remove and add | known, remove |\n|---|---|")
     one = Bins(INDEPENDENT, 10, 1)
-    s = math.sqrt(10) / gaussian.ratio_of(1.0, DELTA)
+    s = math.sqrt(10) / gaussian.compute_ratio(1.0, DELTA)
     known = math.exp(float(gaussian.log_delta(math.sqrt(10) / s, np.asarray(1.0))))
     _compare("one batch, 10 epochs, epsilon 1", one, s, 1.0, samples, f"{known:.4g}")
     for epsilon, epochs in ((1.0, 1), (3.0, 10)):

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from scipy.spatial import cKDTree
 from scipy.special import digamma
 from sensor_fusion import PAPER, Q2
-from sensors import Promise, SensorAnswerer, Sensors
+from sensors import Promise, SensorEngine, Sensors
 
 import fedpriv as fp
 from fedpriv.network.rounds import initial_state, run_rounds
@@ -78,7 +78,7 @@ def leaks(epsilon: float, trials: int, rounds: int, gap: float | None, seed: int
     sensors = Sensors.drawn(3, 1, 1, problems=trials, seed=seed)
     promise = Promise(Geometric(q1 / Q2), gap or 1.0, enforced=gap is not None)
     multiplier = Q2 / (epsilon * (Q2 - q1)) * (1.0 if gap else Q2)
-    answerer = SensorAnswerer(sensors, promise, torch.full((trials,), multiplier), seed + 2)
+    engine = SensorEngine(sensors, promise, torch.full((trials,), multiplier), seed + 2)
     draws = np.random.default_rng(seed + 1)
     start = torch.from_numpy(draws.standard_normal((3, trials)))
     if gap is None:
@@ -88,11 +88,11 @@ def leaks(epsilon: float, trials: int, rounds: int, gap: float | None, seed: int
     found: dict[int, float] = {}
     progress = initial_state(strategy, start)
     network = fp.Graph(nx.complete_graph(3))
-    for done in run_rounds(strategy, answerer.oracle, network, progress, Randomness(seed), rounds=rounds):
+    for done in run_rounds(strategy, engine.oracle, network, progress, Randomness(seed), rounds=rounds):
         k, before, progress = done.index + 1, progress, done.progress
         if k in asked:
             seen = _seen(before, progress, gamma * q1 ** (k - 1))
-            found[k] = mutual_information(answerer.exact_gradient[0].numpy(), seen)
+            found[k] = mutual_information(engine.exact_gradient[0].numpy(), seen)
     worst = max(found, key=lambda k: found[k])
     facts = {"epsilon": epsilon, "gap": gap, "information": found[worst], "round": worst, "by_round": found}
     residual = float(sensors.residual(progress.models).mean())

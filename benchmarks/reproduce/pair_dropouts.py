@@ -36,12 +36,12 @@ from fedpriv.clients.population import Population
 from fedpriv.config import load_config
 from fedpriv.config.building import load_data, make_population
 from fedpriv.evaluation.evaluator import Evaluator
-from fedpriv.forecast.pair_absences import best_ratio
+from fedpriv.forecast.pair_absences import find_best_ratio
 from fedpriv.network.local import Star
 from fedpriv.network.rounds import ClientInput, client_update, initial_state, server_update
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
@@ -91,7 +91,7 @@ def pairs(ratio: float, colluders: int = COLLUDERS, degree: int | None = None) -
 
 
 def schemes(n: int) -> Sequence[Scheme]:
-    best = best_ratio(n, COLLUDERS, ABSENT)
+    best = find_best_ratio(n, COLLUDERS, ABSENT)
     allowed = int(binom.ppf(1 - LOST, n, ABSENT))
     lines = [
         Scheme("local noise", "local"),

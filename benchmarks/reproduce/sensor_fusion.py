@@ -30,7 +30,7 @@ import matplotlib as mpl
 import networkx as nx
 import torch
 from matplotlib.figure import Figure
-from sensors import Promise, SensorAnswerer, Sensors
+from sensors import Promise, SensorEngine, Sensors
 from torch import Tensor
 
 import fedpriv as fp
@@ -91,7 +91,7 @@ class Bench:
     ) -> tuple[Tensor, float]:
         """Returns `sum_i ||x_i - x*||^2 [rounds, multipliers, trials]`, and the largest l1 norm of a gradient."""
         blocks, p, n = len(multipliers), self.sensors.slope.shape[-1], self.graph.n_clients
-        answerer = SensorAnswerer(
+        engine = SensorEngine(
             self.sensors, setting.promise, torch.tensor(multipliers).repeat_interleave(self.trials), seed=1
         )
         draw = torch.Generator().manual_seed(2)
@@ -100,14 +100,14 @@ class Bench:
             x = x + start_noise * torch.distributions.Laplace(0.0, 1.0).sample(x.shape).double()
         runs = run_rounds(
             setting.strategy,
-            answerer.oracle,
+            engine.oracle,
             self.graph,
             initial_state(setting.strategy, x),
             Randomness(0),
             rounds=self.rounds,
         )
         ends = [self.sensors.residual(done.progress.models) for done in runs]
-        return torch.stack(ends).reshape(-1, blocks, self.trials), answerer.largest
+        return torch.stack(ends).reshape(-1, blocks, self.trials), engine.largest
 
     def published(self, epsilon: float) -> tuple[Tensor, float]:
         """Runs algorithm 1 with the paper's parameters and noise, also on x(0); it spends epsilon / q2."""

@@ -11,7 +11,7 @@ from torch import Tensor
 import fedpriv as fp
 from fedpriv.oracle.oracle import Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
-from fedpriv.oracle.synthetic import ZeroAnswerer
+from fedpriv.oracle.synthetic import ZeroEngine
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Laplace
 from fedpriv.privacy.schedules import Schedule
@@ -86,7 +86,7 @@ class Promise:
         return sum(self.schedule.share(k) for k in range(rounds))
 
 
-class SensorAnswerer(ZeroAnswerer):
+class SensorEngine(ZeroEngine):
     """Returns exact, or clipped, gradients with Laplace noise that is scaled by the library's privacy cost.
 
     Args:
@@ -105,7 +105,7 @@ class SensorAnswerer(ZeroAnswerer):
         self.exact_gradient = torch.empty(0)
 
     @property
-    def oracle(self) -> Oracle[SensorAnswerer]:
+    def oracle(self) -> Oracle[SensorEngine]:
         """Returns the oracle for a strategy."""
         return Oracle(self.queries, self, torch.empty(0))
 

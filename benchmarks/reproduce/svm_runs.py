@@ -25,7 +25,7 @@ from fedpriv.network.mixing import Weights, metropolis
 from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.oracle import Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
-from fedpriv.oracle.synthetic import ZeroAnswerer
+from fedpriv.oracle.synthetic import ZeroEngine
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.calibration import calibrate
 from fedpriv.privacy.record import Record
@@ -147,7 +147,7 @@ class Prices:
         return [replace(every, round=k, rate=self.rate * fraction) for k in range(rounds)]
 
 
-class Blocks(ZeroAnswerer):
+class Blocks(ZeroEngine):
     """Mean hinge subgradients on Poisson batches, with separate noise for each block of columns.
 
     Rows have norm at most 1, so a clip of 1 has no effect on subgradients.

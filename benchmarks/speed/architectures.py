@@ -25,9 +25,9 @@ from fedpriv.clients.client import make_clients
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.population import Population
 from fedpriv.models import VisionTransformer, add_lora
-from fedpriv.models.nested import Nested, Rows, each
+from fedpriv.models.nested import Nested, Rows, map_tree
 from fedpriv.oracle.backend_selection import select_backend
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.backends.precision import Bfloat16
 from fedpriv.privacy.clipping import Clip
 
@@ -139,16 +139,18 @@ def steps_of(name: str, effort: Effort, *, tried: bool = True) -> tuple[dict[str
     model = subject.model(effort)
     x, y = subject.data(effort)
     if tried:
-        few = each(lambda values: values[:8], x), y[:8]
+        few = map_tree(lambda values: values[:8], x), y[:8]
         population = Population(make_clients(model, LOSS, [Rows(*few)]))
         population.reset_models()
         selection = select_backend("auto", population, precision=subject.precision)
         backend, used, peers = selection.backend, selection.name, subject.peers
     else:
-        backend, used, peers = choose("ghost", model, LOSS), "ghost", ()
+        backend, used, peers = build_backend("ghost", model, LOSS), "ghost", ()
     params = Layout.of(model).row_of(model).unsqueeze(0)
     mask = torch.ones(1, len(y), dtype=torch.bool)
-    batch = Batch(torch.zeros(1, dtype=torch.long), each(lambda values: values.unsqueeze(0), x), y.unsqueeze(0), mask)
+    batch = Batch(
+        torch.zeros(1, dtype=torch.long), map_tree(lambda values: values.unsqueeze(0), x), y.unsqueeze(0), mask
+    )
     plain_model = Bfloat16(model) if subject.precision == "bfloat16" else model
     clip = Clip(opponents.CLIP)
     steps: dict[str, Callable[[], object]] = {

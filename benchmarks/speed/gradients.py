@@ -15,7 +15,7 @@ from torch import nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.models import Loss, MnistCNN, cross_entropy
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.privacy.clipping import Clip
 
 LOSS = Loss(cross_entropy)
@@ -32,7 +32,7 @@ def some(clients: int, examples: int, shape: tuple[int, ...]) -> Batch:
 
 def ours(model: nn.Module, batch: Batch, clip: Clip | None) -> tuple[Callable[[], object], str]:
     """Returns the sum that the backend of `auto` computes, and the backend's name."""
-    backend = choose("auto", model, LOSS)
+    backend = build_backend("auto", model, LOSS)
     row = torch.cat([p.detach().flatten() for p in model.parameters()])
     params = row.repeat(len(batch.inputs), 1)
     return lambda: backend.clipped_sum(params, batch, clip), type(backend).__name__.removesuffix("Backend").lower()

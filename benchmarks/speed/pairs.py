@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import Gaussian, add_noise
 from fedpriv.privacy.normal_combinations import NormalCombinations
-from fedpriv.privacy.pair_noise import pair_noise_of_round
+from fedpriv.privacy.pair_noise import draw_pair_noise
 from fedpriv.privacy.pairwise import Complete, Pairwise, RandomRegular, Secrets
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
@@ -65,7 +65,7 @@ def noised(rows: Tensor, mechanism: Gaussian, secrets: Secrets | None) -> Releas
     pairs = Pairwise(1, 1.0, secrets).pairs(len(rows))
 
     def noise_of_pairs(round_index: int, some: Sequence[int]) -> NormalCombinations | None:
-        return pair_noise_of_round(pairs, RANDOM, round_index, 0, clients, some, rows.shape[1])
+        return draw_pair_noise(pairs, RANDOM, round_index, 0, clients, some, rows.shape[1])
 
     return add_noise(rows, [1.0] * len(rows), mechanism, RECORD, RANDOM, clients, pair_noise=noise_of_pairs)
 

@@ -184,11 +184,11 @@ def rounds_between_sites(made: Federated, rounds: int, look: Callable[[int, list
 
 def rounds_over_flower(made: Federated, rounds: int) -> list[float]:
     """Returns milliseconds between lines of `rounds.jsonl`; the server is a process that Flower starts."""
-    from fedpriv.sites.over_flower.starting import environment, program
+    from fedpriv.sites.over_flower.starting import find_program, make_environment
 
     here = str(Path(__file__).parent)
     env = {
-        **environment(),
+        **make_environment(),
         "FEDPRIV_ALLOW_PLUGINS": "1",
         "OMP_NUM_THREADS": "1",
         "FLWR_HOME": str(made.folder / "flwr"),
@@ -200,7 +200,7 @@ def rounds_over_flower(made: Federated, rounds: int) -> list[float]:
     (server / CONFIG).write_bytes((made.folder / "run.yaml").read_bytes())
     superlink = f"127.0.0.1:{FLOWER_PORT}"
     fedpriv_command = [sys.executable, "-m", "fedpriv"]
-    commands = [[program("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(FLOWER_PORT)]]
+    commands = [[find_program("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(FLOWER_PORT)]]
     for number, name in enumerate(made.names, start=1):
         words = ["site", "run", str(made.folder / name), "--superlink", superlink, "--port", str(FLOWER_PORT + number)]
         commands.append([*fedpriv_command, *words])

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import NonNegative, Positive, RegistryEntry, checked
+from fedpriv.settings import NonNegative, Positive, RegistryEntry, validate_arguments
 from fedpriv.strategies import (
     Average,
     Decay,
@@ -32,10 +32,10 @@ from fedpriv.strategies import (
     PenaltyRate,
     RateOrInfinite,
     Strategy,
-    in_round,
-    in_round_or_infinite,
-    last_or_average,
-    spread,
+    choose_output,
+    evaluate_rate,
+    evaluate_rate_or_infinite,
+    flatten_parameters,
 )
 
 
@@ -47,7 +47,7 @@ class Step(Protocol):
         ...
 
 
-@checked("strategy.step")
+@validate_arguments("strategy.step")
 @dataclass(frozen=True)
 class Prox:
     """Proximal step with step size `eta_t`, eq 8: `z = (rho w + lambda - g~ + center / eta) / (rho + 1 / eta)`.
@@ -68,11 +68,11 @@ class Prox:
 
     def solve(self, w: Tensor, center: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """Solves the quadratic subproblem."""
-        pull = 1 / in_round_or_infinite(self.eta, t)
+        pull = 1 / evaluate_rate_or_infinite(self.eta, t)
         return (rho * w + dual - gradient + pull * center) / (rho + pull)
 
 
-@checked("strategy.step")
+@validate_arguments("strategy.step")
 @dataclass(frozen=True)
 class Trust:
     """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected onto the ball of radius `delta_t` around `center`.
@@ -96,7 +96,7 @@ class Trust:
     def solve(self, w: Tensor, center: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """Projects the minimiser of the problem without a trust region."""
         move = w + (dual - gradient) / rho - center
-        radius = in_round_or_infinite(self.radius, t)
+        radius = evaluate_rate_or_infinite(self.radius, t)
         if math.isinf(radius):
             return center + move
         if self.norm == "linf":
@@ -105,9 +105,9 @@ class Trust:
         return center + move * (radius / length.clamp_min(radius))
 
 
-@checked("strategy.feasible")
+@validate_arguments("strategy.feasible")
 @dataclass(frozen=True)
-class Everywhere:
+class Unconstrained:
     """No constraint."""
 
     def project(self, z: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class Everywhere:
         return z
 
 
-@checked("strategy.feasible")
+@validate_arguments("strategy.feasible")
 @dataclass(frozen=True)
 class BoxSet:
     """The box `W = [-bound, bound]^dim`.
@@ -136,7 +136,7 @@ class BoxSet:
         return z.clamp(-self.bound, self.bound)
 
 
-@checked("strategy.feasible")
+@validate_arguments("strategy.feasible")
 @dataclass(frozen=True)
 class BallSet:
     """The ball `W = {z : ||z||_2 <= radius}`.
@@ -172,7 +172,7 @@ class AdmmState:
     t: int
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class AdmmStep:
     """The client update of inexact ADMM.
@@ -193,14 +193,16 @@ class AdmmStep:
 
     step: Prox | Trust
     rho: PenaltyRate
-    feasible: Everywhere | BoxSet | BallSet = field(default_factory=Everywhere)
+    feasible: Unconstrained | BoxSet | BallSet = field(default_factory=Unconstrained)
     weight_decay: NonNegative = 0.0
     linearize_at: Literal["local", "received"] = "local"
 
     @property
     def linear(self) -> bool:
         """True for proximal steps without W on gradients at w: their messages are linear in the query results."""
-        return isinstance(self.step, Prox) and isinstance(self.feasible, Everywhere) and self.linearize_at == "received"
+        return (
+            isinstance(self.step, Prox) and isinstance(self.feasible, Unconstrained) and self.linearize_at == "received"
+        )
 
     def init(self, params: Tensor) -> AdmmState:
         """`z_p` starts at the initial parameters (zero in the paper), the duals at zero."""
@@ -211,7 +213,7 @@ class AdmmStep:
         w = received
         t = state.t + 1
         n = oracle.n_clients
-        rho = in_round(self.rho, t)
+        rho = evaluate_rate(self.rho, t)
         if self.linearize_at == "local":
             center = state.z
         else:
@@ -219,7 +221,7 @@ class AdmmStep:
         gradient = (oracle.gradient(center) + 2 * self.weight_decay * center) / n
         z = self.feasible.project(self.step.solve(w, center, state.dual, gradient, rho, t))
         dual = state.dual + rho * (w - z)
-        message = z - dual / in_round(self.rho, t + 1)
+        message = z - dual / evaluate_rate(self.rho, t + 1)
         return message, AdmmState(z, dual, t)
 
 
@@ -240,7 +242,7 @@ class AdmmServer:
         return network.mean(message), None
 
 
-@checked("strategy.step")
+@validate_arguments("strategy.step")
 @dataclass(frozen=True)
 class OutputNoise:
     """Budget schedule under which the noise on `z_p`, the result of a step, is constant: `1 / (rho_t + 1/eta_t)`.
@@ -261,15 +263,15 @@ class OutputNoise:
     def share(self, round_index: int) -> float:
         """Returns the share of round `round_index` (from 0)."""
         t = round_index + 1
-        return 1 / (in_round(self.rho, t) + 1 / in_round_or_infinite(self.eta, t))
+        return 1 / (evaluate_rate(self.rho, t) + 1 / evaluate_rate_or_infinite(self.eta, t))
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def inexact_admm(
     step: Prox | Trust = Prox(),
     rho: PenaltyRate = Penalty(),
     *,
-    feasible: Everywhere | BoxSet | BallSet = Everywhere(),
+    feasible: Unconstrained | BoxSet | BallSet = Unconstrained(),
     weight_decay: NonNegative = 0.0,
     linearize_at: Literal["local", "received"] = "local",
     average: Average | None = None,
@@ -279,7 +281,7 @@ def inexact_admm(
     Args:
         step: The client update: proximal, `Prox()` (default), or in a trust region, `Trust()`.
         rho: Penalty parameter of each round; `Penalty()` by default.
-        feasible: Set W of allowed models: `Everywhere()`, `BoxSet(bound)` or `BallSet(radius)`.
+        feasible: Set W of allowed models: `Unconstrained()`, `BoxSet(bound)` or `BallSet(radius)`.
         weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
         linearize_at: Point at which a client computes its gradient: its model (`"local"`, default), as in the paper, or
             the `"received"` one, which secure aggregation needs.
@@ -299,7 +301,7 @@ def inexact_admm(
         5
     """
     if isinstance(step, Trust) and not (
-        isinstance(feasible, Everywhere) or (isinstance(feasible, BoxSet) and step.norm == "linf")
+        isinstance(feasible, Unconstrained) or (isinstance(feasible, BoxSet) and step.norm == "linf")
     ):
         raise ConfigError(
             "strategy.feasible", feasible, "only an linf trust region can be combined with a box; use step: prox"
@@ -309,12 +311,14 @@ def inexact_admm(
         name = "iadmm_prox"
     else:
         name = "iadmm_trust"
-    return Strategy(local, AdmmServer(), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step
+    return Strategy(local, AdmmServer(), choose_output(average), name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step
 
 
 NAMES = {
-    "iadmm_prox": RegistryEntry(spread(inexact_admm, step=Prox), "inexact ADMM, proximal step (Ryu and Kim, ObjP)"),
+    "iadmm_prox": RegistryEntry(
+        flatten_parameters(inexact_admm, step=Prox), "inexact ADMM, proximal step (Ryu and Kim, ObjP)"
+    ),
     "iadmm_trust": RegistryEntry(
-        spread(inexact_admm, step=Trust), "inexact ADMM, trust-region step (Ryu and Kim, ObjT)"
+        flatten_parameters(inexact_admm, step=Trust), "inexact ADMM, trust-region step (Ryu and Kim, ObjT)"
     ),
 }

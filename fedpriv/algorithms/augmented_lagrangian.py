@@ -27,7 +27,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.settings import Count, Positive, Ratio, RegistryEntry, check_finite, checked
+from fedpriv.settings import Count, Positive, Ratio, RegistryEntry, check_finite, validate_arguments
 from fedpriv.strategies import (
     LBFGS,
     STALLED,
@@ -40,12 +40,12 @@ from fedpriv.strategies import (
     Solver,
     Strategy,
     Zero,
-    gradient,
-    largest,
-    penalty,
-    raised,
-    spread,
-    violations,
+    compute_gradient,
+    compute_largest,
+    compute_penalty,
+    compute_violations,
+    flatten_parameters,
+    update_multipliers,
 )
 
 INNER, ACCEPTED, START = 0.0, 1.0, 2.0
@@ -119,7 +119,7 @@ class AdmmBlock:
         def merit(u: Tensor) -> Tensor:
             objective, values = oracle.exact(u)
             proximal = (u - state.anchor).square().sum(1) / (2 * (n + 1) * beta)
-            return objective + penalty(mu, values, beta, oracle.equality) + proximal
+            return objective + compute_penalty(mu, values, beta, oracle.equality) + proximal
 
         return merit
 
@@ -160,9 +160,9 @@ class AdmmBlock:
             objective, values = oracle.exact(w)
         old = state.multipliers
         equality = oracle.equality
-        raised_multipliers = raised(old, values, self.outer.beta, equality)
+        raised_multipliers = update_multipliers(old, values, self.outer.beta, equality)
         slack = (raised_multipliers * values).where(~equality, 0.0)
-        worst = [largest(v) for v in (violations(values, equality), slack, raised_multipliers - old)]
+        worst = [compute_largest(v) for v in (compute_violations(values, equality), slack, raised_multipliers - old)]
         return raised_multipliers, torch.stack([objective, *worst], 1)
 
 
@@ -287,7 +287,7 @@ class ConstrainedAdmmServer:
         return replace(state, converged=converged, stalled=stalled, least_violation=least, done=done)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def proximal_al(
     outer: Outer = Outer(),
     rho: Positive = 1.0,
@@ -333,7 +333,7 @@ def proximal_al(
 
 def _gradient_at(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
     """Returns gradients at the received point, `[n, dim]`; raises if one is not finite."""
-    slope = gradient(merit, w)[1]
+    slope = compute_gradient(merit, w)[1]
     check_finite(slope, "gradient of objective and constraints")
     return slope
 
@@ -345,7 +345,7 @@ def _broadcast_row(w: Tensor, phase: float, tolerance: float) -> Tensor:
 
 NAMES = {
     "proximal_al": RegistryEntry(
-        spread(proximal_al, outer=Outer),
+        flatten_parameters(proximal_al, outer=Outer),
         "proximal augmented Lagrangian for constraints (He, Peng and Sun), exact: needs noise_on: none",
     )
 }

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedpriv.settings import RegistryEntry, checked
+from fedpriv.settings import RegistryEntry, validate_arguments
 from fedpriv.strategies import (
     Average,
     ClientOptimizerState,
@@ -26,8 +26,8 @@ from fedpriv.strategies import (
     Sgd,
     StepSize,
     Strategy,
-    in_round,
-    last_or_average,
+    choose_output,
+    evaluate_rate,
     period_of,
 )
 
@@ -69,12 +69,12 @@ class Descend:
             variance = oracle.noise_variance
         else:
             variance = None
-        size = in_round(self.step_size, t)
+        size = evaluate_rate(self.step_size, t)
         x, optimizer_state = self.optimizer.step(received, gradient, size, state.optimizer, variance)
         return x, ClientOptimizerState(t, optimizer_state)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def decentralized_sgd(
     step_size: Rate = StepSize(0.1), *, optimizer: Optimizer[Any] = Sgd(), average: Average | None = None
 ) -> Strategy:
@@ -101,7 +101,7 @@ def decentralized_sgd(
         20
     """
     local = Descend(step_size, optimizer)
-    return Strategy(local, GossipAverage(), last_or_average(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser
+    return Strategy(local, GossipAverage(), choose_output(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser
 
 
 NAMES = {

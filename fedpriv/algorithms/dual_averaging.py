@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import NonNegative, Probability, RegistryEntry, checked
+from fedpriv.settings import NonNegative, Probability, RegistryEntry, validate_arguments
 from fedpriv.strategies import L2, GossipAverage, Memory, MixedRows, Oracle, Proximal, Strategy
 
 Inactive = Literal["lazy", "literal"]
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class DualMap:
     """Maps the dual z to the primal x (eq 6), with the weights a_t and gamma_t.
@@ -83,7 +83,7 @@ class Clock:
     own_total: Tensor | None = None
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class DualStep:
     """The client update of dual averaging.
@@ -191,7 +191,7 @@ class WeightedPrimals:
         return average, PrimalAverage(average, x.where(moved, state.x), t + 1, following, received)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def dual_averaging(
     regularizer: Proximal = L2(5e-4),
     *,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import Positive, checked
+from fedpriv.settings import Positive, validate_arguments
 from fedpriv.strategies import Ball, Memory, Network, Oracle, Strategy
 
 
@@ -49,7 +49,7 @@ class MirrorSet(Protocol):
         ...
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class EuclideanBall:
     """The set `||x||_2 <= radius`, with the mirror map `w = ||x||_2^2 / (2 radius^2)`.
@@ -83,7 +83,7 @@ class EuclideanBall:
         return self.project(x - self.radius**2 * slope)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class L1Ball:
     """The set `||x||_1 <= radius`, with the mirror map `w = kappa ||x||_p^2 / (2 radius^2)`, `p = 1 + 1 / ln(dim)`.
@@ -238,7 +238,7 @@ class ReportSolution:
         return received.chunk(2, 1)[1], state
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, published: bool = False) -> Strategy:
     """DP-AccMD: accelerated mirror descent on a ball, with a server (Wang, Ye, Xu, 2017, algorithm 3).
 

@@ -25,18 +25,18 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import Bound, Count, NonNegative, Positive, RegistryEntry, checked
+from fedpriv.settings import Bound, Count, NonNegative, Positive, RegistryEntry, validate_arguments
 from fedpriv.strategies import (
     ConstraintNoise,
     Memory,
     Network,
     Oracle,
-    Outlook,
     Proximal,
     Rate,
+    RunInfo,
     Strategy,
     Zero,
-    in_round,
+    evaluate_rate,
 )
 
 
@@ -109,10 +109,10 @@ class ScalarizedStep:
         lowest = torch.zeros_like(moved).where(~oracle.equality, -self.largest)
         prices = moved.clamp(lowest, torch.full_like(moved, self.largest))
         gradient = oracle.lagrangian_gradient(w, prices)
-        z = w - in_round(self.learning_rate, t) / t**self.decay * gradient
+        z = w - evaluate_rate(self.learning_rate, t) / t**self.decay * gradient
         return _append_worst(z, values, oracle.equality), Prices(prices / oracle.n_clients, values, t)
 
-    def advice(self, run: Outlook) -> list[str]:
+    def advice(self, run: RunInfo) -> list[str]:
         """Suggests a share of the budget for values that suits beta, and warns of a beta too large for their noise."""
         noise = run.constraints
         if noise is None:
@@ -197,7 +197,7 @@ class ProximalMean:
             state = replace(state, measurements=state.measurements + self.measurements)
             return network.scatter(state.average), state
         mean = network.total(z) / network.n_clients
-        w = self.regularizer.prox(mean, in_round(self.learning_rate, t) / t**self.decay)
+        w = self.regularizer.prox(mean, evaluate_rate(self.learning_rate, t) / t**self.decay)
         weight = state.weight + t**self.power
         average = state.average + t**self.power / weight * (w - state.average)
         state = replace(state, average=average, weight=weight)
@@ -211,7 +211,7 @@ _FIX = "must be a whole number, at least 2: the last round only measures"
 Rounds = Annotated[int, Bound(_FIX, 2, inf, "[)")]
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def private_al(
     rounds: Rounds | None = None,
     *,

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.settings import Count, Positive, Probability, RegistryEntry, checked
+from fedpriv.settings import Count, Positive, Probability, RegistryEntry, validate_arguments
 from fedpriv.strategies import (
     Average,
     Memory,
@@ -38,10 +38,10 @@ from fedpriv.strategies import (
     Rounds,
     Strategy,
     Weighting,
-    clock,
-    in_round,
-    last_or_average,
-    ticked,
+    advance_round,
+    choose_output,
+    evaluate_rate,
+    init_round_counter,
 )
 
 
@@ -61,12 +61,12 @@ class CorrectedSteps:
 
     def init(self, params: Tensor) -> Rounds | None:
         """Returns the round, if the step size depends on it."""
-        return clock(self.learning_rate)
+        return init_round_counter(self.learning_rate)
 
     def __call__(self, received: Tensor, state: Rounds | None, oracle: Oracle) -> tuple[Tensor, Rounds | None]:
         """Computes one round."""
-        t, state = ticked(state)
-        rate = in_round(self.learning_rate, t)
+        t, state = advance_round(state)
+        rate = evaluate_rate(self.learning_rate, t)
         if self.weighting == "examples":
             weights = oracle.weights.unsqueeze(1)
         else:
@@ -112,17 +112,17 @@ class ControlVariates:
         model = params[:1].clone()
         controls = torch.zeros_like(params)
         return _broadcast_rows(model, torch.zeros_like(model), controls), Controls(
-            model, controls, clock(self.learning_rate)
+            model, controls, init_round_counter(self.learning_rate)
         )
 
     def __call__(self, message: Tensor, network: Network, state: Controls) -> tuple[Tensor, Controls]:
         """Moves the model along the mean update and the participants' control variates to their last gradients."""
-        t, next_clock = ticked(state.clock)
+        t, next_clock = advance_round(state.clock)
         controls = state.controls
-        length = self.local_steps * in_round(self.learning_rate, t)
+        length = self.local_steps * evaluate_rate(self.learning_rate, t)
         update = network.mean(message)[:1] - length * network.total(controls) / network.n_clients
         model = state.model + self.server_learning_rate * update
-        change = network.fill(message, torch.zeros_like(controls))
+        change = network.replace_rows(message, torch.zeros_like(controls))
         controls = controls - self.control_rate / length * change
         mean = network.total(controls) / network.n_clients
         return _broadcast_rows(model, mean, controls), Controls(model, controls, next_clock)
@@ -143,7 +143,7 @@ class ReportModel:
         return self.output(_model_of(received), state)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def scaffold(
     learning_rate: Rate,
     local_steps: Count = 1,
@@ -178,7 +178,7 @@ def scaffold(
         5
     """
     server = ControlVariates(learning_rate, local_steps, server_learning_rate, control_rate)
-    output = ReportModel(last_or_average(average))
+    output = ReportModel(choose_output(average))
     return Strategy(CorrectedSteps(learning_rate, local_steps, weighting), server, output, "scaffold")
 
 

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import Count, NonNegative, Positive, checked
-from fedpriv.strategies import Memory, Network, Oracle, Outlook, Proximal, Rate, Rounds, Strategy, Zero, in_round
+from fedpriv.settings import Count, NonNegative, Positive, validate_arguments
+from fedpriv.strategies import Memory, Network, Oracle, Proximal, Rate, Rounds, RunInfo, Strategy, Zero, evaluate_rate
 
 
-@checked("strategy.epochs")
+@validate_arguments("strategy.epochs")
 @dataclass(frozen=True)
 class Epochs:
     """The division of rounds into epochs of SVRG.
@@ -87,7 +87,7 @@ class Epochs:
         return epoch - 1, rounds
 
 
-@checked("privacy.schedule")
+@validate_arguments("privacy.schedule")
 @dataclass(frozen=True)
 class AnchorBudget:
     """Budget schedule for SVRG, with different shares for full gradients and differences.
@@ -142,7 +142,7 @@ class SendDifference:
             answer = oracle.gradient_difference(point, anchor, self._bound(point, anchor))
         return answer, Rounds(t + 1)
 
-    def advice(self, run: Outlook) -> list[str]:
+    def advice(self, run: RunInfo) -> list[str]:
         """Warns of rounds after the last whole epoch, which are lost: the reported anchor moves when an epoch ends."""
         whole = self.epochs.whole(run.rounds)
         used = self.epochs.rounds(whole)
@@ -229,7 +229,7 @@ class VarianceReducedStep:
         else:
             direction = mean[:1] + full
         if not (is_anchor and self.epochs.doubling):
-            rate = in_round(self.learning_rate, t + 1)
+            rate = evaluate_rate(self.learning_rate, t + 1)
             x = self.regularizer.prox(x - rate * direction, rate)
             total = total + x
             steps += 1
@@ -252,7 +252,7 @@ class ReportAnchor:
         return received.chunk(2, 1)[1], state
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def svrg(
     learning_rate: Rate,
     epoch_length: Count,
@@ -295,7 +295,7 @@ def svrg(
     return Strategy(local, VarianceReducedStep(epochs, learning_rate, regularizer), ReportAnchor(), name, regularizer)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def proven(
     smoothness: Positive,
     strong_convexity: NonNegative,

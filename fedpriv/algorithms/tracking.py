@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import NonNegative, RegistryEntry, checked
+from fedpriv.settings import NonNegative, RegistryEntry, validate_arguments
 from fedpriv.strategies import (
     Average,
     GossipAverage,
@@ -36,14 +36,14 @@ from fedpriv.strategies import (
     Memory,
     MixedRows,
     Oracle,
-    Outlook,
     Output,
     Peers,
     Rate,
+    RunInfo,
     StepSize,
     Strategy,
-    in_round,
-    last_or_average,
+    choose_output,
+    evaluate_rate,
     period_of,
 )
 
@@ -63,7 +63,7 @@ class Tracked:
     t: int
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class ImplicitTracking:
     """The client update with one exchanged variable.
@@ -108,7 +108,7 @@ class ImplicitTracking:
         sent = received - step * (y + gradient)
         return sent, Tracked(sent, y, t)
 
-    def advice(self, run: Outlook) -> list[str]:
+    def advice(self, run: RunInfo) -> list[str]:
         """Warns of geometric steps that fall more slowly than the proof allows, as in the paper's experiments."""
         if isinstance(self.step_size, StepSize):
             ratio = self.step_size.ratio
@@ -127,7 +127,7 @@ class ImplicitTracking:
 
     def _step(self, t: int) -> float:
         """Returns `alpha_k`, and checks it; for a `StepSize` only the first, which is the largest unless it grows."""
-        step = in_round(self.step_size, t)
+        step = evaluate_rate(self.step_size, t)
         if step * self.beta > 1 and (t == 1 or not isinstance(self.step_size, StepSize)):
             raise ConfigError(
                 "strategy.beta", self.beta, f"step_size * beta must be at most 1; use a beta of at most {1 / step:g}"
@@ -193,7 +193,7 @@ class TwoVariableTracking:
         """Computes one round."""
         t = state.t + 1
         mixed_x, mixed_y = received.chunk(2, dim=-1)
-        x = mixed_x - in_round(self.step_size, t) * state.y
+        x = mixed_x - evaluate_rate(self.step_size, t) * state.y
         gradient = oracle.gradient(x)
         y = mixed_y + gradient - state.gradient
         return torch.cat([x, y], -1), TrackedPair(y, gradient, t)
@@ -227,7 +227,7 @@ class FirstOfPair:
         return self.output(received.chunk(2, dim=-1)[0], state)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def gradient_tracking(
     step_size: Rate = StepSize(0.1),
     beta: NonNegative | None = None,
@@ -261,12 +261,12 @@ def gradient_tracking(
         20
     """
     if beta is None:
-        beta = 0.1 / in_round(step_size, 1)
+        beta = 0.1 / evaluate_rate(step_size, 1)
     local = ImplicitTracking(step_size, beta, gradient_at)
-    return Strategy(local, GossipAverage(), last_or_average(average), "gradient_tracking")
+    return Strategy(local, GossipAverage(), choose_output(average), "gradient_tracking")
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average | None = None) -> Strategy:
     """Gradient tracking on a graph with two exchanged variables (Xie, Liu and Chai, 2025, eq 7): twice the bytes.
 
@@ -289,7 +289,7 @@ def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average 
         20
     """
     local = TwoVariableTracking(step_size)
-    return Strategy(local, GossipPair(), FirstOfPair(last_or_average(average)), "gradient_tracking_pair")
+    return Strategy(local, GossipPair(), FirstOfPair(choose_output(average)), "gradient_tracking_pair")
 
 
 NAMES = {

@@ -64,15 +64,15 @@ def _check_allocation(population: Population, sampling: Allocation) -> tuple[lis
     """Returns the problems in the epochs of random allocation, and the number of drawn batches."""
     k, examples = sampling.batches, int(population.counts.sum())
     n_seeds = max(2, min(_SEEDS, _MOST_WORK // (examples * k * _EPOCHS)))
-    epochs = [_epochs_of(population, sampling, Randomness(0), _EPOCHS) for _ in range(n_seeds)]
+    epochs = [_batches_by_epoch(population, sampling, Randomness(0), _EPOCHS) for _ in range(n_seeds)]
     if any(assigned is None for of_seed in epochs for assigned in of_seed):
         return [
             "an example is in several batches of an epoch, or in none; the privacy accounting assumes exactly one"
         ], n_seeds * _EPOCHS * k
     whole = [[assigned for assigned in of_seed if assigned is not None] for of_seed in epochs]
-    broken = list(_repeated(whole, "epochs"))
-    other_answer = _epochs_of(population, sampling, Randomness(0, secret_seed=1), 1, index=1)[0]
-    first_answer = _epochs_of(population, sampling, Randomness(0, secret_seed=1), 1)[0]
+    broken = list(_check_repeated_draws(whole, "epochs"))
+    other_answer = _batches_by_epoch(population, sampling, Randomness(0, secret_seed=1), 1, index=1)[0]
+    first_answer = _batches_by_epoch(population, sampling, Randomness(0, secret_seed=1), 1)[0]
     if other_answer is not None and first_answer is not None and _is_same(first_answer, other_answer):
         broken.append(
             "several query results of one round use one assignment; the privacy accounting assumes one per assignment"
@@ -81,11 +81,11 @@ def _check_allocation(population: Population, sampling: Allocation) -> tuple[lis
     statistic, variance = 0.0, 0.0  # Pearson's statistic of the sizes of batches; its mean is k - 1
     for of_seed in whole:
         for assigned in of_seed:
-            for owned in _by_client(assigned, population):
+            for owned in _split_by_client(assigned, population):
                 sizes = np.bincount(owned, minlength=k)
                 statistic += float(((sizes - len(owned) / k) ** 2).sum() / (len(owned) / k)) - (k - 1)
                 variance += 2 * (k - 1) * (len(owned) - 1) / len(owned)
-    broken += _sizes(statistic, variance)
+    broken += _check_sizes(statistic, variance)
     return broken, n_seeds * _EPOCHS * k
 
 
@@ -95,11 +95,11 @@ def _check_poisson(population: Population, sampling: Poisson) -> tuple[list[str]
     if rate == 1:
         return [], 1
     n_seeds = max(2, min(_SEEDS, _MOST_WORK // (examples * _ROUNDS)))
-    whole = [_rounds_of(population, sampling, Randomness(0)) for _ in range(n_seeds)]
-    broken, statistic, variance, total = list(_repeated(whole, "rounds")), 0.0, 0.0, 0.0
+    whole = [_membership_by_round(population, sampling, Randomness(0)) for _ in range(n_seeds)]
+    broken, statistic, variance, total = list(_check_repeated_draws(whole, "rounds")), 0.0, 0.0, 0.0
     for of_seed in whole:
         for marks in of_seed:
-            for owned in _by_client(marks, population):
+            for owned in _split_by_client(marks, population):
                 spread = len(owned) * rate * (1 - rate)
                 surplus = float(owned.sum()) - len(owned) * rate
                 total += surplus
@@ -110,10 +110,10 @@ def _check_poisson(population: Population, sampling: Poisson) -> tuple[list[str]
     if abs(total) > _SURE * deviation:
         seen = rate + total / (draws * examples)
         broken.append(f"an example is drawn with probability {seen:.4g}; the privacy accounting assumes {rate:.4g}")
-    return [*broken, *_sizes(statistic, variance)], draws
+    return [*broken, *_check_sizes(statistic, variance)], draws
 
 
-def _epochs_of(
+def _batches_by_epoch(
     population: Population, sampling: Allocation, randomness: Randomness, epochs: int, index: int = 0
 ) -> list[Membership | None]:
     """Returns the batch of each example in each epoch; None if an epoch has an example twice or not at all."""
@@ -122,7 +122,7 @@ def _epochs_of(
         batch_of = np.full(int(population.counts.sum()), -1)
         times = np.zeros(len(batch_of), dtype=np.int64)
         for batch in range(sampling.batches):
-            drawn = _drawn(population, sampling, randomness, epoch * sampling.batches + batch, index)
+            drawn = _list_drawn_examples(population, sampling, randomness, epoch * sampling.batches + batch, index)
             batch_of[drawn] = batch
             times[drawn] += 1
         if (times == 1).all():
@@ -132,17 +132,17 @@ def _epochs_of(
     return assigned
 
 
-def _rounds_of(population: Population, sampling: Poisson, randomness: Randomness) -> list[Membership]:
+def _membership_by_round(population: Population, sampling: Poisson, randomness: Randomness) -> list[Membership]:
     """Returns True for the examples in the batch of each round."""
     marks = list[Membership]()
     for round_index in range(_ROUNDS):
         mark = np.zeros(int(population.counts.sum()), dtype=np.int64)
-        mark[_drawn(population, sampling, randomness, round_index, 0)] = 1
+        mark[_list_drawn_examples(population, sampling, randomness, round_index, 0)] = 1
         marks.append(mark)
     return marks
 
 
-def _drawn(
+def _list_drawn_examples(
     population: Population, sampling: Sampling, randomness: Randomness, round_index: int, index: int
 ) -> NDArray[np.int64]:
     """Returns the numbers of the drawn examples, client by client."""
@@ -153,7 +153,7 @@ def _drawn(
     return chosen.positions + (sizes.cumsum() - sizes).repeat(chosen.counts)
 
 
-def _by_client(of_examples: Membership, population: Population) -> Iterator[Membership]:
+def _split_by_client(of_examples: Membership, population: Population) -> Iterator[Membership]:
     """Yields the part of each client that has two examples or more."""
     for owned in np.split(of_examples, population.counts.numpy().cumsum()[:-1]):
         if len(owned) > 1:
@@ -165,7 +165,7 @@ def _is_same(first: Membership, second: Membership) -> bool:
     return len(first) > 30 and bool((first == second).all())
 
 
-def _repeated(of_seeds: Sequence[Sequence[Membership]], period: str) -> Iterator[str]:
+def _check_repeated_draws(of_seeds: Sequence[Sequence[Membership]], period: str) -> Iterator[str]:
     """Yields a text for draws that do not depend on the secret seed, or that are repeated."""
     if _is_same(of_seeds[0][0], of_seeds[1][0]):
         yield "batches are drawn from the public seed: anyone can compute which examples are in a batch"
@@ -173,7 +173,7 @@ def _repeated(of_seeds: Sequence[Sequence[Membership]], period: str) -> Iterator
         yield f"several {period} use the same draws; the privacy accounting assumes new draws in each"
 
 
-def _sizes(statistic: float, variance: float) -> Iterator[str]:
+def _check_sizes(statistic: float, variance: float) -> Iterator[str]:
     """Yields a text if batch sizes vary less or more than for independent draws."""
     deviations = statistic / math.sqrt(variance) if variance else 0.0
     if deviations < -_SURE:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from fedpriv.privacy.accounting import epsilon_of
+from fedpriv.privacy.accounting import compute_epsilon
 
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -46,7 +46,7 @@ def bounds_from_scores(scores: Array, took_part: Marks, delta: float, confidence
         normal: True if scores are normal with equal deviations, so that mu has a bound; otherwise mu is 0.
     """
     half = len(scores) // 2
-    cut = _best_cut(scores[:half], took_part[:half])
+    cut = _choose_threshold(scores[:half], took_part[:half])
     share = _best_share(scores[:half], took_part[:half])
     new_scores = scores[half:]
     new_marks = took_part[half:]
@@ -55,7 +55,7 @@ def bounds_from_scores(scores: Array, took_part: Marks, delta: float, confidence
     else:
         mu = 0.0
     if mu > 0:
-        of_mu = epsilon_of(mu, delta)
+        of_mu = compute_epsilon(mu, delta)
     else:
         of_mu = 0.0
     return Bounds(
@@ -92,7 +92,7 @@ def clopper_pearson(hits: int, n_inside: int, alarms: int, n_outside: int, delta
     return 0.0
 
 
-def one_run(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
+def compute_one_run_bound(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
     """Returns a lower bound on epsilon from guesses about independent coins in one run.
 
     Args:
@@ -156,7 +156,7 @@ def _bound_from_rates(guess: Marks, took_part: Marks, delta: float, confidence: 
     )
 
 
-def _best_cut(scores: Array, took_part: Marks) -> float:
+def _choose_threshold(scores: Array, took_part: Marks) -> float:
     """Returns the threshold with the largest certain ratio of right to wrong guesses, in one direction or the other."""
     cuts = np.quantile(scores, np.linspace(0.02, 0.98, _CUTS))
     guesses = scores[None] > cuts[:, None]
@@ -190,7 +190,7 @@ def _bound_from_guesses(scores: Array, took_part: Marks, share: float, delta: fl
     per_side = max(int(share * len(scores) / 2), 1)
     order = np.argsort(scores)
     correct = int(took_part[order[-per_side:]].sum() + (~took_part[order[:per_side]]).sum())
-    return one_run(correct, 2 * per_side, len(scores), delta, confidence)
+    return compute_one_run_bound(correct, 2 * per_side, len(scores), delta, confidence)
 
 
 def _tail_probability(epsilon: float, correct: int, guesses: int, canaries: int, delta: float) -> float:

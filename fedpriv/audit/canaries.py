@@ -24,11 +24,11 @@ from fedpriv.audit.bounds import Array, Bounds, Marks, bounds_from_scores, large
 from fedpriv.audit.check_result import CheckResult
 from fedpriv.audit.observed_release import ObservedRelease
 from fedpriv.audit.probing import Trace, trace_run
-from fedpriv.audit.residuals import covariance, uncorrelated
+from fedpriv.audit.residuals import compute_covariance, select_uncorrelated
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients import make_clients
 from fedpriv.models import Loss
-from fedpriv.privacy.accounting import account, ratio_of, round_up
+from fedpriv.privacy.accounting import account, compute_ratio, round_up
 
 NAME = "canaries"
 CONFIDENCE = 0.95
@@ -68,11 +68,11 @@ def check_canaries(subject: AuditTarget, data: Data) -> CheckResult:
     noise = subject.plan().privacy.noise_multiplier
     subject = replace(subject, privacy=replace(subject.privacy, noise_multiplier=noise, epsilon=None))
     rounds = min(subject.rounds, _ROUNDS)
-    reached = reach(subject, 1, rounds)
-    replicas = [play(subject, 1, rounds, reached) for _ in range(REPLICAS)]
+    reached = compute_reach(subject, 1, rounds)
+    replicas = [run_game(subject, 1, rounds, reached) for _ in range(REPLICAS)]
     games = {"replicated runs": merge_games(replicas)}
     if subject.privacy.unit == "sample":
-        games = {"one run": play(subject, max(_CANARIES // len(data), 1), rounds), **games}
+        games = {"one run": run_game(subject, max(_CANARIES // len(data), 1), rounds), **games}
     main_game = next(iter(games.values()))
 
     broken: list[str] = []
@@ -115,7 +115,7 @@ def _power(game: Game) -> str:
     # reduce the noise in steps until normal scores of the same number yield a bound above the guarantee
     draw = np.random.default_rng(0).standard_normal(len(game.scores))
     took_part = game.took_part
-    mu = ratio_of(game.promised, game.delta)
+    mu = compute_ratio(game.promised, game.delta)
     fraction = 1.0
     while fraction > 0.05 and largest_mu((draw + mu / fraction)[took_part], draw[~took_part], _SURE) <= mu:
         fraction -= 0.05
@@ -129,14 +129,14 @@ def merge_games(games: Sequence[Game]) -> Game:
     return replace(games[0], scores=scores, took_part=took_part)
 
 
-def play(subject: AuditTarget, per_client: int, rounds: int, reached: Mapping[str, float] | None = None) -> Game:
+def run_game(subject: AuditTarget, per_client: int, rounds: int, reached: Mapping[str, float] | None = None) -> Game:
     """Performs one toy run with `per_client` canaries at every client, and scores them.
 
     Args:
         subject: The run that provides strategy, privacy and network.
         per_client: Number of canaries of each client.
         rounds: Number of rounds.
-        reached: The result of `reach`; None computes it.
+        reached: The result of `compute_reach`; None computes it.
 
     Raises:
         ConfigError: If the strategy cannot run on the toy.
@@ -150,7 +150,7 @@ def play(subject: AuditTarget, per_client: int, rounds: int, reached: Mapping[st
     promised = account(records, n_clients, privacy.delta).epsilon
     normal = privacy.mechanism.name == "gaussian" and all(record.sampling == "full" for record in records)
     if reached is None:
-        reached = reach(subject, per_client, rounds)
+        reached = compute_reach(subject, per_client, rounds)
     scores = _scores(trace, n_clients, per_client, reached)
     order = np.random.default_rng().permutation(scores.size)
     return Game(scores.ravel()[order], coins.ravel()[order], promised, privacy.delta, normal)
@@ -187,7 +187,7 @@ def _toy_target(subject: AuditTarget, coins: NDArray[np.bool_]) -> AuditTarget:
     return replace(subject, **toy)
 
 
-def reach(subject: AuditTarget, per_client: int, rounds: int) -> dict[str, float]:
+def compute_reach(subject: AuditTarget, per_client: int, rounds: int) -> dict[str, float]:
     """Returns the signed change of a release due to a canary, by the name of its query.
 
     An attacker can compute this number from the algorithm. It is measured in a run in which every canary takes part, so
@@ -211,7 +211,7 @@ def _scores(trace: Trace, n_clients: int, per_client: int, reached: Mapping[str,
             exact = torch.full_like(release.exact, reached[release.record.query])
             releases.append(replace(release, exact=exact))
     epochs: dict[tuple[int, int, int], list[_BatchRatios]] = {}
-    for release in uncorrelated(releases):
+    for release in select_uncorrelated(releases):
         record = release.record
         row_clients = release.row_clients(n_clients)
         for row, client in enumerate(row_clients):
@@ -292,7 +292,7 @@ def _precision(release: ObservedRelease, row_clients: Sequence[int], row: int) -
     scale = float(release.level[row].median())
     # rows that share pair noise are whitened by the inverse of its covariance
     if release.record.pairs is not None and len(row_clients) > 1:
-        weights = torch.from_numpy(np.linalg.inv(covariance(release.record.pairs, row_clients)))[row]
+        weights = torch.from_numpy(np.linalg.inv(compute_covariance(release.record.pairs, row_clients)))[row]
     else:
         weights = torch.eye(len(release.released), dtype=torch.float64)[row]
     return weights / scale**2

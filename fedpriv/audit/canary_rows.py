@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients import check_ownership, constants, count_duplicates, example_fingerprints
-from fedpriv.errors import PrivacyError, counted
-from fedpriv.models import first, leaves
+from fedpriv.clients import check_ownership, collect_constants, count_duplicates, example_fingerprints
+from fedpriv.errors import PrivacyError, format_count
+from fedpriv.models import first_leaf, list_leaves
 
 NAME = "data"
 _SAME = 1e-4  # relative difference of a statistic and a number that was computed from it
@@ -28,7 +28,7 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
 
     population = subject.population(data)
     duplicates = count_duplicates(population, subject.test, example_fingerprints(population))
-    total = sum(len(first(inputs)) for inputs, _ in data)
+    total = sum(len(first_leaf(inputs)) for inputs, _ in data)
     for count, text in (
         (
             duplicates.examples,
@@ -42,7 +42,7 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
             )
     broken += _fitted_statistics(subject, data)
 
-    examples = f"{counted(total, 'example')} of {counted(len(data), 'client')}"
+    examples = f"{format_count(total, 'example')} of {format_count(len(data), 'client')}"
     evidence = f"{examples} are all different, and none is a test example; no statistic of them was found"
     power = "examples are compared by content: a slightly changed copy is not found"
     return summarize(
@@ -58,9 +58,9 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
 
 def _fitted_statistics(subject: AuditTarget, data: Data) -> Iterator[str]:
     """Yields a text for inputs standardised by their own statistics, and for each buffer that equals one."""
-    if not all(leaf.is_floating_point() for inputs, _ in data for leaf in leaves(inputs)):
+    if not all(leaf.is_floating_point() for inputs, _ in data for leaf in list_leaves(inputs)):
         return
-    rows = torch.cat([first(inputs).flatten(1).double() for inputs, _ in data])
+    rows = torch.cat([first_leaf(inputs).flatten(1).double() for inputs, _ in data])
     mean = rows.mean(0)
     deviation = rows.std(0, correction=0)
     varied = deviation > 0
@@ -71,7 +71,7 @@ def _fitted_statistics(subject: AuditTarget, data: Data) -> Iterator[str]:
             "private data"
         )
     statistics = {"mean": mean, "deviation": deviation, "variance": deviation**2, "largest value": rows.amax(0)}
-    for name, value in constants(subject.model).items():
+    for name, value in collect_constants(subject.model).items():
         for title, statistic in statistics.items():
             if _equal(value.detach().cpu().double(), statistic):
                 yield f"model.{name} is the {title} of the private inputs, and is released without noise"

@@ -14,7 +14,7 @@ from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.planning import Plan
 from fedpriv.privacy import LedgerFile
 from fedpriv.privacy.accounting import account
-from fedpriv.runs import RunFiles, against_plan, findings
+from fedpriv.runs import RunFiles, compare_with_plan, find_problems
 
 NAME = "ledger"
 _ROUNDS = 2
@@ -88,7 +88,7 @@ def _smallest(multiplier: float | tuple[float, ...]) -> float:
 
 def _file_problems(files: RunFiles, plan: Plan) -> Iterator[str]:
     """Yields a text for each contradiction between the files of a run, or with its plan."""
-    problems = [problem.text for problem in (*findings(files), *against_plan(files, plan))]
+    problems = [problem.text for problem in (*find_problems(files), *compare_with_plan(files, plan))]
     yield from problems
     if not problems:
         yield from _understated_rounds(files)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpriv.audit.observed_release import ObservedRelease
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients import Pair, Population
-from fedpriv.models import each, first
+from fedpriv.models import first_leaf, map_tree
 from fedpriv.oracle import BatchSampler
 from fedpriv.privacy import Privacy
 from fedpriv.randomness import Randomness
@@ -87,11 +87,11 @@ def make_neighbours(subject: AuditTarget, data: Data, privacy: Privacy, client: 
     examples = [*_extreme_examples(data[client])]
     if privacy.unit == "client":
         # all examples of the client are the same
-        sets = [each(lambda row, rows: row.expand_as(rows).clone(), example, data[client]) for example in examples]
+        sets = [map_tree(lambda row, rows: row.expand_as(rows).clone(), example, data[client]) for example in examples]
     else:
-        without_last = each(lambda rows: rows[:-1], data[client])
-        sets = [each(lambda rows, row: torch.cat([rows, row]), without_last, example) for example in examples]
-        if privacy.relation == "add_remove" and len(first(without_last[0])):
+        without_last = map_tree(lambda rows: rows[:-1], data[client])
+        sets = [map_tree(lambda rows, row: torch.cat([rows, row]), without_last, example) for example in examples]
+        if privacy.relation == "add_remove" and len(first_leaf(without_last[0])):
             sets = [without_last, *sets]
     changed = [[*data[:client], changed_data, *data[client + 1 :]] for changed_data in sets]
     return Neighbours(client, changed, privacy.unit, privacy.relation), randomness
@@ -100,12 +100,12 @@ def make_neighbours(subject: AuditTarget, data: Data, privacy: Privacy, client: 
 def _extreme_examples(examples: Pair) -> Iterator[Pair]:
     """Yields examples with gradients in several directions, far longer than any clip: `[1, ...]`."""
     inputs, targets = examples
-    x, y = (each(lambda rows: rows[-1:], rows) for rows in examples)
-    labels = (y, each(_other_target, targets))
+    x, y = (map_tree(lambda rows: rows[-1:], rows) for rows in examples)
+    labels = (y, map_tree(_other_target, targets))
     for sign in (1.0, -1.0):
-        far = each(lambda row: _scaled(row, sign * _FACTOR), x)  # noqa: B023 - called at once
+        far = map_tree(lambda row: _scaled(row, sign * _FACTOR), x)  # noqa: B023 - called at once
         yield from ((far, label) for label in labels)
-    yield each(lambda rows: rows[:1], inputs), labels[0]
+    yield map_tree(lambda rows: rows[:1], inputs), labels[0]
 
 
 def _scaled(row: Tensor, factor: float) -> Tensor:

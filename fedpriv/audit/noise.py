@@ -12,7 +12,7 @@ from scipy import stats
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.probing import Trace, trace_run
-from fedpriv.audit.residuals import NUMBERS, Residual, residuals
+from fedpriv.audit.residuals import NUMBERS, Residual, compute_residuals
 from fedpriv.audit.target import AuditTarget, Data
 
 Array = NDArray[np.float64]
@@ -41,20 +41,20 @@ def check_noise(subject: AuditTarget, data: Data) -> CheckResult:
 
 def check_trace_noise(trace: Trace) -> CheckResult:
     """Compares noise with its record, like `check_noise`, in rounds that are already traced."""
-    noises = residuals(trace)
+    noises = compute_residuals(trace)
     draws = sum(noise.standardized.size for noise in noises)
     if not draws:
         return CheckResult(NAME, "not checked", "nothing was released with noise, so there is no guarantee to check")
     ratio = math.sqrt(sum(float((noise.standardized**2).sum()) for noise in noises) / draws)
     spread = math.sqrt(max(noise.fourth for noise in noises) - 1) / 2
     broken = [
-        *_missing_noise(noises),
-        *_small_noise(noises, ratio, draws),
-        *_wrong_law(noises),
-        *_repeated_rounds(noises),
-        *_correlated_clients(noises),
-        *_wrong_pairs(noises),
-        *_correlated_coordinates(noises),
+        *_check_noise_present(noises),
+        *_check_noise_size(noises, ratio, draws),
+        *_check_distribution(noises),
+        *_check_repeated_noise(noises),
+        *_check_client_correlation(noises),
+        *_check_pair_covariance(noises),
+        *_check_coordinate_correlation(noises),
     ]
     evidence = (
         f"{draws} draws of noise have {ratio:.4f} of the standard deviation in the ledger, its distribution, "
@@ -65,7 +65,7 @@ def check_trace_noise(trace: Trace) -> CheckResult:
     return summarize(NAME, broken, evidence, power, ratio=ratio, draws=draws, deviation_of_ratio=deviation_of_ratio)
 
 
-def _missing_noise(noises: Sequence[Residual]) -> Iterator[str]:
+def _check_noise_present(noises: Sequence[Residual]) -> Iterator[str]:
     """Yields a text for each query with coordinates without noise, which hardly occur by chance."""
     tiny_counts: Mapping[tuple[str, int], list[Array]] = {}
     for noise in noises:
@@ -83,7 +83,7 @@ def _missing_noise(noises: Sequence[Residual]) -> Iterator[str]:
             yield f"{max(n_silent, 1)} coordinates of {query} have no noise"
 
 
-def _small_noise(noises: Sequence[Residual], ratio: float, draws: int) -> Iterator[str]:
+def _check_noise_size(noises: Sequence[Residual], ratio: float, draws: int) -> Iterator[str]:
     """Yields a text if all noise, or the noise of a row, is smaller than recorded in the ledger."""
 
     def deviations(squares: float, count: int, fourth: float) -> float:
@@ -99,7 +99,7 @@ def _small_noise(noises: Sequence[Residual], ratio: float, draws: int) -> Iterat
         yield f"the noise of {name} in round {noise.round} has {share:.3f} of the standard deviation in the ledger"
 
 
-def _wrong_law(noises: Sequence[Residual]) -> Iterator[str]:
+def _check_distribution(noises: Sequence[Residual]) -> Iterator[str]:
     """Yields a text for each distribution that the noise does not have, by a Kolmogorov-Smirnov test."""
     laws = {noise.law.name: noise.law for noise in noises if noise.law is not None}
     for name, law in laws.items():
@@ -119,7 +119,7 @@ def _wrong_law(noises: Sequence[Residual]) -> Iterator[str]:
             )
 
 
-def _repeated_rounds(noises: Sequence[Residual]) -> Iterator[str]:
+def _check_repeated_noise(noises: Sequence[Residual]) -> Iterator[str]:
     """Yields a text for the first two releases that share noise."""
     for noise, other in combinations(noises, 2):
         dim = noise.raw.shape[1]
@@ -142,7 +142,7 @@ def _correlation(a: Array, b: Array) -> float:
     return float(a @ b) / max(math.sqrt(float(a @ a) * float(b @ b)), 1e-300)
 
 
-def _correlated_clients(noises: Sequence[Residual]) -> Iterator[str]:
+def _check_client_correlation(noises: Sequence[Residual]) -> Iterator[str]:
     """Yields a text for the first two clients with correlated noise that should be independent."""
     # sum of products and number of coordinates, by pair of clients
     totals: dict[tuple[int, int], tuple[float, int]] = {}
@@ -159,7 +159,7 @@ def _correlated_clients(noises: Sequence[Residual]) -> Iterator[str]:
             return
 
 
-def _wrong_pairs(noises: Sequence[Residual]) -> Iterator[str]:
+def _check_pair_covariance(noises: Sequence[Residual]) -> Iterator[str]:
     """Yields a text for the first two clients with a covariance that differs from their shared noise.
 
     The noise that two clients share has opposite signs, so that it cancels in the sum.
@@ -182,7 +182,7 @@ def _wrong_pairs(noises: Sequence[Residual]) -> Iterator[str]:
             return
 
 
-def _correlated_coordinates(noises: Sequence[Residual]) -> Iterator[str]:
+def _check_coordinate_correlation(noises: Sequence[Residual]) -> Iterator[str]:
     """Yields a text for the first distance along a row at which noise repeats itself."""
     lengths = {noise.standardized.shape[1] for noise in noises}
     for dim in lengths:

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.config.of_run import plan_of
-from fedpriv.errors import FedprivError, counted
+from fedpriv.config.recovered_plan import recover_plan
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.privacy import LedgerFile, RunCost, compose
 from fedpriv.privacy.accounting import round_up
-from fedpriv.reports.spendings import spending_of
-from fedpriv.runs import RunFiles, config_in
+from fedpriv.reports.spending import compute_run_charge
+from fedpriv.runs import RunFiles, read_config
 
 NAME = "other runs"
 
@@ -58,9 +58,9 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
 
     broken = [*_combined_cost(subject, audited, same)]
     if unreadable and not broken:
-        count = counted(len(unreadable), "run")
+        count = format_count(len(unreadable), "run")
         return CheckResult(NAME, "not checked", f"{count} cannot be read: {unreadable[0]}")
-    count = counted(len(runs), "run")
+    count = format_count(len(runs), "run")
     evidence = f"none of {count} under {subject.runs} uses the same data"
     power = (
         "two runs use the same data if their config.yaml name the same data and files; copies of the data "
@@ -87,7 +87,7 @@ def _without_copies(runs: Sequence[_Run]) -> list[_Run]:
 
 def _read(folder: Path) -> _Run:
     """Reads a run from its folder."""
-    return _Run(folder, named_data(config_in(folder)), LedgerFile.read(folder / "ledger.jsonl"))
+    return _Run(folder, named_data(read_config(folder)), LedgerFile.read(folder / "ledger.jsonl"))
 
 
 def named_data(config: dict[str, Any] | None) -> object:
@@ -133,7 +133,7 @@ def _combined_cost(subject: AuditTarget, audited: _Run | None, same: Sequence[_R
 
 def _read_cost(run: _Run) -> RunCost:
     files = RunFiles.read(run.folder)
-    return spending_of(files, plan_of(files))
+    return compute_run_charge(files, recover_plan(files))
 
 
 def _read_delta(run: _Run) -> float:

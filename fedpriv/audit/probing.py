@@ -25,7 +25,7 @@ from fedpriv.audit.observed_release import ObservedRelease
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients import Population
 from fedpriv.network import initial_state, run_rounds, server_view
-from fedpriv.oracle import Backend, ClippedSums, DataAnswerer, Oracle, data_oracle, select_backend
+from fedpriv.oracle import Backend, ClippedSums, DataQueryEngine, Oracle, data_oracle, select_backend
 from fedpriv.planning import Plan
 from fedpriv.privacy import Ledger, Mechanism, NoiseDistributionName, Privacy, Release, release_scheme
 from fedpriv.privacy.accounting import Accountant
@@ -106,8 +106,8 @@ class _ParallelOracles:
 
     def __init__(
         self,
-        lead: Oracle[DataAnswerer],
-        others: Sequence[Oracle[DataAnswerer]],
+        lead: Oracle[DataQueryEngine],
+        others: Sequence[Oracle[DataQueryEngine]],
         near: Neighbours | None,
         on_answer: Callable[[str, bool], None],
     ) -> None:
@@ -135,7 +135,7 @@ class _ParallelOracles:
     def release_message(self, message: Tensor) -> Tensor:
         if self._lead.privacy.boundary != "message":
             return message
-        n_records = len(self._lead.answerer.ledger.records)
+        n_records = len(self._lead.engine.ledger.records)
         answer = self._lead.release_message(message)
         if self._near is None:
             row = None
@@ -148,16 +148,16 @@ class _ParallelOracles:
                 other.release_message(message)
             else:
                 other.release_message(_extreme_message(message, row, (-1.0) ** number * length))
-        self._on_answer("message", len(self._lead.answerer.ledger.records) > n_records)
+        self._on_answer("message", len(self._lead.engine.ledger.records) > n_records)
         return answer
 
     def _ask_all(self, name: str, query: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def ask(*arguments: Any) -> Tensor:  # noqa: ANN401 - the arguments of any query
-            n_records = len(self._lead.answerer.ledger.records)
+            n_records = len(self._lead.engine.ledger.records)
             answer = query(*arguments)
             for other in self._others:
                 getattr(other, name)(*arguments)
-            self._on_answer(name, len(self._lead.answerer.ledger.records) > n_records)
+            self._on_answer(name, len(self._lead.engine.ledger.records) > n_records)
             return answer
 
         return ask
@@ -195,7 +195,7 @@ def trace_run(
     randomness = randomness or Randomness()
     amounts: list[float] = []
 
-    def make_oracle(clients: Population, settings: Privacy) -> Oracle[DataAnswerer]:
+    def make_oracle(clients: Population, settings: Privacy) -> Oracle[DataQueryEngine]:
         sums = ClippedSums(backend, len(clients), clients.device)
         ledger = _OpenedLedger(Accountant(plan.n_clients, settings.delta))
         table = plan.releases
@@ -228,7 +228,7 @@ def trace_run(
             return
         exact = _last_opened(silent)
         release = ObservedRelease(
-            record=lead.answerer.ledger.records[-1],
+            record=lead.engine.ledger.records[-1],
             released=_last_opened(lead),
             exact=exact,
             level=(_last_opened(level) - exact) / FINE,
@@ -247,7 +247,7 @@ def trace_run(
     return Trace(plan, releases, unrecorded, population, backend)
 
 
-def _last_opened(oracle: Oracle[DataAnswerer]) -> Tensor:
-    ledger = oracle.answerer.ledger
+def _last_opened(oracle: Oracle[DataQueryEngine]) -> Tensor:
+    ledger = oracle.engine.ledger
     assert isinstance(ledger, _OpenedLedger)
     return ledger.opened.clone()

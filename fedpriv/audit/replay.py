@@ -23,8 +23,8 @@ from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.probing import QUERIES
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients import Client, Pair
-from fedpriv.models import each
-from fedpriv.oracle import DataAnswerer, Oracle
+from fedpriv.models import map_tree
+from fedpriv.oracle import DataQueryEngine, Oracle
 from fedpriv.reports.sinks import TensorBoard
 from fedpriv.strategies import flatten_with_names
 
@@ -68,7 +68,7 @@ class _ReplayingOracle:
         n_answered: Number of recorded results so far.
     """
 
-    oracle: Oracle[DataAnswerer]
+    oracle: Oracle[DataQueryEngine]
     answers: list[Tensor]
     record: bool
     sent: list[Tensor] = field(default_factory=list[Tensor])
@@ -86,9 +86,9 @@ class _ReplayingOracle:
 
     def _replayed(self, query: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def ask(*arguments: Any) -> Tensor:  # noqa: ANN401 - the arguments of any query
-            n_records = len(self.oracle.answerer.ledger.records)
+            n_records = len(self.oracle.engine.ledger.records)
             answer = query(*arguments)
-            if len(self.oracle.answerer.ledger.records) == n_records:
+            if len(self.oracle.engine.ledger.records) == n_records:
                 return answer  # it has no record, so no output may depend on it
             if self.record:
                 self.answers.append(answer.clone())
@@ -163,7 +163,7 @@ def _changed_rows(rows: Any, shift: int, *, keep: bool) -> Any:  # noqa: ANN401 
             return rolled
         return 0.25 - 1.5 * rolled
 
-    return each(change, rows)
+    return map_tree(change, rows)
 
 
 @contextmanager

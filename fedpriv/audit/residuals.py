@@ -55,13 +55,13 @@ class Residual:
     expected: Array | None = None
 
 
-def residuals(trace: Trace) -> list[Residual]:
+def compute_residuals(trace: Trace) -> list[Residual]:
     """Returns the noise of every noised release."""
     noised = [release for release in trace.releases if release.record.mechanism != "none"]
-    return [_residual(release, trace.plan.n_clients) for release in uncorrelated(noised)]
+    return [_residual(release, trace.plan.n_clients) for release in select_uncorrelated(noised)]
 
 
-def uncorrelated(releases: Sequence[ObservedRelease]) -> Iterator[ObservedRelease]:
+def select_uncorrelated(releases: Sequence[ObservedRelease]) -> Iterator[ObservedRelease]:
     """Yields releases with noise that is independent of earlier rounds.
 
     If rounds share noise by a matrix mechanism, releases are multiplied by its factor C; others are unchanged.
@@ -106,7 +106,7 @@ def _residual(release: ObservedRelease, n_clients: int) -> Residual:
         return Residual(record.round, record.query, clients, raw, standardized, names, Law("norm", 1.0), 3.0)
 
     # Gaussian noise that pairs share: its principal directions are independent
-    expected = covariance(pairs, clients)
+    expected = compute_covariance(pairs, clients)
     values, vectors = np.linalg.eigh(expected)
     standardized = (vectors.T @ raw) / np.sqrt(values)[:, None]
     names = ["the sum" if value < 1 + 1e-9 else f"direction {i} of the pairs" for i, value in enumerate(values)]
@@ -115,7 +115,7 @@ def _residual(release: ObservedRelease, n_clients: int) -> Residual:
     )
 
 
-def covariance(pairs: Pairs, clients: Sequence[int]) -> Array:
+def compute_covariance(pairs: Pairs, clients: Sequence[int]) -> Array:
     """Returns the covariance of the clients' noise, over the variance of a client's own noise, `[k, k]`."""
     matrix = np.eye(len(clients))
     edges = pairs.edges

@@ -27,7 +27,7 @@ from fedpriv.audit.shapes import NAME as INTERACTION
 from fedpriv.audit.shapes import check_interaction
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.errors import FedprivError
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 Check = Callable[[AuditTarget, Data], CheckResult]
 CHECKS: Mapping[str, Check] = {
@@ -45,7 +45,7 @@ CHECKS: Mapping[str, Check] = {
 """The checks by name, in order; each accepts a run and its data, and returns its result."""
 
 
-@checked("audit")
+@validate_arguments("audit")
 def audit(subject: AuditTarget, progress: Callable[[CheckResult], None] = lambda _: None) -> Audit:
     """Runs all checks.
 

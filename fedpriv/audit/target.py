@@ -14,17 +14,17 @@ from torch.utils.data import DataLoader, Dataset
 from fedpriv.clients import Client, ClientShard, Loss, Pair, Population, as_client_set, copy_trainable
 from fedpriv.models import Rows
 from fedpriv.network import RoundNetwork
-from fedpriv.planning import Compute, Plan, check_problem, make_plan, network_for, with_neighbours
+from fedpriv.planning import Compute, Plan, check_problem, choose_network, make_plan, with_neighbours
 from fedpriv.privacy import Privacy
 from fedpriv.runs import Training
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.strategies import Strategy
 
 Data = list[Pair]
 """Inputs and targets of each client, `[m, ...]` each."""
 
 
-@checked("audit")
+@validate_arguments("audit")
 @dataclass(frozen=True)
 class AuditTarget:
     """A run to audit.
@@ -70,7 +70,7 @@ class AuditTarget:
     ) -> AuditTarget:
         """Returns a run of these clients, as `fedpriv.train` would make it."""
         name = more.pop("name", strategy.name)
-        network = network_for(len(clients), network)
+        network = choose_network(len(clients), network)
         return cls(name, clients, strategy.for_rounds(rounds), privacy, rounds, network, **more)
 
     @property

@@ -11,9 +11,9 @@ from fedpriv.audit.other_runs import named_data
 from fedpriv.audit.target import AuditTarget
 from fedpriv.config import Config, load_config
 from fedpriv.config.base import check
-from fedpriv.config.building import load_data, make_population, measured
+from fedpriv.config.building import load_data, make_population, measurement_arguments
 from fedpriv.config.files import override
-from fedpriv.runs import config_file
+from fedpriv.runs import find_config_file
 from fedpriv.settings import plugins
 from fedpriv.strategies import Strategy
 
@@ -39,7 +39,7 @@ def target_from_config(config: Config, name: str, folder: Path | None = None) ->
     split = load_data(config)
     clients = make_population(config, split)
     n_clients = len(clients)
-    options = measured(config, split, n_clients)
+    options = measurement_arguments(config, split, n_clients)
     compute = options.pop("compute")
     test = options.pop("test")
     return AuditTarget.of(
@@ -63,7 +63,7 @@ def target_from_folder(folder: Path) -> AuditTarget:
     Raises:
         FedprivError: If the folder has no configuration.
     """
-    return target_from_config(load_config(config_file(folder)), str(folder), folder)
+    return target_from_config(load_config(find_config_file(folder)), str(folder), folder)
 
 
 def target_from_strategy(reference: str, settings: Sequence[str]) -> AuditTarget:

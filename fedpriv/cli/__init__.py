@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from fedpriv import __version__
 from fedpriv.cli import certifying, federating, federation_runs, operating, peering
-from fedpriv.cli.commands import naming, promises, reading, training
+from fedpriv.cli.commands import naming, privacy, reading, training
 
 _OBJECTS_BETWEEN_COLLECTIONS = 10_000
 
@@ -23,7 +23,7 @@ class _Commands(TyperGroup):
     """Prints errors that fedpriv raises on purpose as one line, with exit code 2; other errors show a traceback."""
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 - typer brings its own click
-        from fedpriv.cli.processes import reports
+        from fedpriv.cli.processes import should_report_errors
         from fedpriv.errors import FedprivError
 
         # freeze the objects of imported modules: a scan after every 700 new ones would take 10 % of a short command
@@ -35,7 +35,7 @@ class _Commands(TyperGroup):
         except BrokenPipeError:  # as in `fedpriv list | head`
             raise
         except FedprivError as error:
-            if reports(error):
+            if should_report_errors(error):
                 text = str(error)
             else:
                 text = ""  # another process prints it
@@ -94,7 +94,7 @@ def _print_version(is_given: bool) -> None:
         raise typer.Exit
 
 
-for module in (training, reading, promises, naming):
+for module in (training, reading, privacy, naming):
     app.add_typer(module.commands)
 for module in (federation_runs, certifying, operating):
     federating.site.add_typer(module.site)

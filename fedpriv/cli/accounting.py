@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from fedpriv.cli.printing import busy_with, out, print_json, print_rows
-from fedpriv.config.of_run import plan_of
-from fedpriv.reports.accounts import account_of, price_rows, unfinished
-from fedpriv.reports.spendings import is_unfinished
+from fedpriv.cli.printing import out, print_json, print_rows, spinner_with_text
+from fedpriv.config.recovered_plan import recover_plan
+from fedpriv.reports.accounts import compute_account, describe_unfinished, format_cost_rows
+from fedpriv.reports.spending import is_unfinished
 from fedpriv.runs import RunFiles
 
 
@@ -29,18 +29,18 @@ def print_costs(
         FedprivError: If a folder holds no run, its files are altered or incomplete, or the runs share no privacy unit.
     """
     runs = [RunFiles.read(folder) for folder in folders]
-    with busy_with("counting"):
-        plans = [plan_of(run) for run in runs]
-        account = account_of(runs, plans, delta=delta, accountant=accountant, colluders=colluders, group=group)
+    with spinner_with_text("counting"):
+        plans = [recover_plan(run) for run in runs]
+        account = compute_account(runs, plans, delta=delta, accountant=accountant, colluders=colluders, group=group)
     notes = list(account.notes)
     for run, plan in zip(runs, plans, strict=True):
         if is_unfinished(run, plan):
-            notes.append(unfinished(run.folder))
+            notes.append(describe_unfinished(run.folder))
     if as_json:
         print_json({**account.to_json(), "notes": notes})
         return
     lines, remarks = account.table()
-    print_rows(dict(price_rows(account.prices)))
+    print_rows(dict(format_cost_rows(account.prices)))
     for line in [*lines, *(f"  {remark}" for remark in remarks)]:
         out.print(escape(line))
     for note in notes:

@@ -41,7 +41,7 @@ def run(subject: str, settings: Sequence[str], folder: Path | None, runs: Path |
     with warnings.catch_warnings(), err.status("auditing"):
         warnings.simplefilter("ignore", PromiseWarning)  # a run prints the warnings about its privacy
         result = audit(_audit_target(subject, settings, runs), progress=show)
-    content = strict_json.plain(result.to_json())
+    content = strict_json.to_plain(result.to_json())
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "audit.json", strict_json.dumps(content, indent=2).encode())

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from rich.markup import escape
 
-from fedpriv.cli.printing import busy_with, out, print_json, print_rows
-from fedpriv.errors import ConfigError, in_short
-from fedpriv.planning import aligned
+from fedpriv.cli.printing import out, print_json, print_rows, spinner_with_text
+from fedpriv.errors import ConfigError, summarize_error
+from fedpriv.planning import align_columns
 from fedpriv.privacy import AT_WORK, VOIDED, Budget, Entry, from_opacus
 from fedpriv.privacy.accounting import round_up
 
@@ -67,9 +67,8 @@ def _read_history(source: Path) -> object:
             return json.loads(source.read_text(encoding="utf-8"))
         state = torch.load(source, map_location="cpu", weights_only=True)
     except (OSError, ValueError, pickle.UnpicklingError) as error:
-        fix = (
-            f"cannot be read ({in_short(error)}): save json.dump(engine.accountant.state_dict(), file) to a .json file"
-        )
+        reason = summarize_error(error)
+        fix = f"cannot be read ({reason}): save json.dump(engine.accountant.state_dict(), file) to a .json file"
         raise ConfigError("--opacus", str(source), fix) from None
     if isinstance(state, dict):
         return state.get("privacy_accountant_state_dict", state)
@@ -82,7 +81,7 @@ def print_balance(file: Path, *, as_json: bool) -> None:
     Raises:
         LedgerError: If the budget is missing, damaged or altered.
     """
-    with busy_with("counting"):
+    with spinner_with_text("counting"):
         balance = Budget(file).balance()
     if as_json:
         print_json(balance.to_json())
@@ -97,7 +96,7 @@ def print_balance(file: Path, *, as_json: bool) -> None:
     print_rows(rows)
     if balance.entries:
         table = [["run", "reserved", "epsilon alone", "state"], *map(_line, balance.entries)]
-        for line in aligned(table):
+        for line in align_columns(table):
             out.print(escape(line))
 
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from fedpriv.config.base import Choice, Plugin, Spelled, options_model
+from fedpriv.config.base import Choice, Plugin, YamlFormat, options_model
 from fedpriv.config.network import ActivitySection, CohortChoice, MixingSection, TopologySection
 from fedpriv.config.privacy import MATRIX, SAMPLING, SECRETS, TRUST, ScheduleChoice
 from fedpriv.config.problem import ConstraintSection, ObjectiveSection
@@ -26,13 +26,13 @@ from fedpriv.config.schema import (
     ModelSection,
     StrategySection,
 )
-from fedpriv.config.spelling import SPELLINGS, choice_of
+from fedpriv.config.yaml_formats import YAML_FORMATS, get_choice
 from fedpriv.data.partition import PARTITIONS
 from fedpriv.errors import ConfigError
 from fedpriv.network import MESHES
 from fedpriv.oracle import BACKENDS
 from fedpriv.privacy import MECHANISMS
-from fedpriv.settings import Bound, either, nearest
+from fedpriv.settings import Bound, join_alternatives, suggest_nearest
 from fedpriv.strategies import Optimizer, Proximal
 
 SECTIONS: dict[str, type[Plugin]] = {
@@ -55,14 +55,14 @@ PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
 }
 # choices that are not plug-ins: one word, or a word with options, `privacy.sampling: {poisson: {rate: 0.01}}`
 CHOICES: dict[str, tuple[str, type[Choice]]] = {
-    "samplings": ("privacy.sampling", choice_of(SAMPLING)),
-    "trusts": ("privacy.trust", choice_of(TRUST)),
-    "secrets": ("privacy.trust.pairwise.secrets", choice_of(SECRETS)),
-    "noises": ("privacy.noise.correlated", choice_of(MATRIX)),
+    "samplings": ("privacy.sampling", get_choice(SAMPLING)),
+    "trusts": ("privacy.trust", get_choice(TRUST)),
+    "secrets": ("privacy.trust.pairwise.secrets", get_choice(SECRETS)),
+    "noises": ("privacy.noise.correlated", get_choice(MATRIX)),
     "schedules": ("privacy.schedule", ScheduleChoice),
     "cohorts": ("network.cohort", CohortChoice),
-    "optimizers": ("strategy.optimizer", choice_of(SPELLINGS[Optimizer[Any]])),
-    "regularizers": ("strategy.regularizer", choice_of(SPELLINGS[Proximal])),
+    "optimizers": ("strategy.optimizer", get_choice(YAML_FORMATS[Optimizer[Any]])),
+    "regularizers": ("strategy.regularizer", get_choice(YAML_FORMATS[Proximal])),
 }
 _WORDS: dict[type, str] = {
     float: "a number",
@@ -102,9 +102,9 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
         for title, options in _forms(kind, name)
     }
     if not matches:
-        suggestion = nearest(name, {*names_by_kind, *chain(*names_by_kind.values())})
+        suggestion = suggest_nearest(name, {*names_by_kind, *chain(*names_by_kind.values())})
         if "did you mean" not in suggestion:
-            suggestion = nearest(name, names_by_kind)
+            suggestion = suggest_nearest(name, names_by_kind)
         raise ConfigError("name", name, f"unknown{suggestion}")
     return matches
 
@@ -199,8 +199,8 @@ def _alternatives(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - any annotation
         for argument in arguments:
             yield from _alternatives(argument)
     elif origin is Annotated and not any(isinstance(item, Bound) for item in arguments[1:]):
-        spelled = next((item.form for item in arguments[1:] if isinstance(item, Spelled)), arguments[0])
-        yield from _alternatives(spelled)
+        form = next((item.form for item in arguments[1:] if isinstance(item, YamlFormat)), arguments[0])
+        yield from _alternatives(form)
     elif inspect.isclass(kind) and is_dataclass(kind):
         yield options_model(kind)
     else:
@@ -219,7 +219,7 @@ def _word(kind: Any) -> str:  # noqa: ANN401 - any annotation
     if origin is Annotated:
         return next(item.words for item in arguments[1:] if isinstance(item, Bound)).removeprefix("must be ")
     if origin is Literal:
-        return either(arguments)
+        return join_alternatives(arguments)
     if origin is not None and issubclass(origin, Mapping):
         return f"{{{_describe(arguments[0])}: {_describe(arguments[1])}, ...}}"
     if origin is not None and issubclass(origin, Sequence):

@@ -112,12 +112,12 @@ def federate_sign(
 ) -> None:
     """Sign requests of sites and server. Check the host names: nothing else is copied from a request."""
     from fedpriv.cli.printing import print_rows
-    from fedpriv.sites.over_zenoh.certificates import AUTHORITY, hosts_of, pin_of, sign_request
+    from fedpriv.sites.over_zenoh.certificates import AUTHORITY, list_hosts, make_pin, sign_request
 
     for request in requests:
         certificate, path = sign_request(authority, request, days)
-        pin = pin_of(path)
-        hosts = ", ".join(hosts_of(certificate.extensions)) or "none: it only makes outgoing connections"
+        pin = make_pin(path)
+        hosts = ", ".join(list_hosts(certificate.extensions)) or "none: it only makes outgoing connections"
         print_rows(
             {
                 "signed": f"{path}, for {pin.common_name}, public key {pin.public_key}",

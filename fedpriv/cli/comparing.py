@@ -11,8 +11,8 @@ import typer
 from rich.markup import escape
 
 from fedpriv.cli import shipped
-from fedpriv.cli.printing import busy_with, err, out, print_json
-from fedpriv.errors import ConfigError, PromiseWarning, counted
+from fedpriv.cli.printing import err, out, print_json, spinner_with_text
+from fedpriv.errors import ConfigError, PromiseWarning, format_count
 from fedpriv.runs import RoundReport
 from fedpriv.tuning.comparison import ConfigComparison
 
@@ -50,16 +50,16 @@ def run(
         warnings.simplefilter("ignore", PromiseWarning)  # plan and train print it
         comparison = ConfigComparison(paths, overrides, variants, seeds)
         number = sum(len(configs) for configs in comparison.configs.values())
-        with busy_with("planning"):
+        with spinner_with_text("planning"):
             price = comparison.price()
         together = "have no guarantee in common, so no joint privacy cost"
         if price is not None:
             together = f"cost together: {price}"
-        err.print(f"{counted(number, 'run')} will {escape(together)}")
+        err.print(f"{format_count(number, 'run')} will {escape(together)}")
         if plan_only or folder is None:
             return
         try:
-            with busy_with("training") as status:
+            with spinner_with_text("training") as status:
 
                 def show(name: str, report: RoundReport) -> None:
                     status.update(escape(f"{name}: round {report.round} of {report.rounds}"))

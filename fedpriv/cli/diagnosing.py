@@ -63,7 +63,7 @@ class Finding:
     fix: str = ""
 
 
-def examine(folder: Path) -> list[Finding]:
+def collect_findings(folder: Path) -> list[Finding]:
     """Returns all findings; `folder` is the folder in which runs would be written."""
     findings = [_versions(), _python(), _torch(), _devices(), _torchvision(), _threads()]
     findings += [_extras(), _data(), _disk(folder), *_file_system(folder)]
@@ -72,7 +72,7 @@ def examine(folder: Path) -> list[Finding]:
 
 def print_findings(folder: Path, *, as_json: bool) -> bool:
     """Prints all findings, and returns True if there is a problem."""
-    findings = examine(folder)
+    findings = collect_findings(folder)
     if as_json:
         print_json({"findings": [asdict(finding) for finding in findings]})
     else:

@@ -27,10 +27,10 @@ def draw(network: Graph, path: Path) -> None:
     """
     if path.suffix != ".png":
         raise ConfigError("--out", str(path), "the picture must be a PNG file; use a name that ends in .png")
-    write_png(figure_of(network), path)
+    write_png(draw_figure(network), path)
 
 
-def figure_of(network: Graph) -> Figure:
+def draw_figure(network: Graph) -> Figure:
     """Returns a picture of nodes and links; up to 50 nodes are numbered."""
     figure = new_figure(6, 6.4)
     axes = figure.subplots()

@@ -60,7 +60,7 @@ def site_join(
 ) -> None:
     """Show a plan's requests to this site, and with --accept reply to them from now on."""
     from fedpriv.cli.printing import print_rows
-    from fedpriv.errors import counted
+    from fedpriv.errors import format_count
     from fedpriv.sites.peers.picture import neighbour_names
     from fedpriv.sites.site import Site
 
@@ -77,8 +77,8 @@ def site_join(
             {
                 "plan": proposal.fingerprint,
                 "server": server,
-                "queries": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}, "
-                f"{counted(len(terms.plan.records), 'answer')}",
+                "queries": f"{terms.strategy.name}, {format_count(terms.rounds, 'round')}, "
+                f"{format_count(len(terms.plan.records), 'answer')}",
                 "privacy cost": str(terms.plan.spent()),
                 "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
                 "budget": f"epsilon={budget.epsilon:g} (delta={budget.delta:g}) of this site, over all plans",
@@ -163,12 +163,12 @@ def federate_plan(
     from fedpriv.clients import PublicDataInfo
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
-    from fedpriv.errors import ConfigError, counted
-    from fedpriv.forecast.pairs import forecast_of_pairs
+    from fedpriv.errors import ConfigError, format_count
+    from fedpriv.forecast.pairs import forecast_pairs
     from fedpriv.privacy import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import PLAN_SECTIONS, propose
-    from fedpriv.sites.over_zenoh.certificates import planned_pin
+    from fedpriv.sites.over_zenoh.certificates import read_planned_pin
     from fedpriv.sites.peers.picture import draw_graph
     from fedpriv.sites.recording import CONFIG, PLAN
     from fedpriv.sites.resolved_plan import ResolvedPlan
@@ -186,7 +186,7 @@ def federate_plan(
     if keys is None:
         coordinator = None
     else:
-        coordinator = planned_pin(keys)
+        coordinator = read_planned_pin(keys)
     proposal = propose(loaded, descriptors, example, coordinator)
     with RunFolder.new(folder) as run_folder:
         run_folder.write(CONFIG, to_yaml(loaded).encode())
@@ -200,12 +200,12 @@ def federate_plan(
     command = f"fedpriv federate run {folder}"
     if terms.is_graph:
         n_links = draw_graph(terms, folder / "graph.png")
-        rows["graph"] = f"{folder / 'graph.png'}: {counted(n_links, 'link')}, no server"
+        rows["graph"] = f"{folder / 'graph.png'}: {format_count(n_links, 'link')}, no server"
         command = f"each site: fedpriv site join SITE {folder / PLAN}"
 
     # the cost for the others if a site drops out, at the plan's own settings of pair noise
     trust = terms.plan.privacy.trust
-    pairs = forecast_of_pairs(terms.plan, terms.network, terms.public)
+    pairs = forecast_pairs(terms.plan, terms.network, terms.public)
     if pairs is not None:
         for line in pairs.left:
             if (line.colluders, line.ratio) == (getattr(trust, "colluders", None), getattr(trust, "ratio", None)):
@@ -220,11 +220,11 @@ def federate_plan(
 
 def _absences_row(n_sites: int, trust: Pairwise) -> str:
     """Returns the effect of unannounced absences on the noise of pairs, and the best ratio for this many sites."""
-    from fedpriv.forecast.pair_absences import best_ratio, noise_with_absences
+    from fedpriv.forecast.pair_absences import compute_noise_with_absences, find_best_ratio
 
-    best = best_ratio(n_sites, trust.colluders, _ABSENT)
-    left = noise_with_absences(n_sites, trust.ratio, trust.colluders, _ABSENT)
-    least = noise_with_absences(n_sites, best, trust.colluders, _ABSENT)
+    best = find_best_ratio(n_sites, trust.colluders, _ABSENT)
+    left = compute_noise_with_absences(n_sites, trust.ratio, trust.colluders, _ABSENT)
+    least = compute_noise_with_absences(n_sites, best, trust.colluders, _ABSENT)
     return (
         f"if {_ABSENT:.0%} are absent without notice: {left:.0%} of the noise of trust: local in the mean; with "
         f"ratio {best:g}: {least:.0%}"

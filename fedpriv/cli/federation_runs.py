@@ -16,7 +16,7 @@ import typer
 
 from fedpriv.cli.federating import TLS, SiteFolder
 from fedpriv.cli.options import AllowPlugins
-from fedpriv.errors import ConfigError, counted
+from fedpriv.errors import ConfigError, format_count
 
 if TYPE_CHECKING:
     from fedpriv.sites.site import Site
@@ -53,8 +53,8 @@ def site_run(
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.connection_file import ConnectionFile
-    from fedpriv.sites.operating import operating
-    from fedpriv.sites.operator_log import printing_log
+    from fedpriv.sites.operating import run_operator_services
+    from fedpriv.sites.operator_log import print_log
     from fedpriv.sites.over_zenoh.site_server import SiteServer
     from fedpriv.sites.site import Site
 
@@ -62,14 +62,14 @@ def site_run(
     running.prepare()
     # so that open resources are closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with printing_log(sys.stderr), operating(running) as places:
+    with print_log(sys.stderr), run_operator_services(running) as places:
         rows = _site_rows(running) | places
         if superlink is not None:
             print_rows(rows | {"log of the SuperNode": str(folder / "supernode.log")})
             _serve_over_flower(running, folder, superlink, certificates, port)
         addresses = connect or [_LOCAL_ADDRESS]
         keys = _keys_for(addresses, folder / TLS)
-        print_rows(rows | {"server": _shown(addresses)})
+        print_rows(rows | {"server": _format_addresses(addresses)})
         with ConnectionFile(folder) as connections, SiteServer(running, addresses, keys, connections.publish):
             threading.Event().wait()
 
@@ -77,7 +77,7 @@ def site_run(
 def _site_rows(running: Site) -> dict[str, str]:
     """Returns the output of `site run`: budget, spending, and each plan with the site's absences."""
     budget = running.budget
-    rows = {"site": f"{running.card.name}, {counted(len(running.open_plans), 'open plan')}"}
+    rows = {"site": f"{running.card.name}, {format_count(len(running.open_plans), 'open plan')}"}
     rows["budget"] = f"epsilon={budget.epsilon:g} (delta={budget.delta:g}), over all plans"
     rows["spent so far"] = f"{running.spent()}, over all plans"
     for number, (plan, proposal) in enumerate(running.plans.items(), start=1):
@@ -92,10 +92,10 @@ def _site_rows(running: Site) -> dict[str, str]:
 def _serve_over_flower(running: Site, folder: Path, superlink: str, certificates: Path | None, port: int) -> NoReturn:
     """Serves a site through its SuperNode, which this function starts."""
     from fedpriv.errors import FedprivError
-    from fedpriv.sites.over_flower.starting import supernode
+    from fedpriv.sites.over_flower.starting import start_supernode
     from fedpriv.sites.socket_server import serve, wake_after
 
-    node = supernode(folder, superlink, certificates, folder / "supernode.log", port)
+    node = start_supernode(folder, superlink, certificates, folder / "supernode.log", port)
     wake_after(folder, node.wait)
     try:
         serve(folder, running.answer, lambda: node.poll() is None)
@@ -116,7 +116,7 @@ def _keys_for(addresses: Sequence[str], folder: Path | None) -> Path | None:
     return None
 
 
-def _shown(addresses: Sequence[str]) -> str:
+def _format_addresses(addresses: Sequence[str]) -> str:
     """Returns the addresses as text, with a note about plain TCP."""
     text = ", ".join(addresses)
     if any(address.startswith("tcp/") for address in addresses):
@@ -184,26 +184,26 @@ def _run_over_zenoh(
     from fedpriv.config.building import load_data
     from fedpriv.sites.federation import Federation
     from fedpriv.sites.federation_plan import FederationPlan
-    from fedpriv.sites.operator_log import printing_log
+    from fedpriv.sites.operator_log import print_log
     from fedpriv.sites.over_zenoh.coordinator import OverZenoh
-    from fedpriv.sites.over_zenoh.refusals import logging_refusals
-    from fedpriv.sites.recording import CONFIG, PLAN, follow
+    from fedpriv.sites.over_zenoh.refusals import log_refused_connections
+    from fedpriv.sites.recording import CONFIG, PLAN, record_federation
 
     proposal = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
     test = load_data(load_config(folder / CONFIG)).test
     with (
-        printing_log(sys.stderr),
-        logging_refusals(),
+        print_log(sys.stderr),
+        log_refused_connections(),
         OverZenoh(proposal, addresses, keys, wait=wait, grace=grace) as transport,
     ):
         federation = Federation(proposal, transport, folder, test)
         if not as_json:
-            print_rows({"server": _shown(addresses), "plan": proposal.fingerprint})
+            print_rows({"server": _format_addresses(addresses), "plan": proposal.fingerprint})
         missing = transport.wait_for_all(wait)
         if missing and not as_json:
             print_warning(f"not connected after {wait:g} s: {', '.join(missing)}; rounds continue without them")
         try:
-            for report in follow(federation, folder):
+            for report in record_federation(federation, folder):
                 _print_round(asdict(report), as_json=as_json)
                 time.sleep(interval)
         finally:

@@ -48,7 +48,7 @@ def site_log(
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON lines of the file.")] = False,
 ) -> None:
     """Show the log of a site, `log.jsonl` in its folder, as lines for people. Times are UTC."""
-    from fedpriv.sites.operator_log import read_lines, readable
+    from fedpriv.sites.operator_log import format_record, read_lines
     from fedpriv.sites.site_settings import require_site
 
     require_site(folder)
@@ -56,7 +56,7 @@ def site_log(
         if as_json:
             typer.echo(json.dumps(line))
         else:
-            typer.echo(readable(line))
+            typer.echo(format_record(line))
 
 
 @site.command("approve")
@@ -66,7 +66,7 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
     Proposals cannot contain a plan that names user code: join such a plan with `fedpriv site join --allow-plugins`.
     """
     from fedpriv.cli.printing import print_rows
-    from fedpriv.errors import counted
+    from fedpriv.errors import format_count
     from fedpriv.sites.federation_plan import FederationPlan
     from fedpriv.sites.proposals import ProposalBox
     from fedpriv.sites.resolved_plan import ResolvedPlan
@@ -82,7 +82,7 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
     print_rows(
         {
             "approved": plan.fingerprint,
-            "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}",
+            "asks": f"{terms.strategy.name}, {format_count(terms.rounds, 'round')}",
             "costs": str(terms.plan.spent()),
             "sites": ", ".join(card.name for card in plan.cards),
             "next": f"start fedpriv site run {folder} if it is not running; then: fedpriv site status {folder}",
@@ -119,12 +119,12 @@ def federate_propose(
     """Send a plan to its sites, where it waits for their owners; shows the response of each site."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.federation_plan import FederationPlan
-    from fedpriv.sites.operator_log import printing_log
+    from fedpriv.sites.operator_log import print_log
     from fedpriv.sites.over_zenoh.proposing import offer_over_zenoh
-    from fedpriv.sites.over_zenoh.refusals import logging_refusals
+    from fedpriv.sites.over_zenoh.refusals import log_refused_connections
     from fedpriv.sites.recording import PLAN
 
     plan = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
-    with printing_log(sys.stderr), logging_refusals():
+    with print_log(sys.stderr), log_refused_connections():
         words = offer_over_zenoh(plan, listen, keys, wait)
     print_rows({"fingerprint": plan.fingerprint} | dict(words))

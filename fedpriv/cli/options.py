@@ -26,7 +26,7 @@ def _permit_plugins(context: typer.Context, is_given: bool) -> bool:
 _CONFIG = typer.Argument(
     metavar="CONFIG",
     help="YAML file of the run, or the name of one that comes with fedpriv (see `fedpriv list configs`).",
-    autocompletion=shipped.names,
+    autocompletion=shipped.complete_names,
 )
 ConfigFile = Annotated[Path, _CONFIG]
 MaybeConfigFile = Annotated[Path | None, _CONFIG]

@@ -56,10 +56,10 @@ def site_peer(
     """Train, or resume, with the neighbours on a graph, without a server. One of each two neighbours connects."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.connection_file import ConnectionFile
-    from fedpriv.sites.operating import operating
-    from fedpriv.sites.operator_log import printing_log
+    from fedpriv.sites.operating import run_operator_services
+    from fedpriv.sites.operator_log import print_log
     from fedpriv.sites.over_zenoh.peers import PeersOverZenoh
-    from fedpriv.sites.over_zenoh.refusals import logging_refusals
+    from fedpriv.sites.over_zenoh.refusals import log_refused_connections
     from fedpriv.sites.peers.neighbours import Patience
     from fedpriv.sites.site import Site
 
@@ -77,7 +77,7 @@ def site_peer(
     if any(address.startswith("tls/") for address in addresses):
         keys = folder / TLS
     connections = ConnectionFile(folder)
-    with printing_log(sys.stderr), operating(running) as places, logging_refusals(), connections:
+    with print_log(sys.stderr), run_operator_services(running) as places, log_refused_connections(), connections:
         print_rows(places)
         transport = PeersOverZenoh(
             proposal,
@@ -116,7 +116,7 @@ def _run(
     def print_end() -> None:
         rows = {"ended": f"{node.ended}, after {node.round} rounds"}
         for name, neighbour in node.neighbours.items():
-            rows[name] = _fate(neighbour)
+            rows[name] = _format_state(neighbour)
         rows |= {
             "spent": f"{running.spent()}, over all plans",
             "model": str(node.folder / MODEL),
@@ -159,7 +159,7 @@ def _print_round(report: NodeRound) -> None:
     out.print("; ".join(words), markup=False, highlight=False)
 
 
-def _fate(neighbour: NeighbourReport) -> str:
+def _format_state(neighbour: NeighbourReport) -> str:
     """Returns the state of a neighbour as text."""
     words = [f"last mixed in round {neighbour.last_up}"]
     if not neighbour.last_up:

@@ -25,7 +25,7 @@ from fedpriv.data.csv_file import read_headings, read_table
 from fedpriv.data.table_encoder import TableEncoder, check_columns
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.reports.report import Run
-from fedpriv.runs import config_file, refuse
+from fedpriv.runs import find_config_file, raise_problems
 from fedpriv.storage import write_whole
 
 _WITH_CHANCES = ("logistic", "cross_entropy")  # losses with logits as outputs
@@ -46,8 +46,8 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
         FedprivError: If the run is unfinished or altered, or a value cannot be encoded.
     """
     run = Run.read(folder)
-    refuse(run.findings)
-    config = load_config(config_file(folder))
+    raise_problems(run.findings)
+    config = load_config(find_config_file(folder))
     if config.data.name != "csv":
         raise ConfigError("data.name", config.data.name, "predict needs a run on csv data: use model.pt in Python")
     encoder = _encoder(config)

@@ -21,12 +21,12 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def busy(rounds: int) -> Status:
+def spinner(rounds: int) -> Status:
     """Returns a spinner for the time in which data are read and rounds are planned; shown on a terminal only."""
-    return busy_with(f"reading data, planning {rounds} round{'s' * (rounds > 1)}")
+    return spinner_with_text(f"reading data, planning {rounds} round{'s' * (rounds > 1)}")
 
 
-def busy_with(activity: str) -> Status:
+def spinner_with_text(activity: str) -> Status:
     """Returns a spinner with a text; shown on a terminal only."""
     return err.status(activity)
 
@@ -78,16 +78,16 @@ def print_run(run: Run, picture: Path, *, as_json: bool) -> None:
 
 def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
     """Prints several runs, one line each, with notes on comparing them."""
-    from fedpriv.config.of_run import plan_of
+    from fedpriv.config.recovered_plan import recover_plan
     from fedpriv.reports import comparison
-    from fedpriv.reports.spendings import PlannedSpending, may_stay_unfinished
+    from fedpriv.reports.spending import PlannedSpending, may_stay_unfinished
 
-    plans = [plan_of(run.files) if may_stay_unfinished(run.files) else PlannedSpending() for run in runs]
-    notes = comparison.notes(runs, plans)
+    plans = [recover_plan(run.files) if may_stay_unfinished(run.files) else PlannedSpending() for run in runs]
+    notes = comparison.collect_notes(runs, plans)
     if as_json:
         print_json({"runs": [run.to_json() for run in runs], "notes": notes})
         return
-    for line in comparison.table(runs):
+    for line in comparison.format_table(runs):
         out.print(escape(line))
     for note in notes:
         out.print(f"[yellow]note:[/] {escape(note)}")

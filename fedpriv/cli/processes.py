@@ -30,30 +30,30 @@ Number = Annotated[
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
-def launched() -> bool:
+def is_launched() -> bool:
     """Returns True if torchrun, or `launch`, started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def leads() -> bool:
+def is_main_process() -> bool:
     """Returns True if this process writes the run's folder and to the terminal: rank 0, or a single process."""
-    return not launched() or os.environ.get("RANK") == "0"
+    return not is_launched() or os.environ.get("RANK") == "0"
 
 
-def as_launched(config: Config) -> Config:
+def with_launched_engine(config: Config) -> Config:
     """Returns the configuration with the `parallelism` that fits the way this process was started."""
-    if not launched() or config.compute.parallelism != "none":
+    if not is_launched() or config.compute.parallelism != "none":
         return config
     return config.model_copy(update={"compute": replace(config.compute, parallelism="clients")})
 
 
-def reports(error: FedprivError) -> bool:
+def should_report_errors(error: FedprivError) -> bool:
     """Returns True if this process prints an error that several processes may have raised together."""
-    if not launched():
+    if not is_launched():
         return True
     from fedpriv.distributed import is_first_to_report
 
-    return not error.reported_elsewhere and is_first_to_report(default=leads())
+    return not error.reported_elsewhere and is_first_to_report(default=is_main_process())
 
 
 def launch(size: int, arguments: Sequence[str]) -> NoReturn:

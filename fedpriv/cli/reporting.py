@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.cli.drawing import figure_of
-from fedpriv.cli.printing import busy_with, print_json, print_rows
+from fedpriv.cli.drawing import draw_figure
+from fedpriv.cli.printing import print_json, print_rows, spinner_with_text
 from fedpriv.config.files import load_config
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.network import Graph
-from fedpriv.reports.accounts import account_of
-from fedpriv.reports.html_report import html_report
+from fedpriv.reports.accounts import compute_account
+from fedpriv.reports.html_report import render_report
 from fedpriv.reports.report import Run
-from fedpriv.reports.run_statement import statement_of
-from fedpriv.runs import CONFIG_FILE, linked_graph
+from fedpriv.reports.run_statement import make_statement
+from fedpriv.runs import CONFIG_FILE, find_linked_graph
 from fedpriv.storage import write_whole
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def write_report(folders: Sequence[Path], path: Path, *, open_it: bool, as_json:
     """
     if path.suffix != ".html":
         raise ConfigError("--out", str(path), "a report is an HTML file: use a name that ends in .html")
-    with busy_with("counting and drawing"):
+    with spinner_with_text("counting and drawing"):
         runs = [Run.read(folder) for folder in folders]
-        plans = [plan_of(run.files) for run in runs]
-        statement = statement_of(runs, account_of([run.files for run in runs], plans))
-        page = html_report(runs, statement, plans, _graph_of)
+        plans = [recover_plan(run.files) for run in runs]
+        statement = make_statement(runs, compute_account([run.files for run in runs], plans))
+        page = render_report(runs, statement, plans, _graph_of)
     write_whole(path, page)
     if as_json:
         print_json({"report": str(path), "bytes": len(page), "runs": [str(folder) for folder in folders]})
@@ -60,11 +60,11 @@ def _graph_of(run: Run) -> Figure | None:
         return None
     try:
         if run.files.config is None:
-            network = linked_graph(run.config["network"])
+            network = find_linked_graph(run.config["network"])
         else:
             network = load_config(run.folder / CONFIG_FILE).network.build(n_clients)
     except FedprivError:
         return None
     if isinstance(network, Graph):
-        return figure_of(network)
+        return draw_figure(network)
     return None

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.markup import escape
 
-from fedpriv.cli.printing import busy, err, print_json, print_rows
-from fedpriv.cli.processes import as_launched
+from fedpriv.cli.printing import err, print_json, print_rows, spinner
+from fedpriv.cli.processes import with_launched_engine
 from fedpriv.cli.signals import Signals
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def run(
     Raises:
         typer.Exit: If a signal stopped the run, or (code 3) the final model or test loss is not finite.
     """
-    from fedpriv.config.building import at_start
-    from fedpriv.errors import PromiseWarning, counted
+    from fedpriv.config.building import list_start_warnings
+    from fedpriv.errors import PromiseWarning, format_count
 
     with folder, Signals() as signals, warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # printed below
         training = _build(config, folder, resumed=resumed, extend=extend)
-        clients = counted(training.network.n_clients, "client")
-        rounds = counted(config.rounds, "round")
+        clients = format_count(training.network.n_clients, "client")
+        rounds = format_count(config.rounds, "round")
         err.print(f"{training.strategy.name}: {clients}, {rounds}, in {folder.path}")
         if extend is not None:
             err.print(
@@ -61,7 +61,7 @@ def run(
             )
         err.print(f"planned: {escape(str(training.plan.spent()))}")
         err.print(f"gradients: {escape(training.backend)}")
-        for warning in at_start(config, training):
+        for warning in list_start_warnings(config, training):
             err.print(f"[bold yellow]warning:[/] {escape(warning)}")
         for note in _duplicate_notes(training):
             err.print(f"[yellow]note:[/] {note}")
@@ -78,7 +78,7 @@ def run(
             raise typer.Exit(_BROKEN)
 
 
-def follow(config: Config, *, resumed: bool = False) -> None:
+def run_follower(config: Config, *, resumed: bool = False) -> None:
     """Takes part in a run that the process of rank 0 writes and reports; see `run` for the arguments.
 
     Raises:
@@ -89,11 +89,11 @@ def follow(config: Config, *, resumed: bool = False) -> None:
 
     with Signals() as signals, warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)
-        training = build(as_launched(config), resume=resumed)
+        training = build(with_launched_engine(config), resume=resumed)
         _duplicate_notes(training)  # all processes take part in the comparison
         with signals.patiently():
             for _ in training:
-                if training.anywhere(signals.pending > 0):
+                if training.any_process(signals.pending > 0):
                     training.save()
                     raise typer.Exit(signals.exit_code)
         training.result()
@@ -103,7 +103,7 @@ def _duplicate_notes(training: Training) -> list[str]:
     """Returns notes on examples with equal content; they are not private, and are printed but never written."""
     if not training.plan.privacy.private:
         return []
-    duplicates = training.repeats()
+    duplicates = training.count_duplicates()
     cases = (
         (
             duplicates.examples,
@@ -127,8 +127,8 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, extend: Path | N
     try:
         if not resumed:
             folder.write("config.yaml", to_yaml(config).encode())
-        with busy(config.rounds):
-            training = build(as_launched(config), folder, resume=resumed, extend=extend)
+        with spinner(config.rounds):
+            training = build(with_launched_engine(config), folder, resume=resumed, extend=extend)
         if extend is not None and config.log.csv and (extend / "metrics.csv").exists():
             folder.write("metrics.csv", (extend / "metrics.csv").read_bytes())
         return training
@@ -140,7 +140,7 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, extend: Path | N
 def _iterate(config: Config, training: Training, folder: Path, signals: Signals) -> Result:
     """Trains all rounds and writes each to the sinks; after a signal it saves and raises `KeyboardInterrupt`."""
     from fedpriv.config import to_yaml
-    from fedpriv.evaluation import constraint_verdict, metrics
+    from fedpriv.evaluation import format_constraint_verdict, metrics
     from fedpriv.reports import sinks
 
     done = training.progress.round
@@ -154,7 +154,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
     else:
         columns = [*evaluate.names(training.population.params[0])]
     if config.log.client_tests:
-        columns += [name for name in metrics.numbers() if name.startswith("client_")]
+        columns += [name for name in metrics.list_report_names() if name.startswith("client_")]
     writers: list[sinks.Csv | sinks.TensorBoard | sinks.ProgressDisplay] = []
     if config.log.csv:
         writers.append(sinks.Csv(folder / "metrics.csv", done, columns))
@@ -170,7 +170,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
                 for report in reports:
                     for sink in writers:
                         sink.write(report)
-                if training.anywhere(signals.pending > 0):
+                if training.any_process(signals.pending > 0):
                     for sink in writers:
                         sink.close()
                     training.save()
@@ -178,7 +178,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
         result = training.result()
         if board:
             board.text("privacy", str(result.spent), result.rounds)
-            verdict = constraint_verdict(result.measures)
+            verdict = format_constraint_verdict(result.measures)
             if verdict:
                 board.text("constraints", verdict, result.rounds)
         return result

@@ -18,7 +18,7 @@ def print_secrets(folder: Path, where: str | None, *, renew_keys: bool) -> None:
     if renew_keys:
         card = sealing.renew_keys(folder)
         rows["key"] = f"{card.fingerprint}: send the new card.json, and compare this fingerprint with the other owners"
-    print_rows({"keys": sealing.secrets_in_words(folder)} | rows)
+    print_rows({"keys": sealing.describe_secrets(folder)} | rows)
 
 
 def seal(folder: Path, *, unfinished: bool) -> None:

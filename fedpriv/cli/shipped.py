@@ -10,7 +10,7 @@ from fedpriv.errors import ConfigError
 _PACKAGE = Path(__file__).parents[1]
 
 
-def folder(name: str) -> Path:
+def find_folder(name: str) -> Path:
     """Returns the folder `configs` or `examples`: inside an installed package, or next to the package in a checkout."""
     inside = _PACKAGE / name
     if inside.is_dir():
@@ -18,23 +18,23 @@ def folder(name: str) -> Path:
     return _PACKAGE.parent / name
 
 
-def configs() -> dict[str, Path]:
+def list_configs() -> dict[str, Path]:
     """Returns the shipped configurations by name."""
-    return {path.stem: path for path in sorted(folder("configs").glob("*.yaml"))}
+    return {path.stem: path for path in sorted(find_folder("configs").glob("*.yaml"))}
 
 
-def names(incomplete: str) -> list[str]:
+def complete_names(incomplete: str) -> list[str]:
     """Returns the names that begin with `incomplete`, for shell completion."""
-    return [name for name in configs() if name.startswith(incomplete)]
+    return [name for name in list_configs() if name.startswith(incomplete)]
 
 
-def config(name: str) -> Path:
+def find_config(name: str) -> Path:
     """Returns the path of a shipped configuration.
 
     Raises:
         ConfigError: If there is none with this name; the error suggests a similar one.
     """
-    paths = configs()
+    paths = list_configs()
     if name not in paths:
         raise ConfigError("configuration", name, f"fedpriv has no configuration of this name{_suggestion(name)}")
     return paths[name]
@@ -56,13 +56,13 @@ def resolve(path: Path) -> Path:
         raise ConfigError("configuration", str(path), fix)
     if path.suffix not in ("", ".yaml"):
         return path
-    if name in configs():
-        return configs()[name]
+    if name in list_configs():
+        return list_configs()[name]
     fix = f"this file does not exist, and fedpriv has no configuration of this name{_suggestion(name)}"
     raise ConfigError("configuration", str(path), fix)
 
 
-def title(path: Path) -> str:
+def read_title(path: Path) -> str:
     """Returns the first sentence of the comment at the top of a configuration."""
     lines = (line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines())
     heading = " ".join(line for line in lines if not line.startswith("yaml-language-server:"))
@@ -70,9 +70,9 @@ def title(path: Path) -> str:
 
 
 def _suggestion(name: str) -> str:
-    from fedpriv.settings import nearest  # imported here, since help and completion do not need it
+    from fedpriv.settings import suggest_nearest  # imported here, since help and completion do not need it
 
-    close = nearest(name, configs())
+    close = suggest_nearest(name, list_configs())
     if "did you mean" in close:
         return close
     return "; print all names with: fedpriv list configs"

@@ -12,24 +12,26 @@ SCHEMA = "fedpriv.schema.json"  # the first line of each shipped configuration h
 _OF_PROJECT = {".py", ".yaml", ".md", ".csv"}
 
 
-def config(name: str, folder: Path) -> str:
+def write_config(name: str, folder: Path) -> str:
     """Writes a shipped configuration and the JSON schema for editors; returns the next command."""
-    source = shipped.config(name)
+    source = shipped.find_config(name)
     _write(folder, {source.name: source.read_text(encoding="utf-8")})
     return f"fedpriv train {_command_path(folder / source.name)}"
 
 
-def script(name: str, folder: Path) -> str:
+def write_script(name: str, folder: Path) -> str:
     """Writes a shipped configuration, the schema and a script that trains it; returns the next command."""
-    source = shipped.config(name)
-    text = (shipped.folder("examples") / "from_config.py").read_text(encoding="utf-8").replace("digits_iadmm", name)
+    source = shipped.find_config(name)
+    text = (
+        (shipped.find_folder("examples") / "from_config.py").read_text(encoding="utf-8").replace("digits_iadmm", name)
+    )
     _write(folder, {source.name: source.read_text(encoding="utf-8"), f"{name}.py": text})
     return f"python {_command_path(folder / f'{name}.py')}"
 
 
-def project(folder: Path) -> str:
+def write_project(folder: Path) -> str:
     """Writes a small project with the user's own data, model and algorithm; returns the next command."""
-    source = shipped.folder("examples") / "project"
+    source = shipped.find_folder("examples") / "project"
     paths = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix in _OF_PROJECT)
     _write(folder, {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8") for path in paths})
     command = "fedpriv train config.yaml --allow-plugins"

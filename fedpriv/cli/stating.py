@@ -7,13 +7,13 @@ from pathlib import Path
 
 import typer
 
-from fedpriv.cli.printing import busy_with, print_json, print_rows
-from fedpriv.config.of_run import plan_of
+from fedpriv.cli.printing import print_json, print_rows, spinner_with_text
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import ConfigError
-from fedpriv.reports.accounts import account_of
-from fedpriv.reports.pages import WRITERS, markdown
+from fedpriv.reports.accounts import compute_account
+from fedpriv.reports.pages import WRITERS, render_markdown
 from fedpriv.reports.report import Run
-from fedpriv.reports.run_statement import statement_of
+from fedpriv.reports.run_statement import make_statement
 from fedpriv.reports.statement import Statement
 from fedpriv.sites.budget_picture import draw_site
 from fedpriv.sites.statement import is_site, site_statement
@@ -21,7 +21,9 @@ from fedpriv.storage import write_whole
 from fedpriv.tuning.statement import is_search, search_statement
 
 
-def state(folders: Sequence[Path], outputs: Sequence[Path], *, colluders: int, group: int, as_json: bool) -> None:
+def write_statement(
+    folders: Sequence[Path], outputs: Sequence[Path], *, colluders: int, group: int, as_json: bool
+) -> None:
     """Prints the statement, or writes it to files.
 
     Args:
@@ -43,7 +45,7 @@ def state(folders: Sequence[Path], outputs: Sequence[Path], *, colluders: int, g
         if path.suffix not in {*WRITERS, *picture_suffixes}:
             fix = f"use a file name that ends in {', '.join([*WRITERS, *picture_suffixes])}"
             raise ConfigError("--out", str(path), fix)
-    with busy_with("counting"):
+    with spinner_with_text("counting"):
         page = _make_statement(folders, colluders, group)
     for path in outputs:
         if path.suffix in picture_suffixes:
@@ -55,7 +57,7 @@ def state(folders: Sequence[Path], outputs: Sequence[Path], *, colluders: int, g
     elif outputs:
         print_rows({"statement": page.summary, "written": ", ".join(map(str, outputs))})
     else:
-        typer.echo(markdown(page).decode())
+        typer.echo(render_markdown(page).decode())
 
 
 def _make_statement(folders: Sequence[Path], colluders: int, group: int) -> Statement:
@@ -73,7 +75,7 @@ def _make_statement(folders: Sequence[Path], colluders: int, group: int) -> Stat
             raise ConfigError("RUN", str(folder), f"is a {kind}, which has its own statement: name it alone")
         return make(folder, colluders=colluders, group=group)
     runs = [Run.read(folder) for folder in folders]
-    account = account_of(
-        [run.files for run in runs], [plan_of(run.files) for run in runs], colluders=colluders, group=group
+    account = compute_account(
+        [run.files for run in runs], [recover_plan(run.files) for run in runs], colluders=colluders, group=group
     )
-    return statement_of(runs, account)
+    return make_statement(runs, account)

@@ -9,11 +9,11 @@ from fedpriv.cli.printing import print_rows
 from fedpriv.errors import ConfigError
 from fedpriv.reports.report import Run
 from fedpriv.reports.sinks import MLflow, WandB
-from fedpriv.reports.tags import scalars
+from fedpriv.reports.tags import list_scalars
 from fedpriv.runs import read_metrics
 
 
-def send(folder: Path, project: str | None, experiment: str | None) -> None:
+def send_run(folder: Path, project: str | None, experiment: str | None) -> None:
     """Sends a run, finished or not, to a project of Weights & Biases or to an experiment of MLflow.
 
     Raises:
@@ -35,7 +35,7 @@ def send(folder: Path, project: str | None, experiment: str | None) -> None:
         epsilon = row.pop("epsilon")
         metrics = {name: value for name, value in row.items() if name not in ("round", "releases", "head")}
         numbers = {metric: value for metric, value in metrics.items() if value is not None}
-        tracker.add(row["round"], scalars(numbers, float(epsilon), target))
+        tracker.add(row["round"], list_scalars(numbers, float(epsilon), target))
     tracker.close()
     print_rows({"rounds": str(len(rows)), "run": name, "sent to": project or experiment or ""})
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.markup import escape
 
 from fedpriv.cli import shipped
-from fedpriv.cli.printing import busy_with, out, print_json
+from fedpriv.cli.printing import out, print_json, spinner_with_text
 from fedpriv.errors import ConfigError
-from fedpriv.planning import aligned
+from fedpriv.planning import align_columns
 from fedpriv.tuning.tradeoff import tradeoff
 
 
@@ -40,7 +40,7 @@ def run(
     """
     if picture is not None and picture.suffix != ".png":
         raise ConfigError("--out", str(picture), "the picture must be a PNG file: use a name that ends in .png")
-    with busy_with("planning") as status:
+    with spinner_with_text("planning") as status:
         result = tradeoff(
             shipped.resolve(config),
             overrides,
@@ -54,7 +54,7 @@ def run(
     if as_json:
         print_json(result.to_json())
         return
-    for line in aligned(result.table()):
+    for line in align_columns(result.table()):
         out.print(escape(line))
     for note in result.notes:
         out.print(f"[yellow]note:[/] {escape(note)}")

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from fedpriv.cli import shipped
-from fedpriv.cli.printing import busy_with, err, print_json, print_rows
+from fedpriv.cli.printing import err, print_json, print_rows, spinner_with_text
 from fedpriv.config import load_config
 from fedpriv.errors import PromiseWarning
 from fedpriv.privacy.accounting import round_up
@@ -44,16 +44,16 @@ def run(
     search = Search(load_config(shipped.resolve(config), overrides), Space.read(space), settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # plan and train print it
-        with busy_with("planning"):
+        with spinner_with_text("planning"):
             price = search.price
         plan = {
             "trials": settings.trials,
             "secret_trials": settings.secret_trials,
             "rests_on": price.rests_on,
-            "epsilon": strict_json.epsilon(price.spent.epsilon),
+            "epsilon": strict_json.encode_epsilon(price.spent.epsilon),
             "delta": price.spent.delta,
             "accountant": price.spent.accountant,
-            "one_trial": strict_json.epsilon(price.one_trial.epsilon),
+            "one_trial": strict_json.encode_epsilon(price.one_trial.epsilon),
         }
         if not as_json:
             _print_plan(search)

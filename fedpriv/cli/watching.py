@@ -14,9 +14,9 @@ from rich.table import Table
 
 from fedpriv.cli.printing import out
 from fedpriv.evaluation import metrics
-from fedpriv.planning import aligned
+from fedpriv.planning import align_columns
 from fedpriv.privacy.accounting import round_up
-from fedpriv.runs import not_a_run, read_metrics, settings_in, settings_path
+from fedpriv.runs import find_settings_path, make_missing_run_error, read_metrics, read_settings
 
 _QUIET = 60.0  # seconds without a round after which a run is called quiet
 
@@ -42,7 +42,7 @@ class WatchedRun:
             now: Time in seconds of a monotonic clock.
         """
         rows = read_metrics(self.folder / "metrics.jsonl")
-        settings = settings_in(self.folder) or {}
+        settings = read_settings(self.folder) or {}
         if rows:
             last = rows[-1]
         else:
@@ -97,12 +97,12 @@ def watch(folders: Sequence[Path], every: float) -> None:
         FedprivError: If a folder holds no run.
     """
     for folder in folders:
-        if not settings_path(folder).exists():
-            raise not_a_run(folder, "config.yaml", "name the folder given as --out")
+        if not find_settings_path(folder).exists():
+            raise make_missing_run_error(folder, "config.yaml", "name the folder given as --out")
     runs = [WatchedRun(folder) for folder in folders]
     if not out.is_terminal:
         lines = [run.look(time.monotonic()) for run in runs]
-        for line in aligned([[*lines[0]], *([*line.values()] for line in lines)]):
+        for line in align_columns([[*lines[0]], *([*line.values()] for line in lines)]):
             out.print(escape(line))
         return
     with Live(_table(runs), console=out, auto_refresh=False) as live:
@@ -124,7 +124,7 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
 
 def _headline(row: dict[str, Any]) -> str:
     """Returns the first test metric of a round as text; empty if the round was not tested."""
-    for metric in metrics.headlines():
+    for metric in metrics.list_headline_metrics():
         if row.get(metric.name) is not None:
             return f"{metric.title} {metric.text(row[metric.name])} in round {row['round']}"
     return ""

@@ -2,10 +2,18 @@ from .arguments import check_clients
 from .augmentation import AUGMENTATIONS, Augmentation
 from .client import Client, Loss, Pair, make_clients
 from .client_set import as_client_set, public_sizes
-from .data_fingerprints import digest_of, examples_of
+from .data_fingerprints import digest_examples, read_fixed_examples
 from .datasets import ExactOnly, size
 from .index_batches import IndexBatches
-from .layout import Layout, changed_constants, constant_totals, constants, copy_trainable, fingerprint, frozen
+from .layout import (
+    Layout,
+    checksum_constants,
+    collect_constants,
+    copy_trainable,
+    count_frozen_parameters,
+    find_changed_constants,
+    fingerprint,
+)
 from .ownership import check_datasets, check_ownership, count_duplicates, example_fingerprints
 from .population import Population
 from .public_info import PublicDataInfo
@@ -24,20 +32,20 @@ __all__ = [
     "Population",
     "PublicDataInfo",
     "as_client_set",
-    "changed_constants",
     "check_clients",
     "check_datasets",
     "check_ownership",
-    "constant_totals",
-    "constants",
+    "checksum_constants",
+    "collect_constants",
     "copy_trainable",
     "count_duplicates",
-    "digest_of",
+    "count_frozen_parameters",
+    "digest_examples",
     "example_fingerprints",
-    "examples_of",
+    "find_changed_constants",
     "fingerprint",
-    "frozen",
     "make_clients",
     "public_sizes",
+    "read_fixed_examples",
     "size",
 ]

@@ -38,18 +38,18 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
     from fedpriv.clients.client import Client  # here, because client.py imports this file
 
     if isinstance(clients, Client):
-        raise ConfigError("clients", _short(clients), "is one client: pass a list, [client]")
+        raise ConfigError("clients", _format_object(clients), "is one client: pass a list, [client]")
     if isinstance(clients, nn.Module | DataLoader | Dataset) and not isinstance(clients, nn.ModuleList):
-        raise ConfigError("clients", _short(clients), f"must be a list of clients: {_advice(clients)}")
+        raise ConfigError("clients", _format_object(clients), f"must be a list of clients: {_advice(clients)}")
     if isinstance(clients, Mapping):
-        raise ConfigError("clients", _short(clients), "must be a list: pass list(clients.values())")
+        raise ConfigError("clients", _format_object(clients), "must be a list: pass list(clients.values())")
     if isinstance(clients, Iterator):
-        raise ConfigError("clients", _short(clients), "can be read only once: pass a list, list(clients)")
+        raise ConfigError("clients", _format_object(clients), "can be read only once: pass a list, list(clients)")
     if hasattr(clients, "iloc") and hasattr(clients, "columns"):  # a DataFrame of pandas, which is no dependency
         fix = f"is a table: pass a list of clients, {_CLIENTS}; fedpriv.PrivateLogisticRegression fits tables"
-        raise ConfigError("clients", _short(clients), fix)
+        raise ConfigError("clients", _format_object(clients), fix)
     if isinstance(clients, str) or not isinstance(clients, Sequence | nn.ModuleList):
-        raise ConfigError("clients", _short(clients), f"must be a list of clients: write {_CLIENTS}")
+        raise ConfigError("clients", _format_object(clients), f"must be a list of clients: write {_CLIENTS}")
     # other sequences, such as lazy clients, are made by fedpriv
     if isinstance(clients, list | tuple):
         listed: list[Any] = list(clients)
@@ -57,7 +57,7 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
         listed = []
     for index, client in enumerate(listed):
         if not isinstance(client, Client):
-            raise ConfigError(f"clients[{index}]", _short(client), f"is not a client: {_advice(client)}")
+            raise ConfigError(f"clients[{index}]", _format_object(client), f"is not a client: {_advice(client)}")
 
 
 def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user gives
@@ -73,7 +73,7 @@ def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user
         raise ConfigError(field, loss, fix)
     if not callable(loss):
         fix = "must be a function of (outputs, targets), e.g. torch.nn.CrossEntropyLoss()"
-        raise ConfigError(field, _short(loss), fix)
+        raise ConfigError(field, _format_object(loss), fix)
 
 
 def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a user gives
@@ -87,7 +87,7 @@ def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a 
     write = "torch.utils.data.DataLoader(dataset)"
     if isinstance(loader, list | tuple | Tensor):
         write = f"torch.utils.data.DataLoader({_PAIRS})"
-    raise ConfigError(field, _short(loader), f"is not a data loader: write {write}")
+    raise ConfigError(field, _format_object(loader), f"is not a data loader: write {write}")
 
 
 def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loader, or what looks like one
@@ -130,12 +130,14 @@ def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whateve
         ConfigError: it is one data set or loader, or has tensors in it.
     """
     if isinstance(datasets, DataLoader):
-        raise ConfigError(field, _short(datasets), "must be a list of loaders, one per client")
+        raise ConfigError(field, _format_object(datasets), "must be a list of loaders, one per client")
     if isinstance(datasets, Dataset):
         fix = "is one data set: pass a list with one per client, e.g. torch.utils.data.random_split(dataset, sizes)"
-        raise ConfigError(field, _short(datasets), fix)
+        raise ConfigError(field, _format_object(datasets), fix)
     if isinstance(datasets, str) or not isinstance(datasets, Sequence):
-        raise ConfigError(field, _short(datasets), f"must be a list with one data set per client, e.g. [{_PAIRS}]")
+        raise ConfigError(
+            field, _format_object(datasets), f"must be a list with one data set per client, e.g. [{_PAIRS}]"
+        )
     for index, dataset in enumerate(datasets):
         if not isinstance(dataset, DataLoader):
             check_dataset(f"{field}[{index}]", dataset)
@@ -149,10 +151,10 @@ def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever 
     """
     is_pair = isinstance(dataset, tuple) and any(isinstance(value, Tensor) for value in dataset)
     if isinstance(dataset, Tensor) or is_pair:
-        raise ConfigError(field, _short(dataset), f"is not a data set: write {_PAIRS}")
+        raise ConfigError(field, _format_object(dataset), f"is not a data set: write {_PAIRS}")
     if isinstance(dataset, np.ndarray) or (isinstance(dataset, tuple) and _has_array(dataset)):
         fix = f"is not a data set: write {_PAIRS}, with inputs=torch.from_numpy(X).float(), targets=torch.from_numpy(y)"
-        raise ConfigError(field, _short(dataset), fix)
+        raise ConfigError(field, _format_object(dataset), fix)
     if isinstance(dataset, str):
         raise ConfigError(field, dataset, f"is a name: load the data set, e.g. fedpriv.data.load({dataset!r}).test")
 
@@ -161,7 +163,7 @@ def _has_array(values: tuple[object, ...]) -> bool:
     return any(isinstance(value, np.ndarray) for value in values)
 
 
-def dataset_of(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user gives
+def unwrap_loader(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user gives
     """Returns the data set of a loader of test data; anything else as it is.
 
     Raises:
@@ -171,13 +173,13 @@ def dataset_of(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user 
         return data
     if isinstance(data.dataset, IterableDataset):
         fix = "is a streaming data set: collect its examples first, torch.utils.data.TensorDataset(inputs, targets)"
-        raise ConfigError(field, _short(data), fix)
+        raise ConfigError(field, _format_object(data), fix)
     if data.collate_fn is not default_collate:
         fix = "has its own collate_fn, which only the loader of a client may have: pass a data set of (input, target)"
-        raise ConfigError(field, _short(data), fix)
+        raise ConfigError(field, _format_object(data), fix)
     if not isinstance(data.sampler, SequentialSampler | RandomSampler):
         fix = "has its own sampler: pass the examples that it draws, torch.utils.data.Subset(dataset, indices)"
-        raise ConfigError(field, _short(data), fix)
+        raise ConfigError(field, _format_object(data), fix)
     return data.dataset
 
 
@@ -192,7 +194,7 @@ def _advice(value: object) -> str:
     return f"write {_CLIENT}"
 
 
-def _short(value: object) -> str:
+def _format_object(value: object) -> str:
     """Returns a short text for an object in errors: its class, since modules and data sets print at length."""
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)

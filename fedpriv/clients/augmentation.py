@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.models.nested import Nested, each, first, leaves, structure
-from fedpriv.randomness.borrowed import global_generators
-from fedpriv.settings.checks import Count, Fraction, NonNegative, Probability, checked
+from fedpriv.errors import ConfigError, DataError, summarize_error
+from fedpriv.models.nested import Nested, first_leaf, format_structure, list_leaves, map_tree
+from fedpriv.randomness.global_rng import global_generators
+from fedpriv.settings.checks import Count, Fraction, NonNegative, Probability, validate_arguments
 from fedpriv.settings.plugins import Registry, RegistryEntry
 
 Function = Callable[[Any], Any]
@@ -44,7 +44,7 @@ class Transform(ABC):
         """
 
 
-@checked("augment")
+@validate_arguments("augment")
 @dataclass(frozen=True)
 class Flip(Transform):
     """Flips images left to right, `[n, c, h, w]`.
@@ -68,7 +68,7 @@ class Flip(Transform):
         return images.flip(3).where((uniform[:, 0] < self.p)[:, None, None, None], images)
 
 
-@checked("augment")
+@validate_arguments("augment")
 @dataclass(frozen=True)
 class Crop(Transform):
     """Pads images with zeros on all sides and cuts out the old size at a random position, `[n, c, h, w]`.
@@ -98,7 +98,7 @@ class Crop(Transform):
         return padded[image, rows[:, :, None], columns[:, None]].movedim(3, 1)
 
 
-@checked("augment")
+@validate_arguments("augment")
 @dataclass(frozen=True)
 class Affine(Transform):
     """Rotates, shifts, scales and shears images about their middle, `[n, c, h, w]`; new pixels are 0.
@@ -159,20 +159,22 @@ class Each(Transform):
         Raises:
             DataError: a view has another shape, or the function fails.
         """
-        device = first(inputs).device
-        rows = each(Tensor.cpu, inputs)
+        device = first_leaf(inputs).device
+        rows = map_tree(Tensor.cpu, inputs)
         views = list[Nested]()
         with global_generators() as seed:
             for row, number in enumerate((uniform[:, 0] * 2**53).long().tolist()):
                 seed(number)
-                views.append(self._view(each(lambda values, row=row: values[row].clone(), rows)))
-        return each(lambda *values: torch.stack(values).to(device), *views)
+                views.append(self._view(map_tree(lambda values, row=row: values[row].clone(), rows)))
+        return map_tree(lambda *values: torch.stack(values).to(device), *views)
 
     def _view(self, example: Nested) -> Nested:
         try:
             view = self.function(example)
         except Exception as error:  # a user's function can raise anything
-            raise DataError(f"augmentation raises on an example ({in_short(error)}): correct the function") from error
+            raise DataError(
+                f"augmentation raises on an example ({summarize_error(error)}): correct the function"
+            ) from error
         if _shape_in_words(view) != _shape_in_words(example):
             difference = f"augmentation returns {_shape_in_words(view)} for {_shape_in_words(example)}"
             raise DataError(
@@ -182,7 +184,7 @@ class Each(Transform):
         return cast("Nested", view)
 
 
-@checked("augmentation")
+@validate_arguments("augmentation")
 @dataclass(frozen=True)
 class Augmentation:
     """Random views of the examples of a client, redrawn whenever an example is used. Test data are never augmented.
@@ -242,10 +244,10 @@ class Augmentation:
         Raises:
             ConfigError: the transforms fail on synthetic numbers, or change their shape or type.
         """
-        made_up = each(lambda like: torch.full_like(like[:1], 0.5 if like.is_floating_point() else 0), inputs)
+        made_up = map_tree(lambda like: torch.full_like(like[:1], 0.5 if like.is_floating_point() else 0), inputs)
         names = ", ".join(type(step).__name__ for step in self.steps)
         try:
-            views = self.views(made_up, torch.full((1, self.draws), 0.5, device=first(made_up).device).double())
+            views = self.views(made_up, torch.full((1, self.draws), 0.5, device=first_leaf(made_up).device).double())
         except DataError as error:
             raise ConfigError("augmentation.transforms", names, str(error)) from error
         if _shape_in_words(views) != _shape_in_words(made_up):
@@ -256,8 +258,8 @@ class Augmentation:
 
 def _images(inputs: Nested, name: str) -> Tensor:
     """Returns the inputs if they are images `[n, c, h, w]`; raises for others, with the name of the transform."""
-    images = first(inputs)
-    if len(leaves(inputs)) != 1 or images.dim() != 4 or not images.is_floating_point():
+    images = first_leaf(inputs)
+    if len(list_leaves(inputs)) != 1 or images.dim() != 4 or not images.is_floating_point():
         mismatch = f"needs images [c, h, w], but an input is {_shape_in_words(inputs, 1)}"
         raise ConfigError("augment", name, f"{mismatch}: leave out data.flat, or use your own function")
     return images
@@ -266,11 +268,11 @@ def _images(inputs: Nested, name: str) -> Tensor:
 def _shape_in_words(value: object, skip: int = 0) -> str:
     """Formats the nesting, shapes and types of a tree, without its first `skip` dimensions."""
     tree = cast("Nested", value)
-    shapes = [f"{tuple(leaf.shape[skip:])} {str(leaf.dtype).removeprefix('torch.')}" for leaf in leaves(tree)]
+    shapes = [f"{tuple(leaf.shape[skip:])} {str(leaf.dtype).removeprefix('torch.')}" for leaf in list_leaves(tree)]
     if len(shapes) == 1 and isinstance(value, Tensor):
         return shapes[0]
     if shapes:
-        return f"{structure(tree)} of {', '.join(shapes)}"
+        return f"{format_structure(tree)} of {', '.join(shapes)}"
     return f"a {type(value).__name__} without tensors"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from fedpriv.models.nested import Nested, each
+from fedpriv.models.nested import Nested, map_tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Batch:
         """Applies `cut` to every tensor of the batch."""
         tensors = [field.name for field in fields(self) if field.name != "views"]
         names = [name for name in tensors if getattr(self, name) is not None]
-        return replace(self, **{name: each(cut, getattr(self, name)) for name in names})
+        return replace(self, **{name: map_tree(cut, getattr(self, name)) for name in names})
 
     def weighted(self, weights: Tensor) -> Batch:
         """Returns the same examples with these loss factors, `[n_examples]` in the order of the population's data."""
@@ -65,7 +65,7 @@ class Batch:
         """Returns each view as an example, `[k, b * views]`, with its share of the example's weight, in `dtype`."""
         if self.views == 1:
             return self
-        inputs, targets = each(lambda values: values.flatten(1, 2), (self.inputs, self.targets))
+        inputs, targets = map_tree(lambda values: values.flatten(1, 2), (self.inputs, self.targets))
         if self.weights is None:
             weights = self.mask
         else:

@@ -11,18 +11,18 @@ from torch.utils.data import DataLoader, Dataset
 from fedpriv.clients.arguments import check_datasets, check_loader, check_loss, check_sampler
 from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.layout import copy_model, copy_trainable
-from fedpriv.clients.reading import Pair, length_of, read_all
-from fedpriv.clients.released import check_fresh
+from fedpriv.clients.reading import Pair, count_examples_of, read_all
+from fedpriv.clients.released_models import check_untrained
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.models.nested import Nested, arguments
+from fedpriv.models.nested import Nested, call_arguments
 from fedpriv.models.problem import Problem
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 Loss = Callable[[Any, Any], Tensor]
 """Maps a model's outputs and the targets of a batch to a scalar."""
 
 
-@checked("client")
+@validate_arguments("client")
 class Client(nn.Module):
     """One data owner: a model, a loss and a data loader.
 
@@ -70,7 +70,7 @@ class Client(nn.Module):
         if isinstance(loader, Dataset):
             loader = DataLoader(loader)
         check_loader("client.loader", loader)
-        check_sampler(loader, length_of(loader.dataset))
+        check_sampler(loader, count_examples_of(loader.dataset))
         self.model = model
         self.loss = loss
         self.loader = loader
@@ -95,11 +95,11 @@ class Client(nn.Module):
 
     def __len__(self) -> int:
         """The true number of examples; only `public_size` is public."""
-        return length_of(self.loader.dataset)
+        return count_examples_of(self.loader.dataset)
 
     def forward(self, inputs: Nested, targets: Nested) -> Tensor:
         """Returns the loss of a batch: `[b, ...], [b, ...] -> []`."""
-        args, named = arguments(inputs)
+        args, named = call_arguments(inputs)
         return self.loss(self.model(*args, **named), targets)
 
     def examples(self) -> Pair:
@@ -111,7 +111,7 @@ class Client(nn.Module):
         return read_all(self.loader, len(self)).pair
 
 
-@checked("make_clients")
+@validate_arguments("make_clients")
 def make_clients(
     model: nn.Module,
     loss: Loss,
@@ -147,7 +147,7 @@ def make_clients(
     """
     check_loss("make_clients.loss", loss)
     check_datasets("make_clients.datasets", datasets)
-    check_fresh("make_clients.model", model)
+    check_untrained("make_clients.model", model)
     template = copy_model(model)  # the user's model does not change
     clients = list[Client]()
     for index, source in enumerate(datasets):

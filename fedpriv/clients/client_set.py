@@ -13,9 +13,9 @@ from torch.utils.data import Dataset
 from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.client import Client
 from fedpriv.clients.examples import Examples, InMemory
-from fedpriv.clients.layout import Layout, constants, share
+from fedpriv.clients.layout import Layout, collect_constants, share_constants
 from fedpriv.clients.lazy import Examine, LazyClients
-from fedpriv.clients.released import note_result, price_of
+from fedpriv.clients.released_models import find_privacy_cost, record_result
 from fedpriv.errors import ConfigError
 from fedpriv.models.problem import Problem
 from fedpriv.privacy.settings import FixedSize, Privacy
@@ -142,27 +142,27 @@ class EagerClientSet:
             ConfigError: models differ.
         """
         rows = torch.empty(len(self.clients), layout.dim, device=device, dtype=dtype)
-        shared = constants(self.clients[0].model.to(device, dtype))
+        shared = collect_constants(self.clients[0].model.to(device, dtype))
         for index, number, client in zip(range(len(self.clients)), self.numbers, self.clients, strict=True):
             if Layout.of(client.model) != layout:
                 fix = "all models must be alike: the same parameters, and the same ones frozen"
                 raise ConfigError(f"clients[{number}].model", type(client.model).__name__, fix)
             client.model.to(device, dtype)
-            _check_same(number, constants(client.model), shared)
-            share(client.model, shared)
+            _check_same(number, collect_constants(client.model), shared)
+            share_constants(client.model, shared)
             layout.bind(rows[index], client.model)
         return rows
 
     def released_prices(self) -> Iterator[str | None]:
         """See `ClientSet`."""
-        return (client.released_price or price_of(client.model) for client in self.clients)
+        return (client.released_price or find_privacy_cost(client.model) for client in self.clients)
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
         """See `ClientSet`."""
         rows.copy_(models.expand_as(rows))
         for client in self.clients:
             client.released_price = price
-            note_result(client.model, price)
+            record_result(client.model, price)
 
 
 def as_client_set(clients: Sequence[Client], numbers: Sequence[int] | None = None) -> ClientSet:

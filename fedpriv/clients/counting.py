@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.progress import Progress
 from torch.utils.data import Dataset
 
-from fedpriv.clients.reading import length_of
-from fedpriv.errors import DataError, in_short
-from fedpriv.settings.checks import Count, checked
+from fedpriv.clients.reading import count_examples_of
+from fedpriv.errors import DataError, summarize_error
+from fedpriv.settings.checks import Count, validate_arguments
 
 _CLIENTS_PER_TASK = 64  # clients that a worker counts in a row
 
 
-@checked("count_examples")
+@validate_arguments("count_examples")
 def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, num_workers: Count = 2) -> list[int]:
     """Counts the examples of each client, for `lazy_clients`; keep the list, since a count opens every data set.
 
@@ -66,9 +66,9 @@ def _count(load: Callable[[int], Dataset[Any]], client: int) -> int:
     try:
         dataset = load(client)
     except Exception as error:  # a user's function can raise anything
-        raise DataError(f"client {client}: load({client}) raises {in_short(error)}") from error
+        raise DataError(f"client {client}: load({client}) raises {summarize_error(error)}") from error
     try:
-        size = length_of(dataset)
+        size = count_examples_of(dataset)
     except DataError as error:
         raise DataError(f"client {client}: {error}") from error
     if size < 1:

@@ -19,8 +19,8 @@ from torch import Tensor
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import Pair, Unbatched, read_all
 from fedpriv.errors import DataError
-from fedpriv.models.nested import leaves
-from fedpriv.randomness.borrowed import global_generators
+from fedpriv.models.nested import list_leaves
+from fedpriv.randomness.global_rng import global_generators
 
 _DIGEST_BYTES = 16
 READ_SEED = 0  # for examples that differ each time they are read: any seed does, if it is always the same
@@ -56,7 +56,7 @@ class DataFingerprints:
             population.examples.on_read = self.check
             return
         for row, client in enumerate(population.shard.ids.tolist()):
-            self.check(client, examples_of(population, row))
+            self.check(client, read_fixed_examples(population, row))
 
     def check(self, client: int, examples: Pair) -> None:
         """Compares a client's examples with their stored digest, or stores it if there is none.
@@ -68,7 +68,7 @@ class DataFingerprints:
         Raises:
             DataError: the examples have changed.
         """
-        digest = digest_of(examples, self._key)
+        digest = digest_examples(examples, self._key)
         with self._lock:
             first_digest = self._digests.setdefault(client, digest)
             self._digests[client] = digest
@@ -102,7 +102,7 @@ class DataFingerprints:
         return {"key": key, "clients": clients, "digests": torch.from_numpy(digests.copy())}
 
 
-def examples_of(population: Population, row: int) -> Pair:
+def read_fixed_examples(population: Population, row: int) -> Pair:
     """Returns all examples of a client in memory, the same in every call.
 
     If random transforms change examples at each reading, they are read once more with seeded global generators.
@@ -119,10 +119,10 @@ def examples_of(population: Population, row: int) -> Pair:
         return read_all(Unbatched(source.dataset, source.collate_fn), int(population.counts[row])).pair
 
 
-def digest_of(examples: Pair, key: bytes) -> bytes:
+def digest_examples(examples: Pair, key: bytes) -> bytes:
     """Returns a keyed digest of examples: their numbers, shapes, types and order."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, key=key)
-    for tensor in leaves(examples):
+    for tensor in list_leaves(examples):
         values = tensor.detach().cpu().contiguous()
         digest.update(f"{values.dtype}{tuple(values.shape)}".encode())
         digest.update(values.reshape(-1).view(torch.uint8).numpy().data)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpriv.clients.client import Client
 from fedpriv.clients.reading import Pair, Read, Source, read_all
 from fedpriv.errors import DataError
-from fedpriv.models.nested import Nested, each, first, joined, leaves, structure
+from fedpriv.models.nested import Nested, concatenate_trees, first_leaf, format_structure, list_leaves, map_tree
 
 OnRead = Callable[[int, Pair], None]
 
@@ -94,9 +94,9 @@ class InMemory:
         self._random = {row: client.loader for row, client in enumerate(clients) if reads[row].random}
         for number, pair in zip(numbers, data, strict=True):
             check_same_kind(number, pair, data[0], numbers[0])
-        self.counts = torch.tensor([len(first(targets)) for _, targets in data])
+        self.counts = torch.tensor([len(first_leaf(targets)) for _, targets in data])
         self._starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
-        inputs, targets = each(lambda values: values.to(device), joined(data))
+        inputs, targets = map_tree(lambda values: values.to(device), concatenate_trees(data))
         self.inputs, self.targets = with_types(inputs, targets, dtype)
 
     def take(self, clients: Tensor, positions: Tensor, device_positions: Tensor | None = None) -> Pair:
@@ -160,9 +160,9 @@ def gather_examples(inputs: Nested, targets: Nested, positions: Tensor, device_p
     numbers = index.numpy()
     span = slice(int(numbers[0]), int(numbers[-1]) + 1)
     if span.stop - span.start == len(numbers) and torch.equal(index, torch.arange(span.start, span.stop)):
-        return each(lambda rows: rows[span].unflatten(0, positions.shape), (inputs, targets))
+        return map_tree(lambda rows: rows[span].unflatten(0, positions.shape), (inputs, targets))
     if device_positions is None:
-        device_index = index.to(first(inputs).device)
+        device_index = index.to(first_leaf(inputs).device)
     elif device_positions is positions:
         device_index = index
     else:
@@ -172,7 +172,7 @@ def gather_examples(inputs: Nested, targets: Nested, positions: Tensor, device_p
         # `index_select` is twice as fast as rows[found]
         return rows.index_select(0, device_index).view(*positions.shape, *rows.shape[1:])
 
-    return each(gather, inputs), each(gather, targets)
+    return map_tree(gather, inputs), map_tree(gather, targets)
 
 
 def with_types(inputs: Nested, targets: Nested, dtype: torch.dtype) -> Pair:
@@ -188,7 +188,7 @@ def with_types(inputs: Nested, targets: Nested, dtype: torch.dtype) -> Pair:
             return convert_input(values)
         return values.long()
 
-    return each(convert_input, inputs), each(convert_target, targets)
+    return map_tree(convert_input, inputs), map_tree(convert_target, targets)
 
 
 def _read(index: int, client: Client) -> Read:
@@ -198,9 +198,9 @@ def _read(index: int, client: Client) -> Read:
         raise DataError(f"client {index}: {error}") from error
 
 
-def kind_of(pair: Pair) -> str:
+def describe_kind(pair: Pair) -> str:
     """Returns a text with the nesting of inputs and targets and the shapes of an example."""
-    return repr([(str(structure(tree)), [_fact(tensor) for tensor in leaves(tree)]) for tree in pair])
+    return repr([(str(format_structure(tree)), [_fact(tensor) for tensor in list_leaves(tree)]) for tree in pair])
 
 
 def _fact(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
@@ -211,7 +211,7 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
     """Raises if the examples of several processes' clients have different nesting or shapes.
 
     Args:
-        kinds: The `kind_of` each process's first client; None for a process without clients.
+        kinds: The `describe_kind` each process's first client; None for a process without clients.
 
     Raises:
         DataError: the kinds differ.
@@ -231,10 +231,10 @@ def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int
         DataError: names the client.
     """
     for name, tree, first_tree in zip(("inputs", "targets"), pair, first_pair, strict=True):
-        if structure(tree) != structure(first_tree):
+        if format_structure(tree) != format_structure(first_tree):
             problem = f"{name} of client {client} are nested differently from client {first_client}'s"
             raise DataError(f"{problem}: use the same names and positions in each example")
-        for tensor, first_tensor in zip(leaves(tree), leaves(first_tree), strict=True):
+        for tensor, first_tensor in zip(list_leaves(tree), list_leaves(first_tree), strict=True):
             facts = [_fact(tensor), _fact(first_tensor)]
             if facts[0] != facts[1]:
                 problem = (

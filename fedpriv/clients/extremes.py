@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import Pair
-from fedpriv.models.nested import Nested, each, joined, leaves
+from fedpriv.models.nested import Nested, concatenate_trees, list_leaves, map_tree
 
 _CLIENTS = 1024  # clients that are searched for extreme targets
 _CLASSES = 12  # different whole numbers of a column, each of which contributes an example
@@ -47,13 +47,13 @@ def extreme_examples(population: Population) -> Pair:
     examples = sorted({(client, index) for _, client, index in cells})
     pairs = list[Pair]()
     for client, index in examples:
-        pairs.append(each(lambda values, index=index: values[index : index + 1], population.examples_of(client)))
-    return joined([*pairs, population.first_examples(2)])
+        pairs.append(map_tree(lambda values, index=index: values[index : index + 1], population.examples_of(client)))
+    return concatenate_trees([*pairs, population.first_examples(2)])
 
 
 def _columns(targets: Nested) -> Iterator[tuple[str, Tensor]]:
     """Yields single numbers of each target, `[m]`: the first ones of each tensor."""
-    for number, leaf in enumerate(leaves(targets)):
+    for number, leaf in enumerate(list_leaves(targets)):
         flat = leaf.reshape(len(leaf), -1)
         for position in range(min(flat.shape[1], _COLUMNS)):
             yield f"{number}/{position}", flat[:, position]

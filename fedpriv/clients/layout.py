@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from fedpriv.errors import ConfigError, in_short
+from fedpriv.errors import ConfigError, summarize_error
 from fedpriv.models.copies import copy_module
 
 
@@ -70,27 +70,27 @@ class Layout:
             parameters[name].copy_(value)
 
 
-def frozen(model: nn.Module) -> int:
+def count_frozen_parameters(model: nn.Module) -> int:
     """Returns the number of frozen parameters, which are in no row."""
     return sum(p.numel() for p in model.parameters() if not p.requires_grad)
 
 
-def constants(model: nn.Module) -> dict[str, Tensor]:
+def collect_constants(model: nn.Module) -> dict[str, Tensor]:
     """Returns frozen parameters and buffers by name."""
     parameters = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
     return {**parameters, **dict(model.named_buffers())}
 
 
-def constant_totals(model: nn.Module) -> Tensor:
+def checksum_constants(model: nn.Module) -> Tensor:
     """Returns a checksum of each frozen parameter and buffer, the sum of its words: `[constants]` int64."""
-    return _totals(constants(model))
+    return _totals(collect_constants(model))
 
 
-def changed_constants(model: nn.Module, before: Tensor) -> list[str]:
-    """Returns the names of constants with `constant_totals` other than `before`; all if their number changed."""
+def find_changed_constants(model: nn.Module, before: Tensor) -> list[str]:
+    """Returns the names of constants with `checksum_constants` other than `before`; all if their number changed."""
     if before.shape[0] == 0 and not _has_constants(model):
         return []
-    values = constants(model)
+    values = collect_constants(model)
     after = _totals(values)
     names = [*values]
     if after.shape != before.shape:
@@ -146,7 +146,7 @@ def copy_model(model: nn.Module) -> nn.Module:
     except Exception as error:  # an attribute of a user's module can raise anything
         path, layer = next(((p, m) for p, m in model.named_modules() if not _can_be_copied(m)), ("", model))
         name = f"model.{path}" if path else "model"
-        fix = f"cannot be copied with copy.deepcopy ({in_short(error)}): remove the attribute that prevents it"
+        fix = f"cannot be copied with copy.deepcopy ({summarize_error(error)}): remove the attribute that prevents it"
         raise ConfigError(name, type(layer).__name__, fix) from error
 
 
@@ -167,7 +167,7 @@ def copy_trainable(model: nn.Module) -> nn.Module:
     return copy_module(model, memo | {id(buffer): buffer for buffer in model.buffers()})
 
 
-def share(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def share_constants(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Replaces frozen parameters and buffers by another model's, by name, so that both share memory."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -183,7 +183,7 @@ def fingerprint(model: nn.Module) -> str:
     Two models with the same fingerprint are the same function of a row, as far as their tensors determine it.
     """
     digest = hashlib.blake2b(repr(Layout.of(model).shapes).encode(), digest_size=16)
-    for name, value in constants(model).items():
+    for name, value in collect_constants(model).items():
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -17,14 +17,14 @@ from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, OnRead, accept_all, check_same_kind, gather_examples, with_types
 from fedpriv.clients.layout import Layout, copy_model
-from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
-from fedpriv.clients.released import check_fresh, note_result
-from fedpriv.distributed.devices import moved
-from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.models.nested import each, first, joined, leaves
+from fedpriv.clients.reading import Pair, Read, Source, Unbatched, count_examples_of, read_all
+from fedpriv.clients.released_models import check_untrained, record_result
+from fedpriv.distributed.devices import move_to_device
+from fedpriv.errors import ConfigError, DataError, summarize_error
+from fedpriv.models.nested import concatenate_trees, first_leaf, list_leaves, map_tree
 from fedpriv.models.problem import Problem
-from fedpriv.randomness.borrowed import global_generators
-from fedpriv.settings.checks import Count, checked
+from fedpriv.randomness.global_rng import global_generators
+from fedpriv.settings.checks import Count, validate_arguments
 
 Load = Callable[[int], Dataset[Any]]
 Examine = Callable[[int, Dataset[Any]], None]
@@ -105,9 +105,9 @@ class LazyClients(Sequence[Client]):
         try:
             dataset = self._load(client)
         except Exception as error:  # a user's function can raise anything
-            raise DataError(f"client {client}: load({client}) raises {in_short(error)}") from error
+            raise DataError(f"client {client}: load({client}) raises {summarize_error(error)}") from error
         try:
-            length = length_of(dataset)
+            length = count_examples_of(dataset)
         except DataError as error:
             raise DataError(f"client {client}: {error}") from error
         if length != self.sizes[client]:
@@ -159,7 +159,7 @@ class LazyClients(Sequence[Client]):
         else:
             rows[0].copy_(models.mean(0))
         self._released_price = price
-        note_result(self.model, price)
+        record_result(self.model, price)
 
 
 @dataclass
@@ -231,12 +231,12 @@ class ReadWhenDrawn:
             DataError: a client's data cannot be used; the message names the client.
         """
         pairs = [self._pair_of(client) for client in clients.tolist()]
-        ends = torch.tensor([len(first(targets)) for _, targets in pairs]).cumsum(0)
+        ends = torch.tensor([len(first_leaf(targets)) for _, targets in pairs]).cumsum(0)
         starts = torch.cat([torch.zeros(1, dtype=torch.long), ends[:-1]])
-        pair = gather_examples(*joined(pairs), positions + starts.unsqueeze(1))
+        pair = gather_examples(*concatenate_trees(pairs), positions + starts.unsqueeze(1))
         # all tensors are moved together, then put back into the same nesting
-        device_leaves = iter(moved(self._device, *leaves(pair)))
-        return each(lambda _: next(device_leaves), pair)
+        device_leaves = iter(move_to_device(self._device, *list_leaves(pair)))
+        return map_tree(lambda _: next(device_leaves), pair)
 
     def _pair_of(self, client: int) -> Pair:
         """Returns a client's examples; reads them now unless a worker has."""
@@ -266,7 +266,7 @@ def _accept_all(_: int, __: Dataset[Any]) -> None:
     """Accepts any data set."""
 
 
-@checked("lazy_clients")
+@validate_arguments("lazy_clients")
 def lazy_clients(
     model: nn.Module,
     loss: Loss,
@@ -307,7 +307,7 @@ def lazy_clients(
         >>> len(clients), len(clients[999])
         (1000, 5)
     """
-    check_fresh("lazy_clients.model", model)
+    check_untrained("lazy_clients.model", model)
     if isinstance(sizes, Tensor):
         sizes = sizes.tolist()
     if isinstance(sizes, Mapping):

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Weigh
 from fedpriv.clients import overlaps
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
-from fedpriv.models.nested import leaves, plain
+from fedpriv.models.nested import list_leaves, to_plain_tree
 from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.borrowed import GeneratorStates, global_generators
+from fedpriv.randomness.global_rng import GeneratorStates, global_generators
 
 _FROZEN = (
     "a random transform was applied once to every example, when the data were read, because constraints need "
@@ -22,7 +22,7 @@ _FROZEN = (
 )
 
 
-def ignored(clients: Sequence[Client], privacy: Privacy, *, is_random: bool) -> list[str]:
+def list_ignored_settings(clients: Sequence[Client], privacy: Privacy, *, is_random: bool) -> list[str]:
     """Returns warnings about unused loader settings, and about examples that do not stay apart.
 
     Args:
@@ -36,7 +36,7 @@ def ignored(clients: Sequence[Client], privacy: Privacy, *, is_random: bool) -> 
     if is_random and any(not problem.is_mean_loss for problem in roster.problems):
         notes.append(_FROZEN)
     datasets = [client.loader.dataset for _, client in validated]
-    return [*notes, *_collate_note(validated), *overlaps.note_on_items(datasets, privacy)]
+    return [*notes, *_collate_note(validated), *overlaps.describe_overlap(datasets, privacy)]
 
 
 def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
@@ -94,7 +94,7 @@ def _collate_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
         if id(client.loader.collate_fn) in tried:
             continue
         tried.add(id(client.loader.collate_fn))
-        if _mixes(client.loader, len(client) - 1):
+        if _collate_mixes_examples(client.loader, len(client) - 1):
             return [
                 f"the collate_fn of client {index} treats two examples together differently from each alone. "
                 "fedpriv collates each example alone, so that no example changes another"
@@ -102,13 +102,15 @@ def _collate_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     return []
 
 
-def _mixes(loader: DataLoader[Any], last: int) -> bool:
+def _collate_mixes_examples(loader: DataLoader[Any], last: int) -> bool:
     """True if the first and the last example differ when read together; False if they are random."""
     with global_generators() as begin:
         begin(0)
         before = GeneratorStates.current()
         ends = [loader.dataset[0], loader.dataset[last]]
-        together, *alone = [leaves(plain(loader.collate_fn(some)) or ()) for some in (ends, ends[:1], ends[1:])]
+        together, *alone = [
+            list_leaves(to_plain_tree(loader.collate_fn(some)) or ()) for some in (ends, ends[:1], ends[1:])
+        ]
         if before.has_changed:
             return False
     apart = [torch.cat(pair) for pair in zip(*alone, strict=True)]

@@ -22,7 +22,7 @@ from fedpriv.clients.components import components
 from fedpriv.clients.datasets import size
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.borrowed import global_generators
+from fedpriv.randomness.global_rng import global_generators
 
 Addresses = NDArray[np.int64]
 
@@ -83,7 +83,7 @@ def check_memory(datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None
     return _notes(examples, privacy, between_clients=any(some.is_between_owners() for some in spans.values()))
 
 
-def note_on_items(datasets: Sequence[Dataset[Any]], privacy: Privacy) -> list[str]:
+def describe_overlap(datasets: Sequence[Dataset[Any]], privacy: Privacy) -> list[str]:
     """Returns a warning if examples of a custom data set are overlapping views of one memory.
 
     Reads two neighbouring examples of one data set of each class.
@@ -162,11 +162,13 @@ def _overlapping(dataset: Dataset[Any], owner: int | None) -> Iterator[tuple[str
         dense = [tensor for tensor in tensors if _is_dense(tensor)]
         if dense and dense[-1] is base.tensors[-1] and dense[-1].stride(0) == 0:
             dense.pop()  # an expanded target is often a constant
-        memories = {_memory(tensor) for tensor in dense if tensor.numel() > _reach(tensor)}
+        memories = {_memory(tensor) for tensor in dense if tensor.numel() > _count_places(tensor)}
         for memory in memories:
             rows = [tensor for tensor in dense if _memory(tensor) == memory]
             starts = [row.data_ptr() + index * row.stride(0) * row.element_size() for row in rows]
-            ends = [start + _reach(row[:1]) * row.element_size() for start, row in zip(starts, rows, strict=True)]
+            ends = [
+                start + _count_places(row[:1]) * row.element_size() for start, row in zip(starts, rows, strict=True)
+            ]
             owners = np.full(len(index), owner or 0)
             yield str(rows[0].device), _Spans(np.min(starts, axis=0), np.max(ends, axis=0), owners)
 
@@ -175,7 +177,7 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _reach(tensor: Tensor) -> int:
+def _count_places(tensor: Tensor) -> int:
     """Returns the number of places from the first to the last number of a tensor."""
     return 1 + sum(stride * (count - 1) for stride, count in zip(tensor.stride(), tensor.shape, strict=True))
 

@@ -21,9 +21,9 @@ from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.components import components
 from fedpriv.clients.datasets import size
 from fedpriv.clients.population import Population
-from fedpriv.clients.reading import pair_of
+from fedpriv.clients.reading import split_pair
 from fedpriv.errors import PrivacyError
-from fedpriv.models.nested import Nested, each, leaves
+from fedpriv.models.nested import Nested, list_leaves, map_tree
 from fedpriv.privacy.settings import Privacy
 
 Integers = NDArray[np.int64]
@@ -201,14 +201,14 @@ def _test_digests(population: Population, test: Dataset[Any]) -> list[bytes]:
     """Returns the digests of test examples, converted to the types of the clients' examples."""
     digests: list[bytes] = []
     x, y = population.first_examples(1)
-    for inputs, targets in map(pair_of, DataLoader(test, batch_size=1000)):
-        digests += _digests(*each(lambda values, like: values.to(like.dtype), (inputs, targets), (x, y)))
+    for inputs, targets in map(split_pair, DataLoader(test, batch_size=1000)):
+        digests += _digests(*map_tree(lambda values, like: values.to(like.dtype), (inputs, targets), (x, y)))
     return digests
 
 
 def _digests(inputs: Nested, targets: Nested) -> list[bytes]:
     """Returns a digest of each example."""
-    tensors = leaves((inputs, targets))
+    tensors = list_leaves((inputs, targets))
     arrays = [tensor.detach().cpu().contiguous().numpy().reshape(len(tensor), -1) for tensor in tensors]
     rows = np.concatenate([np.ascontiguousarray(array).view(np.uint8) for array in arrays], 1)
     return [hashlib.blake2b(row, digest_size=16).digest() for row in rows]

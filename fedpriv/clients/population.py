@@ -19,16 +19,16 @@ from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.client_set import as_client_set
-from fedpriv.clients.examples import Examples, NoExamples, kind_of
+from fedpriv.clients.examples import Examples, NoExamples, describe_kind
 from fedpriv.clients.index_batches import IndexBatches
 from fedpriv.clients.layout import Layout, copy_trainable
 from fedpriv.clients.reading import Pair
-from fedpriv.clients.released import EARLIER_RESULT, GO_ON
+from fedpriv.clients.released_models import EARLIER_RESULT, GO_ON
 from fedpriv.clients.shard import ClientShard
 from fedpriv.clients.views import Numbers, Views
-from fedpriv.distributed.devices import moved
+from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError
-from fedpriv.models.nested import each
+from fedpriv.models.nested import map_tree
 from fedpriv.models.problem import Problem
 
 
@@ -192,20 +192,20 @@ class Population:
     def examples_of(self, client: int) -> Pair:
         """Returns all inputs and targets of a client, `[m, ...]` each."""
         pair = self.examples.take(torch.tensor([client]), torch.arange(int(self.counts[client])).unsqueeze(0))
-        return each(lambda rows: rows[0], pair)
+        return map_tree(lambda rows: rows[0], pair)
 
     def first_examples(self, count: int) -> Pair:
         """Returns inputs and targets of the population's first `count` examples, `[count, ...]`, repeated if fewer."""
         positions = torch.arange(count) % int(self.counts.sum())
         owners = torch.searchsorted(self.starts, positions, right=True) - 1
         pair = self.examples.take(owners, (positions - self.starts[owners]).unsqueeze(1))
-        return each(lambda rows: rows.squeeze(1), pair)
+        return map_tree(lambda rows: rows.squeeze(1), pair)
 
     @property
     def kind(self) -> str | None:
         """The nesting and shape of an example; None without examples."""
         if len(self):
-            return kind_of(self.first_examples(1))
+            return describe_kind(self.first_examples(1))
         return None
 
     def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
@@ -242,7 +242,7 @@ class Population:
         client_rows = cohort.numpy()
         starts = self._starts_in_numpy[client_rows]
         arrays = [(block.rows, block.positions + starts[block.rows, None], block.mask) for block in blocks]
-        device_tensors = moved(self.device, *map(torch.from_numpy, chain.from_iterable(arrays)))
+        device_tensors = move_to_device(self.device, *map(torch.from_numpy, chain.from_iterable(arrays)))
         for number, block in enumerate(blocks):
             rows, global_positions, mask = device_tensors[3 * number : 3 * number + 3]
             clients, positions = torch.from_numpy(client_rows[block.rows]), torch.from_numpy(block.positions)

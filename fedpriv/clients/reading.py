@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
-from fedpriv.errors import DataError, in_short
-from fedpriv.models.nested import Nested, first, joined, leaves, plain, structure
-from fedpriv.randomness.borrowed import GeneratorStates
+from fedpriv.errors import DataError, summarize_error
+from fedpriv.models.nested import Nested, concatenate_trees, first_leaf, format_structure, list_leaves, to_plain_tree
+from fedpriv.randomness.global_rng import GeneratorStates
 
 _MAX_EXAMPLES = 2**31  # examples; more fit into no memory
 _PIECE = 256  # examples that are read in a row
@@ -60,7 +60,7 @@ class Read(NamedTuple):
     random: bool
 
 
-def length_of(dataset: Dataset[Any]) -> int:
+def count_examples_of(dataset: Dataset[Any]) -> int:
     """Returns the number of examples of a map-style data set.
 
     Raises:
@@ -75,7 +75,7 @@ def length_of(dataset: Dataset[Any]) -> int:
         length = len(cast("TensorDataset", dataset))
     except Exception as error:  # a user's data set can raise anything
         fix = "give a data set with a length, its number of examples"
-        raise DataError(f"len() of a client's data set raises {in_short(error)}: {fix}") from error
+        raise DataError(f"len() of a client's data set raises {summarize_error(error)}: {fix}") from error
     if length > _MAX_EXAMPLES:
         raise DataError(f"a client's data set has length {length}: use at most {_MAX_EXAMPLES} examples")
     return length
@@ -93,13 +93,13 @@ def read_all(source: Source, length: int) -> Read:
         raise
     except Exception as error:  # a user's data set or collate_fn can raise anything
         fix = "each index below its length must return a pair (input, target) that collates to tensors"
-        raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
-    counts = len(first(inputs)), len(first(targets))
+        raise DataError(f"its examples cannot be read ({summarize_error(error)}): {fix}") from error
+    counts = len(first_leaf(inputs)), len(first_leaf(targets))
     if counts != (length, length):
         problem = f"its data set has length {length}, but returns {counts[0]} inputs and {counts[1]} targets"
         raise DataError(f"{problem}: its length must be the number of examples, since sums are divided by it")
     for name, tree in (("inputs", inputs), ("targets", targets)):
-        for tensor in leaves(tree):
+        for tensor in list_leaves(tree):
             if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
                 kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
                 raise DataError(f"a client's {name} are {kind}: use dense real tensors with data")
@@ -119,14 +119,14 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
         DataError: its nesting or shapes differ, or it cannot be read.
     """
     try:
-        pair = pair_of(source.collate_fn([source.dataset[position]]), 1)
+        pair = split_pair(source.collate_fn([source.dataset[position]]), 1)
     except DataError:
         raise
     except Exception as error:  # a user's data set or collate_fn can raise anything
         fix = "random transforms must work at every call"
-        raise DataError(f"an example cannot be read again ({in_short(error)}): {fix}") from error
-    shapes = [[tuple(tensor.shape[1:]) for tensor in leaves(some_pair)] for some_pair in (pair, like)]
-    if structure(pair) != structure(like) or shapes[0] != shapes[1]:
+        raise DataError(f"an example cannot be read again ({summarize_error(error)}): {fix}") from error
+    shapes = [[tuple(tensor.shape[1:]) for tensor in list_leaves(some_pair)] for some_pair in (pair, like)]
+    if format_structure(pair) != format_structure(like) or shapes[0] != shapes[1]:
         problem = f"an example has shapes {shapes[0]} when it is read again, instead of {shapes[1]}"
         raise DataError(f"{problem}: random transforms must return one public shape")
     return pair
@@ -139,12 +139,12 @@ def check_finite(inputs: Nested, targets: Nested) -> None:
         DataError: names the example.
     """
     for name, tree in (("input", inputs), ("target", targets)):
-        broken = [row for row in map(first_broken, leaves(tree)) if row is not None]
+        broken = [row for row in map(find_nonfinite_row, list_leaves(tree)) if row is not None]
         if broken:
             raise DataError(f"{name} {broken[0]} is not finite (NaN or infinity): clean or drop that example")
 
 
-def first_broken(rows: Tensor) -> int | None:
+def find_nonfinite_row(rows: Tensor) -> int | None:
     """Returns the index of the first row with a number that is not finite; None if there is none."""
     if not rows.is_floating_point() or torch.isfinite(rows).all():
         return None
@@ -169,7 +169,7 @@ def _read(loader: Source) -> Read:
     pairs = [pair for piece, _ in pieces_read for pair in piece]
     _check_one_shape("inputs", [inputs for inputs, _ in pairs])
     _check_one_shape("targets", [targets for _, targets in pairs])
-    read = Read(joined(pairs), random=any(random for _, random in pieces_read))
+    read = Read(concatenate_trees(pairs), random=any(random for _, random in pieces_read))
     if not read.random:
         _check_repeats(loader, read.pair)
     return read
@@ -177,11 +177,11 @@ def _read(loader: Source) -> Read:
 
 def _check_repeats(source: Source, pair: Pair) -> None:
     """Raises if the examples of a data set depend on earlier reads: one example would change the others."""
-    length = len(first(pair))
+    length = len(first_leaf(pair))
     for position in dict.fromkeys((length - 1, 0)):
         again = read_one(source, position, pair)
-        expected = [leaf[position] for leaf in leaves(pair)]
-        if not all(torch.equal(new[0], old) for new, old in zip(leaves(again), expected, strict=True)):
+        expected = [leaf[position] for leaf in list_leaves(pair)]
+        if not all(torch.equal(new[0], old) for new, old in zip(list_leaves(again), expected, strict=True)):
             raise DataError(
                 f"example {position} changes when it is read again, although nothing was drawn from the global "
                 "generators of torch, NumPy or Python: the data set must not keep state of earlier examples "
@@ -191,9 +191,9 @@ def _check_repeats(source: Source, pair: Pair) -> None:
 
 
 def _check_one_shape(name: str, column: Sequence[Nested]) -> None:
-    if len({structure(value) for value in column}) > 1:
+    if len({format_structure(value) for value in column}) > 1:
         raise DataError(f"{name} of a client are not nested alike: use the same names and positions in each example")
-    for tensors in zip(*map(leaves, column), strict=True):
+    for tensors in zip(*map(list_leaves, column), strict=True):
         shapes = {tuple(value.shape[1:]) for value in tensors}
         if len(shapes) > 1:
             raise DataError(
@@ -224,7 +224,7 @@ class _Pieces(Dataset[tuple[list[Pair], bool]]):
         examples = [self.dataset[position] for position in positions]
         if self.collate is default_collate:  # it treats each example alone
             return _stacked(examples), before.has_changed
-        return [pair_of(self.collate([example]), 1) for example in examples], before.has_changed
+        return [split_pair(self.collate([example]), 1) for example in examples], before.has_changed
 
 
 def _identity(piece: Any) -> Any:  # noqa: ANN401 - torch types it as a list
@@ -233,9 +233,9 @@ def _identity(piece: Any) -> Any:  # noqa: ANN401 - torch types it as a list
 
 def _stacked(examples: list[Any]) -> list[Pair]:
     try:
-        return [pair_of(default_collate(examples), len(examples))]
+        return [split_pair(default_collate(examples), len(examples))]
     except RuntimeError:  # shapes that differ; `_check_one_shape` names them if each example alone can be collated
-        return [pair_of(default_collate([example]), 1) for example in examples]
+        return [split_pair(default_collate([example]), 1) for example in examples]
 
 
 def _is_text(labels: object) -> bool:
@@ -243,7 +243,7 @@ def _is_text(labels: object) -> bool:
     return isinstance(labels, tuple | list) and len(labels) > 0 and isinstance(labels[0], str)
 
 
-def pair_of(batch: object, count: int | None = None) -> Pair:
+def split_pair(batch: object, count: int | None = None) -> Pair:
     """Splits a batch into inputs and targets.
 
     Of more than two tensors the last one is the target, and the model gets the others as arguments:
@@ -256,7 +256,7 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
     Raises:
         DataError: it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
     """
-    pair = plain(batch)
+    pair = to_plain_tree(batch)
     if isinstance(pair, tuple) and len(pair) > 2:
         pair = pair[:-1], pair[-1]
     if isinstance(pair, Tensor) or (isinstance(pair, tuple) and len(pair) == 1):
@@ -274,7 +274,7 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
             "or of dicts and tuples of tensors: use a collate_fn that returns such a pair, e.g. (batch, "
             "batch['labels'])"
         )
-    shapes = [tuple(tensor.shape) for tensor in leaves(pair)]
+    shapes = [tuple(tensor.shape) for tensor in list_leaves(pair)]
     if count is None and shapes[0]:
         count = shapes[0][0]
     if any(shape[:1] != (count,) for shape in shapes):

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.examples import Examples
 from fedpriv.clients.reading import Pair, read_one
-from fedpriv.models.nested import each, first, joined
-from fedpriv.randomness.borrowed import global_generators
+from fedpriv.models.nested import concatenate_trees, first_leaf, map_tree
+from fedpriv.randomness.global_rng import global_generators
 
 Numbers = Callable[[Sequence[int], Sequence[int], int], Tensor]
 """Returns uniform numbers `[n, size]` in float64 for n examples, given their clients (rows of this process), their
@@ -59,15 +59,15 @@ class Views:
             1, uniform.shape[2:]
         )
         pair = self.examples.take(clients, positions, device_positions)
-        repeated = each(lambda rows: rows.unsqueeze(2).repeat_interleave(count, 2).flatten(0, 2), pair)
+        repeated = map_tree(lambda rows: rows.unsqueeze(2).repeat_interleave(count, 2).flatten(0, 2), pair)
         seeds = (uniform[mask][:, :, 0] * 2**53).long().tolist()
         self._read_anew(repeated, clients_of_cells, positions_of_cells, mask, seeds)
-        inputs = self.augmentation.views(repeated[0], uniform[..., 1:].flatten(0, 2).to(first(repeated).device))
+        inputs = self.augmentation.views(repeated[0], uniform[..., 1:].flatten(0, 2).to(first_leaf(repeated).device))
         if count > 1:
             shape = (*mask.shape, count)
         else:
             shape = tuple(mask.shape)
-        return each(lambda rows: rows.unflatten(0, shape), (inputs, repeated[1]))
+        return map_tree(lambda rows: rows.unflatten(0, shape), (inputs, repeated[1]))
 
     def _read_anew(
         self,
@@ -93,5 +93,7 @@ class Views:
                     read.append(read_one(source, position, like=repeated))
                     rows.append(cell * count + view)
         if rows:
-            index = torch.tensor(rows, device=first(repeated).device)
-            each(lambda tensor, new: tensor.index_copy_(0, index, new.to(tensor)), repeated, joined(read))
+            index = torch.tensor(rows, device=first_leaf(repeated).device)
+            map_tree(
+                lambda tensor, new: tensor.index_copy_(0, index, new.to(tensor)), repeated, concatenate_trees(read)
+            )

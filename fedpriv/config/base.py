@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import example, nearest, plugins, similar, suggestion
+from fedpriv.settings import get_example, plugins, suggest_fix, suggest_nearest, suggest_similar
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -74,7 +74,7 @@ GENERATED = "was changed after fedpriv wrote it: restore the original file"
 """Suggested fix for text that was not typed by the user."""
 
 
-def matching(pattern: str, fix: str) -> AfterValidator:
+def pattern_validator(pattern: str, fix: str) -> AfterValidator:
     """Returns a validator for text that must match a regular expression; its error shows words, not the expression.
 
     Args:
@@ -91,8 +91,8 @@ def matching(pattern: str, fix: str) -> AfterValidator:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spelled:
-    """Metadata of `Annotated[kind, Spelled(form)]`: YAML writes an object of this kind with the fields of the form."""
+class YamlFormat:
+    """Metadata of `Annotated[kind, YamlFormat(form)]`: YAML has the fields of the form for the object."""
 
     form: Any
 
@@ -141,8 +141,8 @@ class Plugin(Section):
     registry: ClassVar[plugins.Registry[Any]]
     # parameters of builders that the caller fills in, which are not options
     context: ClassVar[tuple[str, ...]] = ()
-    # spelling in YAML for values of these annotations
-    spellings: ClassVar[Mapping[Any, Any]] = {}
+    # YAML format for values of these annotations
+    yaml_formats: ClassVar[Mapping[Any, Any]] = {}
 
     name: str
 
@@ -199,35 +199,35 @@ class Plugin(Section):
 @lru_cache(maxsize=256)
 def _options_of_builder(section: type[Plugin], builder: Callable[..., Any]) -> type[BaseModel]:
     """Returns a model of a builder's options. It is cached, since a configuration uses each several times."""
-    return options_model(builder, {*section.context, *section.model_fields}, section.spellings)
+    return options_model(builder, {*section.context, *section.model_fields}, section.yaml_formats)
 
 
 def options_model(
     builder: Callable[..., Any],
     skip: Collection[str] = (),
-    spellings: Mapping[Any, Any] | None = None,
+    yaml_formats: Mapping[Any, Any] | None = None,
 ) -> type[BaseModel]:
     """Creates a section with the parameters of `builder`, which validates its options.
 
     Args:
         builder: A class or function.
         skip: Parameters that are not options.
-        spellings: Spelling in YAML for values of some annotations.
+        yaml_formats: YAML format for values of some annotations.
     """
     parameters = inspect.signature(builder).parameters.values()
     option_parameters = [
         p for p in parameters if p.name not in skip and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    hints = hints_of(builder)
-    known_spellings = spellings or {}
+    hints = read_hints(builder)
+    known_formats = yaml_formats or {}
     fields: dict[str, Any] = {}
     for p in option_parameters:
         hint = hints.get(p.name, Any)
-        if isinstance(hint, Hashable) and hint in known_spellings:
-            kind = known_spellings[hint]
+        if isinstance(hint, Hashable) and hint in known_formats:
+            kind = known_formats[hint]
         else:
-            kind = named_fields(hint)
+            kind = with_field_errors(hint)
         fields[p.name] = (kind, _default(builder, p))
     if takes_any:
         base: type[Section] = _OpenSection
@@ -236,7 +236,7 @@ def options_model(
     return create_model(getattr(builder, "__name__", "options"), __base__=base, **fields)
 
 
-def options_section(options: type, names: Collection[str], spellings: Mapping[Any, Any] | None = None) -> Any:  # noqa: ANN401 - a base class
+def options_section(options: type, names: Collection[str], yaml_formats: Mapping[Any, Any] | None = None) -> Any:  # noqa: ANN401 - a base class
     """Creates the base of a section from fields of the dataclass that declares the options of Python.
 
     An option therefore has one name, type, bound and default in Python, YAML and the JSON schema.
@@ -244,9 +244,9 @@ def options_section(options: type, names: Collection[str], spellings: Mapping[An
     Args:
         options: The dataclass, e.g. `TrainingOptions`.
         names: The names of the fields that the section has.
-        spellings: Spelling in YAML for values of some annotations.
+        yaml_formats: YAML format for values of some annotations.
     """
-    model = options_model(options, {field.name for field in dataclasses.fields(options)} - {*names}, spellings)
+    model = options_model(options, {field.name for field in dataclasses.fields(options)} - {*names}, yaml_formats)
     unknown = {*names} - {*model.model_fields}
     if unknown:
         raise TypeError(f"{options.__name__} has no {', '.join(sorted(unknown))}")
@@ -285,7 +285,7 @@ class _OpenSection(Section):
     model_config = ConfigDict(extra="allow")
 
 
-def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
+def read_hints(builder: Callable[..., Any]) -> dict[str, Any]:
     """Returns the annotations of a builder's parameters, with their bounds.
 
     Raises:
@@ -302,7 +302,7 @@ def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
         raise ConfigError("plugin", f"{call.__module__}:{call.__qualname__}", fix) from error
 
 
-def named_fields(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
+def with_field_errors(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
     """Returns an annotation of a dataclass with errors for unknown names that list the known ones."""
     dataclass_types = [
         candidate for candidate in (annotation, *get_args(annotation)) if dataclasses.is_dataclass(candidate)
@@ -324,7 +324,7 @@ def _only(raw: object, names: Collection[str]) -> object:
 
 def _unknown(choice: str, choices: Collection[str]) -> str:
     """Returns the error for a word that is not one of the choices."""
-    close = nearest(choice, choices)
+    close = suggest_nearest(choice, choices)
     if "did you mean" in close:
         everything = f" (there are: {', '.join(sorted(choices))})"
     else:
@@ -368,7 +368,7 @@ def _translate(error: ErrorDetails, raw: Any, path: str, overrides: Collection[s
     if error["type"] == "unknown_field":  # the meaning of the name depends on its location
         place = field.rpartition(".")[0]
         language = "command line" if field in overrides else "yaml"
-        fix = suggestion(context["name"], context["value"], context["known"], language, place)
+        fix = suggest_fix(context["name"], context["value"], context["known"], language, place)
         return ConfigError(field, value, fix)
     if field in EXAMPLES and error["type"] in _ABSENT:
         return ConfigError(field, value, f"is required, e.g. {EXAMPLES[field]}")
@@ -401,7 +401,7 @@ _FIXES = {
 
 def _required(name: str) -> str:
     """Returns the error for a missing setting, with an example if it is a number: others are Python code."""
-    usual = example(name)
+    usual = get_example(name)
     is_plain = usual.replace(".", "").replace("-", "").replace("e", "").isdigit()
     if is_plain:
         return f"is required, e.g. {name}: {usual}"
@@ -411,7 +411,7 @@ def _required(name: str) -> str:
 def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
     if error["type"] == "literal_error":
         names = re.findall("'([^']*)'", context["expected"])
-        return f"choose {context['expected']}{similar(error['input'], names)}"
+        return f"choose {context['expected']}{suggest_similar(error['input'], names)}"
     if error["type"] == "union_tag_invalid":
         return _unknown(str(context["tag"]), [tag.strip(" '") for tag in context["expected_tags"].split(",")])
     if error["type"] == "missing":

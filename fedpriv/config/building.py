@@ -13,28 +13,28 @@ from torch.utils.data import Dataset, Subset
 from fedpriv import data, models
 from fedpriv.clients import Client, PublicDataInfo, check_datasets, make_clients
 from fedpriv.config.files import fingerprint, load_config, to_yaml
-from fedpriv.config.measured import check_measured, check_owners, metrics_of, named_in_log
+from fedpriv.config.metrics import check_measured, check_owners, load_metrics, prefix_log_errors
 from fedpriv.config.schema import REPORTING, Config, DataSection
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.data import DATASETS, Split, labels_of
+from fedpriv.data import DATASETS, Split, extract_labels
 from fedpriv.data.base import as_inputs
-from fedpriv.data.extractor import through
-from fedpriv.data.partition import known_sizes, notes
-from fedpriv.data.transforms import reshaping
+from fedpriv.data.extractor import extract_split
+from fedpriv.data.partition import collect_warnings, known_sizes
+from fedpriv.data.transforms import list_reshaping_transforms
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.forecast.forecasting import Forecast
 from fedpriv.forecast.forecasting import forecast as of_draft
 from fedpriv.forecast.timing import time_round
-from fedpriv.forecast.warnings import warnings_at_start
+from fedpriv.forecast.warnings import collect_start_warnings
 from fedpriv.papers.recipe import Recipe
-from fedpriv.planning import GAP, FirstPart, Plan, RunSketch, not_covered, warnings_of_no_network
-from fedpriv.runs import Training, difference, settings_in_words
-from fedpriv.settings import checked
+from fedpriv.planning import GAP, FirstPart, Plan, RunSketch, not_covered, warn_of_missing_network
+from fedpriv.runs import Training, format_difference, format_settings
+from fedpriv.settings import validate_arguments
 from fedpriv.storage import RunFolder, strict_json
 from fedpriv.strategies import Strategy
 
 
-@checked("build")
+@validate_arguments("build")
 def build(
     config: Config,
     folder: Path | RunFolder | None = None,
@@ -60,8 +60,8 @@ def build(
     folder = _with_config(config, folder)
     split = load_data(config)
     clients = make_population(config, split)
-    options = measured(config, split, len(clients))
-    with named_in_log():
+    options = measurement_arguments(config, split, len(clients))
+    with prefix_log_errors():
         return Training(
             clients,
             config.recipe(len(clients)).strategy,
@@ -99,16 +99,16 @@ def _check_extends(config: Config, folder: Path) -> None:
     longer = before.model_copy(update={"rounds": config.rounds, "privacy": privacy})
     if fingerprint(longer) == fingerprint(config):
         return
-    words_before = settings_in_words(config=strict_json.plain(longer.model_dump(mode="json", exclude={"log"})))
-    words = settings_in_words(config=strict_json.plain(config.model_dump(mode="json", exclude={"log"})))
-    differing = difference(words_before, words) or "the file of weights"
+    words_before = format_settings(config=strict_json.to_plain(longer.model_dump(mode="json", exclude={"log"})))
+    words = format_settings(config=strict_json.to_plain(config.model_dump(mode="json", exclude={"log"})))
+    differing = format_difference(words_before, words) or "the file of weights"
     raise FedprivError(
         f"{folder} has other settings ({differing}): a run that extends it may change only rounds, "
         "privacy.epsilon and privacy.noise_multiplier"
     )
 
 
-def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
+def measurement_arguments(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
     """Returns the arguments of a `Training` for seeds, types of numbers, test data and metrics.
 
     Raises:
@@ -122,13 +122,13 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
         "test": split.test if config.log.test else None,
         "compute": config.compute,
         "compare_centralized": config.problem.compare_centralized,
-        "metrics": metrics_of(config, split.n_classes, split.target_scale),
+        "metrics": load_metrics(config, split.n_classes, split.target_scale),
         "client_tests": client_tests(config, split, n_clients) if config.log.client_tests else None,
         "client_names": client_names(config, split, n_clients),
     }
 
 
-@checked("forecast")
+@validate_arguments("forecast")
 def forecast(config: Config, *, timed: bool = False) -> Forecast:
     """Computes a run's epsilon, noise and traffic without training; data are read only if their size is unknown.
 
@@ -157,7 +157,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     return replace(result, warnings=tuple(warnings))
 
 
-def planned(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
+def load_plan(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
     """Returns the plan of a run that was made with this configuration.
 
     Args:
@@ -175,7 +175,7 @@ def planned(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
 
 def _draft(config: Config) -> tuple[RunSketch, Recipe]:
     """Returns the run without its data, and the recipe of its strategy."""
-    public_info = outline(config)
+    public_info = read_outline(config)
     n_clients = len(public_info.sizes)
     network = config.network.build(n_clients)
     privacy = config.promise(n_clients)
@@ -198,9 +198,9 @@ def _draft(config: Config) -> tuple[RunSketch, Recipe]:
     return draft, recipe
 
 
-def at_start(config: Config, training: Training) -> list[str]:
+def list_start_warnings(config: Config, training: Training) -> list[str]:
     """Returns warnings at the start of a run, a sentence or two each."""
-    warnings = warnings_at_start(training)
+    warnings = collect_start_warnings(training)
     warnings += _network_notes(config, training.strategy, training.plan.n_clients)
     if training.plan.privacy.private:
         warnings += _notes(config)
@@ -211,12 +211,12 @@ def _network_notes(config: Config, strategy: Strategy, n_clients: int) -> list[s
     """Returns the warning for a decentralised strategy if the configuration names no topology."""
     if "topology" in config.network.model_fields_set:
         return []
-    return warnings_of_no_network(strategy, n_clients, "yaml")
+    return warn_of_missing_network(strategy, n_clients, "yaml")
 
 
 def _notes(config: Config) -> list[str]:
     """Returns the conditions of the run's privacy besides noise."""
-    warnings = [*notes(config.data.partition.kind)]
+    warnings = [*collect_warnings(config.data.partition.kind)]
     if config.data.extractor is not None:
         warnings.append(
             "epsilon covers neither the network in data.extractor.file nor its training data: use a public network"
@@ -242,7 +242,7 @@ def load_section(section: DataSection) -> Split:
     split = data.load(section.name, **section.options)
     if section.extractor is None:
         return split
-    return through(section.extractor, split, models.resolve)
+    return extract_split(section.extractor, split, models.resolve)
 
 
 def make_population(config: Config, split: Split) -> list[Client]:
@@ -302,13 +302,13 @@ def make_model(config: Config, public_info: PublicDataInfo) -> tuple[nn.Module, 
 
 def divide(config: Config, split: Split) -> list[Subset[Any]]:
     """Returns each client's examples."""
-    return divided(config.data, split)
+    return divide_examples(config.data, split)
 
 
-def divided(section: DataSection, split: Split) -> list[Subset[Any]]:
+def divide_examples(section: DataSection, split: Split) -> list[Subset[Any]]:
     """Divides the train examples among owners according to the data section."""
     partition = section.partition
-    labels = labels_of(split.train)
+    labels = extract_labels(split.train)
     generator = torch.Generator().manual_seed(partition.seed)
     try:
         shares = data.partition(
@@ -319,7 +319,7 @@ def divided(section: DataSection, split: Split) -> list[Subset[Any]]:
     return [Subset(split.train, share.tolist()) for share in shares]
 
 
-def outline(config: Config) -> PublicDataInfo:
+def read_outline(config: Config) -> PublicDataInfo:
     """Returns sizes and shapes of a configuration's data; reads the data only if these are not known beforehand."""
     partition = config.data.partition
     server = config.problem.server
@@ -341,6 +341,6 @@ def outline(config: Config) -> PublicDataInfo:
         info = PublicDataInfo.of(owned, split.n_classes)
         return replace(info, tests_have_owners=split.writers is not None and split.test_writers is not None)
     flat = bool(config.data.options.get("flat", ()))
-    transforms = reshaping(config.data.options.get("transforms", ()))
+    transforms = list_reshaping_transforms(config.data.options.get("transforms", ()))
     (example,) = as_inputs(torch.zeros(1, *facts.shape), flat=flat, transforms=transforms)
     return PublicDataInfo(sizes, tuple(example.shape), facts.n_classes)

@@ -11,11 +11,11 @@ import yaml
 from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
-from fedpriv.settings import checked, nearest
-from fedpriv.storage import of_config, strict_yaml
+from fedpriv.settings import suggest_nearest, validate_arguments
+from fedpriv.storage import digest_config, strict_yaml
 
 
-@checked("load_config")
+@validate_arguments("load_config")
 def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: int | None = None) -> Config:
     """Reads and validates a configuration.
 
@@ -33,7 +33,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
     except FileNotFoundError:
         folder = Path(path).parent
         files = [str(file) for file in (*folder.glob("*.yaml"), *folder.glob("*.yml"))]
-        close = nearest(str(path), files)
+        close = suggest_nearest(str(path), files)
         fix = f"this file does not exist{close if 'did you mean' in close else ''}"
         raise ConfigError("configuration", str(path), fix) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -51,13 +51,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
     return check(Config, raw, overrides=[setting.partition("=")[0] for setting in overrides])
 
 
-@checked("to_yaml")
+@validate_arguments("to_yaml")
 def to_yaml(config: Config) -> str:
     """Formats the configuration as YAML with all defaults filled in, without the secret seed."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
-@checked("fingerprint")
+@validate_arguments("fingerprint")
 def fingerprint(config: Config) -> str:
     """Returns a digest of the settings that must not change on resume: all but logging and speed.
 
@@ -75,7 +75,7 @@ def fingerprint(config: Config) -> str:
         del settings["data"]["extractor"]  # the digest is unchanged from before this setting existed
     else:
         settings["data"]["extractor"]["file"] = extractor.digest()
-    return of_config(settings)[:16]
+    return digest_config(settings)[:16]
 
 
 def override(raw: dict[str, Any], setting: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, ClassVar
 
-from fedpriv.config.base import Choice, Plugin, Section, Spelled, named_fields
+from fedpriv.config.base import Choice, Plugin, Section, YamlFormat, with_field_errors
 from fedpriv.errors import ConfigError
 from fedpriv.network import (
     ACTIVITIES,
@@ -23,7 +23,7 @@ from fedpriv.network import (
     Star,
     Undirected,
     Weights,
-    checked,
+    check_graph,
     nx,  # noqa: F401 # pyright: ignore[reportUnusedImport] - annotations need it
 )
 from fedpriv.settings import Count, Probability, plugins
@@ -60,7 +60,7 @@ class CohortChoice(Choice):
 
     poisson: Probability | None = None
     fixed: Count | None = None
-    cyclic: Annotated[CyclicCohort, Spelled(named_fields(CyclicCohort))] | None = None
+    cyclic: Annotated[CyclicCohort, YamlFormat(with_field_errors(CyclicCohort))] | None = None
 
     def build(self) -> Cohort:
         """Builds the cohorts of a star."""
@@ -81,7 +81,7 @@ class NetworkSection(Section):
     mixing: MixingSection = MixingSection(name="metropolis")
     mixing_steps: MixingSteps = 1
     activity: ActivitySection = ActivitySection(name="always")
-    outages: tuple[Annotated[Outage, Spelled(named_fields(Outage))], ...] = ()
+    outages: tuple[Annotated[Outage, YamlFormat(with_field_errors(Outage))], ...] = ()
 
     def build(self, n_clients: int) -> Star | Graph:
         """Builds the network of `n_clients` clients.
@@ -112,7 +112,7 @@ class NetworkSection(Section):
         if has_own_weights and self.mixing.name != "metropolis":
             fix = "one_peer_exponential sets its own weights; leave it out"
             raise ConfigError("network.mixing", self.mixing.name, fix)
-        graph = checked(self.topology.build(n_clients=n_clients), n_clients)
+        graph = check_graph(self.topology.build(n_clients=n_clients), n_clients)
         rule = self.mixing.rule()
         if self.mixing.name == "file":
             weights = rule(graph).toarray()

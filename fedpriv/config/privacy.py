@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import model_validator
 
-from fedpriv.config.base import Choice, Spelled, named_fields, options_section
-from fedpriv.config.spelling import by_fields, by_key, choice_of
+from fedpriv.config.base import Choice, YamlFormat, options_section, with_field_errors
+from fedpriv.config.yaml_formats import fields_format, get_choice, keyed_format
 from fedpriv.errors import ConfigError
 from fedpriv.papers.recipe import Recipe
 from fedpriv.privacy import (
@@ -42,7 +42,7 @@ from fedpriv.privacy import (
 )
 from fedpriv.settings import PositiveOrInfinite, plugins
 
-SAMPLING = by_key(
+SAMPLING = keyed_format(
     "full",
     FullBatch(),
     poisson=Poisson,
@@ -51,15 +51,15 @@ SAMPLING = by_key(
     cyclic=Cyclic,
 )
 
-MATRIX = by_key("independent", None, bsr=BSR, banded=Banded, blt=BLT)
-choice_of(MATRIX).words["independent"] = Independent  # the value if there is no matrix
-SECRETS = by_key("complete", Complete(), random_regular=RandomRegular, topology=Topology)
-TRUST = by_key(
+MATRIX = keyed_format("independent", None, bsr=BSR, banded=Banded, blt=BLT)
+get_choice(MATRIX).words["independent"] = Independent  # the value if there is no matrix
+SECRETS = keyed_format("complete", Complete(), random_regular=RandomRegular, topology=Topology)
+TRUST = keyed_format(
     "local",
     Local(),
     secure_aggregation=SecureAggregation,
     central=Central,
-    pairwise=by_fields(Pairwise, {Secrets: SECRETS}),
+    pairwise=fields_format(Pairwise, {Secrets: SECRETS}),
 )
 
 
@@ -69,13 +69,13 @@ class ScheduleChoice(Choice):
     neither = "uniform"
     words: ClassVar = {"uniform": Uniform, "geometric": Geometric, "function": Custom}
 
-    geometric: Annotated[Geometric, Spelled(named_fields(Geometric))] | None = None
+    geometric: Annotated[Geometric, YamlFormat(with_field_errors(Geometric))] | None = None
     function: str | None = None
 
     def build(self) -> Schedule:
         """Builds the schedule."""
         if self.function:
-            return Custom(plugins.function_of_round(self.function, float, "privacy.schedule.function"))
+            return Custom(plugins.resolve_round_function(self.function, float, "privacy.schedule.function"))
         return self.geometric or Uniform()
 
 
@@ -84,7 +84,7 @@ class NoiseChoice(Choice):
 
     neither = "independent"
 
-    correlated: Annotated[BSR | Banded | BLT, Spelled(MATRIX)] | None = None
+    correlated: Annotated[BSR | Banded | BLT, YamlFormat(MATRIX)] | None = None
 
     def build(self) -> Noise:
         """Builds the noise."""

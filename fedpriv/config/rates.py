@@ -1,4 +1,4 @@
-"""The spelling of step sizes in YAML: a number, the fields of a decaying sequence, or a schedule by name."""
+"""The YAML format of step sizes: a number, the fields of a decaying sequence, or a schedule by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, Union
 from pydantic import AfterValidator, Discriminator, PlainSerializer, Tag, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpriv.config.base import Section, named_fields
+from fedpriv.config.base import Section, with_field_errors
 from fedpriv.settings import plugins
 from fedpriv.strategies import Cosine, Steps, Warmup
 
@@ -18,7 +18,7 @@ SCHEDULES: dict[str, type] = {"cosine": Cosine, "warmup": Warmup, "steps": Steps
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedFunction:
     """A function of the round, counted from 1, that a configuration names as `package.module:name`."""
 
     reference: str
@@ -46,16 +46,16 @@ class _OneSchedule(Section):
         ((name, value),) = self.chosen.items()
         if name in SCHEDULES:
             return value
-        return Named(value, plugins.function_of_round(value, float, "strategy.schedule.function"))
+        return NamedFunction(value, plugins.resolve_round_function(value, float, "strategy.schedule.function"))
 
 
-_FIELDS: Any = {name: (named_fields(kind) | None, None) for name, kind in SCHEDULES.items()}
+_FIELDS: Any = {name: (with_field_errors(kind) | None, None) for name, kind in SCHEDULES.items()}
 Schedule = create_model("Schedule", __base__=_OneSchedule, **_FIELDS, function=(str | None, None))
 _WORDS = {kind: name for name, kind in SCHEDULES.items()}
 
 
 def _written(schedule: Any) -> object:  # noqa: ANN401 - a schedule
-    if isinstance(schedule, Named):
+    if isinstance(schedule, NamedFunction):
         return {"function": schedule.reference}
     return {_WORDS[type(schedule)]: asdict(schedule)}
 
@@ -65,8 +65,8 @@ _SCHEDULE: Any = Annotated[
 ]
 
 
-def spelled(number: Any, fields: type) -> Any:  # noqa: ANN401 - annotations
-    """Returns the spelling of a step size: a number in these bounds, fields of this class, or `{cosine: {...}}`."""
+def rate_format(number: Any, fields: type) -> Any:  # noqa: ANN401 - annotations
+    """Returns the YAML format of a step size: a number in these bounds, fields of this class, or `{cosine: {...}}`."""
 
     def which(raw: object) -> str:
         if isinstance(raw, dict):
@@ -81,5 +81,5 @@ def spelled(number: Any, fields: type) -> Any:  # noqa: ANN401 - annotations
         return "@number"
 
     by_number = Annotated[number, Tag("@number")]
-    by_fields = Annotated[named_fields(fields), Tag("@fields")]
+    by_fields = Annotated[with_field_errors(fields), Tag("@fields")]
     return Annotated[Union[by_number, by_fields, _SCHEDULE], Discriminator(which)]  # noqa: UP007 - made at run time

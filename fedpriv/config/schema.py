@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from fedpriv.clients import AUGMENTATIONS, Augmentation
-from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_model, options_section
+from fedpriv.config.base import Plugin, Section, YamlFormat, options_model, options_section, with_field_errors
 from fedpriv.config.network import NetworkSection
 from fedpriv.config.privacy import PrivacySection
 from fedpriv.config.problem import ProblemSection
-from fedpriv.config.spelling import SPELLINGS
 from fedpriv.config.strategies import CONTEXT, STRATEGIES
+from fedpriv.config.yaml_formats import YAML_FORMATS
 from fedpriv.data import DATASETS, Extractor
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
@@ -73,10 +73,10 @@ class DataSection(Plugin):
 
     field, registry = "data", DATASETS
 
-    partition: Annotated[PartitionSection, Spelled(_PARTITION)]
+    partition: Annotated[PartitionSection, YamlFormat(_PARTITION)]
     augment: list[AugmentSection] = Field(default_factory=list[AugmentSection])
     augmentation_multiplicity: Count = 1
-    extractor: Annotated[Extractor, Spelled(named_fields(Extractor))] | None = None
+    extractor: Annotated[Extractor, YamlFormat(with_field_errors(Extractor))] | None = None
 
     @property
     def augmentation(self) -> Augmentation:
@@ -101,8 +101,8 @@ class ModelSection(Plugin):
     field, registry, context = "model", MODELS, ("input_shape", "n_features", "n_classes")
 
     fix: bool = False
-    weights: Annotated[Weights, Spelled(named_fields(Weights)), BeforeValidator(_as_file)] | None = None
-    lora: Annotated[Lora, Spelled(named_fields(Lora))] | None = None
+    weights: Annotated[Weights, YamlFormat(with_field_errors(Weights)), BeforeValidator(_as_file)] | None = None
+    lora: Annotated[Lora, YamlFormat(with_field_errors(Lora))] | None = None
     train: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
 
@@ -115,7 +115,7 @@ class LossSection(Plugin):
 class StrategySection(Plugin):
     """The algorithm. `variant: published` is the version published in a paper, with its noise, private or not."""
 
-    field, registry, context, spellings = "strategy", STRATEGIES, CONTEXT, SPELLINGS
+    field, registry, context, yaml_formats = "strategy", STRATEGIES, CONTEXT, YAML_FORMATS
 
     variant: Literal["sound", "published"] = "sound"
 

@@ -2,7 +2,7 @@
 
 A file lists its strategies in `NAMES`, the published variants of a name in `VARIANTS`, and functions from strategy to
 strategy in `AROUND`. Options are the parameters of these functions, with their bounds and defaults; parameters named in
-`CONTEXT` are filled in. The spelling of objects in YAML is defined in `spelling`.
+`CONTEXT` are filled in. The YAML formats of objects are defined in `yaml_formats`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from fedpriv import algorithms, papers, strategies
-from fedpriv.config.spelling import wrapped
+from fedpriv.config.yaml_formats import with_wrapper_options
 from fedpriv.papers.recipe import Recipe, Variants
 from fedpriv.settings import Registry, RegistryEntry
 from fedpriv.strategies import Strategy
@@ -47,7 +47,7 @@ def _rows() -> Iterator[tuple[str, StrategyEntry]]:
     for name, row in _declared("NAMES").items():
         build = row.build
         if name in around:
-            build = wrapped(row.build, **around[name])
+            build = with_wrapper_options(row.build, **around[name])
         yield name, StrategyEntry(build, row.description, variants.get(name, Variants()))
 
 

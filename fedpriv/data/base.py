@@ -13,12 +13,12 @@ from torch.utils.data import Dataset, TensorDataset
 from fedpriv.clients import size
 from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
-from fedpriv.settings import RegistryEntry, checked
+from fedpriv.settings import RegistryEntry, validate_arguments
 
 _NO_TARGET = -100  # torch's mark for a position in a sequence without a target
 
 
-@checked("data")
+@validate_arguments("data")
 @dataclass(frozen=True)
 class Split:
     """Train and test examples of one task, checked by `check_dataset`.
@@ -56,7 +56,7 @@ class Split:
             raise DataError(f"test_writers has {len(self.test_writers)} entries for {size(self.test)} test examples")
 
 
-@checked("data")
+@validate_arguments("data")
 @dataclass(frozen=True)
 class DataFacts:
     """Public facts of a data set that do not depend on its loading options.
@@ -72,7 +72,7 @@ class DataFacts:
     n_classes: int | None
 
 
-@checked("data")
+@validate_arguments("data")
 @dataclass(frozen=True)
 class DatasetEntry(RegistryEntry[Split]):
     """A row of the table of data sets.
@@ -93,8 +93,8 @@ class DatasetEntry(RegistryEntry[Split]):
         return self.facts
 
 
-@checked("labels_of")
-def labels_of(dataset: Dataset[Any]) -> Tensor:
+@validate_arguments("labels_of")
+def extract_labels(dataset: Dataset[Any]) -> Tensor:
     """Returns the targets `[n]`, int64 if they are labels, or `[n, length]` if they are sequences.
 
     A data set that is not a `TensorDataset` is read once in full.
@@ -104,7 +104,7 @@ def labels_of(dataset: Dataset[Any]) -> Tensor:
     return torch.stack([torch.as_tensor(dataset[index][1]).reshape(()) for index in range(size(dataset))])
 
 
-@checked("check_dataset")
+@validate_arguments("check_dataset")
 def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "dataset") -> None:
     """Raises an error for examples that would silently break training; reads every example once.
 

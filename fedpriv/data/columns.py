@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.errors import DataError, cut, shown
+from fedpriv.errors import DataError, format_value, truncate
 
 MISSING = "?"
 _DIGITS = re.compile(r"[0-9]{1,15}")
@@ -41,7 +41,7 @@ class Column:
 
     def __str__(self) -> str:
         if self.words:
-            return f"one of {cut(', '.join(self.words))}"
+            return f"one of {truncate(', '.join(self.words))}"
         return f"a whole number from {self.low} to {self.high}"
 
 
@@ -64,7 +64,9 @@ def check_rows(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Colu
             raise DataError(f"{path}: row {number} has {len(row)} fields instead of {len(columns)}: fetch it again")
         for column, value in zip(columns, row, strict=True):
             if not column.holds(value):
-                raise DataError(f"{path}: row {number}: {column.name} = {shown(value)} is not {column}: fetch it again")
+                raise DataError(
+                    f"{path}: row {number}: {column.name} = {format_value(value)} is not {column}: fetch it again"
+                )
 
 
 ADULT = (

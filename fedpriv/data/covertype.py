@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.settings import Count, Whole, checked
+from fedpriv.settings import Count, Whole, validate_arguments
 
 # ranges of the ten measured columns in UCI's file, which are public
 _LOW = (1859, 0, 0, 0, -173, 0, 0, 0, 0, 0)
@@ -23,7 +23,7 @@ _COLUMNS = 55
 _FILES = ("covtype.data", "covtype.data.gz", "covtype_sample92962.data.gz")
 
 
-@checked("data")
+@validate_arguments("data")
 def covertype(
     *,
     root: str | None = None,

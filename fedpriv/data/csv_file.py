@@ -10,10 +10,10 @@ from fedpriv.data.base import Split
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns
 from fedpriv.data.table_split import read_split
 from fedpriv.errors import DataError
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 
-@checked("data")
+@validate_arguments("data")
 def csv(
     *,
     train: str,

@@ -10,10 +10,10 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.transforms import TransformName
-from fedpriv.settings import Whole, checked
+from fedpriv.settings import Whole, validate_arguments
 
 
-@checked("data")
+@validate_arguments("data")
 def digits(*, flat: bool = False, transforms: Sequence[TransformName] = (), seed: Whole = 0) -> Split:
     """Loads digits of 10 classes, split 80/20 with the class shares kept.
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from fedpriv.data.base import Split, labels_of
-from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.data.base import Split, extract_labels
+from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.models import load_weights
-from fedpriv.settings import Count, checked, nearest
+from fedpriv.settings import Count, suggest_nearest, validate_arguments
 
 _FIELD = "data.extractor"
 _DIFFERENCE = 1e-3  # of features of an example alone and among others, relative to their size: rounding is far below
@@ -27,7 +27,7 @@ Network = Callable[[Tensor], Tensor]
 """Maps a batch of inputs `[b, ...]` to features `[b, ...]`."""
 
 
-@checked("data.extractor")
+@validate_arguments("data.extractor")
 @dataclass(frozen=True)
 class Extractor:
     """A network in a file; its outputs are the inputs of the trained model.
@@ -88,7 +88,7 @@ class Extractor:
         return digest
 
 
-@checked("extract_features")
+@validate_arguments("extract_features")
 def extract_features(
     network: nn.Module | Network,
     dataset: Dataset[Any],
@@ -128,7 +128,7 @@ def extract_features(
     if normalize:
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
         features = features / norms.clamp_min(torch.finfo(features.dtype).tiny)
-    return TensorDataset(features, labels_of(dataset))
+    return TensorDataset(features, extract_labels(dataset))
 
 
 def _batches(dataset: Dataset[Any], batch_size: int) -> list[Tensor]:
@@ -147,7 +147,9 @@ def _features(compute: Network, inputs: Tensor) -> Tensor:
     except Exception as error:  # whatever a user's network raises
         fix = "use inputs of the shape that it was made for (data.transforms, size)"
         shape = tuple(inputs.shape[1:])
-        raise DataError(f"the extractor cannot process inputs of shape {shape} ({in_short(error)}): {fix}") from error
+        raise DataError(
+            f"the extractor cannot process inputs of shape {shape} ({summarize_error(error)}): {fix}"
+        ) from error
     if not torch.isfinite(features).all():
         raise DataError(
             "the extractor computes features that are not finite: check its file, and the range of the inputs"
@@ -184,7 +186,7 @@ def _output_of(network: nn.Module, layer: str) -> Network:
     layers = dict(network.named_modules())
     if layer not in layers:
         raise ConfigError(
-            f"{_FIELD}.layer", layer, f"the model has no such layer{nearest(layer, filter(None, layers))}"
+            f"{_FIELD}.layer", layer, f"the model has no such layer{suggest_nearest(layer, filter(None, layers))}"
         )
 
     def compute(inputs: Tensor) -> Tensor:
@@ -219,14 +221,16 @@ def load_onnx(file: str | Path) -> Network:
     try:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's own kinds
-        raise ConfigError(f"{_FIELD}.file", str(file), f"cannot be read as an ONNX file ({in_short(error)})") from error
+        raise ConfigError(
+            f"{_FIELD}.file", str(file), f"cannot be read as an ONNX file ({summarize_error(error)})"
+        ) from error
     names = [node.name for node in session.get_inputs()]
     if len(names) != 1:
         raise ConfigError(f"{_FIELD}.file", str(file), f"has the inputs {names}: use a network with one input")
     return lambda inputs: torch.from_numpy(session.run(None, {names[0]: inputs.numpy()})[0])
 
 
-def through(extractor: Extractor, split: Split, build: Callable[..., nn.Module]) -> Split:
+def extract_split(extractor: Extractor, split: Split, build: Callable[..., nn.Module]) -> Split:
     """Returns a data set with features as inputs.
 
     Args:

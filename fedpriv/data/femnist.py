@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import DataError
-from fedpriv.settings import Count, checked
+from fedpriv.settings import Count, validate_arguments
 
 N_CLASSES = 62
 _SIDE = 28
@@ -48,7 +48,7 @@ _Read = tuple[_Examples, _Examples, dict[int, str]]
 """Train and test examples, and the writers' names by number."""
 
 
-@checked("data")
+@validate_arguments("data")
 def femnist(
     *,
     root: str | None = None,

@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
-from fedpriv.data.owners import numbered
+from fedpriv.data.owners import encode_names
 from fedpriv.data.table_encoder import Table, TableEncoder
 from fedpriv.errors import DataError
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 HospitalName = Literal["cleveland", "hungarian", "switzerland", "va"]
 HOSPITALS: tuple[HospitalName, ...] = ("cleveland", "hungarian", "switzerland", "va")
@@ -43,7 +43,7 @@ _TEST_SHARE = 0.34
 _SPLIT_SEED = 43  # FLamby's
 
 
-@checked("data")
+@validate_arguments("data")
 def heart(
     *,
     root: str | None = None,
@@ -111,7 +111,7 @@ def heart(
 
     train = joined("train")
     test = joined("test")
-    (writers, test_writers), names = numbered(owners["train"], owners["test"])
+    (writers, test_writers), names = encode_names(owners["train"], owners["test"])
     whose = hospital or "four hospitals"
     description = f"heart disease: {len(train)} train and {len(test)} test patients of {whose}, 2 classes"
     return Split(train, test, 2, writers, description, test_writers=test_writers, writer_names=names)

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split, as_inputs
-from fedpriv.data.owners import numbered
+from fedpriv.data.owners import encode_names
 from fedpriv.data.row_dataset import RowDataset
-from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
+from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, format_cell
 from fedpriv.data.transforms import TransformName
-from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.settings import checked
+from fedpriv.errors import ConfigError, DataError, summarize_error
+from fedpriv.settings import validate_arguments
 
 if TYPE_CHECKING:  # an extra
     from datasets import Dataset
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # an extra
 _READERS = {".parquet": "from_parquet", ".csv": "from_csv", ".json": "from_json", ".jsonl": "from_json"}
 
 
-@checked("data")
+@validate_arguments("data")
 def hugging_face(
     *,
     path: str,
@@ -106,7 +106,7 @@ def hugging_face(
     test_owners = _owners(rows[test], client)
     if client is not None and train_owners is None:
         check_columns(f"{path}, {train}", [client], rows[train].column_names)
-    (writers, test_writers), names = numbered(train_owners or [], test_owners or [])
+    (writers, test_writers), names = encode_names(train_owners or [], test_owners or [])
     return Split(
         train=train_set,
         test=test_set,
@@ -139,7 +139,7 @@ def _read(folder: Path, name: str) -> Dataset:
                 read = getattr(datasets.Dataset, _READERS[suffix])
                 return read(files, cache_dir=copied, keep_in_memory=True)
     except Exception as error:  # whatever the library or its parsers raise
-        raise DataError(f"{folder / name} cannot be read ({in_short(error)}): save it again") from error
+        raise DataError(f"{folder / name} cannot be read ({summarize_error(error)}): save it again") from error
     fix = "name a split written by save_to_disk, or files of one kind (*.parquet, *.csv, *.json, *.jsonl)"
     raise DataError(f"{folder} has no readable data {name!r}: {fix}")
 
@@ -154,7 +154,7 @@ def _texts(rows: Dataset, column: str) -> list[str]:
     names = _class_names(rows, column)
     values = rows[column]
     if names is None:
-        return [text_of(value) for value in values]
+        return [format_cell(value) for value in values]
     # the library marks rows without a label with -1
     return [str(names[value]) if value is not None and value >= 0 else "" for value in values]
 

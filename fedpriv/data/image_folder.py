@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split, as_inputs
-from fedpriv.data.owners import numbered
+from fedpriv.data.owners import encode_names
 from fedpriv.data.transforms import TransformName
-from fedpriv.errors import ConfigError, DataError, cut, in_short
-from fedpriv.settings import Count, checked
+from fedpriv.errors import ConfigError, DataError, summarize_error, truncate
+from fedpriv.settings import Count, validate_arguments
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
-@checked("data")
+@validate_arguments("data")
 def image_folder(
     *,
     root: str,
@@ -67,7 +67,7 @@ def image_folder(
             images = _files(folder / train / name, classes)
             files += images
             owners += [name] * len(images)
-        (writers,), writer_names = numbered(owners)
+        (writers,), writer_names = encode_names(owners)
     else:
         files = _files(folder / train, classes)
         writers = None
@@ -99,12 +99,14 @@ def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     for subfolder in _subfolders(folder):
         if subfolder.name not in numbers:
             fix = "list it in classes, move it, or set clients if there is a folder for each client"
-            raise DataError(f"{subfolder}: {subfolder.name!r} is not one of {cut(', '.join(classes))}: {fix}")
+            raise DataError(f"{subfolder}: {subfolder.name!r} is not one of {truncate(', '.join(classes))}: {fix}")
         paths = sorted(path for path in subfolder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
         files += [(path, numbers[subfolder.name]) for path in paths]
     if not files:
         kinds = ", ".join(sorted(_SUFFIXES))
-        raise DataError(f"{folder} has no image in {cut(', '.join(classes))}: put files ({kinds}) into these folders")
+        raise DataError(
+            f"{folder} has no image in {truncate(', '.join(classes))}: put files ({kinds}) into these folders"
+        )
     return files
 
 
@@ -129,7 +131,9 @@ def _pixels(path: Path, size: tuple[int, int], channels: str) -> Tensor:
                 image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             pixels = np.array(image)
     except Exception as error:  # Pillow raises many kinds for damaged or absurdly large files
-        raise DataError(f"{path}: cannot be read as an image ({in_short(error)}): repair or remove it") from error
+        raise DataError(
+            f"{path}: cannot be read as an image ({summarize_error(error)}): repair or remove it"
+        ) from error
     if pixels.ndim == 2:
         return torch.from_numpy(pixels)[None]
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()

@@ -14,10 +14,10 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.settings import Count, checked
+from fedpriv.settings import Count, validate_arguments
 
 
-@checked("data")
+@validate_arguments("data")
 def libsvm(
     *,
     train: str,

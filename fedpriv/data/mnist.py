@@ -18,14 +18,14 @@ from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import DataError
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 _PREFIXES = {"train": "train", "test": "t10k"}
 _FILES = [f"{prefix}-{kind}-ubyte" for prefix in _PREFIXES.values() for kind in ("images-idx3", "labels-idx1")]
 _LAYOUT = "the four idx files (.gz or not), directly or under MNIST/raw"
 
 
-@checked("data")
+@validate_arguments("data")
 def mnist(
     *, root: str | None = None, download: bool = False, flat: bool = False, transforms: Sequence[TransformName] = ()
 ) -> Split:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def numbered(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]:
+def encode_names(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]:
     """Numbers names: the number of a name is its position among all distinct names in sorted order.
 
     Args:
@@ -28,7 +28,7 @@ def numbered(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]:
     return [torch.tensor([numbers[name] for name in column]) for column in columns], dict(enumerate(names))
 
 
-def short(paths: Sequence[str]) -> list[str]:
+def shorten_paths(paths: Sequence[str]) -> list[str]:
     """Shortens paths to their distinguishing parts: without the common folder, and without a common suffix.
 
     Examples:

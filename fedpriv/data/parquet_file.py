@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedpriv.data.base import Split
-from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
+from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, format_cell
 from fedpriv.data.table_split import read_split
-from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.settings import checked
+from fedpriv.errors import ConfigError, DataError, summarize_error
+from fedpriv.settings import validate_arguments
 
 
-@checked("data")
+@validate_arguments("data")
 def parquet(
     *,
     train: str,
@@ -69,8 +69,8 @@ def _table(path: str, columns: Sequence[str]) -> Table:
         raise
     except Exception as error:  # whatever the library raises
         fix = "use a Parquet file; for one file per client, a folder or a pattern, sites/*.parquet"
-        raise DataError(f"{path} cannot be read ({in_short(error)}): {fix}") from error
+        raise DataError(f"{path} cannot be read ({summarize_error(error)}): {fix}") from error
     if table.num_rows == 0:
         raise DataError(f"{path} has no rows: it needs at least one example")
-    texts = {name: [text_of(value) for value in table.column(name).to_pylist()] for name in columns}
+    texts = {name: [format_cell(value) for value in table.column(name).to_pylist()] for name in columns}
     return Table(path, texts, first=0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import Count, Positive, checked, nearest, plugins
+from fedpriv.settings import Count, Positive, plugins, suggest_nearest, validate_arguments
 
 Kind = Literal["iid", "in_order", "by_label", "dirichlet", "stratified", "by_writer"]
 # one changed label moves other examples to other clients
@@ -19,7 +19,7 @@ LABEL_DEPENDENT = ("by_label", "dirichlet", "stratified")
 _TRIES = 100
 
 
-@checked("partition")
+@validate_arguments("partition")
 def partition(
     kind: Kind,
     labels: Tensor,
@@ -46,7 +46,7 @@ def partition(
         ConfigError: If such a division does not exist, e.g. if there are fewer examples than clients.
     """
     if kind not in PARTITIONS:
-        raise ConfigError("partition.kind", kind, f"unknown{nearest(str(kind), get_args(Kind))}")
+        raise ConfigError("partition.kind", kind, f"unknown{suggest_nearest(str(kind), get_args(Kind))}")
     if labels.is_floating_point() and kind in LABEL_DEPENDENT:
         fix = "divides by class, but the targets are numbers: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)
@@ -71,7 +71,7 @@ def known_sizes(kind: Kind, n_examples: int, n_clients: int | None) -> tuple[int
     return tuple(smallest + (i < n_larger) for i in range(n_clients))
 
 
-def notes(kind: Kind) -> list[str]:
+def collect_warnings(kind: Kind) -> list[str]:
     """Returns warnings about dividing private data in this way."""
     if kind not in LABEL_DEPENDENT:
         return []
@@ -81,7 +81,7 @@ def notes(kind: Kind) -> list[str]:
     ]
 
 
-@checked("partition")
+@validate_arguments("partition")
 def iid(n_examples: int, n_clients: Count, generator: torch.Generator) -> list[Tensor]:
     """Divides uniformly at random; sizes differ by at most one."""
     _check_clients(n_clients, n_examples, "examples")
@@ -89,7 +89,7 @@ def iid(n_examples: int, n_clients: Count, generator: torch.Generator) -> list[T
     return [shard.sort().values for shard in order.tensor_split(n_clients)]
 
 
-@checked("partition")
+@validate_arguments("partition")
 def stratified(labels: Tensor, n_clients: Count, generator: torch.Generator) -> list[Tensor]:
     """Divides at random such that clients' numbers of examples of each class differ by at most one."""
     classes = labels.unique()
@@ -111,14 +111,14 @@ def stratified(labels: Tensor, n_clients: Count, generator: torch.Generator) -> 
     return [torch.cat(shard).sort().values for shard in shards]
 
 
-@checked("partition")
+@validate_arguments("partition")
 def in_order(n_examples: int, n_clients: Count) -> list[Tensor]:
     """Divides into consecutive pieces in file order; sizes differ by at most one."""
     _check_clients(n_clients, n_examples, "examples")
     return list(torch.arange(n_examples).tensor_split(n_clients))
 
 
-@checked("partition")
+@validate_arguments("partition")
 def by_label(
     labels: Tensor, n_clients: Count, generator: torch.Generator, *, labels_per_client: Count = 2
 ) -> list[Tensor]:
@@ -147,7 +147,7 @@ def by_label(
     return [torch.cat([shards[index] for index in hand]).sort().values for hand in hands]
 
 
-@checked("partition")
+@validate_arguments("partition")
 def dirichlet(
     labels: Tensor, n_clients: Count, generator: torch.Generator, *, alpha: Positive = 0.5, min_examples: Count = 1
 ) -> list[Tensor]:
@@ -180,7 +180,7 @@ def dirichlet(
     raise ConfigError("partition.alpha", alpha, f"{fix}, or lower n_clients or min_examples")
 
 
-@checked("partition")
+@validate_arguments("partition")
 def by_writer(writers: Tensor, n_clients: Count | None = None, *, generator: torch.Generator) -> list[Tensor]:
     """Assigns all examples of a writer to one client; without `n_clients` each writer is a client.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpriv.data.base import DataFacts, DatasetEntry, Split
 from fedpriv.errors import ConfigError
-from fedpriv.settings import checked, plugins
+from fedpriv.settings import plugins, validate_arguments
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class _Rows(Mapping[str, DatasetEntry]):
 DATASETS = plugins.Registry(_Rows(), (Split,), "fedpriv.data", DatasetEntry)
 
 
-@checked("data")
+@validate_arguments("data")
 def load(name: str, **options: object) -> Split:
     """Loads a data set.
 

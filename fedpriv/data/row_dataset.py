@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.models import Nested
-from fedpriv.settings import checked, nearest
+from fedpriv.settings import suggest_nearest, validate_arguments
 
 
 class NamedRows(Protocol):
@@ -28,7 +28,7 @@ class NamedRows(Protocol):
         ...
 
 
-@checked("data")
+@validate_arguments("data")
 @dataclass(frozen=True)
 class RowDataset(Dataset[tuple[Nested, Tensor]]):
     """Pairs (input, target) of rows with named columns, each read when it is used.
@@ -64,7 +64,7 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
             raise DataError(f"row 0 is a {type(first).__name__}: rows must map columns to values, like a dict")
         for name in (*self._names, self.target):
             if name not in first:
-                raise ConfigError("column", name, f"does not exist in the rows{nearest(name, map(str, first))}")
+                raise ConfigError("column", name, f"does not exist in the rows{suggest_nearest(name, map(str, first))}")
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -102,4 +102,4 @@ def _tensor(value: object, name: str) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         fix = "use numbers, lists of numbers of one length, arrays, tensors or images"
-        raise DataError(f"{name} cannot become a tensor ({in_short(error)}): {fix}") from error
+        raise DataError(f"{name} cannot become a tensor ({summarize_error(error)}): {fix}") from error

@@ -7,10 +7,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
-from fedpriv.settings import Count, Whole, checked
+from fedpriv.settings import Count, Whole, validate_arguments
 
 
-@checked("data")
+@validate_arguments("data")
 def sensors(
     *, n_sensors: Count = 100, readings: Count = 3, dim: Count = 2, n_test: Count = 1000, seed: Whole = 0
 ) -> Split:

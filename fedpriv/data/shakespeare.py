@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
-from fedpriv.data.owners import numbered
+from fedpriv.data.owners import encode_names
 from fedpriv.errors import DataError
-from fedpriv.settings import Count, checked
+from fedpriv.settings import Count, validate_arguments
 
 # The vocabulary is public and fixed, for any characters in the text: 0 starts a window, pads it, and represents all
 # other characters; then newline and printable ASCII.
@@ -27,7 +27,7 @@ _NO_TARGET = -100
 _TEST_SHARE = 5  # one of this many windows
 
 
-@checked("data")
+@validate_arguments("data")
 def shakespeare(
     *, root: str | None = None, length: Count = 80, min_windows: Count = 5, max_roles: Count | None = None
 ) -> Split:
@@ -76,7 +76,7 @@ def shakespeare(
 
     train_owners = [role for role in roles for _ in train[role]]
     test_owners = [role for role, windows in tests.items() for _ in windows]
-    (writers, test_writers), names = numbered(train_owners, test_owners)
+    (writers, test_writers), names = encode_names(train_owners, test_owners)
     train_set = _examples(torch.cat([train[role] for role in roles]))
     test_set = _examples(torch.cat([*tests.values()]))
     sizes = f"{len(train_set)} train and {len(test_set)} test windows of {length} characters"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.data.base import Split
-from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
+from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, format_cell
 from fedpriv.data.table_split import read_split
-from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
-from fedpriv.settings import checked
+from fedpriv.errors import ConfigError, DataError, FedprivError, summarize_error
+from fedpriv.settings import validate_arguments
 
 if TYPE_CHECKING:  # an extra
     from sqlalchemy import Engine
@@ -21,7 +21,7 @@ _NO_PASSWORD = (
 )
 
 
-@checked("data")
+@validate_arguments("data")
 def sql(
     *,
     url: str,
@@ -133,9 +133,9 @@ def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -
     except NoSuchTableError as error:
         raise DataError(f"table or view {name} does not exist: correct data.train or data.test") from error
     except SQLAlchemyError as error:
-        reason = in_short(getattr(error, "orig", None) or error)
+        reason = summarize_error(getattr(error, "orig", None) or error)
         raise DataError(f"table {name} cannot be read ({reason}): check data.url and the rights of its user") from None
     if not rows:
         raise DataError(f"table {name} has no rows: it needs at least one example")
-    texts = {column: [text_of(row[index]) for row in rows] for index, column in enumerate(columns)}
+    texts = {column: [format_cell(row[index]) for row in rows] for index, column in enumerate(columns)}
     return Table(f"table {name}", texts, first=0)

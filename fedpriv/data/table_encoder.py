@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fedpriv.errors import ConfigError, DataError, cut, shown
-from fedpriv.settings import checked, nearest
+from fedpriv.errors import ConfigError, DataError, format_value, truncate
+from fedpriv.settings import suggest_nearest, validate_arguments
 
 if TYPE_CHECKING:  # frames come from users with pandas; it is not a dependency
     from pandas import DataFrame
@@ -40,7 +40,7 @@ class Table:
         return f"{self.name}, row {self.first + index}"
 
 
-@checked("data")
+@validate_arguments("data")
 @dataclass(frozen=True)
 class TableEncoder:
     """Encodes the rows of a table as examples.
@@ -143,7 +143,7 @@ class TableEncoder:
             raise DataError(f"{name} has no rows: it needs at least one example")
         names = [str(column) for column in frame.columns]
         check_columns(name, self.columns, names)
-        return self.encoded(table_of(frame, self.columns, name))
+        return self.encoded(read_data_frame(frame, self.columns, name))
 
     def encoded(self, table: Table) -> TensorDataset:
         """Encodes a table of text; see `dataset`."""
@@ -190,7 +190,7 @@ class TableEncoder:
             fix = "is the label, and missing labels cannot be replaced: drop such rows"
             raise ConfigError(f"data.{setting}", name, fix)
         if name not in (*self._features, *self.categories):
-            fix = f"is in neither numbers nor categories{nearest(name, [*self._features, *self.categories])}"
+            fix = f"is in neither numbers nor categories{suggest_nearest(name, [*self._features, *self.categories])}"
             raise ConfigError(f"data.{setting}", name, fix)
 
     def _check_stand_in(self, name: str, value: float | str) -> None:
@@ -200,7 +200,9 @@ class TableEncoder:
             if isinstance(value, (str, bool)) or not low <= value <= high:
                 raise ConfigError(f"data.missing.{name}", value, f"must be a number from {low} to {high}, its range")
         elif str(value) not in self._values(name):
-            raise ConfigError(f"data.missing.{name}", value, f"must be one of {cut(', '.join(self._values(name)))}")
+            raise ConfigError(
+                f"data.missing.{name}", value, f"must be one of {truncate(', '.join(self._values(name)))}"
+            )
 
     def _values(self, name: str) -> list[str]:
         """Returns the values that are listed for a categorical column, or for the label, as text."""
@@ -231,7 +233,7 @@ class TableEncoder:
                 value = _number(text)
             if not math.isfinite(value):
                 fix = self._fix(name, text, "correct it, or drop the row")
-                raise DataError(f"{table.row(index)}: {name} = {shown(text)} is not a number: {fix}")
+                raise DataError(f"{table.row(index)}: {name} = {format_value(text)} is not a number: {fix}")
             scaled.append(2 * (min(max(value, low), high) - low) / (high - low) - 1)
         return torch.tensor(scaled)
 
@@ -261,8 +263,8 @@ class TableEncoder:
             else:
                 number = numbers.get(text)
             if number is None:
-                fix = f"is not one of {cut(', '.join(numbers))}: {self._fix(name, text, 'correct it, or list it')}"
-                raise DataError(f"{table.row(row)}: {name} = {shown(text)} {fix}")
+                fix = f"is not one of {truncate(', '.join(numbers))}: {self._fix(name, text, 'correct it, or list it')}"
+                raise DataError(f"{table.row(row)}: {name} = {format_value(text)} {fix}")
             indices.append(number)
         return torch.tensor(indices)
 
@@ -272,7 +274,7 @@ class TableEncoder:
         return f"if the value is missing, set missing.{name} to a public value, or list {name} in indicators"
 
 
-def table_of(frame: DataFrame, columns: Sequence[str], name: str) -> Table:
+def read_data_frame(frame: DataFrame, columns: Sequence[str], name: str) -> Table:
     """Returns columns of a pandas DataFrame as text; missing values are empty."""
     names = [str(column) for column in frame.columns]
     return Table(name, {column: _texts(frame.iloc[:, names.index(column)]) for column in columns}, first=0)
@@ -286,7 +288,9 @@ def check_columns(table: str, expected: Sequence[str], existing: Sequence[str]) 
     """
     for name in expected:
         if name not in existing:
-            raise ConfigError("data", name, f"{table} has no such column{nearest(name, filter(None, existing))}")
+            raise ConfigError(
+                "data", name, f"{table} has no such column{suggest_nearest(name, filter(None, existing))}"
+            )
         if list(existing).count(name) > 1:
             raise ConfigError("data", name, f"{table} has several columns of this name: rename all but one")
 
@@ -298,7 +302,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def text_of(value: object) -> str:
+def format_cell(value: object) -> str:
     """Formats a value; integers without a point, since libraries convert a column with missing values to floats."""
     if value is None:
         return ""
@@ -311,4 +315,4 @@ def _texts(column: object) -> list[str]:
     """Returns the values of a pandas Series as text; empty where one is missing."""
     series: Any = column
     values = zip(series.tolist(), series.isna().tolist(), strict=True)
-    return ["" if gap else text_of(value) for value, gap in values]
+    return ["" if gap else format_cell(value) for value, gap in values]

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
-from fedpriv.data.owners import numbered, short
+from fedpriv.data.owners import encode_names, shorten_paths
 from fedpriv.data.table_encoder import Table, TableEncoder
 from fedpriv.errors import ConfigError, DataError
 
@@ -35,8 +35,8 @@ def read_split(
         ConfigError: If a column is missing, or `client` is given although there is a file for each client.
         DataError: If a table cannot be read or encoded, or an example has no client.
     """
-    files = files_of_clients(train, suffix)
-    test_files = files_of_clients(test, suffix)
+    files = list_client_files(train, suffix)
+    test_files = list_client_files(test, suffix)
     if client is not None and files:
         raise ConfigError("data.client", client, f"{train} has a file for each client: leave this out")
     train_set, train_owners = _encoded(encoder, read, files or [train], client)
@@ -58,7 +58,7 @@ def read_split(
                 raise DataError(f"data.test = {test}: no file belongs to a client of data.train = {train}: {fix}")
     if files or client is not None:
         tests_have_owners = bool(test_files) or test_client is not None
-        (writers, test_writers), names = numbered(train_owners, test_owners if tests_have_owners else [])
+        (writers, test_writers), names = encode_names(train_owners, test_owners if tests_have_owners else [])
         if not tests_have_owners:
             test_writers = None
     return Split(
@@ -75,7 +75,7 @@ def read_split(
     )
 
 
-def files_of_clients(train: str, suffix: str | None) -> list[str]:
+def list_client_files(train: str, suffix: str | None) -> list[str]:
     """Returns the sorted files in a folder or for a pattern; none if it is neither.
 
     Raises:
@@ -126,5 +126,5 @@ def _client_column(read: TableReader, test: str, client: str) -> str | None:
 
 
 def _short_names(files: Sequence[str], owners: Sequence[str]) -> list[str]:
-    names = dict(zip(files, short(files), strict=True))
+    names = dict(zip(files, shorten_paths(files), strict=True))
     return [names[owner] for owner in owners]

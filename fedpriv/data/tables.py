@@ -17,9 +17,9 @@ from torch.utils.data import TensorDataset
 from fedpriv.clients import ExactOnly
 from fedpriv.data.base import Split
 from fedpriv.data.columns import ADULT, BREAST_CANCER, MISSING, MONKS, Column, check_rows
-from fedpriv.data.owners import numbered
+from fedpriv.data.owners import encode_names
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.settings import Count, Whole, checked
+from fedpriv.settings import Count, Whole, validate_arguments
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -88,7 +88,7 @@ _CELLS = (
 )
 
 
-@checked("data")
+@validate_arguments("data")
 def adult(
     *, root: str | None = None, n_train: Count | None = None, owner: Owner | None = None, bias: bool = True
 ) -> Split:
@@ -123,13 +123,13 @@ def adult(
     if owner is None:
         return Split(datasets[0], datasets[1], 2, None, description)
     column_index = [column.name for column in ADULT].index(owner)
-    (train_owners, test_owners), names = numbered(
+    (train_owners, test_owners), names = encode_names(
         [row[column_index] for row in train], [row[column_index] for row in test]
     )
     return Split(datasets[0], datasets[1], 2, train_owners, description, test_writers=test_owners, writer_names=names)
 
 
-@checked("data")
+@validate_arguments("data")
 def breast_cancer(
     *,
     variant: Literal["wisconsin", "diagnostic"] = "wisconsin",
@@ -180,7 +180,7 @@ def breast_cancer(
     return _split(_with_bias(x) if bias else x, y, patients, protocol, seed, description)
 
 
-@checked("data")
+@validate_arguments("data")
 def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "held_out", seed: Whole = 0) -> Split:
     """Loads Monks-1: six discrete features, one-hot (17 columns).
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.data.mnist import read_idx
-from fedpriv.errors import DataError, in_short
+from fedpriv.errors import DataError, summarize_error
 
 SubsetName = Literal["train", "test"]
 _FETCH = "fetch this file again"
@@ -124,7 +124,7 @@ class SvhnLayout:
             pixels = np.ascontiguousarray(content["X"].astype(np.uint8).transpose(3, 2, 0, 1))
             labels = content["y"].reshape(-1).astype(np.int64) % 10
         except Exception as error:  # scipy raises many kinds for damaged files
-            raise DataError(f"{path}: not a Matlab file with X and y ({in_short(error)}): {_FETCH}") from error
+            raise DataError(f"{path}: not a Matlab file with X and y ({summarize_error(error)}): {_FETCH}") from error
         if len(pixels) != len(labels) or pixels.shape[1:] != (3, 32, 32):
             raise DataError(f"{path}: has images {[*pixels.shape]} and {len(labels)} labels: {_FETCH}")
         return torch.from_numpy(pixels), torch.from_numpy(labels)
@@ -199,7 +199,7 @@ def _unpickled(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
         rows = np.asarray(table["data"], np.uint8)
         labels = np.asarray(table[label_key], np.int64)
     except Exception as error:  # whatever a damaged pickle evaluates to
-        raise DataError(f"{path}: not a file of CIFAR's Python version ({in_short(error)}): {_FETCH}") from error
+        raise DataError(f"{path}: not a file of CIFAR's Python version ({summarize_error(error)}): {_FETCH}") from error
     if rows.ndim != 2 or rows.shape[1] != 3072 or labels.shape != (len(rows),):
         raise DataError(f"{path}: has images {[*rows.shape]} and labels {[*labels.shape]}: {_FETCH}")
     return rows, labels

@@ -13,8 +13,8 @@ from fedpriv.data.base import DataFacts, Split, as_inputs
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.torchvision_layouts import CifarLayout, IdxLayout, ImageLayout, SubsetName, SvhnLayout
 from fedpriv.data.transforms import TransformName
-from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.settings import checked
+from fedpriv.errors import ConfigError, DataError, summarize_error
+from fedpriv.settings import validate_arguments
 
 SetName = Literal["cifar10", "cifar100", "svhn", "fashion_mnist", "kmnist", "emnist"]
 EmnistSplit = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
@@ -45,7 +45,7 @@ _EMNIST_TRAIN = {
 _EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 
 
-@checked("data")
+@validate_arguments("data")
 def torchvision(
     *,
     dataset: SetName,
@@ -153,7 +153,7 @@ def _download(dataset: str, layout: ImageLayout, folder: Path, emnist_split: str
         else:
             make(str(folder), download=True)
     except Exception as error:  # no network, a full disk, a changed file: torchvision and urllib raise many kinds
-        raise DataError(f"{dataset}: download into {folder} failed ({in_short(error)}): {by_hand}") from error
+        raise DataError(f"{dataset}: download into {folder} failed ({summarize_error(error)}): {by_hand}") from error
     name = layout.missing(folder)
     if name is not None:
         raise DataError(f"{dataset}: torchvision downloaded no {name} into {folder}: {by_hand}")

@@ -21,7 +21,7 @@ from fedpriv.data.patches import patches
 from fedpriv.data.scattering import CHANNELS, scattering, wavelets
 from fedpriv.data.whitening import DRAWN, Whitening
 from fedpriv.errors import ConfigError
-from fedpriv.settings import nearest
+from fedpriv.settings import suggest_nearest
 
 _AT_ONCE = 4096  # images
 _DRAWN_AT_ONCE = 200  # images for which the leaves are drawn in a cache
@@ -204,7 +204,7 @@ def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
     """
     for name in names:
         if name not in TRANSFORMS and name != "whiten":
-            raise ConfigError("data.transforms", name, f"unknown{nearest(name, [*TRANSFORMS, 'whiten'])}")
+            raise ConfigError("data.transforms", name, f"unknown{suggest_nearest(name, [*TRANSFORMS, 'whiten'])}")
     if not names:
         return images
     channels, height, width = images.shape[1:]
@@ -218,7 +218,7 @@ def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
     return torch.cat([reduce(lambda x, step: step(x), steps, block) for block in images.split(_AT_ONCE)])
 
 
-def reshaping(names: Sequence[TransformName]) -> list[TransformName]:
+def list_reshaping_transforms(names: Sequence[TransformName]) -> list[TransformName]:
     """Returns the transforms that can change a shape: all but `whiten`, with statistics that take minutes."""
     return [name for name in names if name != "whiten"]
 

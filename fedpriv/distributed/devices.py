@@ -10,7 +10,7 @@ from torch import Tensor
 _ALIGNED = 8  # bytes: numbers of every type may begin there
 
 
-def moved(device: torch.device, *tensors: Tensor) -> list[Tensor]:
+def move_to_device(device: torch.device, *tensors: Tensor) -> list[Tensor]:
     """Moves tensors from the CPU to a device, in one copy; if the device is the CPU, returns them unchanged."""
     if device.type == "cpu" or not tensors:
         return list(tensors)
@@ -24,7 +24,7 @@ def moved(device: torch.device, *tensors: Tensor) -> list[Tensor]:
     return [chunk[: len(view)].view(tensor.dtype).view(tensor.shape) for tensor, view, chunk in triples]
 
 
-def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
+def fetch_to_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Moves tensors of one type to the CPU, in one copy."""
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return list(tensors)

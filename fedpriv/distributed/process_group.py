@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from fedpriv.distributed.mesh import ReduceOp
-from fedpriv.errors import ConfigError, FedprivError, ProcessError, in_short
+from fedpriv.errors import ConfigError, FedprivError, ProcessError, summarize_error
 
 T = TypeVar("T")
 _REDUCE_OPS: dict[ReduceOp, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -163,7 +163,7 @@ class ProcessGroup:
         except Exception as error:
             if _SENT_NOTE not in getattr(error, "__notes__", ()):
                 error.add_note(_SENT_NOTE)
-                message = in_short(error)
+                message = summarize_error(error)
                 if isinstance(error, FedprivError):
                     message = str(error)
                     error.reported_elsewhere = self.rank != 0
@@ -195,7 +195,7 @@ class ProcessGroup:
         except (RuntimeError, ValueError) as error:
             lost = f"process {self.rank} of {self.world_size} lost another process, which ended or does not respond"
             fix = "see the error of that process; then resume with: fedpriv resume RUN"
-            raise ProcessError(f"{lost} for {self._timeout:g} s ({in_short(error)}); {fix}") from error
+            raise ProcessError(f"{lost} for {self._timeout:g} s ({summarize_error(error)}); {fix}") from error
 
 
 def _pickled(value: object) -> bytes:
@@ -203,7 +203,7 @@ def _pickled(value: object) -> bytes:
         return pickle.dumps(value)
     except Exception as error:  # a user's class can raise anything
         fix = "a part of the settings cannot be sent to the other processes; define it at the top of a module"
-        raise FedprivError(f"{fix} ({in_short(error)})") from error
+        raise FedprivError(f"{fix} ({summarize_error(error)})") from error
 
 
 @cache
@@ -232,7 +232,7 @@ def join_processes(timeout: float) -> ProcessGroup:
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
         fix = "start all of them, on machines that can reach each other"
-        raise ProcessError(f"not all processes of the run connected ({in_short(error)}); {fix}") from error
+        raise ProcessError(f"not all processes of the run connected ({summarize_error(error)}); {fix}") from error
     _STORES.append(store)
     atexit.register(_destroy_group)
     return ProcessGroup(None, timeout)

@@ -19,7 +19,7 @@ R = TypeVar("R")
 _WORTH_SHARING = 10**7  # multiplications: about a hundredth of a second of one core
 
 
-def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
+def map_in_threads(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
     """Returns the results for the items, in their order; after an error no thread begins another item.
 
     Args:

@@ -39,7 +39,7 @@ class FitCallers:
     learning: tuple[str, ...]
 
 
-def fit_callers() -> FitCallers:
+def find_fit_callers() -> FitCallers:
     """Returns the objects of scikit-learn on the stack."""
     several: str | None = None
     learning = list[str]()

@@ -102,7 +102,7 @@ class Budget:
         """Returns the budget of queries that are (epsilon, delta)-private together."""
         ratio = math.inf
         if math.isfinite(epsilon):
-            ratio = gaussian.ratio_of(epsilon, delta)
+            ratio = gaussian.compute_ratio(epsilon, delta)
         return cls(n, norm * _SLACK, ratio)
 
     def ratio_of(self, name: str) -> float:
@@ -233,7 +233,7 @@ def estimate(
     budget = Budget.of(epsilon, delta, n, norm)
     answers = _Answers(inputs, labels, budget, delta, seed)
     curvature, curvature_run = _information(answers, "curvature", np.zeros(d))
-    pilot = _pilot(answers, curvature, lam, steps or _STEPS)
+    pilot = _run_pilot(answers, curvature, lam, steps or _STEPS)
     at = pilot.params.double().view(-1).numpy()
     information, information_run = _information(answers, "information", at)
     score, score_run = _score(answers, at)
@@ -244,7 +244,7 @@ def estimate(
     hessian = information + lam * np.eye(d)
     step: Floats = -np.linalg.solve(hessian, score + lam * at).astype(np.float64)
     covariance = _covariance(budget, information, step[:, None] * step, lam)
-    covariance += np.diag(_missed(budget, hessian, step) ** 2)
+    covariance += np.diag(_bound_newton_error(budget, hessian, step) ** 2)
     return Estimate(at + step, covariance, pilot.rounds, spent, squared_norm)
 
 
@@ -343,7 +343,7 @@ def _step_variance(budget: Budget) -> float:
     return averaged * budget.vector_noise("pilot") ** 2 + budget.vector_noise("score") ** 2
 
 
-def _missed(budget: Budget, hessian: Floats, step: Floats) -> Floats:
+def _bound_newton_error(budget: Budget, hessian: Floats, step: Floats) -> Floats:
     """Returns how far from the optimum the Newton step may have ended because the pilot was far, `[d]`; see the module.
 
     Args:
@@ -363,7 +363,7 @@ def _missed(budget: Budget, hessian: Floats, step: Floats) -> Floats:
     return np.sqrt(np.diag(np.linalg.inv(hessian)) * float(excess @ hessian @ excess)) * curved
 
 
-def _pilot(answers: _Answers, curvature: Floats, lam: float, steps: int) -> Result:
+def _run_pilot(answers: _Answers, curvature: Floats, lam: float, steps: int) -> Result:
     """Runs private gradient descent with momentum, preconditioned by a bound on the Hessian."""
     d = answers.inputs.shape[1]
     values, vectors = np.linalg.eigh(curvature)

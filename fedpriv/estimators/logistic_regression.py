@@ -28,13 +28,13 @@ from torch.utils.data import TensorDataset
 from fedpriv.clients import make_clients
 from fedpriv.errors import ConfigError, DataError, PromiseWarning
 from fedpriv.estimators import logistic_intervals
-from fedpriv.estimators.fit_callers import FitCallers, fit_callers
+from fedpriv.estimators.fit_callers import FitCallers, find_fit_callers
 from fedpriv.models import LogisticRegression, Loss, PerExampleLoss, SoftmaxRegression, cross_entropy, logistic
 from fedpriv.planning import Compute
 from fedpriv.privacy import Clip, Privacy
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.runs import Result, total, train
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.strategies import L2, Zero, gradient_descent
 
 Rows = ArrayLike | spmatrix | sparray
@@ -47,7 +47,7 @@ _ALL_LONG = 0.99  # mean squared norm of scaled rows, at most 1, above which mos
 _GUESSABLE = 2**64
 
 
-@checked("", values=False)
+@validate_arguments("", values=False)
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     """Logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
 
@@ -154,8 +154,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             ValueError: parameters or data cannot be used.
         """
         _check_numbers(X)
-        callers = fit_callers()
-        with _nan_explained():
+        callers = find_fit_callers()
+        with _explain_nan():
             validated: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
         rows, labels = validated
         check_classification_targets(labels)
@@ -322,9 +322,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Rows) -> NDArray[np.float64]:
         """Returns scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
         check_is_fitted(self)
-        with _nan_explained():
+        with _explain_nan():
             rows: Any = validate_data(self, cast(Any, X), accept_sparse="csr", dtype=np.float64, reset=False)
-        scores = _shortened(rows, self._bound()) @ self.coef_.T + self.intercept_
+        scores = _clip_rows(rows, self._bound()) @ self.coef_.T + self.intercept_
         if len(self.classes_) == 2:
             return scores[:, 0]
         return scores
@@ -454,7 +454,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def _count_long_rows(self, rows: Rows, targets: NDArray[np.float64]) -> Result:
         """Warns if most rows are longer than `data_norm`, by a private count; returns the run that counted."""
-        ratio = gaussian.ratio_of(self.epsilon, self.delta) * math.sqrt(_COUNT_SHARE)
+        ratio = gaussian.compute_ratio(self.epsilon, self.delta) * math.sqrt(_COUNT_SHARE)
         # 1/2 for a long row, else -1/2
         signs = (row_norms(cast(Any, rows)) > self._bound() * (1 + 1e-9)) - 0.5
         privacy = Privacy(noise_multiplier=1 / ratio, delta=self.delta, clip=Clip(0.5))
@@ -474,7 +474,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         privacy = Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(bound))
         if not self._counts_long_rows:
             return privacy
-        ratio = gaussian.ratio_of(self.epsilon, self.delta) * math.sqrt(1 - _COUNT_SHARE)
+        ratio = gaussian.compute_ratio(self.epsilon, self.delta) * math.sqrt(1 - _COUNT_SHARE)
         return Privacy(noise_multiplier=math.sqrt(steps) / ratio, delta=self.delta, clip=Clip(bound))
 
     def _steps(self, n: int) -> int:
@@ -485,7 +485,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if self.epsilon == math.inf:
             ratio = math.inf
         else:
-            ratio = gaussian.ratio_of(self.epsilon, self.delta)
+            ratio = gaussian.compute_ratio(self.epsilon, self.delta)
         return round(min(max(math.sqrt(12 * ratio * n), 10), _MOST_STEPS))
 
     def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
@@ -608,7 +608,7 @@ def _bound_on_rows(data_norm: float | None, n_columns: int) -> float:
 
 def _with_constant(rows: Rows, bound: float) -> NDArray[np.float64]:
     """Returns the rows scaled into the unit ball, with the constant feature, `[n, n_features + 1]`, dense."""
-    short = _shortened(rows, bound) / bound
+    short = _clip_rows(rows, bound) / bound
     columns: Any = [short, np.full((short.shape[0], 1), _CONSTANT)]
     if issparse(rows):
         return hstack(columns).toarray()
@@ -631,7 +631,7 @@ def _column_names(names: Sequence[str] | None, known: Iterable[str] | None, n_co
     return [str(name) for name in names]
 
 
-def _shortened(rows: Any, bound: float) -> Any:  # noqa: ANN401 - dense or sparse, as given
+def _clip_rows(rows: Any, bound: float) -> Any:  # noqa: ANN401 - dense or sparse, as given
     """Returns rows, dense or sparse, of norm at most `bound`: longer ones are scaled down."""
     factors = bound / np.maximum(row_norms(rows), bound)
     if issparse(rows):
@@ -665,7 +665,7 @@ def _weighted(per_example: PerExampleLoss) -> Loss:
 
 
 @contextmanager
-def _nan_explained() -> Generator[None]:
+def _explain_nan() -> Generator[None]:
     """Replaces scikit-learn's advice on missing values: an imputer would compute its fill values without noise.
 
     Raises:

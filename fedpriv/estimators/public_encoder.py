@@ -18,9 +18,9 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils import Tags, get_tags
 
-from fedpriv.data.table_encoder import TableEncoder, check_columns, table_of
+from fedpriv.data.table_encoder import TableEncoder, check_columns, read_data_frame
 from fedpriv.errors import DataError, PrivacyError
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 
 _INSTEAD = (
     "use fedpriv.PublicEncoder, which takes ranges, replacements for missing values and categories from public "
@@ -28,7 +28,7 @@ _INSTEAD = (
 )
 
 
-@checked("", values=False)
+@validate_arguments("", values=False)
 class PublicEncoder(TransformerMixin, BaseEstimator):
     """Encodes the columns of a DataFrame by public ranges and categories; `fit` uses no values.
 
@@ -94,7 +94,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         """
         encoder = self._encoder()
         check_columns("X", encoder.feature_columns, _names(X))
-        features = encoder.inputs(table_of(X, encoder.feature_columns, "X")).double().numpy()
+        features = encoder.inputs(read_data_frame(X, encoder.feature_columns, "X")).double().numpy()
         return features[:, self._kept(encoder)]
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
@@ -127,7 +127,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         return [index for index, name in enumerate(encoder.feature_names) if name not in firsts]
 
 
-@checked("check_pipeline")
+@validate_arguments("check_pipeline")
 def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of scikit-learn
     """Raises if steps of a pipeline learn from private rows before its private estimator.
 

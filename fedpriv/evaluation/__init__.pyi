@@ -1,13 +1,13 @@
 from . import metrics as metrics
-from .best_model import choice_in_words
+from .best_model import describe_choice
 from .binary import BINARY
-from .client_tests import reported_names
+from .client_tests import list_reported_names
 from .custom_metrics import CustomMetric, MetricSet
 from .evaluator import Evaluator
-from .finite_check import first_rounds_in_words
-from .metrics import headlines
+from .finite_check import format_first_rounds
+from .metrics import list_headline_metrics
 from .regression import ERRORS
-from .verdict import constraint_verdict
+from .verdict import format_constraint_verdict
 
 __all__ = [
     "BINARY",
@@ -15,10 +15,10 @@ __all__ = [
     "CustomMetric",
     "Evaluator",
     "MetricSet",
-    "choice_in_words",
-    "constraint_verdict",
-    "first_rounds_in_words",
-    "headlines",
+    "describe_choice",
+    "format_constraint_verdict",
+    "format_first_rounds",
+    "list_headline_metrics",
+    "list_reported_names",
     "metrics",
-    "reported_names",
 ]

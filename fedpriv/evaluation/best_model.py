@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.early_stopping import Stop, sign_of
+from fedpriv.evaluation.early_stopping import Stop, sign_of_metric
 from fedpriv.evaluation.model_metrics import models_differ
 from fedpriv.network.rounds import TrainState
 
@@ -59,11 +59,11 @@ class BestModel:
             return BestModel()
         if stop is not None:
             name = stop.name_in(names)
-            return BestModel(name, sign_of(name, stop.better))
-        name = next((row.name for row in metrics.headlines() if row.name in names), None)
+            return BestModel(name, sign_of_metric(name, stop.better))
+        name = next((row.name for row in metrics.list_headline_metrics() if row.name in names), None)
         if name is None:
             raise ConfigError("keep", keep, "needs public test data to choose the best model: pass test data")
-        return BestModel(name, sign_of(name, None))
+        return BestModel(name, sign_of_metric(name, None))
 
     def after(self, progress: TrainState, values: Mapping[str, float]) -> BestModel:
         """Returns the state after a round with these metrics, which may lack the metric; a NaN is never best."""
@@ -109,7 +109,7 @@ class BestModel:
         return replace(self, **stored)
 
 
-def choice_in_words(facts: Mapping[str, Any]) -> str:
+def describe_choice(facts: Mapping[str, Any]) -> str:
     """Returns which round the model of a result is of, if a metric chose it; else nothing.
 
     Args:

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.settings.checks import Count, Ratio, checked
+from fedpriv.settings.checks import Count, Ratio, validate_arguments
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -55,7 +55,7 @@ class BinaryMetric(ABC):
         """Computes the metric for one label, from probabilities `[n]` and truth `[n]`; NaN where it is undefined."""
 
 
-@checked("metrics")
+@validate_arguments("metrics")
 @dataclass(frozen=True)
 class Auc(BinaryMetric):
     """Area under the ROC curve: the probability that a positive example has a higher score than a negative one.
@@ -79,7 +79,7 @@ class Auc(BinaryMetric):
         return float(roc_auc_score(truth, chances))
 
 
-@checked("metrics")
+@validate_arguments("metrics")
 @dataclass(frozen=True)
 class Sensitivity(BinaryMetric):
     """Fraction of the positive examples that are predicted positive (true positive rate, recall).
@@ -102,7 +102,7 @@ class Sensitivity(BinaryMetric):
         return _fraction(chances[truth] >= self.threshold)
 
 
-@checked("metrics")
+@validate_arguments("metrics")
 @dataclass(frozen=True)
 class Specificity(BinaryMetric):
     """Fraction of the negative examples that are predicted negative (true negative rate).
@@ -125,7 +125,7 @@ class Specificity(BinaryMetric):
         return _fraction(chances[~truth] < self.threshold)
 
 
-@checked("metrics")
+@validate_arguments("metrics")
 @dataclass(frozen=True)
 class Brier(BinaryMetric):
     """Mean squared difference of probability and truth (Brier score); 0.25 for the constant prediction 1/2.
@@ -145,7 +145,7 @@ class Brier(BinaryMetric):
         return float(np.square(chances - truth).mean())
 
 
-@checked("metrics")
+@validate_arguments("metrics")
 @dataclass(frozen=True)
 class CalibrationError(BinaryMetric):
     """Expected calibration error: mean difference of probabilities and frequencies over bins of equal width.
@@ -180,7 +180,7 @@ BINARY: dict[str, Callable[[], BinaryMetric]] = {
 """Metrics by their name in configurations."""
 
 
-@checked("binary_metrics")
+@validate_arguments("binary_metrics")
 def binary_metrics(*, probabilities: bool = False, threshold: Ratio = 0.5) -> dict[str, BinaryMetric]:
     """Returns metrics of binary predictions by name, for `train(..., metrics=fedpriv.binary_metrics())`.
 

@@ -38,7 +38,7 @@ def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> 
     return tests_by_client
 
 
-def checked_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ...]:
+def validate_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ...]:
     """Returns the public names of the clients, validated; empty if they have none.
 
     Raises:
@@ -69,7 +69,7 @@ def concatenate(test: Dataset[Any] | None, tests: Tests) -> Dataset[Any] | None:
     return None
 
 
-def reported_names(names: Sequence[str], tests: Tests) -> list[str]:
+def list_reported_names(names: Sequence[str], tests: Tests) -> list[str]:
     """Returns the names of all metrics on public data in a round's report.
 
     Args:
@@ -102,7 +102,7 @@ class ClientTests:
             name for values in metrics_of_clients for name in values
         )  # a test set of one class has no AUROC
         return {
-            f"client_{name}": spread([values[name] for values in metrics_of_clients if name in values])
+            f"client_{name}": summarize_quantiles([values[name] for values in metrics_of_clients if name in values])
             for name in names
         }
 
@@ -114,7 +114,7 @@ class ClientTests:
         return {client: self._evaluate.on(rows[client], batches) for client, batches in self._batches.items()}
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def summarize_quantiles(values: Sequence[float]) -> dict[str, float]:
     """Returns least, 10 % quantile, median, 90 % quantile, largest, and mean; quantiles lie between two values."""
     tensor = torch.tensor(values, dtype=torch.float64)
     levels = torch.tensor([0, 0.1, 0.5, 0.9, 1], dtype=torch.float64)

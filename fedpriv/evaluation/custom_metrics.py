@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, cut, in_short
+from fedpriv.errors import ConfigError, summarize_error, truncate
 from fedpriv.evaluation import metrics
-from fedpriv.models.nested import each, joined
+from fedpriv.models.nested import concatenate_trees, map_tree
 
 
 @runtime_checkable
@@ -51,7 +51,7 @@ class MetricSet:
 
     def __post_init__(self) -> None:
         for name, metric in self.metrics_by_name.items():
-            is_taken = f"test_{name}" in metrics.numbers() and f"test_{name}" not in metrics.ERRORS
+            is_taken = f"test_{name}" in metrics.list_report_names() and f"test_{name}" not in metrics.ERRORS
             if not name.isidentifier() or is_taken:
                 if name.isidentifier():
                     fix = "is the name of a built-in metric: use another name"
@@ -73,7 +73,7 @@ class MetricSet:
         Raises:
             ConfigError: a metric fails, or its value is not one number.
         """
-        on_cpu = [each(lambda t: t.cpu() if isinstance(t, Tensor) else t, pair) for pair in batches]
+        on_cpu = [map_tree(lambda t: t.cpu() if isinstance(t, Tensor) else t, pair) for pair in batches]
         return {
             f"test_{name}": self._compute_one(name, metric, on_cpu) for name, metric in self.metrics_by_name.items()
         }
@@ -84,16 +84,16 @@ class MetricSet:
             if isinstance(value, Tensor) and value.numel() == 1:
                 value = value.item()
         except Exception as error:  # a user's metric can raise anything
-            fix = f"raises on the test data ({in_short(error)})"
+            fix = f"raises on the test data ({summarize_error(error)})"
             raise ConfigError(f"metrics.{name}", metric, fix) from error
         if not isinstance(value, Real) or math.isinf(value):
-            raise ConfigError(f"metrics.{name}", cut(repr(value)), "must be one finite number, or NaN")
+            raise ConfigError(f"metrics.{name}", truncate(repr(value)), "must be one finite number, or NaN")
         return float(value)
 
 
 def _call_metric(metric: Any, batches: Sequence[tuple[Tensor, Tensor]]) -> object:  # noqa: ANN401 - a user's metric
     if not isinstance(metric, StatefulMetric):
-        return metric(*joined(batches))
+        return metric(*concatenate_trees(batches))
     metric.reset()
     for outputs, targets in batches:
         metric.update(outputs, targets)

@@ -14,12 +14,12 @@ from typing import Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
-from fedpriv.settings.checks import Count, NonNegative, Whole, checked
+from fedpriv.settings.checks import Count, NonNegative, Whole, validate_arguments
 
 Better = Literal["higher", "lower"]
 
 
-@checked("stop")
+@validate_arguments("stop")
 @dataclass(frozen=True)
 class Stop:
     """Ends a run when a metric has not improved for `patience` evaluations. It saves time, not epsilon.
@@ -63,7 +63,9 @@ class Stop:
         min_rounds = self.min_rounds
         if min_rounds is None:
             min_rounds = rounds // 2 if private else 0
-        return EarlyStopping(name, self.patience, self.min_delta, sign_of(name, self.better), min_rounds=min_rounds)
+        return EarlyStopping(
+            name, self.patience, self.min_delta, sign_of_metric(name, self.better), min_rounds=min_rounds
+        )
 
     def name_in(self, names: Collection[str]) -> str:
         """Returns the name of the metric in an evaluation.
@@ -82,7 +84,7 @@ class Stop:
         raise ConfigError("stop.metric", self.metric, f"is not a metric on public test data; {choice}")
 
 
-def sign_of(name: str, better: Better | None) -> float:
+def sign_of_metric(name: str, better: Better | None) -> float:
     """Returns 1 if higher values of a metric are better, and -1 if lower ones are.
 
     Args:
@@ -92,7 +94,7 @@ def sign_of(name: str, better: Better | None) -> float:
     Raises:
         ConfigError: the direction is not known.
     """
-    better = better or metrics.direction(name)
+    better = better or metrics.get_direction(name)
     if better is None:
         fix = f"set whether {name.removeprefix('test_')} should be higher or lower"
         raise ConfigError("stop.better", None, fix)

@@ -16,15 +16,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.layout import Layout, copy_trainable
-from fedpriv.clients.reading import Pair, check_finite, pair_of
-from fedpriv.distributed.devices import fetched
-from fedpriv.errors import DataError, cut, in_short
+from fedpriv.clients.reading import Pair, check_finite, split_pair
+from fedpriv.distributed.devices import fetch_to_cpu
+from fedpriv.errors import DataError, summarize_error, truncate
 from fedpriv.evaluation import metrics
 from fedpriv.evaluation.custom_metrics import MetricSet
-from fedpriv.evaluation.tasks import Task, task_of
+from fedpriv.evaluation.tasks import Task, infer_task
 from fedpriv.models.batching import vmap
 from fedpriv.models.example_losses import example_losses
-from fedpriv.models.nested import Nested, each, first, joined
+from fedpriv.models.nested import Nested, concatenate_trees, first_leaf, map_tree
 from fedpriv.oracle.backends.functional import Functional
 
 _AT_ONCE = 16  # models in a forward pass
@@ -85,10 +85,10 @@ class Evaluator:
     @torch.no_grad()
     def task(self) -> Task:
         """The task of the model, by the loss, all test targets and the shape of outputs."""
-        inputs, targets = joined(self._batches)
-        few = each(lambda t: t[:2], inputs)
+        inputs, targets = concatenate_trees(self._batches)
+        few = map_tree(lambda t: t[:2], inputs)
         outputs = self._forward(self._functional.unflatten(self._start), few)
-        return task_of(self._given_loss, outputs, targets)
+        return infer_task(self._given_loss, outputs, targets)
 
     @property
     def warnings(self) -> list[str]:
@@ -106,16 +106,18 @@ class Evaluator:
         """
         named = self._functional.unflatten(params)
         for inputs, targets in self._batches:
-            labels = first(targets).reshape(len(first(targets)), -1)
+            labels = first_leaf(targets).reshape(len(first_leaf(targets)), -1)
             if labels.dtype == torch.bool:
                 labels = labels.byte()
             for index in {int(labels.amin(1).argmin()), int(labels.amax(1).argmax())}:
-                x, y = each(lambda t, index=index: t[index : index + 1], (inputs, targets))
+                x, y = map_tree(lambda t, index=index: t[index : index + 1], (inputs, targets))
                 try:
                     self._totals([([self._forward(named, x)], y)])
                 except Exception as error:  # a user's model or loss can raise anything
-                    description = f"shape {tuple(first(x).shape[1:])} and target {cut(str(first(y)[0].tolist()))}"
-                    fix = f"test data must have the same form as the clients' ({in_short(error)})"
+                    description = (
+                        f"shape {tuple(first_leaf(x).shape[1:])} and target {truncate(str(first_leaf(y)[0].tolist()))}"
+                    )
+                    fix = f"test data must have the same form as the clients' ({summarize_error(error)})"
                     raise DataError(f"model and loss cannot process a test example of {description}: {fix}") from error
         if self._custom.metrics_by_name:
             self(params)
@@ -128,7 +130,7 @@ class Evaluator:
             DataError: there are no examples, or they cannot be read.
         """
         parameter = self._parameter
-        batches = [each(lambda t: _like(t, parameter), pair) for pair in _read(test, self._batch_size)]
+        batches = [map_tree(lambda t: _like(t, parameter), pair) for pair in _read(test, self._batch_size)]
         if not batches:
             raise DataError("the test data are empty: pass at least one example, or leave test data out")
         return batches
@@ -141,7 +143,7 @@ class Evaluator:
     @torch.no_grad()
     def names(self, params: Tensor) -> list[str]:
         """Returns the names of the metrics that have a meaning for this model `[dim]`."""
-        first_example = each(lambda t: t[:1], self._batches[0])
+        first_example = map_tree(lambda t: t[:1], self._batches[0])
         of_all_examples = [row.name for row in self._metrics if row.whole and self.task.kind in _RANKED]
         return [*self._totals(self._answers(params[None], [first_example])), *of_all_examples, *self._custom.names]
 
@@ -149,7 +151,7 @@ class Evaluator:
     def _can_batch(self, params: Tensor) -> bool:
         """Returns True if vmap can batch the model as it is in eval mode, and outputs are one tensor."""
         try:
-            inputs = each(lambda t: t[:2], self._batches[0][0])
+            inputs = map_tree(lambda t: t[:2], self._batches[0][0])
             return isinstance(self._outputs(params.expand(2, -1), inputs), Tensor)
         except Exception:  # torch or a user's model can raise anything
             return False
@@ -179,7 +181,7 @@ class Evaluator:
             except RuntimeError:  # e.g. of `torch.autograd.grad` in a forward pass
                 pass
         with torch.enable_grad():
-            outputs = self._functional.outputs(named, each(Tensor.detach, inputs))
+            outputs = self._functional.outputs(named, map_tree(Tensor.detach, inputs))
         self._needs_gradients = True
         return tree_map(lambda part: part.detach() if isinstance(part, Tensor) else part, outputs)
 
@@ -194,7 +196,7 @@ class Evaluator:
         if not self._batched:
             return 1
         if rows.device.type != "cpu":
-            return max(_EXAMPLES // len(first(batches[0])), 1)
+            return max(_EXAMPLES // len(first_leaf(batches[0])), 1)
         if self._has_convolutions:
             return 1
         return _AT_ONCE
@@ -227,7 +229,7 @@ class Evaluator:
                 torch.cat(outputs_of_batches)
                 for outputs_of_batches in zip(*(outputs for outputs, _ in kept_answers), strict=True)
             ]
-            terms = self._ratio_terms(metric, all_outputs, joined([targets for _, targets in kept_answers]))
+            terms = self._ratio_terms(metric, all_outputs, concatenate_trees([targets for _, targets in kept_answers]))
             if terms is not None and bool(terms[:, 1].any()):  # otherwise no label has both values
                 totals[metric.name] = terms
         return totals
@@ -259,11 +261,11 @@ class Evaluator:
     def _read(self, totals: Sequence[dict[str, Tensor]]) -> list[dict[str, float]]:
         """Returns each model's metrics; all are copied from the device at once."""
         names = list(totals[0])
-        terms_by_name = fetched([torch.cat([total[name] for total in totals]) for name in names])
+        terms_by_name = fetch_to_cpu([torch.cat([total[name] for total in totals]) for name in names])
         row_of = {row.name: row for row in self._metrics}
         columns = [
             [
-                metrics.value_of(of_model, root=row_of[name].root, exponential=row_of[name].exponential)
+                metrics.compute_value(of_model, root=row_of[name].root, exponential=row_of[name].exponential)
                 for of_model in terms
             ]
             for name, terms in zip(names, terms_by_name, strict=True)
@@ -283,27 +285,27 @@ class Evaluator:
     def _spread_examples(self, examples: int) -> Batches:
         """Returns `examples` test examples evenly spread among all: the first may be easier, or all of one class."""
         if examples not in self._chosen:
-            all_examples = joined(self._batches)
-            total = len(first(all_examples))
+            all_examples = concatenate_trees(self._batches)
+            total = len(first_leaf(all_examples))
             count = min(examples, total)
-            indices = torch.arange(count, device=first(all_examples).device) * total // count
-            batches = indices.split(len(first(self._batches[0])))
-            self._chosen[examples] = [each(lambda t, batch=batch: t[batch], all_examples) for batch in batches]
+            indices = torch.arange(count, device=first_leaf(all_examples).device) * total // count
+            batches = indices.split(len(first_leaf(self._batches[0])))
+            self._chosen[examples] = [map_tree(lambda t, batch=batch: t[batch], all_examples) for batch in batches]
         return self._chosen[examples]
 
 
 def _read(test: Dataset[Any], batch_size: int) -> Iterator[Pair]:
     try:
         for batch in DataLoader(test, batch_size=batch_size):
-            pair = pair_of(batch)
+            pair = split_pair(batch)
             check_finite(*pair)
             yield pair
     except Exception as error:  # a user's data set can raise anything
         fix = "use pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
-        raise DataError(f"the test data cannot be read ({in_short(error)}): {fix}") from error
+        raise DataError(f"the test data cannot be read ({summarize_error(error)}): {fix}") from error
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def summarize_range(values: Sequence[float]) -> dict[str, float]:
     """Returns `{"min": ..., "mean": ..., "max": ...}` of some values."""
     return {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
 

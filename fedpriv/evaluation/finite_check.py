@@ -85,7 +85,7 @@ class FiniteCheck:
         return "; ".join(texts)
 
 
-def first_rounds_in_words(first: Mapping[str, int]) -> str:
+def format_first_rounds(first: Mapping[str, int]) -> str:
     """Formats in which rounds something was first not finite; empty if all was finite.
 
     >>> first_rounds_in_words({"test_loss": 3, "model": 12})

@@ -19,7 +19,7 @@ from torch.nn import functional
 from fedpriv.clients.client import Loss
 from fedpriv.evaluation.tasks import Task
 from fedpriv.models import predict
-from fedpriv.models.nested import Nested, first
+from fedpriv.models.nested import Nested, first_leaf
 from fedpriv.network.rounds import TrainState
 
 __all__ = [
@@ -29,12 +29,12 @@ __all__ = [
     "TESTED",
     "Metric",
     "OfTest",
-    "custom_rows",
-    "direction",
-    "headlines",
-    "numbers",
-    "rows",
-    "texts_of",
+    "format_metrics",
+    "get_direction",
+    "list_headline_metrics",
+    "list_metrics",
+    "list_report_names",
+    "make_custom_metrics",
 ]
 
 F = TypeVar("F", covariant=True)
@@ -100,7 +100,7 @@ class Metric(Generic[F]):
 
 def mean_loss(outputs: object, targets: Nested, loss: Loss, task: Task) -> Tensor | None:
     """Computes the mean loss of an example."""
-    count = len(first(targets))
+    count = len(first_leaf(targets))
     return _pair(loss(outputs, targets).detach().double() * count, count)
 
 
@@ -212,23 +212,23 @@ SPREADS = {"node": PARTS, "client": CLIENT_PARTS}
 _OBJECTIVE = REPORTED[0]
 
 
-def rows() -> tuple[Metric[object], ...]:
+def list_metrics() -> tuple[Metric[object], ...]:
     """Returns all rows, in the order in which people read them."""
-    return *headlines(), *OF_NODES, *OF_RUN, *REPORTED
+    return *list_headline_metrics(), *OF_NODES, *OF_RUN, *REPORTED
 
 
-def headlines() -> list[Metric[OfTest]]:
+def list_headline_metrics() -> list[Metric[OfTest]]:
     """Returns the test metrics in the order in which people read them: those where higher is better first."""
     return sorted(TESTED, key=lambda row: row.better != "higher")
 
 
-def custom_rows(names: Iterable[str]) -> list[Metric[None]]:
+def make_custom_metrics(names: Iterable[str]) -> list[Metric[None]]:
     """Returns rows for the names of custom metrics, `test_<name>`."""
-    table_names = {row.name for row in rows()}
+    table_names = {row.name for row in list_metrics()}
     return [Metric(name, None, ".4g", None) for name in names if name.startswith("test_") and name not in table_names]
 
 
-def direction(name: str) -> Literal["higher", "lower"] | None:
+def get_direction(name: str) -> Literal["higher", "lower"] | None:
     """Returns which way a metric on test data is better, by its name in a round's file; None if that is unknown."""
     spread = {f"client_{row.name}_{statistic}": row for row in TESTED for statistic in CLIENT_PARTS}
     row = {row.name: row for row in TESTED}.get(name) or spread.get(name)
@@ -237,20 +237,20 @@ def direction(name: str) -> Literal["higher", "lower"] | None:
     return row.better
 
 
-def numbers() -> list[str]:
+def list_report_names() -> list[str]:
     """Returns the names under which a round's file may have a number."""
-    names = [row.name for row in rows()]
+    names = [row.name for row in list_metrics()]
     for prefix, statistics in SPREADS.items():
         names += [f"{prefix}_{row.name}_{statistic}" for row in TESTED for statistic in statistics]
     return names
 
 
-def facts() -> list[str]:
+def list_result_names() -> list[str]:
     """Returns the names under which a result may have a number, or the least, the mean and the largest of several."""
-    return [row.name for row in rows()] + [f"{prefix}_{row.name}" for prefix in SPREADS for row in TESTED]
+    return [row.name for row in list_metrics()] + [f"{prefix}_{row.name}" for prefix in SPREADS for row in TESTED]
 
 
-def value_of(totals: Tensor, *, root: bool = False, exponential: bool = False) -> float:
+def compute_value(totals: Tensor, *, root: bool = False, exponential: bool = False) -> float:
     """Returns the metric of summed numerators and denominators `[2, groups]`.
 
     Args:
@@ -266,7 +266,7 @@ def value_of(totals: Tensor, *, root: bool = False, exponential: bool = False) -
     return mean
 
 
-def texts_of(facts: Mapping[str, Any], metrics_of_interest: Iterable[Metric[object]]) -> dict[str, str]:
+def format_metrics(facts: Mapping[str, Any], metrics_of_interest: Iterable[Metric[object]]) -> dict[str, str]:
     """Formats the metrics of a result that are known: by title, the value, and those over nodes and clients."""
     texts: dict[str, str] = {}
     for row in metrics_of_interest:
@@ -283,13 +283,13 @@ def texts_of(facts: Mapping[str, Any], metrics_of_interest: Iterable[Metric[obje
                 f"{values['min']} to {values['max']}, mean {values['mean']}; 10 % of clients below {values['p10']}, "
                 f"half below {values['median']}"
             )
-            worst = worst_client(facts, row)
+            worst = find_worst_client(facts, row)
             if worst is not None:
                 texts[f"clients' {row.title}"] += f"; {values['min']} is of {worst}"
     return texts
 
 
-def worst_client(facts: Mapping[str, Any], row: Metric[object]) -> str | None:
+def find_worst_client(facts: Mapping[str, Any], row: Metric[object]) -> str | None:
     """Returns the name of the client with the worst test metric; None where clients have no names."""
     values = {
         name: metrics_of_client[row.name]
@@ -303,16 +303,18 @@ def worst_client(facts: Mapping[str, Any], row: Metric[object]) -> str | None:
     return max(values, key=values.__getitem__)
 
 
-def panel(is_known: Callable[[str], object]) -> list[Metric[object]]:
+def select_panel(is_known: Callable[[str], object]) -> list[Metric[object]]:
     """Returns the metrics that a picture shows in one panel: the first known one, and others that share its scale.
 
     Args:
         is_known: Gives something true for the name of a metric that was measured.
     """
-    first = next((row for row in (_OBJECTIVE, *headlines()) if is_known(row.name)), headlines()[-1])
+    first = next(
+        (row for row in (_OBJECTIVE, *list_headline_metrics()) if is_known(row.name)), list_headline_metrics()[-1]
+    )
     if not first.percent:
         return [first]
-    others = [row for row in headlines() if row is not first and row.percent and is_known(row.name)]
+    others = [row for row in list_headline_metrics() if row is not first and row.percent and is_known(row.name)]
     return [first, *others]
 
 

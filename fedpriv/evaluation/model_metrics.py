@@ -13,13 +13,13 @@ from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Mesh
 from fedpriv.evaluation import constrained, metrics
 from fedpriv.evaluation.client_tests import ClientTests
-from fedpriv.evaluation.evaluator import Evaluator, spread
+from fedpriv.evaluation.evaluator import Evaluator, summarize_range
 from fedpriv.models.nested import Rows
 from fedpriv.network.rounds import TrainState
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.lagrangian import Measured, Priced
+from fedpriv.strategies.lagrangian import HasMultipliers, Measured
 
 AT_THE_END = 1000  # test examples for each node's model
 _AS_IT_GOES = 20_000  # the same for all nodes together, during a run
@@ -71,7 +71,7 @@ class ModelMetrics:
         """Returns test metrics of the model (the mean over nodes), on public data; empty without test data."""
         if self.evaluate is None:
             return {}
-        return self.evaluate(reported(progress))
+        return self.evaluate(average_reported_models(progress))
 
     def of_nodes(self, progress: TrainState, examples: int | None = None) -> dict[str, Any]:
         """Returns how far apart nodes' models are, and their test metrics; from public and released values.
@@ -93,7 +93,7 @@ class ModelMetrics:
             return values
         count = examples or min(AT_THE_END, max(100, _AS_IT_GOES // len(models)))
         each = self.evaluate.of_each(models, count)
-        return values | {f"node_{name}": spread([of_node[name] for of_node in each]) for name in each[0]}
+        return values | {f"node_{name}": summarize_range([of_node[name] for of_node in each]) for name in each[0]}
 
     def of_run(self, progress: TrainState) -> dict[str, float]:
         """Returns public facts of the run so far, such as the bytes sent."""
@@ -109,7 +109,7 @@ class ModelMetrics:
         return loss + float(self.strategy.regularizer.value(params)) - self.optimum
 
     def of_multipliers(
-        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, shard: ClientShard
+        self, progress: TrainState, oracle: Oracle[DataQueryEngine], mesh: Mesh, shard: ClientShard
     ) -> dict[str, float]:
         """Returns metrics of a round with constraints; in a private run they come from releases only.
 
@@ -118,33 +118,33 @@ class ModelMetrics:
         local = progress.local
         if (
             local is None
-            or not isinstance(local, Priced)
+            or not isinstance(local, HasMultipliers)
             or (oracle.privacy.private and not isinstance(local, Measured))
         ):
             return {}
         return constrained.round_metrics(oracle, local, mesh, shard)
 
     def of_constraints(
-        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, shard: ClientShard
+        self, progress: TrainState, oracle: Oracle[DataQueryEngine], mesh: Mesh, shard: ClientShard
     ) -> dict[str, Any]:
         """Returns further results of a run with constraints; in a private run computed from releases only.
 
         All processes call it together. Rank 0 passes the models of all clients, and gets the result.
         """
         local = progress.local
-        if not isinstance(local, Priced) or progress.round == 0:
+        if not isinstance(local, HasMultipliers) or progress.round == 0:
             return {}
         if oracle.privacy.private:
             if isinstance(local, Measured):
                 return constrained.private_report(progress, oracle, local, mesh, shard)
             return {}
         regularizer = self.strategy.regularizer
-        params = mesh.world.broadcast(lambda: reported(progress))
+        params = mesh.world.broadcast(lambda: average_reported_models(progress))
         report = constrained.exact_report(
-            progress, oracle.answerer.problem, params, local.multipliers, regularizer, mesh, shard
+            progress, oracle.engine.problem, params, local.multipliers, regularizer, mesh, shard
         )
         if self.start is not None:
-            best = constrained.centralised_al(oracle.answerer.problem, self.start, regularizer=regularizer)
+            best = constrained.centralised_al(oracle.engine.problem, self.start, regularizer=regularizer)
             names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
             report["centralised"] = {name: getattr(best, name) for name in names}
             difference = abs(report["objective"] - best.objective)
@@ -160,14 +160,14 @@ def models_differ(progress: TrainState) -> bool:
     return progress.models.stride(0) != 0 and progress.models.shape[0] > 1
 
 
-def reported(progress: TrainState) -> Tensor:
+def average_reported_models(progress: TrainState) -> Tensor:
     """Returns the model of a run: the mean of the reported models, `[dim]`."""
     if models_differ(progress):
         return progress.models.mean(0)
     return progress.models[0]
 
 
-def flat(values: dict[str, Any]) -> dict[str, float]:
+def flatten_summaries(values: dict[str, Any]) -> dict[str, float]:
     """Flattens `{"a": {"min": 1}, "b": 2}` to `{"a_min": 1, "b": 2}`, for files with one number a column."""
     inner = {
         f"{name}_{statistic}": v

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv.settings.checks import Positive, checked
+from fedpriv.settings.checks import Positive, validate_arguments
 
 
-@checked("metrics")
+@validate_arguments("metrics")
 @dataclass(frozen=True)
 class Rmse:
     """Root mean squared error, for `metrics={"rmse": Rmse(encoder.target_scale)}`.
@@ -33,7 +33,7 @@ class Rmse:
         return _finite(_errors(outputs, targets).square().mean().sqrt() * self.scale)
 
 
-@checked("metrics")
+@validate_arguments("metrics")
 @dataclass(frozen=True)
 class Mae:
     """Mean absolute error.

@@ -40,7 +40,7 @@ class Task:
     ignored: int | None = None
 
 
-def task_of(loss: object, outputs: object, targets: Nested) -> Task:
+def infer_task(loss: object, outputs: object, targets: Nested) -> Task:
     """Returns the task.
 
     Args:

@@ -17,14 +17,14 @@ _WITH_NOISE: dict[Verdict, str] = {
 }
 
 
-def of_exact_values(max_violation: float) -> Verdict:
+def judge_exact_values(max_violation: float) -> Verdict:
     """Returns the verdict on constraints with a largest violation that is known without noise."""
     if max_violation <= NEGLIGIBLE:
         return "hold"
     return "violated"
 
 
-def constraint_verdict(facts: Mapping[str, Any]) -> str:
+def format_constraint_verdict(facts: Mapping[str, Any]) -> str:
     """Returns one line with the verdict, the largest violation and the largest multiplier.
 
     Args:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fedpriv.clients import Client
-from fedpriv.errors import ConfigError, PrivacyError, counted
+from fedpriv.errors import ConfigError, PrivacyError, format_count
 from fedpriv.evaluation import metrics
-from fedpriv.planning import aligned
+from fedpriv.planning import align_columns
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.runs import Result, TrainOptions, curves, total, train
-from fedpriv.settings import Count, checked, nearest
+from fedpriv.settings import Count, suggest_nearest, validate_arguments
 from fedpriv.storage import COLORS, strict_json
 from fedpriv.strategies import Strategy
 
@@ -42,7 +42,9 @@ class Comparison:
 
     def table(self) -> list[list[str]]:
         """Returns headings and a row for each setting: test metrics over seeds, and epsilon of one run."""
-        measured = [row for row in metrics.headlines() if any(_values(results, row.name) for results in self._all)]
+        measured = [
+            row for row in metrics.list_headline_metrics() if any(_values(results, row.name) for results in self._all)
+        ]
         rows = [["setting", *(f"{row.title}, mean +- sd" for row in measured), "epsilon of one run", "rounds"]]
         for name, results in self.results.items():
             texts = [_in_words(_values(results, row.name), row) for row in measured]
@@ -58,15 +60,15 @@ class Comparison:
         """Returns the metrics, rounds and epsilon of each run, and the cost of all, as values for JSON."""
         runs: dict[str, Any] = {}
         for name, results in self.results.items():
-            measured = [row.name for row in metrics.headlines() if _values(results, row.name)]
+            measured = [row.name for row in metrics.list_headline_metrics() if _values(results, row.name)]
             runs[name] = {
                 **{metric: _values(results, metric) for metric in measured},
-                "epsilon": [strict_json.epsilon(result.spent.epsilon) for result in results],
+                "epsilon": [strict_json.encode_epsilon(result.spent.epsilon) for result in results],
                 "rounds": [result.rounds for result in results],
             }
         together = None
         if self.spent is not None:
-            together = {"epsilon": strict_json.epsilon(self.spent.epsilon), "delta": self.spent.delta}
+            together = {"epsilon": strict_json.encode_epsilon(self.spent.epsilon), "delta": self.spent.delta}
         return {"settings": runs, "together": together}
 
     def plot(self, file: str | Path | None = None) -> Figure:
@@ -86,7 +88,9 @@ class Comparison:
 
         figure = pyplot.figure(figsize=(9.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        shown = next((row for row in metrics.headlines() if any(_values(r, row.name) for r in self._all)), None)
+        shown = next(
+            (row for row in metrics.list_headline_metrics() if any(_values(r, row.name) for r in self._all)), None
+        )
         if shown is None:
             raise ConfigError("common.test", None, "there are no test metrics to draw: pass test data")
         factor = 100 if shown.percent else 1
@@ -102,21 +106,21 @@ class Comparison:
         left.set_xlabel("round")
         right.set_xlabel("epsilon spent")
         left.set_ylabel(shown.title + (", %" if shown.percent else ""))
-        curves.legend_below(figure, left)
+        curves.draw_legend_below(figure, left)
         for axes in (left, right):
-            curves.tidy(axes)
-        return curves.saved(figure, file)
+            curves.tidy_axes(axes)
+        return curves.save_figure(figure, file)
 
     @property
     def _all(self) -> list[tuple[Result, ...]]:
         return list(self.results.values())
 
     def __str__(self) -> str:
-        count = counted(sum(map(len, self._all)), "run")
+        count = format_count(sum(map(len, self._all)), "run")
         price = "these runs have no guarantee in common, so no joint privacy cost"
         if self.spent is not None:
             price = f"all {count} together, and so the choice of the best: {self.spent}"
-        return "\n".join([*aligned(self.table()), price])
+        return "\n".join([*align_columns(self.table()), price])
 
 
 def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
@@ -126,7 +130,7 @@ def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str |
     return None
 
 
-@checked("compare", _explain)
+@validate_arguments("compare", _explain)
 def compare(
     settings: Mapping[str, Mapping[str, Any] | Strategy],
     clients: Callable[[], Sequence[Client]],
@@ -182,7 +186,7 @@ def compare(
                 raise ConfigError(f"{owner}.{word}", arguments[word], "would be used by several runs: leave it out")
             if word not in _OPTIONS:
                 raise ConfigError(
-                    f"{owner}.{word}", arguments[word], f"is not an argument of train{nearest(word, _OPTIONS)}"
+                    f"{owner}.{word}", arguments[word], f"is not an argument of train{suggest_nearest(word, _OPTIONS)}"
                 )
     results: dict[str, tuple[Result, ...]] = {}
     for name, own in differing.items():

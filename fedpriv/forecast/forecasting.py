@@ -10,12 +10,20 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from fedpriv.clients import Client, Layout, PublicDataInfo, as_client_set, check_clients, frozen, public_sizes
-from fedpriv.errors import ConfigError, counted
+from fedpriv.clients import (
+    Client,
+    Layout,
+    PublicDataInfo,
+    as_client_set,
+    check_clients,
+    count_frozen_parameters,
+    public_sizes,
+)
+from fedpriv.errors import ConfigError, format_count
 from fedpriv.forecast.claim import Claim, NoiseClaim
-from fedpriv.forecast.noises import NoisesForecast, forecast_of_noises
-from fedpriv.forecast.pairs import PairsForecast, forecast_of_pairs
-from fedpriv.forecast.warnings import warnings_of_draft
+from fedpriv.forecast.noises import NoisesForecast, forecast_noises
+from fedpriv.forecast.pairs import PairsForecast, forecast_pairs
+from fedpriv.forecast.warnings import collect_draft_warnings
 from fedpriv.models import Problem
 from fedpriv.network import Graph, GraphFacts, Star, graph_line
 from fedpriv.planning import (
@@ -24,10 +32,10 @@ from fedpriv.planning import (
     RunSketch,
     check_compute,
     check_problem,
-    explain,
-    network_for,
+    choose_network,
     notebook_display,
-    warnings_of_no_network,
+    suggest_argument,
+    warn_of_missing_network,
 )
 from fedpriv.privacy import (
     Allocation,
@@ -44,7 +52,7 @@ from fedpriv.privacy import (
 )
 from fedpriv.privacy.accounting import PrivacySpent, account
 from fedpriv.randomness import Randomness
-from fedpriv.settings import Count, checked
+from fedpriv.settings import Count, validate_arguments
 from fedpriv.strategies import Strategy
 
 Formula = Callable[[float, int, int, float], NoiseClaim]
@@ -130,7 +138,7 @@ class Forecast:
         smallest, largest = self.examples
         examples = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
         rows = {
-            "strategy": f"{self.strategy}, {counted(self.rounds, 'round')}",
+            "strategy": f"{self.strategy}, {format_count(self.rounds, 'round')}",
             "clients": f"{self.n_clients}, with {examples} examples each",
             "privacy": str(self.spent),
             "one round": str(self.first_round),
@@ -139,8 +147,8 @@ class Forecast:
             "releases": str(self.releases),
         }
         if self.parameters:
-            a_round = size_in_words(self.bytes_per_round)
-            whole = size_in_words(self.bytes_per_round * self.rounds)
+            a_round = format_bytes(self.bytes_per_round)
+            whole = format_bytes(self.bytes_per_round * self.rounds)
             rows["messages"] = (
                 f"{self.parameters:,} numbers each; {self.floats_per_round:,} numbers per round ({a_round}), "
                 f"{whole} in the whole run"
@@ -176,7 +184,7 @@ class Forecast:
             if views:
                 rows["its noise costs"] = f"epsilon at delta={self.spent.delta:g}, {views}"
         if self.pairs is not None:
-            rows |= _if_collude(self.pairs)
+            rows |= _format_collusion_cost(self.pairs)
         return rows
 
     def tables(self) -> list[list[str]]:
@@ -191,7 +199,9 @@ class Forecast:
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
     def _repr_html_(self) -> str:
-        return notebook_display.card(f"plan of {self.strategy}", {**self.rows(), "warnings": " ".join(self.warnings)})
+        return notebook_display.format_card(
+            f"plan of {self.strategy}", {**self.rows(), "warnings": " ".join(self.warnings)}
+        )
 
 
 def forecast(
@@ -238,24 +248,24 @@ def forecast(
         spent=plan.spent(),
         first_round=account(plan.records.in_round(0), plan.n_clients, plan.privacy.delta),
         parameters=parameters,
-        frozen=frozen(draft.model),
+        frozen=count_frozen_parameters(draft.model),
         floats_per_round=floats,
         bytes_per_round=floats * torch.finfo(getattr(torch, compute.dtype)).bits // 8,
         network=network.facts(),
-        batches=_batches_in_words(plan.privacy.sampling, min(sizes)),
-        if_activity_hidden=_if_hidden(plan, network.active_fraction),
+        batches=_format_batches(plan.privacy.sampling, min(sizes)),
+        if_activity_hidden=_epsilon_with_hidden_activity(plan, network.active_fraction),
         seconds_per_round=seconds,
         backend=backend,
         claim=claim,
         formula=None if formula is None else _formula_claim(formula, draft, plan),
-        over_time=_correlated_noise_in_words(plan, parameters),
-        pairs=forecast_of_pairs(plan, network, Randomness(draft.seed)),
-        noises=forecast_of_noises(draft, plan),
-        warnings=tuple(warnings_of_draft(draft, plan, claim)),
+        over_time=_format_correlated_noise(plan, parameters),
+        pairs=forecast_pairs(plan, network, Randomness(draft.seed)),
+        noises=forecast_noises(draft, plan),
+        warnings=tuple(collect_draft_warnings(draft, plan, claim)),
     )
 
 
-@checked("", explain)
+@validate_arguments("", suggest_argument)
 def plan(
     clients: Sequence[Client] | Sequence[int],
     strategy: Strategy,
@@ -315,7 +325,7 @@ def plan(
     draft = RunSketch(
         strategy,
         privacy,
-        network_for(len(sizes), network),
+        choose_network(len(sizes), network),
         rounds,
         outline,
         problems,
@@ -327,11 +337,11 @@ def plan(
     result = forecast(draft, compute=compute)
     if network is not None:
         return result
-    by_network = warnings_of_no_network(strategy, len(sizes), "python")
+    by_network = warn_of_missing_network(strategy, len(sizes), "python")
     return replace(result, warnings=(*result.warnings, *by_network))
 
 
-def _batches_in_words(sampling: Sampling, fewest: int) -> str:
+def _format_batches(sampling: Sampling, fewest: int) -> str:
     if isinstance(sampling, Poisson):
         return f"each example with probability {sampling.rate:g} (Poisson)"
     if isinstance(sampling, Cyclic):
@@ -353,7 +363,7 @@ def _batches_in_words(sampling: Sampling, fewest: int) -> str:
     return "all examples"
 
 
-def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
+def _format_correlated_noise(plan: Plan, parameters: int) -> str | None:
     """Returns the correlation of the noise and the memory of its history, in words; None if it is independent.
 
     The history has rows of float64, for each client or for the sum.
@@ -377,7 +387,7 @@ def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
     return f"{kind}; each {plan.privacy.unit} takes part in {participation}"
 
 
-def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
+def _epsilon_with_hidden_activity(plan: Plan, active_fraction: float) -> float | None:
     """Returns epsilon if inactive nodes also sent noise, so that the active ones were secret.
 
     None if that changes nothing, or if no bound is known. Every node takes part in every round, and each record is
@@ -437,7 +447,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a JSON value
     return value
 
 
-def _if_collude(forecast: PairsForecast) -> dict[str, str]:
+def _format_collusion_cost(forecast: PairsForecast) -> dict[str, str]:
     rows = dict[str, str]()
     for case in forecast.if_others:
         name = f"if {case.colluders or 'none'} collude"
@@ -445,7 +455,7 @@ def _if_collude(forecast: PairsForecast) -> dict[str, str]:
     return rows
 
 
-def size_in_words(n_bytes: float) -> str:
+def format_bytes(n_bytes: float) -> str:
     """Formats a number of bytes with a unit, e.g. `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:

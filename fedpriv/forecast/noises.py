@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpriv.errors import FedprivError
 from fedpriv.network import CyclicCohort, Star
-from fedpriv.planning import Plan, RunSketch, aligned, responses
+from fedpriv.planning import Plan, RunSketch, align_columns, compute_responses
 from fedpriv.privacy import (
     BLT,
     BSR,
@@ -26,7 +26,7 @@ from fedpriv.privacy import (
     Noise,
     Poisson,
     Privacy,
-    inverse,
+    invert_column,
 )
 from fedpriv.randomness import Randomness
 
@@ -67,13 +67,13 @@ class NoisesForecast:
         heading = (
             "standard deviation of the noise in the final model, relative to the planned settings, at the same epsilon"
         )
-        lines = [heading, *(f"  {text}" for text in aligned(cells))]
+        lines = [heading, *(f"  {text}" for text in align_columns(cells))]
         if self.suggested is not None:
             lines.append(f"  suggested: {self.suggested}")
         return lines
 
 
-def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
+def forecast_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
     """Compares the noise of a planned run with the noise of other batches or cohorts and other matrices.
 
     Only the strategy's linear response to the noise is compared: a plan cannot determine how often clipping occurs, or
@@ -93,13 +93,15 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
     target = plan.comparable_epsilon
     if target is None:
         return None
-    impulse_responses = responses(draft.strategy, plan.privacy, draft.network, draft.rounds, Randomness(draft.seed))
+    impulse_responses = compute_responses(
+        draft.strategy, plan.privacy, draft.network, draft.rounds, Randomness(draft.seed)
+    )
     if impulse_responses is None:
         return None
     final_response = impulse_responses[-1]  # the factor of each round's noise in the final model
     planned = _final_deviation(final_response, plan)
     choices = [NoiseOption("as planned", 1.0)]
-    for words, needs, other in _others(draft, blocks):
+    for words, needs, other in _list_alternatives(draft, blocks):
         noise = other.privacy.noise
         if isinstance(noise, Banded):  # the strategy's response was already computed
             noise = CorrelatedNoise(noise.factor(draft.rounds, blocks, lambda: impulse_responses), blocks)
@@ -163,7 +165,7 @@ def _batch_fraction(draft: RunSketch) -> float:
             return 1.0
 
 
-def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, RunSketch]]:
+def _list_alternatives(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, RunSketch]]:
     """Yields other settings: as text, their conditions (None if there are none), and the draft with them."""
     band = min(blocks, draft.rounds)
     matrices: Sequence[tuple[str, Noise]] = (
@@ -239,5 +241,7 @@ def _final_deviation(final_response: Array, plan: Plan) -> float:
     factor = INDEPENDENT if noise is None else noise.factor
     multiplier = plan.privacy.noise_multiplier
     assert multiplier is not None
-    accumulated = np.convolve(final_response[::-1], inverse(factor.column(len(final_response))))[: len(final_response)]
+    accumulated = np.convolve(final_response[::-1], invert_column(factor.column(len(final_response))))[
+        : len(final_response)
+    ]
     return float(multiplier * np.linalg.norm(accumulated))

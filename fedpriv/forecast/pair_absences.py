@@ -12,13 +12,13 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from fedpriv.privacy.accounting import complete
+from fedpriv.privacy.accounting import compute_complete_exposure
 
 RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 """The ratios that are compared."""
 
 
-def noise_with_absences(n_sites: int, ratio: float, colluders: int, absent: float) -> float:
+def compute_noise_with_absences(n_sites: int, ratio: float, colluders: int, absent: float) -> float:
     """Returns the deviation of the noise in a round's mean, relative to local noise at the same privacy cost.
 
     All pairs share noise. Each site is absent with the same probability, independently and unannounced; a round without
@@ -33,13 +33,16 @@ def noise_with_absences(n_sites: int, ratio: float, colluders: int, absent: floa
     n_absent = np.arange(n_sites)
     probability = binom.pmf(n_absent, n_sites, absent)
     n_present = n_sites - n_absent
-    own_variance = complete(n_sites, ratio, colluders)  # local noise has 1
+    own_variance = compute_complete_exposure(n_sites, ratio, colluders)  # local noise has 1
     # each present site has its individual noise, and the noise of its pairs with absent sites
     variance = own_variance * (1 + n_absent * ratio**2) / n_present
     expected = float((probability * variance).sum() / probability.sum())
     return math.sqrt(expected * n_sites)
 
 
-def best_ratio(n_sites: int, colluders: int, absent: float) -> float:
-    """Returns the ratio in `RATIOS` with the least noise in the mean; see `noise_with_absences` for the arguments."""
-    return min(RATIOS, key=lambda ratio: noise_with_absences(n_sites, ratio, colluders, absent))
+def find_best_ratio(n_sites: int, colluders: int, absent: float) -> float:
+    """Returns the ratio in `RATIOS` with the least noise in the mean.
+
+    See `compute_noise_with_absences` for the arguments.
+    """
+    return min(RATIOS, key=lambda ratio: compute_noise_with_absences(n_sites, ratio, colluders, absent))

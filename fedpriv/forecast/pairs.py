@@ -10,11 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.errors import ConfigError, counted
+from fedpriv.errors import ConfigError, format_count
 from fedpriv.network import Graph, RoundNetwork
-from fedpriv.planning import Plan, aligned
+from fedpriv.planning import Plan, align_columns
 from fedpriv.privacy import Pairs, Pairwise, Record
-from fedpriv.privacy.accounting import MOST_WORK, PrivacySpent, account, adjacency, covariance, exposure, work
+from fedpriv.privacy.accounting import (
+    MOST_WORK,
+    PrivacySpent,
+    account,
+    compute_exposure,
+    estimate_work,
+    make_adjacency,
+    make_covariance,
+)
 from fedpriv.randomness import Randomness
 
 Array = NDArray[np.float64]
@@ -48,7 +56,7 @@ class NoiseLeft:
 
 
 @dataclass(frozen=True)
-class IfCollude:
+class CollusionCost:
     """The cost of a whole run if more or fewer clients collude than declared.
 
     Attributes:
@@ -80,7 +88,7 @@ class PairsForecast:
     left: tuple[NoiseLeft, ...]
     left_out: tuple[int, ...]
     suggested: float | None
-    if_others: tuple[IfCollude, ...]
+    if_others: tuple[CollusionCost, ...]
 
     def lines(self) -> list[str]:
         """Formats `left` as a table: a heading, and a line for each number of colluders and each ratio."""
@@ -92,10 +100,10 @@ class PairsForecast:
             numbers = [f"{value:.3g}" for value in (*deviations, line.if_one_drops)]
             cells.append([str(line.colluders), f"{line.ratio:g}", *numbers])
         unit = "standard deviation relative to trust: local at the same epsilon"
-        lines = [f"noise of a round of {self.participants}, {unit}", *(f"  {text}" for text in aligned(cells))]
+        lines = [f"noise of a round of {self.participants}, {unit}", *(f"  {text}" for text in align_columns(cells))]
         if self.left_out:
             *smaller, largest = self.left_out
-            numbers = " or ".join([*map(str, smaller), counted(largest, "colluder")])
+            numbers = " or ".join([*map(str, smaller), format_count(largest, "colluder")])
             why = "too many sets of colluders to test, and shared secrets too sparse for a bound"
             lines.append(f"  not computed for {numbers}: {why}")
         if self.suggested is not None:
@@ -131,11 +139,11 @@ class _UsualRound:
         """Returns the noise of a round; None if no bound is known for it, or only one that takes long to compute."""
         pairs = replace(self.pairs, colluders=colluders, ratio=ratio)
         count = len(self.partners)
-        all_sets_are_tried = pairs.edges is not None and work(count, colluders) <= MOST_WORK
+        all_sets_are_tried = pairs.edges is not None and estimate_work(count, colluders) <= MOST_WORK
         if all_sets_are_tried and math.comb(count, colluders) > _MOST_SETS and pairs != self.pairs:
             return None
         try:
-            inflation = exposure(pairs, self.participants, self.n_clients)
+            inflation = compute_exposure(pairs, self.participants, self.n_clients)
         except ConfigError:
             return None
         rows = self.local.sum()
@@ -153,7 +161,7 @@ class _UsualRound:
         return NoiseLeft(colluders, ratio, in_mean, in_message, node, dropped)
 
 
-def forecast_of_pairs(plan: Plan, network: RoundNetwork, randomness: Randomness) -> PairsForecast | None:
+def forecast_pairs(plan: Plan, network: RoundNetwork, randomness: Randomness) -> PairsForecast | None:
     """Returns the forecast of pairwise noise for a planned run; None if the run has no such noise.
 
     Args:
@@ -173,7 +181,7 @@ def forecast_of_pairs(plan: Plan, network: RoundNetwork, randomness: Randomness)
     noises_left = tuple(line for of_number in lines.values() for line in of_number if line is not None)
     missing = tuple(q for q, of_number in lines.items() if None in of_number)
     others = sorted({0, declared + 1, declared + 2} & {*range(plan.n_clients)} - {declared})
-    if_others = tuple(_if_collude(plan, trust, number) for number in others)
+    if_others = tuple(_compute_collusion_cost(plan, trust, number) for number in others)
     suggested = _suggested_ratio([line for line in noises_left if line.colluders == declared])
     return PairsForecast(count, noises_left, missing, suggested, if_others)
 
@@ -228,8 +236,8 @@ def _node_variances(
     if pairs.edges is None:
         everyone = ~np.eye(n_clients, dtype=bool)
     else:
-        everyone = adjacency(pairs.edges, n_clients)
-    laplacian = covariance(everyone[np.ix_(clients, clients)], 1.0) - np.eye(len(clients))
+        everyone = make_adjacency(pairs.edges, n_clients)
+    laplacian = make_covariance(everyone[np.ix_(clients, clients)], 1.0) - np.eye(len(clients))
     squares = mixing**2
     own_noise = float(squares.sum()) / len(clients)
     pair_noise = float(np.sum((mixing @ laplacian) * mixing)) / len(clients)
@@ -248,7 +256,7 @@ def _suggested_ratio(lines: Sequence[NoiseLeft]) -> float | None:
     return min(line.ratio for line in lines if line.in_mean <= _ENOUGH * least)
 
 
-def _if_collude(plan: Plan, trust: Pairwise, colluders: int) -> IfCollude:
+def _compute_collusion_cost(plan: Plan, trust: Pairwise, colluders: int) -> CollusionCost:
     trusted = replace(plan.privacy, trust=replace(trust, colluders=colluders)).trusted
 
     def with_colluders(record: Record) -> Record:
@@ -258,6 +266,6 @@ def _if_collude(plan: Plan, trust: Pairwise, colluders: int) -> IfCollude:
 
     try:
         records = [with_colluders(record) for record in plan.records]
-        return IfCollude(colluders, account(records, plan.n_clients, plan.privacy.delta))
+        return CollusionCost(colluders, account(records, plan.n_clients, plan.privacy.delta))
     except ConfigError:  # too many sets of colluders to test, and no bound without the test
-        return IfCollude(colluders, None)
+        return CollusionCost(colluders, None)

@@ -10,16 +10,16 @@ import torch
 
 from fedpriv.clients import Layout
 from fedpriv.forecast.claim import Claim
-from fedpriv.models import shipped
-from fedpriv.planning import Plan, RunSketch, graph_of, reach_warnings
+from fedpriv.models import check_released_buffers
+from fedpriv.planning import Plan, RunSketch, as_graph, reach_warnings
 from fedpriv.privacy import Clip, Gaussian, Laplace, variance_inflation
-from fedpriv.strategies import ConstraintNoise, Outlook
+from fedpriv.strategies import ConstraintNoise, RunInfo
 
 if TYPE_CHECKING:
     from fedpriv.runs import Training
 
 
-def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
+def collect_draft_warnings(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
     """Returns the warnings for a planned run: conditions that weaken its privacy, and effects of its settings.
 
     Args:
@@ -46,19 +46,19 @@ def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) 
         warnings += _laplace_warnings(draft, plan)
         start_norm = float(Layout.of(draft.model).row_of(draft.model).norm())
         warnings += reach_warnings(draft.strategy, plan.privacy, draft.network, draft.rounds, start_norm)
-    warnings += draft.strategy.advice(Outlook(draft.rounds, graph_of(draft.network), noise))
+    warnings += draft.strategy.advice(RunInfo(draft.rounds, as_graph(draft.network), noise))
     if privacy.private:
-        warnings += shipped(draft.model)
+        warnings += check_released_buffers(draft.model)
     return warnings
 
 
-def warnings_at_start(training: Training) -> list[str]:
+def collect_start_warnings(training: Training) -> list[str]:
     """Returns the warnings for a run that begins, without those that only matter while it is being planned."""
     plan = training.plan
     noise = None
     if plan.privacy.private and "statistic:constraints" in plan.queries:
-        noise = ConstraintNoise(float(training.oracle.answerer.statistic_deviation(0).max()))
-    outlook = Outlook(training.rounds, graph_of(training.network), noise)
+        noise = ConstraintNoise(float(training.oracle.engine.statistic_deviation(0).max()))
+    outlook = RunInfo(training.rounds, as_graph(training.network), noise)
     return [*training.warnings, *training.strategy.advice(outlook)]
 
 

@@ -82,7 +82,7 @@ class _Apart(TorchFunctionMode):
         """Calls torch's function; raises `MixingElementsError` for those that call custom code."""
         kwargs = kwargs or {}
         if func is custom_function_call:
-            return func(_kept_apart(args[0]), *args[1:], **kwargs)
+            return func(_wrap_elementwise(args[0]), *args[1:], **kwargs)
         if isinstance(func, (OpOverload, OpOverloadPacket)) and func.__module__ not in _TORCHS_OPERATIONS:
             raise MixingElementsError(f"the operation {func}")
         # torch calls the function later, in a backward pass for example, where this context is not active
@@ -97,7 +97,7 @@ class _Apart(TorchFunctionMode):
 _STEP_BACK = cast("Any", Tensor.grad_fn).__get__  # the step of a backward pass, which takes hooks
 
 
-def _kept_apart(function: type[Function]) -> type[Function]:
+def _wrap_elementwise(function: type[Function]) -> type[Function]:
     """Returns an `autograd.Function` with methods that are called for one element at a time, with a separate context.
 
     With `generate_vmap_rule` torch calls them under vmap. Only the functions that they call may be custom rules.

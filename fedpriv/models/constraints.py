@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.models.nested import Nested, first
-from fedpriv.settings.checks import Finite, NonNegative, Probability, Ratio, Whole, checked
+from fedpriv.models.nested import Nested, first_leaf
+from fedpriv.settings.checks import Finite, NonNegative, Probability, Ratio, Whole, validate_arguments
 from fedpriv.settings.plugins import Registry, RegistryEntry
 
 
@@ -152,11 +152,11 @@ class OfLosses(ABC):
 
 def _everyone(inputs: Nested, targets: Nested) -> Tensor:
     """Returns True for each example."""
-    first_target = first(targets)
+    first_target = first_leaf(targets)
     return torch.ones(len(first_target), dtype=torch.bool, device=first_target.device)
 
 
-@checked("problem.constraints")
+@validate_arguments("problem.constraints")
 @dataclass(frozen=True)
 class LossAtMost(OfLosses):
     """The mean loss of a client's examples is at most `bound`.
@@ -177,7 +177,7 @@ class LossAtMost(OfLosses):
         return LossSum((Group("any label", _everyone, 1.0),), self.bound)
 
 
-@checked("problem.constraints")
+@validate_arguments("problem.constraints")
 @dataclass(frozen=True)
 class ClassLossAtMost(OfLosses):
     """The mean loss of the examples of one class is at most `bound` (Neyman-Pearson classification).
@@ -204,7 +204,7 @@ class ClassLossAtMost(OfLosses):
         return LossSum((Group(f"label {self.label}", lambda _, y: y == self.label, self.fraction),), self.bound)
 
 
-@checked("problem.constraints")
+@validate_arguments("problem.constraints")
 @dataclass(frozen=True)
 class GroupLossGap(OfLosses):
     """The mean losses of two groups differ by at most `at_most` (loss parity, a fairness constraint). Not convex.
@@ -246,7 +246,7 @@ class GroupLossGap(OfLosses):
         return flat[:, self.feature] > self.threshold
 
 
-@checked("problem.constraints")
+@validate_arguments("problem.constraints")
 @dataclass(frozen=True)
 class LinearEquality:
     """The parameters w satisfy `coefficients @ w + offset = 0`. It uses no data.
@@ -287,7 +287,7 @@ class LinearEquality:
         return None
 
 
-@checked("problem.constraints")
+@validate_arguments("problem.constraints")
 @dataclass(frozen=True)
 class Function:
     """A custom constraint (or, with one value, objective): `function(model, inputs, targets) -> [m]`. Not private.
@@ -338,7 +338,7 @@ class Function:
         return None
 
 
-@checked("problem.objective")
+@validate_arguments("problem.objective")
 def class_loss(label: Whole, fraction: Probability | None = None) -> ClassLossAtMost:
     """Creates an objective for Neyman-Pearson classification: the mean loss of the examples with this label.
 

@@ -20,7 +20,7 @@ from torch.nn import functional
 from fedpriv.models.batching import vmap
 from fedpriv.models.known_code import is_known
 from fedpriv.models.losses import IGNORED, Loss, cross_entropy, cross_entropy_gradients
-from fedpriv.models.nested import Nested, each, first
+from fedpriv.models.nested import Nested, first_leaf, map_tree
 
 BatchLoss = Callable[[Any, Any], Tensor]
 """Maps outputs and targets of a batch to a number, or to one number for each example."""
@@ -115,12 +115,12 @@ def example_losses(loss: BatchLoss, outputs: Tensor, targets: Nested) -> Tensor:
         return form.losses(outputs, targets)
 
     def alone(output: Tensor, target: Nested) -> Tensor:
-        return loss(output.unsqueeze(0), each(lambda values: values.unsqueeze(0), target)).reshape(())
+        return loss(output.unsqueeze(0), map_tree(lambda values: values.unsqueeze(0), target)).reshape(())
 
     try:
         return vmap(alone, randomness="different")(outputs, targets)
     except Exception:  # torch can raise anything if it cannot batch a user's loss
-        rows = [each(lambda values, row=row: values[row], targets) for row in range(len(first(targets)))]
+        rows = [map_tree(lambda values, row=row: values[row], targets) for row in range(len(first_leaf(targets)))]
         return torch.stack([alone(output, target) for output, target in zip(outputs, rows, strict=True)])
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.jit import ScriptFunction, ScriptModule
 from torch.nn.modules import module
 
-from fedpriv.storage.identity import module_of
+from fedpriv.storage.identity import get_module_name
 
 _KNOWN = frozenset({"fedpriv", "torch", "builtins", "collections", "functools"})
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
@@ -79,6 +79,6 @@ def _references_of(thing: object) -> list[object]:
 
 def _is_from_known_module(thing: object) -> bool:
     # print, open, exec: a built-in function may show its arguments, as a hook for example
-    if isinstance(thing, types.BuiltinFunctionType) and module_of(thing) == "builtins":
+    if isinstance(thing, types.BuiltinFunctionType) and get_module_name(thing) == "builtins":
         return False
-    return module_of(thing).partition(".")[0] in _KNOWN
+    return get_module_name(thing).partition(".")[0] in _KNOWN

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError
-from fedpriv.models.tuning import matching, train_only
-from fedpriv.settings.checks import Count, Positive, checked
+from fedpriv.models.tuning import match_names, train_only
+from fedpriv.settings.checks import Count, Positive, validate_arguments
 
 _FIELD = "model.lora.layers"
 
 
-@checked("model.lora")
+@validate_arguments("model.lora")
 @dataclass(frozen=True)
 class Lora:
     """Settings of low-rank adapters: the layers that get one, and their size.
@@ -61,7 +61,7 @@ class LoraLinear(nn.Module):
         return self.base(x) + self.scale * self.lora_B(self.lora_A(x))
 
 
-@checked("model.lora")
+@validate_arguments("model.lora")
 def add_lora(
     model: nn.Module,
     layers: Sequence[str],
@@ -87,7 +87,7 @@ def add_lora(
     """
     settings = Lora(tuple(layers), rank, alpha)
     inner = dict(model.named_modules())
-    chosen = {name for pattern in settings.layers for name in matching(pattern, [*filter(None, inner)], _FIELD)}
+    chosen = {name for pattern in settings.layers for name in match_names(pattern, [*filter(None, inner)], _FIELD)}
     for name in chosen:
         _check_plain(name, inner)
     train_only(model, train)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 Reduction = Literal["mean", "sum", "none"]
 IGNORED = -100
@@ -18,7 +18,7 @@ IGNORED = -100
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
-@checked("loss")
+@validate_arguments("loss")
 class Loss(nn.Module):
     """A loss module from a function `(outputs [n, k], targets [n]) -> [n]` that returns each example's loss.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedpriv.settings.checks import Count, checked
+from fedpriv.settings.checks import Count, validate_arguments
 
 
-@checked("model")
+@validate_arguments("model")
 class CharLSTM(nn.Module):
     """Predicts each next token from those before it: `[n, length]` token numbers to scores `[n, n_classes, length]`.
 

@@ -17,40 +17,40 @@ Nested: TypeAlias = "Tensor | dict[str, Nested] | tuple[Nested, ...] | list[Nest
 T = TypeVar("T", bound=Nested)
 
 
-def each(function: Callable[..., Tensor], tree: T, *others: T) -> T:
+def map_tree(function: Callable[..., Tensor], tree: T, *others: T) -> T:
     """Applies a function to each tensor of a tree, or to the corresponding tensors of several trees."""
     if isinstance(tree, Tensor):
         return cast("T", function(tree, *others))
     if type(tree) is tuple and not others:  # without a walk through the tree, which takes as long as a small operation
-        return cast("T", tuple(each(function, branch) for branch in cast("tuple[Nested, ...]", tree)))
+        return cast("T", tuple(map_tree(function, branch) for branch in cast("tuple[Nested, ...]", tree)))
     return cast("T", tree_map(function, tree, *others))
 
 
-def leaves(tree: Nested) -> list[Tensor]:
+def list_leaves(tree: Nested) -> list[Tensor]:
     """Returns the tensors of a tree, in order."""
     if isinstance(tree, Tensor):
         return [tree]
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def first(tree: Nested) -> Tensor:
+def first_leaf(tree: Nested) -> Tensor:
     """Returns the first tensor; all tensors have its dimensions of clients and examples."""
     if isinstance(tree, Tensor):
         return tree
-    return leaves(tree)[0]
+    return list_leaves(tree)[0]
 
 
-def structure(tree: Nested) -> str:
+def format_structure(tree: Nested) -> str:
     """Formats the structure of a tree without its tensors, for comparisons."""
     return str(tree_flatten(tree)[1])
 
 
-def joined(trees: Sequence[T]) -> T:
+def concatenate_trees(trees: Sequence[T]) -> T:
     """Concatenates the rows of several trees of one structure."""
-    return each(lambda *tensors: torch.cat(tensors), *trees)
+    return map_tree(lambda *tensors: torch.cat(tensors), *trees)
 
 
-def arguments(inputs: Nested) -> tuple[tuple[Nested, ...], dict[str, Nested]]:
+def call_arguments(inputs: Nested) -> tuple[tuple[Nested, ...], dict[str, Nested]]:
     """Returns the arguments of a model's call: inputs in a dict by name, in a tuple or list by position."""
     if isinstance(inputs, dict):
         return (), inputs
@@ -59,17 +59,17 @@ def arguments(inputs: Nested) -> tuple[tuple[Nested, ...], dict[str, Nested]]:
     return tuple(inputs), {}
 
 
-def plain(value: object) -> Nested | None:
+def to_plain_tree(value: object) -> Nested | None:
     """Converts mappings and sequences of tensors to dicts and tuples; returns None if anything else is in them."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Mapping):
-        named = {str(key): plain(item) for key, item in cast("Mapping[object, object]", value).items()}
+        named = {str(key): to_plain_tree(item) for key, item in cast("Mapping[object, object]", value).items()}
         if _is_whole(named.values()):
             return cast("Nested", named)
         return None
     if isinstance(value, tuple | list):
-        items = tuple(plain(item) for item in cast("Sequence[object]", value))
+        items = tuple(to_plain_tree(item) for item in cast("Sequence[object]", value))
         if _is_whole(items):
             return cast("Nested", items)
         return None
@@ -84,11 +84,11 @@ class Rows(Dataset[Any]):
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(first(self._pair))
+        return len(first_leaf(self._pair))
 
     def __getitem__(self, index: int) -> tuple[Nested, Nested]:
         """Returns the pair of a row."""
-        return each(lambda rows: rows[index], self._pair)
+        return map_tree(lambda rows: rows[index], self._pair)
 
 
 def _is_whole(items: Collection[object]) -> bool:

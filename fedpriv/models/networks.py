@@ -7,10 +7,10 @@ from math import gcd
 from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Count, checked
+from fedpriv.settings.checks import Count, validate_arguments
 
 
-@checked("model")
+@validate_arguments("model")
 class SoftmaxRegression(nn.Module):
     """One linear layer on the flattened input, zero at the start: `[n, ...] -> scores [n, n_classes]`.
 
@@ -35,7 +35,7 @@ class SoftmaxRegression(nn.Module):
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
-@checked("model")
+@validate_arguments("model")
 class LinearRegression(nn.Module):
     """One linear layer on the flattened input, zero at the start, for regression: `[n, ...] -> [n, 1]`.
 
@@ -59,7 +59,7 @@ class LinearRegression(nn.Module):
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
-@checked("model")
+@validate_arguments("model")
 class LinearSVM(nn.Module):
     """`SoftmaxRegression` for the hinge loss: for two classes it has one score `[n, 1]`, positive for class 1.
 
@@ -88,7 +88,7 @@ class LinearSVM(nn.Module):
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
-@checked("model")
+@validate_arguments("model")
 class LogisticRegression(nn.Module):
     """`SoftmaxRegression` for two classes and the logistic loss: one score `[n, 1]`, positive for class 1.
 
@@ -115,7 +115,7 @@ class LogisticRegression(nn.Module):
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
-@checked("model")
+@validate_arguments("model")
 class MnistCNN(nn.Module):
     """Blocks of (5x5 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer: `[n, c, h, w]` to scores.
 
@@ -147,7 +147,7 @@ class MnistCNN(nn.Module):
         return self.layers(images.reshape(images.shape[0], *self.input_shape))  # -> [n, c, h, w]
 
 
-@checked("model")
+@validate_arguments("model")
 class FemnistCNN(nn.Module):
     """Three blocks of (3x3 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer: `[n, c, h, w]` to scores.
 

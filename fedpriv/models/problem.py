@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.models.constraints import Constraint, LossSum, mean_loss
-from fedpriv.models.nested import Nested, first
-from fedpriv.settings.checks import checked
+from fedpriv.models.nested import Nested, first_leaf
+from fedpriv.settings.checks import validate_arguments
 
 
-@checked("problem")
+@validate_arguments("problem")
 @dataclass(frozen=True)
 class Problem:
     """Objective and constraints of one client.
@@ -75,7 +75,7 @@ class Problem:
         sums = _sums(self.terms)
         if sums is None:
             return None
-        first_target = first(targets)
+        first_target = first_leaf(targets)
         zeros = torch.zeros(len(first_target), dtype=torch.float64, device=first_target.device)
         # coefficients of each term, and the share of its smallest group; the objective comes first
         coefficients = [term.coefficients(inputs, targets) for term in sums]

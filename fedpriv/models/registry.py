@@ -30,10 +30,10 @@ from fedpriv.models.validation import fix_model, validate_model
 from fedpriv.models.weights import Weights, load_weights
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings import plugins
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 
-@checked("model")
+@validate_arguments("model")
 def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, **options: object) -> nn.Module:
     """Builds a model.
 
@@ -53,7 +53,7 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
     return _as_module(plugins.build(name, MODELS, options, field="model", context=context), name, "model")
 
 
-@checked("loss")
+@validate_arguments("loss")
 def resolve_loss(name: str, **options: object) -> nn.Module:
     """Builds a loss `(outputs, targets) -> scalar`: a key of `LOSSES`, or `package.module:Name`.
 
@@ -63,7 +63,7 @@ def resolve_loss(name: str, **options: object) -> nn.Module:
     return _as_module(plugins.build(name, LOSSES, options, field="loss"), name, "loss")
 
 
-@checked("make")
+@validate_arguments("make")
 def make(
     model: tuple[str, Mapping[str, Any]],
     loss: tuple[str, Mapping[str, Any]],

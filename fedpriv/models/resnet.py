@@ -11,13 +11,13 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Count, checked
+from fedpriv.settings.checks import Count, validate_arguments
 
 _GROUPS = 32  # as in Wu and He
 Stem = Literal["imagenet", "cifar"]
 
 
-@checked("model")
+@validate_arguments("model")
 class ResNet18(nn.Module):
     """ResNet-18 with GroupNorm in the place of BatchNorm: `[n, c, h, w]` to scores `[n, n_classes]`.
 

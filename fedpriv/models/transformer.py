@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Count, checked
+from fedpriv.settings.checks import Count, validate_arguments
 
 
-@checked("model")
+@validate_arguments("model")
 class VisionTransformer(nn.Module):
     """Divides an image into patches, one token each, for blocks of attention: `[n, c, h, w] -> [n, n_classes]`.
 
@@ -65,7 +65,7 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(x).mean(1))
 
 
-@checked("model")
+@validate_arguments("model")
 class CharTransformer(nn.Module):
     """Predicts each next token from those before it: `[n, length]` token numbers to scores `[n, n_classes, length]`.
 

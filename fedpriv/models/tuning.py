@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import checked
-from fedpriv.settings.translations import nearest
+from fedpriv.settings.checks import validate_arguments
+from fedpriv.settings.translations import suggest_nearest
 
 
-@checked("train_only")
+@validate_arguments("train_only")
 def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
     """Makes the parameters of these names trainable and freezes all others, in place.
 
@@ -31,13 +31,13 @@ def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
         ConfigError: a pattern fits no parameter; names the nearest ones.
     """
     all_names = [name for name, _ in model.named_parameters()]
-    trained = {name for pattern in names for name in matching(pattern, all_names, "model.train")}
+    trained = {name for pattern in names for name in match_names(pattern, all_names, "model.train")}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
     return model
 
 
-def matching(pattern: str, names: Collection[str], field: str) -> list[str]:
+def match_names(pattern: str, names: Collection[str], field: str) -> list[str]:
     """Returns the names that match a pattern.
 
     Args:
@@ -51,5 +51,7 @@ def matching(pattern: str, names: Collection[str], field: str) -> list[str]:
     matches = [name for name in names if fnmatchcase(name, pattern)]
     if not matches:
         prefixes = {f"{name.rpartition('.')[0]}.*" for name in names if "." in name}
-        raise ConfigError(field, pattern, f"matches no name in the model{nearest(pattern, {*names, *prefixes})}")
+        raise ConfigError(
+            field, pattern, f"matches no name in the model{suggest_nearest(pattern, {*names, *prefixes})}"
+        )
     return matches

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from fedpriv.errors import ConfigError
 from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_torch_script
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 # the private bases, since they cover the synchronised and lazy variants too
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001
@@ -23,7 +23,7 @@ _INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm  # noqa: SLF001
 _GROUPS = 32  # largest number of groups, as in the paper on group normalisation (Wu and He, 2018)
 
 
-@checked("validate_model")
+@validate_arguments("validate_model")
 def validate_model(model: nn.Module) -> None:
     """Raises for models that no private run can use, as far as is known without data; a run then tries the model.
 
@@ -39,7 +39,7 @@ def validate_model(model: nn.Module) -> None:
             fix = "has no shape yet: call the model once on an example before you pass it to clients"
             raise ConfigError(f"model.{name}", type(parameter).__name__, fix)
     for path, layer in model.named_modules():
-        reason = _why_unfit(layer)
+        reason = _explain_unfit_layer(layer)
         if reason:
             raise ConfigError(f"model.{path}" if path else "model", type(layer).__name__, reason)
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -51,8 +51,8 @@ def validate_model(model: nn.Module) -> None:
             raise ConfigError(f"model.{name}", str(parameter.dtype), f"{fix} in forward")
 
 
-@checked("shipped")
-def shipped(model: nn.Module) -> list[str]:
+@validate_arguments("shipped")
+def check_released_buffers(model: nn.Module) -> list[str]:
     """Returns a warning about the model's buffers, which are released without noise; empty if it has none."""
     names = [name for name, _ in model.named_buffers()]
     if not names:
@@ -63,7 +63,7 @@ def shipped(model: nn.Module) -> list[str]:
     ]
 
 
-@checked("fix_model")
+@validate_arguments("fix_model")
 def fix_model(model: nn.Module) -> nn.Module:
     """Returns a copy of `model` that `validate_model` accepts.
 
@@ -74,7 +74,11 @@ def fix_model(model: nn.Module) -> nn.Module:
         ConfigError: there is no replacement for a layer.
     """
     fixed = copy_module(model)
-    unfit = [(path, layer) for path, layer in fixed.named_modules() if _mixes(layer) or _remembers(layer)]
+    unfit = [
+        (path, layer)
+        for path, layer in fixed.named_modules()
+        if _normalizes_over_batch(layer) or _has_running_statistics(layer)
+    ]
     for path, layer in unfit:
         replacement = _replacement(layer, path)
         if not path:
@@ -84,7 +88,7 @@ def fix_model(model: nn.Module) -> nn.Module:
     return fixed
 
 
-def _why_unfit(layer: nn.Module) -> str | None:
+def _explain_unfit_layer(layer: nn.Module) -> str | None:
     """Returns the reason why no private run can use a layer, and the fix; None if it can."""
     if type(layer).__module__.startswith("opacus.grad_sample"):
         return (
@@ -96,7 +100,7 @@ def _why_unfit(layer: nn.Module) -> str | None:
             "it is TorchScript, so fedpriv cannot check whether its layers mix examples: pass the module that "
             "was scripted or traced; load_state_dict(scripted.state_dict()) restores the weights"
         )
-    if _mixes(layer):
+    if _normalizes_over_batch(layer):
         why = "it normalizes over the batch, but a run computes each example alone, with and without privacy. "
         group_norm = (
             "a GroupNorm, which changes the model; fedpriv.models.fix_model(model) does it (command line: --fix-model)"
@@ -106,7 +110,7 @@ def _why_unfit(layer: nn.Module) -> str | None:
         return (
             f"{why}Call .eval() on it to keep its weights and public running statistics; or replace it by {group_norm}"
         )
-    if _remembers(layer):
+    if _has_running_statistics(layer):
         return (
             "it keeps running statistics of the data; set track_running_stats=False, or call "
             "fedpriv.models.fix_model(model) (command line: --fix-model), which changes nothing else"
@@ -123,12 +127,12 @@ def _why_unfit(layer: nn.Module) -> str | None:
     return None
 
 
-def _mixes(layer: nn.Module) -> bool:
+def _normalizes_over_batch(layer: nn.Module) -> bool:
     """Returns True if a layer normalises over the batch."""
     return isinstance(layer, _BATCH_NORM) and (layer.training or layer.running_mean is None)
 
 
-def _remembers(layer: nn.Module) -> bool:
+def _has_running_statistics(layer: nn.Module) -> bool:
     """Returns True if a layer has running statistics of single examples."""
     return isinstance(layer, _INSTANCE_NORM) and (layer.track_running_stats or layer.running_mean is not None)
 
@@ -154,7 +158,7 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
     warnings.warn(
         f"model.{path} was replaced by a new GroupNorm (it was {type(layer).__name__}): the model's outputs "
         "differ, and pretrained weights may not fit it",
-        stacklevel=4,  # past `checked`
+        stacklevel=4,  # past `validate_arguments`
     )
     like = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
     return norm.to(like.device, like.dtype).train(layer.training)

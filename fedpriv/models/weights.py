@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedpriv.errors import ConfigError, in_short
-from fedpriv.models.tuning import matching
-from fedpriv.settings.checks import checked
+from fedpriv.errors import ConfigError, summarize_error
+from fedpriv.models.tuning import match_names
+from fedpriv.settings.checks import validate_arguments
 
 _FIELD = "model.weights"
 _MAX_NAMES = 3  # names of each kind in an error
 
 
-@checked("model.weights")
+@validate_arguments("model.weights")
 @dataclass(frozen=True)
 class Weights:
     """Initial weights of a model.
@@ -47,7 +47,7 @@ class Weights:
             raise ConfigError(_FIELD, self.file, f"cannot be read ({error.strerror}): correct the path") from error
 
 
-@checked("load_weights")
+@validate_arguments("load_weights")
 def load_weights(model: nn.Module, file: str | Path, *, exclude: Sequence[str] = ()) -> nn.Module:
     """Copies parameters and buffers from a file into the model, in place.
 
@@ -68,7 +68,7 @@ def load_weights(model: nn.Module, file: str | Path, *, exclude: Sequence[str] =
     """
     model_tensors = dict(model.state_dict())
     file_tensors = _read(Path(file))
-    skipped = {name for pattern in exclude for name in matching(pattern, model_tensors, f"{_FIELD}.exclude")}
+    skipped = {name for pattern in exclude for name in match_names(pattern, model_tensors, f"{_FIELD}.exclude")}
     file_tensors = {name: value for name, value in file_tensors.items() if name not in skipped}
     # tensors that two names share may be in the file once
     shared_memory = {model_tensors[name].data_ptr() for name in file_tensors if name in model_tensors}
@@ -92,7 +92,7 @@ def _read(file: Path) -> Mapping[str, Tensor]:
         raise ConfigError(_FIELD, str(file), f"cannot be read ({error.strerror or error}): correct the path") from error
     except Exception as error:  # torch raises many kinds of errors for damaged files
         fix = (
-            f"is damaged or not a file of weights ({in_short(error)}): use a .safetensors file, or a state_dict "
+            f"is damaged or not a file of weights ({summarize_error(error)}): use a .safetensors file, or a state_dict "
             "saved as .pt"
         )
         raise ConfigError(_FIELD, str(file), fix) from error

@@ -1,8 +1,8 @@
 from .activity import ACTIVITIES, Activity, Outage
 from .engines import MESHES
-from .graph import Graph, GraphFacts, MixingSteps, graph_line, of_peers
+from .graph import Graph, GraphFacts, MixingSteps, as_peer_graph, graph_line
 from .links import Undirected, nx
-from .local import Cohort, CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star, sum_of
+from .local import Cohort, CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star, sum_replicated_rows
 from .mixing import MIXINGS, Weights
 from .rounds import (
     ClientInput,
@@ -12,11 +12,11 @@ from .rounds import (
     client_update,
     initial_state,
     run_rounds,
-    seeded_torch_draws,
+    seed_torch_draws,
     server_update,
     server_view,
 )
-from .topology import TOPOLOGIES, checked
+from .topology import TOPOLOGIES, check_graph
 
 __all__ = [
     "ACTIVITIES",
@@ -40,15 +40,15 @@ __all__ = [
     "TrainState",
     "Undirected",
     "Weights",
-    "checked",
+    "as_peer_graph",
+    "check_graph",
     "client_update",
     "graph_line",
     "initial_state",
     "nx",
-    "of_peers",
     "run_rounds",
-    "seeded_torch_draws",
+    "seed_torch_draws",
     "server_update",
     "server_view",
-    "sum_of",
+    "sum_replicated_rows",
 ]

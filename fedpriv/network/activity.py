@@ -14,8 +14,8 @@ from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected, nx
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.streams import Randomness
-from fedpriv.settings.checks import Count, Probability, Whole, checked
-from fedpriv.settings.plugins import Registry, RegistryEntry, function_of_round
+from fedpriv.settings.checks import Count, Probability, Whole, validate_arguments
+from fedpriv.settings.plugins import Registry, RegistryEntry, resolve_round_function
 
 _TYPICAL, _MOST = 500, 10_000  # rounds
 
@@ -57,7 +57,7 @@ def _first_rounds(activity: Activity, graph: Undirected, rounds: int = _TYPICAL)
     return (activity.links(graph, k, Randomness().stream("topology", k)) for k in range(rounds))
 
 
-@checked("network.activity")
+@validate_arguments("network.activity")
 @dataclass(frozen=True)
 class Always:
     """The whole graph, every round."""
@@ -73,7 +73,7 @@ class Always:
         yield graph
 
 
-@checked("network.activity")
+@validate_arguments("network.activity")
 @dataclass(frozen=True)
 class RandomEdges:
     """`count` links, drawn uniformly without repeats; only their ends are active (Liu, Johansson, Shi: 1 or 2 links).
@@ -129,7 +129,7 @@ class RandomEdges:
             raise ConfigError("network.activity.count", self.count, f"the graph has only {links} links")
 
 
-@checked("network.activity")
+@validate_arguments("network.activity")
 @dataclass(frozen=True)
 class RandomLinks:
     """Each link is up with probability `rate`, independently; all nodes are active.
@@ -158,7 +158,7 @@ class RandomLinks:
     typical = _first_rounds
 
 
-@checked("network.activity")
+@validate_arguments("network.activity")
 @dataclass(frozen=True)
 class RandomNodes:
     """Each node is active with probability `rate`, independently, with its links to active neighbours.
@@ -189,7 +189,7 @@ class RandomNodes:
     typical = _first_rounds
 
 
-@checked("network.activity")
+@validate_arguments("network.activity")
 @dataclass(frozen=True)
 class OnePeerExponential:
     """Round k: node i sends to `i + 2^(k mod log2 n)` only (Ying et al., 2021); the graph itself is not used.
@@ -217,7 +217,7 @@ class OnePeerExponential:
         return _first_rounds(self, graph, max(1, (len(graph) - 1).bit_length()))
 
 
-@checked("network.activity")
+@validate_arguments("network.activity")
 @dataclass(frozen=True)
 class LinkFunction:
     """The links of each round are computed by a function, which must not use data; nodes without a link are inactive.
@@ -257,7 +257,7 @@ class LinkFunction:
     typical = _first_rounds
 
 
-@checked("network.outages")
+@validate_arguments("network.outages")
 @dataclass(frozen=True)
 class Outage:
     """A node that is away in rounds `start <= round < stop`.
@@ -290,7 +290,7 @@ class Outage:
         return self.start <= round_index and (self.stop is None or round_index < self.stop)
 
 
-def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> Undirected:
+def remove_absent_nodes(links: Undirected, outages: Sequence[Outage], round_index: int) -> Undirected:
     """Returns a round's graph without the nodes that are away."""
     gone = {outage.node for outage in outages if outage.covers(round_index)}
     if gone & set(links):
@@ -300,7 +300,7 @@ def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> U
 
 def _function(function: str) -> Activity:
     """Returns the activity of a public function from rounds to links (pairs of nodes), named `package.module:name`."""
-    return LinkFunction(function_of_round(function, Iterable, "network.activity.function"))
+    return LinkFunction(resolve_round_function(function, Iterable, "network.activity.function"))
 
 
 ActivityEntry = RegistryEntry[Activity]

@@ -12,18 +12,18 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from fedpriv.distributed.devices import moved
+from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError
 from fedpriv.network import mixing
-from fedpriv.network.activity import Activity, Always, Names, Outage, without
+from fedpriv.network.activity import Activity, Always, Names, Outage, remove_absent_nodes
 from fedpriv.network.links import Undirected, nx
 from fedpriv.network.local import Star
 from fedpriv.network.mixing import Weights
-from fedpriv.network.topology import checked
+from fedpriv.network.topology import check_graph
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings import checks
 from fedpriv.settings.checks import Bound
-from fedpriv.storage.identity import parts
+from fedpriv.storage.identity import list_digest_parts
 
 _SPARSE_FROM = 256
 
@@ -56,7 +56,7 @@ class GraphFacts:
     active_fraction: float
 
 
-@checks.checked("network")
+@checks.validate_arguments("network")
 class Graph:
     """Nodes on a communication graph that average with their neighbours (gossip), simulated in one process.
 
@@ -91,7 +91,7 @@ class Graph:
         outages: Sequence[Outage] = (),
         mixing_steps: MixingSteps = 1,
     ) -> None:
-        self.graph = checked(graph, len(graph))
+        self.graph = check_graph(graph, len(graph))
         self.n_clients = len(graph)
         self.activity = activity or Always()
         if callable(weights):
@@ -100,7 +100,7 @@ class Graph:
         else:
             self._make_weights = None
             matrix = weights
-        self.weights: Weights = mixing.checked(matrix, self.graph)
+        self.weights: Weights = mixing.check_mixing_matrix(matrix, self.graph)
         for outage in outages:
             if not 0 <= outage.node < self.n_clients:
                 raise ConfigError("network.outages.node", outage.node, f"nodes are 0 .. {self.n_clients - 1}")
@@ -155,7 +155,7 @@ class Graph:
 
     @cached_property
     def _spectral_gap(self) -> float:
-        return 1 - mixing.contraction(self.weights)
+        return 1 - mixing.compute_contraction(self.weights)
 
     @cached_property
     def active_fraction(self) -> float:
@@ -174,7 +174,7 @@ class Graph:
         """Draws the round's links, and returns the active nodes, sorted, `[k]`."""
         self.numbers_sent = 0
         links = self.activity.links(self.graph, round_index, randomness.stream("topology", round_index))
-        links = without(links, self._outages, round_index)
+        links = remove_absent_nodes(links, self._outages, round_index)
         if links is self.graph:
             if self._current is not self.weights:
                 self._current = self.weights
@@ -198,7 +198,9 @@ class Graph:
         stream = randomness.stream("topology", round_index)
         if self._names is not None:
             return self._names.active(self.n_clients, self._edges, stream)
-        return sorted(without(self.activity.links(self.graph, round_index, stream), self._outages, round_index))
+        return sorted(
+            remove_absent_nodes(self.activity.links(self.graph, round_index, stream), self._outages, round_index)
+        )
 
     @cached_property
     def _names(self) -> Names | None:
@@ -228,7 +230,7 @@ class Graph:
         """Returns the number of numbers that all active nodes send when rows of this width are mixed."""
         return self._round_links * self.mixing_steps * rows.shape[1]
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         """Returns `others` with the active nodes' rows replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows
@@ -248,7 +250,7 @@ class Graph:
         """Not available without a server; see `mean`."""
         return self.mean(row)
 
-    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the positions of the nodes, on the device of `like`: this process has the rows of all nodes."""
         if len(cohort) in (0, self.n_clients):
             return cohort
@@ -294,7 +296,7 @@ def _count_directed(links: Undirected) -> int:
     return 2 * links.number_of_edges()
 
 
-def of_peers(network: Star | Graph) -> Graph:
+def as_peer_graph(network: Star | Graph) -> Graph:
     """Returns the network, if it is a graph.
 
     Raises:
@@ -319,15 +321,15 @@ def to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> lis
         dense = weights.toarray()
         if steps > 1:
             dense = np.linalg.matrix_power(dense, steps)
-        return moved(like.device, torch.from_numpy(dense).to(like.dtype), *others)
+        return move_to_device(like.device, torch.from_numpy(dense).to(like.dtype), *others)
     coo = sparse.coo_array(weights)
     indices = torch.from_numpy(np.stack(coo.coords).astype(np.int64))
     values = torch.from_numpy(coo.data)
-    indices, values, *others_moved = moved(like.device, indices, values.to(like.dtype), *others)
+    indices, values, *others_moved = move_to_device(like.device, indices, values.to(like.dtype), *others)
     return [torch.sparse_coo_tensor(indices, values, size, check_invariants=True).coalesce(), *others_moved]
 
 
-@parts.register(Graph)
+@list_digest_parts.register(Graph)
 def _settings(network: Graph) -> tuple[object, ...]:
     return network.settings
 

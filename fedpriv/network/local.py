@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv.distributed.devices import moved
+from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError
 from fedpriv.randomness.streams import Randomness
-from fedpriv.settings.checks import Count, Probability, checked
-from fedpriv.storage.identity import parts
+from fedpriv.settings.checks import Count, Probability, validate_arguments
+from fedpriv.storage.identity import list_digest_parts
 
 
-@checked("network.cohort")
+@validate_arguments("network.cohort")
 @dataclass(frozen=True)
 class Everyone:
     """All clients take part in every round (the default).
@@ -34,7 +34,7 @@ class Everyone:
         return float(n_clients)
 
 
-@checked("network.cohort")
+@validate_arguments("network.cohort")
 @dataclass(frozen=True)
 class PoissonCohort:
     """Each client takes part in a round with probability `rate`, independently. Cohorts are public: no amplification.
@@ -61,7 +61,7 @@ class PoissonCohort:
         return self.rate * n_clients
 
 
-@checked("network.cohort")
+@validate_arguments("network.cohort")
 @dataclass(frozen=True)
 class FixedCohort:
     """In each round `size` clients, drawn at random without replacement, take part.
@@ -87,7 +87,7 @@ class FixedCohort:
         return float(self.size)
 
 
-@checked("network.cohort")
+@validate_arguments("network.cohort")
 @dataclass(frozen=True)
 class CyclicCohort:
     """Fixed blocks of clients that take turns: client i is in block `i mod blocks`, and round t uses block `t mod
@@ -116,7 +116,7 @@ class CyclicCohort:
 Cohort = Everyone | PoissonCohort | FixedCohort | CyclicCohort
 
 
-@checked("network")
+@validate_arguments("network")
 class Star:
     """Clients around a server, simulated in one process.
 
@@ -195,7 +195,7 @@ class Star:
         self.numbers_sent += rows.numel()
         return _sum_over(rows, len(rows)).expand_as(rows)
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         """Returns `others` with the participants' rows replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows
@@ -212,7 +212,7 @@ class Star:
 
     def total(self, rows: Tensor) -> Tensor:
         """Returns the sum of the rows: `[k, dim] -> [1, dim]`."""
-        return sum_of(rows)
+        return sum_replicated_rows(rows)
 
     def largest(self, rows: Tensor) -> Tensor:
         """Returns the largest entry of each column: `[k, dim] -> [1, dim]`."""
@@ -222,15 +222,15 @@ class Star:
         """Returns the row for all clients: `[1, dim] -> [n, dim]`."""
         return row.expand(self.n_clients, -1)
 
-    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the cohort, on the device of `like`: this process has the rows of all clients."""
         if cohort.shape[0] == self.n_clients:
             return cohort
-        (self._drawn,) = moved(like.device, cohort)
+        (self._drawn,) = move_to_device(like.device, cohort)
         return self._drawn
 
 
-def sum_of(rows: Tensor) -> Tensor:
+def sum_replicated_rows(rows: Tensor) -> Tensor:
     """Returns the sum of the rows, `[k, dim] -> [1, dim]`; one row that is expanded to all is multiplied instead."""
     if len(rows) and rows.stride(0) == 0:
         return rows[:1] * len(rows)
@@ -249,6 +249,6 @@ def _sum_over(rows: Tensor, count: float) -> Tensor:
     return rows.sum(0, keepdim=True) / count
 
 
-@parts.register(Star)
+@list_digest_parts.register(Star)
 def _settings(network: Star) -> tuple[object, ...]:
     return network.n_clients, network.cohort

@@ -68,7 +68,7 @@ def from_file(graph: Undirected, file: str) -> Weights:
             loaded = np.loadtxt(Path(file), delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:
         raise ConfigError("network.mixing.file", file, f"cannot be read ({error})") from error
-    return checked(loaded, graph)
+    return check_mixing_matrix(loaded, graph)
 
 
 def shift(graph: Directed) -> Weights:
@@ -78,7 +78,7 @@ def shift(graph: Directed) -> Weights:
     return sparse.csr_array((sparse.eye_array(len(graph)) + adjacency.T) / (1 + degree))
 
 
-def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance: float = 1e-8) -> Weights:
+def check_mixing_matrix(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance: float = 1e-8) -> Weights:
     """Checks that weights are a mixing matrix of a graph, and returns them.
 
     Args:
@@ -146,7 +146,7 @@ def _unreachable_node(graph: Undirected, n: int) -> int | None:
     return min(unreachable, default=None)
 
 
-def contraction(weights: Weights) -> float:
+def compute_contraction(weights: Weights) -> float:
     """Returns the second largest absolute eigenvalue of symmetric weights, by which mixing shrinks disagreement.
 
     Examples:

@@ -78,7 +78,7 @@ class RoundNetwork(Network, Protocol):
         """True if all clients take part in every round."""
         ...
 
-    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the positions of a cohort's clients among the rows in this process, `[k]`.
 
         If the cohort is only a part of the clients, the positions are on the device of `like`. Whatever else the round
@@ -99,7 +99,7 @@ class SumOnlyView:
         self.mean = network.mean
         self.total = network.total
         # these two use no messages
-        self.fill = network.fill
+        self.replace_rows = network.replace_rows
         self.scatter = network.scatter
 
     @property
@@ -283,15 +283,15 @@ def run_rounds(
             return
         cohort = network.participants(index, randomness)
         try:
-            with seeded_torch_draws(randomness.torch_seed("local", index, stream), progress.received.device):
-                progress = _next(strategy, oracle, network, seen or network, progress, cohort)
+            with seed_torch_draws(randomness.torch_seed("local", index, stream), progress.received.device):
+                progress = _run_round(strategy, oracle, network, seen or network, progress, cohort)
         except BudgetExhausted:
             return
         yield RoundResult(index, cohort, progress)
 
 
 @contextmanager
-def seeded_torch_draws(seed: int, device: torch.device) -> Generator[None]:
+def seed_torch_draws(seed: int, device: torch.device) -> Generator[None]:
     """Seeds torch's global generators, so that models that use them (dropout) draw the same numbers after a resume.
 
     The generators' states are restored when the context ends.
@@ -338,12 +338,12 @@ def server_update(strategy: Strategy, network: Network, message: Tensor, before:
     return ServerUpdate(received, server, output, models)
 
 
-def _next(
+def _run_round(
     strategy: Strategy, oracle: RoundOracle, network: RoundNetwork, seen: Network, before: TrainState, cohort: Tensor
 ) -> TrainState:
     """Returns the state after one round. The two halves exchange only an input, messages and a reply."""
     # the rows of the cohort; None means all rows, which are then not copied
-    positions = network.here(cohort, before.received)
+    positions = network.local_positions(cohort, before.received)
     if positions.shape[0] == before.received.shape[0]:
         selected = None
         local = before.local

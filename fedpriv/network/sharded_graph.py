@@ -12,7 +12,7 @@ from scipy import sparse
 from torch import Tensor
 
 from fedpriv.clients.shard import ClientShard
-from fedpriv.distributed.devices import moved
+from fedpriv.distributed.devices import move_to_device
 from fedpriv.distributed.mesh import Communicator
 from fedpriv.network.graph import Graph, to_torch
 from fedpriv.network.mixing import Weights
@@ -87,9 +87,9 @@ class ShardedGraph:
         self.numbers_sent = 0
         return self._cohort
 
-    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the positions of the cohort's nodes among the rows in this process."""
-        (self._rows,) = moved(like.device, self._shard.rows(cohort))
+        (self._rows,) = move_to_device(like.device, self._shard.rows(cohort))
         return self._rows
 
     def mix(self, rows: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class ShardedGraph:
             self._border = self._make_border(self._whole.current, rows)
         return self._border
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         """Returns `others` with the rows of this process's active nodes replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows
@@ -143,7 +143,7 @@ class ShardedGraph:
         outside = needed[rank][~is_local[needed[rank]]]  # ascending, and therefore grouped by rank
         receive_counts = {other: count for other, count in enumerate(np.bincount(owner[outside]).tolist()) if count}
         inner, outer = (to_torch(matrix[is_local][:, nodes], like, 1)[0] for nodes in (is_local, outside))
-        rows_on_device = moved(like.device, *send_rows.values())
+        rows_on_device = move_to_device(like.device, *send_rows.values())
         return BorderExchange(
             weights=weights,
             inner=inner,

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.shard import ClientShard
-from fedpriv.distributed.devices import moved
+from fedpriv.distributed.devices import move_to_device
 from fedpriv.distributed.mesh import Communicator
-from fedpriv.network.local import Star, sum_of
+from fedpriv.network.local import Star, sum_replicated_rows
 from fedpriv.randomness.streams import Randomness
 
 
@@ -36,14 +36,14 @@ class ShardedStar(Star):
         self._rows = self._shard.rows(cohort)
         return cohort
 
-    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the positions of the cohort's clients among the rows in this process."""
-        (self._rows,) = moved(like.device, self._shard.rows(cohort))
+        (self._rows,) = move_to_device(like.device, self._shard.rows(cohort))
         return self._rows
 
     def total(self, rows: Tensor) -> Tensor:
         """Returns the sum over all processes, `[k, dim] -> [1, dim]`."""
-        return self._communicator.all_reduce(sum_of(self._without_placeholder(rows)))
+        return self._communicator.all_reduce(sum_replicated_rows(self._without_placeholder(rows)))
 
     def largest(self, rows: Tensor) -> Tensor:
         """Returns the largest entry of each column in all processes: `[k, dim] -> [1, dim]`."""
@@ -61,7 +61,7 @@ class ShardedStar(Star):
         self._count(rows)
         return (self.total(rows) / len(self._drawn)).expand_as(rows)
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         """Returns `others` with the participants' rows replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows

@@ -27,7 +27,7 @@ def _check_size(n_clients: int, degree: float) -> None:
         raise ConfigError("network.topology", f"{n_clients * degree / 2:.4g} links", fix)
 
 
-def checked(graph: Undirected, n_clients: int) -> Undirected:
+def check_graph(graph: Undirected, n_clients: int) -> Undirected:
     """Returns the graph with nodes 0 .. n-1 and without self-loops.
 
     Other labels are numbered in sorted order (as text where they are not comparable).
@@ -124,7 +124,7 @@ def complete(n_clients: int) -> Undirected:
     return nx.complete_graph(n_clients)
 
 
-@checks.checked("network.topology")
+@checks.validate_arguments("network.topology")
 def grid(n_clients: int, rows: Count) -> Undirected:
     """Returns a grid of `rows` by `n / rows` nodes.
 
@@ -143,7 +143,7 @@ def grid(n_clients: int, rows: Count) -> Undirected:
     return nx.grid_2d_graph(rows, _columns(n_clients, rows))
 
 
-@checks.checked("network.topology")
+@checks.validate_arguments("network.topology")
 def torus(n_clients: int, rows: Count) -> Undirected:
     """Returns a torus: a grid with its opposite sides joined.
 
@@ -206,7 +206,7 @@ def exponential(n_clients: int) -> Undirected:
     return graph
 
 
-@checks.checked("network.topology")
+@checks.validate_arguments("network.topology")
 def erdos_renyi(n_clients: int, p: Probability, seed: int = 0) -> Undirected:
     """Returns a random graph: each pair is linked with probability p.
 
@@ -227,7 +227,7 @@ def erdos_renyi(n_clients: int, p: Probability, seed: int = 0) -> Undirected:
     return nx.gnp_random_graph(n_clients, p, seed)
 
 
-@checks.checked("network.topology")
+@checks.validate_arguments("network.topology")
 def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
     """Returns a graph drawn uniformly from those in which every node has `degree` neighbours.
 
@@ -251,7 +251,7 @@ def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
     return nx.random_regular_graph(degree, n_clients, seed)
 
 
-@checks.checked("network.topology")
+@checks.validate_arguments("network.topology")
 def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed: int = 0) -> Undirected:
     """Returns a small world: a ring of `neighbours` nearest neighbours, with randomly rewired links.
 
@@ -277,7 +277,7 @@ def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed:
     return nx.watts_strogatz_graph(n_clients, neighbours, rewire, seed)
 
 
-@checks.checked("network.topology")
+@checks.validate_arguments("network.topology")
 def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
     """Returns a graph of preferential attachment: each new node adds `links` links.
 
@@ -300,7 +300,7 @@ def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
     return nx.barabasi_albert_graph(n_clients, links, seed)
 
 
-@checks.checked("network.topology")
+@checks.validate_arguments("network.topology")
 def links(n_clients: int, pairs: Pairs) -> Undirected:
     """Returns the graph with exactly these links.
 

@@ -19,9 +19,9 @@ from fedpriv.errors import ConfigError
 from fedpriv.models.example_losses import is_mean_of_losses
 from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backend_trial import make_trial, trial_in_bfloat16
-from fedpriv.oracle.backends import BackendName, candidates, choose
+from fedpriv.oracle.backends import BackendName, build_backend, list_candidates
 from fedpriv.oracle.backends.base import Backend
-from fedpriv.oracle.backends.chains import chain_of
+from fedpriv.oracle.backends.chains import find_chain
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.precision import SERVING, Bfloat16
 from fedpriv.oracle.validation import synthetic_points
@@ -56,7 +56,7 @@ def make_backend(name: str, population: Population, chunk: int | None = None, pr
         model = Bfloat16(population.model)
     else:
         model = population.model
-    return choose(cast("BackendName", name), model, population.loss, chunk)
+    return build_backend(cast("BackendName", name), model, population.loss, chunk)
 
 
 def select_backend(
@@ -77,7 +77,7 @@ def select_backend(
     """
     device = population.device
     if name == "auto":
-        names: list[BackendName] = candidates(population.model, population.multiplicity)
+        names: list[BackendName] = list_candidates(population.model, population.multiplicity)
     else:
         names = [name]
     if precision == "bfloat16":
@@ -116,7 +116,7 @@ def _is_exact(name: str, population: Population) -> bool:
     A trace does not see code around layers; the model classes of fedpriv and torch have no such code that matters.
     """
     model, loss = population.model, population.loss
-    is_chain = name == "ghost" and population.multiplicity == 1 and chain_of(model) is not None
+    is_chain = name == "ghost" and population.multiplicity == 1 and find_chain(model) is not None
     if not is_known(model) or not (name == "linear" or is_chain):
         return False
     row, x, y = synthetic_points(population)[0]

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
-from fedpriv.errors import in_short
+from fedpriv.errors import summarize_error
 from fedpriv.models.copies import copy_module
-from fedpriv.models.nested import each, first
+from fedpriv.models.nested import first_leaf, map_tree
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.loop import LoopBackend
@@ -66,7 +66,7 @@ class Trial:
     def batch(self) -> Batch:
         """Returns two examples of each of two clients or, for examples with views, two views of one example of each."""
         shape = (2, 2) if self.views == 1 else (2, 1, 2)
-        x, y = (each(lambda values: values[:4].unflatten(0, shape), tree) for tree in self.point[1:])
+        x, y = (map_tree(lambda values: values[:4].unflatten(0, shape), tree) for tree in self.point[1:])
         mask = torch.ones(shape[:2], dtype=torch.bool, device=self.rows[0].device)
         return Batch(torch.arange(2), x, y, mask, views=min(self.views, 2))
 
@@ -75,7 +75,7 @@ class Trial:
         try:
             sums = self._sums(name)
         except Exception as error:  # whatever a user's model raises, or torch if it cannot batch the model
-            return why_not_batched(error)
+            return explain_batching_error(error)
         for actual, expected in zip(sums, self.expected, strict=False):
             if not bool((actual - expected).norm() <= self.tolerance * expected.norm()):
                 return DIFFERENT
@@ -108,13 +108,13 @@ class Trial:
         """Returns a warning that one example at a time is slow, with the measured factor and the reason."""
         functional = Functional(copy_module(self.model), self.loss)
         row, x, y = self.point
-        indices = [i % len(first(x)) for i in range(_BATCH_SIZE)]
+        indices = [i % len(first_leaf(x)) for i in range(_BATCH_SIZE)]
         batch = select_examples(x, indices), select_examples(y, indices)
 
         def seconds(rows: slice) -> float:
             start = time.perf_counter()
             leaf = row.detach().clone().requires_grad_()
-            x, y = (each(lambda values: values[rows], tree) for tree in batch)
+            x, y = (map_tree(lambda values: values[rows], tree) for tree in batch)
             loss = functional.loss(functional.outputs(functional.unflatten(leaf), x), y)
             torch.autograd.grad(loss.sum(), leaf)
             return time.perf_counter() - start
@@ -169,7 +169,7 @@ def make_trial(population: Population, model: nn.Module) -> Trial | None:
 def trial_in_bfloat16(population: Population, trial: Trial) -> Trial:
     """Returns a trial that only runs the model in bfloat16 on the same examples; rounding hides differences."""
     row = trial.point[0].to(population.params)
-    x, y = (each(lambda values: _as_type(values, row.dtype), tree) for tree in trial.point[1:])
+    x, y = (map_tree(lambda values: _as_type(values, row.dtype), tree) for tree in trial.point[1:])
     rows = trial.rows[0].to(row), trial.rows[1].to(row)
     return replace(trial, model=Bfloat16(population.model), point=(row, x, y), rows=rows, expected=())
 
@@ -184,7 +184,7 @@ def _precisions(population: Population, model: nn.Module, point: Point) -> list[
     rows = row.expand(2, -1), torch.stack([row, second])
     trials: list[Trial] = []
     with suppress(Exception):  # a module that cannot be copied or converted
-        double_x, double_y = (each(lambda values: _as_type(values, torch.float64), tree) for tree in (x, y))
+        double_x, double_y = (map_tree(lambda values: _as_type(values, torch.float64), tree) for tree in (x, y))
         in_double = row.double(), double_x, double_y
         double_rows = in_double[0].expand(2, -1), rows[1].double()
         model_in_double = copy_module(model).double()
@@ -196,15 +196,15 @@ def _precisions(population: Population, model: nn.Module, point: Point) -> list[
 def _single_example(batch: Batch, client: int, example: int) -> Batch:
     """Returns a batch that contains one example of the given batch."""
     cell = slice(client, client + 1), slice(example, example + 1)
-    x, y = (each(lambda values: values[cell], tree) for tree in (batch.inputs, batch.targets))
+    x, y = (map_tree(lambda values: values[cell], tree) for tree in (batch.inputs, batch.targets))
     return Batch(torch.zeros(1, dtype=torch.long), x, y, batch.mask[cell], views=batch.views)
 
 
-def why_not_batched(error: Exception) -> str:
+def explain_batching_error(error: Exception) -> str:
     """Returns a short reason for an error; torch.func's message about a missing rule is meant for its developers."""
     missing = re.search(r"Batching rule not implemented for ([\w:.]+?)\.?(?:\s|$)", str(error))
     if missing is None:
-        return in_short(error)
+        return summarize_error(error)
     operation = missing[1].removeprefix("aten::").split(".")[0]
     return f"torch.func.vmap has no rule for torch's {operation}"
 

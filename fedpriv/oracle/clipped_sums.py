@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
-from fedpriv.distributed.devices import moved
+from fedpriv.distributed.devices import move_to_device
 from fedpriv.distributed.mesh import Communicator, SingleProcess
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.base import Backend
@@ -153,7 +153,7 @@ def scale_rows(rows: Tensor, factors: Sequence[float]) -> Tensor:
     """Multiplies each row by its factor, in place, and returns the rows, `[k, dim]`."""
     if len(set(factors)) == 1:  # no copy to the device
         return rows.mul_(factors[0])
-    (column,) = moved(rows.device, torch.tensor(factors, dtype=rows.dtype).unsqueeze(1))
+    (column,) = move_to_device(rows.device, torch.tensor(factors, dtype=rows.dtype).unsqueeze(1))
     return rows.mul_(column)
 
 

@@ -12,7 +12,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
 from fedpriv.errors import DataError
 from fedpriv.models.batching import vmap
-from fedpriv.models.nested import each
+from fedpriv.models.nested import map_tree
 from fedpriv.models.problem import LossTable
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.clipped_sums import select_rows
@@ -20,7 +20,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 
 
-def tables(population: Population) -> list[LossTable | None]:
+def make_loss_tables(population: Population) -> list[LossTable | None]:
     """Returns each client's objective and constraints on its examples; None where a problem is not a sum of losses.
 
     Raises:
@@ -44,7 +44,7 @@ class ConstraintSums:
     Args:
         population: The clients; their problems must be sums of losses.
         privacy: The privacy settings.
-        total: Adds up the rows of all processes, see `DataAnswerer`.
+        total: Adds up the rows of all processes, see `DataQueryEngine`.
     """
 
     def __init__(self, population: Population, privacy: Privacy, total: Callable[[Tensor], Tensor]) -> None:
@@ -54,7 +54,7 @@ class ConstraintSums:
         self._functional = Functional(population.model, population.loss)
         self._unit = Clip(1.0, privacy.clip.norm)
         like = population.params
-        loss_tables = [table for table in tables(population) if table is not None]
+        loss_tables = [table for table in make_loss_tables(population) if table is not None]
         assert len(loss_tables) == len(population)  # `runs.compatibility` rejects other problems
         table_sizes = [(t.weights.shape[1], len(t.offset)) for t in loss_tables]
         width, height = (max(sizes) for sizes in zip(shard.widths, *table_sizes, strict=True))
@@ -148,7 +148,7 @@ def example_losses(functional: Functional, params: Tensor, batch: Batch) -> Tens
         outputs = client_outputs(functional.unflatten(params), batch.inputs, batch.targets)
         scores, losses = cast("tuple[object, Tensor]", outputs)
         if isinstance(scores, Tensor):
-            losses = functional.losses(scores.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
+            losses = functional.losses(scores.flatten(0, 1), map_tree(lambda y: y.flatten(0, 1), batch.targets))
     return losses.reshape(batch.mask.shape)
 
 

@@ -11,10 +11,10 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from fedpriv.oracle.oracle import Answerer, Oracle, RoundContext
+from fedpriv.oracle.oracle import Oracle, QueryEngine, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
 from fedpriv.oracle.releases import Releases
-from fedpriv.oracle.synthetic import ZeroAnswerer
+from fedpriv.oracle.synthetic import ZeroEngine
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.record_table import RecordTable
 from fedpriv.privacy.release import PlannedRelease
@@ -23,7 +23,7 @@ from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import Privacy
 
 
-class RecordingAnswerer:
+class RecordingEngine:
     """Records the releases of queries, and passes the queries to another engine for results.
 
     If a strategy's queries depend on results, a real run may make queries other than the recorded ones. The accountant
@@ -42,7 +42,7 @@ class RecordingAnswerer:
 
     is_aggregate = False
 
-    def __init__(self, queries: QueryBuilder, answers: Answerer) -> None:
+    def __init__(self, queries: QueryBuilder, answers: QueryEngine) -> None:
         self.evaluations = array("d")
         self.names: set[str] = set()
         self.queries: dict[int, list[Query]] = {}
@@ -58,7 +58,7 @@ class RecordingAnswerer:
         return ReleaseTable.of(tuple(self._kinds), self._columns)
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`; one client represents all clients that a real run draws in secret."""
+        """See `QueryEngine`; one client represents all clients that a real run draws in secret."""
         self.evaluations.extend([0.0] * (context.round + 1 - len(self.evaluations)))
         if self._builder.privacy.samples_clients_before_compute:
             drawn = torch.arange(1)
@@ -67,36 +67,36 @@ class RecordingAnswerer:
         return context, drawn
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         self._note(query, context)
         return self._answers.gradients(query, context, params, anchor)
 
     def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         self._note(query, context)
         return self._answers.constraint_values(query, context, params)
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         if context.index == 0:
             self._note(query, context)
         return self._answers.exact(query, context, params)
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         self._note(query, context)
         return self._answers.message(query, context, message)
 
     def equality(self, context: RoundContext) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._answers.equality(context)
 
     def common_bound(self, bound: float | None) -> float | None:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._answers.common_bound(bound)
 
     def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._answers.noise_variances(context)
 
     def _note(self, query: Query, context: RoundContext) -> None:
@@ -188,8 +188,8 @@ class RecordingAnswerer:
 
 
 def recording_oracle(
-    privacy: Privacy, sizes: Sequence[int], answers: Answerer | None = None
-) -> Oracle[RecordingAnswerer]:
+    privacy: Privacy, sizes: Sequence[int], answers: QueryEngine | None = None
+) -> Oracle[RecordingEngine]:
     """Returns an oracle without data that records the queries.
 
     Args:
@@ -198,4 +198,4 @@ def recording_oracle(
         answers: Computes the query results; zeros by default.
     """
     queries = QueryBuilder(privacy, sizes)
-    return Oracle(queries, RecordingAnswerer(queries, answers or ZeroAnswerer()), torch.empty(0))
+    return Oracle(queries, RecordingEngine(queries, answers or ZeroEngine()), torch.empty(0))

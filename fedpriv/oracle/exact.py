@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from fedpriv.clients.population import Population
 from fedpriv.models.batching import vmap
-from fedpriv.models.nested import Nested, each, first
+from fedpriv.models.nested import Nested, first_leaf, map_tree
 from fedpriv.models.problem import LossTable, Problem
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.linear import LinearBackend
-from fedpriv.oracle.constraints import tables
+from fedpriv.oracle.constraints import make_loss_tables
 
 
 class ProblemValues:
@@ -37,7 +37,7 @@ class ProblemValues:
         self.equality = population.equality
         self.width = self.equality.shape[1]
         self._n_objectives = population.shard.n_objectives
-        loss_tables = tables(population)
+        loss_tables = make_loss_tables(population)
         # clients with the same problem and number of examples form one block; a user's function has one block per
         # client
         # (a problem is a sum of losses either for all its clients or for none)
@@ -79,7 +79,7 @@ def _block(population: Population, rows: list[int], tables: list[LossTable | Non
     return _SumBlock(
         functional,
         rows,
-        *each(lambda *tensors: torch.stack(tensors), *examples),
+        *map_tree(lambda *tensors: torch.stack(tensors), *examples),
         torch.stack([table.objective for table in sums]).to(like),
         torch.stack([table.weights for table in sums]).to(like),
         sums[0].matrix.to(like),
@@ -112,19 +112,19 @@ class _SumBlock:
         outputs = self._outputs(names)
         if not isinstance(outputs, Tensor):
             return vmap(self.functional.batch_losses)(names, self.inputs, self.targets)
-        losses = self.functional.losses(outputs.flatten(0, 1), each(lambda y: y.flatten(0, 1), self.targets))
+        losses = self.functional.losses(outputs.flatten(0, 1), map_tree(lambda y: y.flatten(0, 1), self.targets))
         return losses.unflatten(0, outputs.shape[:2])  # [g * m] -> [g, m]
 
     def _outputs(self, names: dict[str, Tensor]) -> Any:  # noqa: ANN401 - whatever a model gives
         if self.linear:
             weight, *bias = names.values()
-            outputs = torch.bmm(first(self.inputs).flatten(2), weight.mT)
+            outputs = torch.bmm(first_leaf(self.inputs).flatten(2), weight.mT)
             if bias:
                 return outputs + bias[0].unsqueeze(1)
             return outputs
         if len(self.rows) == 1:
             single = {name: value[0] for name, value in names.items()}
-            outputs = self.functional.outputs(single, each(lambda rows: rows[0], self.inputs))
+            outputs = self.functional.outputs(single, map_tree(lambda rows: rows[0], self.inputs))
             if isinstance(outputs, Tensor):
                 return outputs.unsqueeze(0)
             return outputs

@@ -24,7 +24,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.models.example_losses import is_mean_of_losses
 from fedpriv.models.known_code import is_known
 from fedpriv.models.losses import IGNORED
-from fedpriv.models.nested import Nested, each, first, leaves
+from fedpriv.models.nested import Nested, first_leaf, list_leaves, map_tree
 from fedpriv.oracle.backends.functional import is_finite
 from fedpriv.oracle.differences import HALF_PRECISION, OTHER_REDUCTION, SAME_KERNEL, differ, rows_differ
 from fedpriv.oracle.low_precision import LowestPrecision
@@ -32,10 +32,10 @@ from fedpriv.oracle.traced_model import (
     TracedModel,
     as_scalar,
     example_loss,
+    format_loss_name,
     graph_nodes,
-    name_of,
+    reset_torch_draws,
     select_examples,
-    start_draws_anew,
 )
 from fedpriv.randomness.streams import torch_generators
 
@@ -85,7 +85,7 @@ def check_loss_parameters(loss: Loss) -> None:
                 "of the model (the model's forward applies it to its outputs), or freeze it: "
                 "requires_grad_(False)"
             )
-            raise ConfigError("loss", name_of(loss), fix)
+            raise ConfigError("loss", format_loss_name(loss), fix)
 
 
 # --- a loss that remembers examples, or has a different per-example form
@@ -97,14 +97,14 @@ def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
     loss = trial.functional.loss
     order = [0, 1, 2, 0]  # the first example comes first and last
     together = trial.outputs(x)
-    if _is_split(together, len(first(x))):
+    if _is_split(together, len(first_leaf(x))):
         alone = [_select(together, [i]) for i in order]
     else:
         alone = [trial.outputs(select_examples(x, [i])) for i in order]
     values = [_with_gradient(loss, output, select_examples(y, [i])) for output, i in zip(alone, order, strict=True)]
     if differ(values[0], values[3], SAME_KERNEL):
         fix = "returns different values for the same example in two calls; it must not keep state between calls"
-        raise ConfigError("loss", name_of(loss), fix)
+        raise ConfigError("loss", format_loss_name(loss), fix)
 
 
 def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
@@ -118,26 +118,28 @@ def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
     alone = torch.cat([_with_gradient(loss, outputs[i : i + 1], select_examples(y, [i])) for i in range(3)])
     together = _with_gradient(form, outputs, y)
     if len(together) != len(outputs):
-        fix = f"its per-example form {name_of(form)} returns {len(together)} losses for {len(outputs)} examples"
-        raise ConfigError("loss", name_of(loss), f"{fix}; return one per example")
+        fix = (
+            f"its per-example form {format_loss_name(form)} returns {len(together)} losses for {len(outputs)} examples"
+        )
+        raise ConfigError("loss", format_loss_name(loss), f"{fix}; return one per example")
     # a form that differs from the loss on purpose comes with a warning
     is_same = not trial.functional.form.differs
     if is_same and any(differ(single, row, SAME_KERNEL) for single, row in zip(alone, together, strict=True)):
         fix = "gives an example another loss or gradient in a batch than alone; use only its own output and target"
-        raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
+        raise ConfigError("loss", format_loss_name(loss), f"its per-example form {format_loss_name(form)} {fix}")
 
 
 def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401 - whatever a model returns
     """Returns losses and their derivatives in the outputs, `[b, 1 + output size]`; no derivatives in other objects."""
-    start_draws_anew(first(targets).device)
-    if not _is_split(outputs, len(first(targets))):
+    reset_torch_draws(first_leaf(targets).device)
+    if not _is_split(outputs, len(first_leaf(targets))):
         return loss(outputs, targets).detach().reshape(-1, 1)
     outputs, variables = _variables(outputs)
     values = loss(outputs, targets).reshape(-1, 1)
     # a different weight for each loss: a derivative in another example's output would have the wrong weight
     weights = 1 + torch.arange(len(values), device=values.device, dtype=values.dtype).unsqueeze(1)
     gradient = _gradient((weights * values).sum(), variables)
-    if len(values) != len(first(targets)):
+    if len(values) != len(first_leaf(targets)):
         return values.detach()
     columns = [part.reshape(len(values), -1).to(values) / weights for part in gradient]
     return torch.cat([values.detach(), *columns], 1)
@@ -153,7 +155,7 @@ def _check_reads_outputs_only(trial: TracedModel, x: Nested, y: Nested) -> None:
     outputs = trial.constant_outputs(select_examples(x, [0]))
     if outputs is None:
         return
-    start_draws_anew(first(x).device)
+    reset_torch_draws(first_leaf(x).device)
     value = loss(outputs, select_examples(y, [0]))
     if not value.requires_grad:
         return
@@ -169,7 +171,7 @@ def _check_reads_outputs_only(trial: TracedModel, x: Nested, y: Nested) -> None:
         "through the model's outputs. For a penalty on parameters use the strategy's own: weight_decay of the "
         "optimizer, or the regularizer (fedpriv.strategies.proximal.L2); otherwise detach() it"
     )
-    raise ConfigError("loss", name_of(loss), fix)
+    raise ConfigError("loss", format_loss_name(loss), fix)
 
 
 def _gradient_leaves(value: Tensor) -> list[Tensor]:
@@ -240,7 +242,7 @@ def _check_reduction(trial: TracedModel, x: Nested, y: Nested, real: Callable[[]
         outputs = trial.outputs(inputs)
         if form is not None and (form.differs or is_known(trial.functional.loss)) and isinstance(outputs, Tensor):
             return [form.warning] if form.warning else []
-        for losses in _tried_losses(trial, inputs, outputs, targets):
+        for losses in _try_losses(trial, inputs, outputs, targets):
             note = _compare(trial, inputs, targets, losses)
             if note:
                 notes.append(note)
@@ -250,42 +252,47 @@ def _check_reduction(trial: TracedModel, x: Nested, y: Nested, real: Callable[[]
             "has a gradient of 0 for each tested example, so only noise would be trained: return a value that "
             "changes with the outputs of each example"
         )
-        raise ConfigError("loss", name_of(trial.functional.loss), fix)
+        raise ConfigError("loss", format_loss_name(trial.functional.loss), fix)
     return list(dict.fromkeys(notes))
 
 
-def _tried_losses(trial: TracedModel, x: Nested, outputs: Any, y: Nested) -> Iterator[_Losses]:  # noqa: ANN401
+def _try_losses(trial: TracedModel, x: Nested, outputs: Any, y: Nested) -> Iterator[_Losses]:  # noqa: ANN401
     """Yields a batch's loss and its examples' losses at the model's outputs and, if outputs split, at changed outputs.
 
     The changed outputs are larger, smaller, and of lower loss, and there is a larger batch. Losses that draw random
     numbers are not compared, since draws for a batch differ from draws for its examples.
     """
-    if not _is_split(outputs, len(first(x))):
-        yield from _computed([lambda: _losses_of_examples(trial, x, y)])
+    if not _is_split(outputs, len(first_leaf(x))):
+        yield from _list_computable_losses([lambda: _losses_of_examples(trial, x, y)])
         return
     loss = trial.functional.loss
     # in double precision, where rounding hides little; a loss with tensors may accept single precision only
-    in_double = _attempts(loss, _as_double(outputs), each(_as_double, y), _CHANGES)
-    computed = list(_computed(in_double))
+    in_double = _list_attempts(loss, _as_double(outputs), map_tree(_as_double, y), _CHANGES)
+    computed = list(_list_computable_losses(in_double))
     if not computed:
-        computed = list(_computed(_attempts(loss, outputs, y, _CHANGES[:1])))
+        computed = list(_list_computable_losses(_list_attempts(loss, outputs, y, _CHANGES[:1])))
     yield from computed
 
 
-def _attempts(loss: Loss, outputs: Any, y: Nested, changes: Sequence[Change]) -> list[Callable[[], _Losses | None]]:  # noqa: ANN401
+def _list_attempts(
+    loss: Loss,
+    outputs: Any,  # noqa: ANN401 - outputs of any model
+    y: Nested,
+    changes: Sequence[Change],
+) -> list[Callable[[], _Losses | None]]:
     """Returns functions that compute a batch's loss and its examples' losses: at changed outputs, in a large batch."""
     attempts: list[Callable[[], _Losses | None]] = []
     for change in changes:
         attempts.append(lambda change=change: _losses_of_outputs(loss, change(loss, outputs, y), y))
-    count = len(first(y))
-    tensors = [leaf for leaf in (*tree_leaves(outputs), *leaves(y)) if isinstance(leaf, Tensor)]
+    count = len(first_leaf(y))
+    tensors = [leaf for leaf in (*tree_leaves(outputs), *list_leaves(y)) if isinstance(leaf, Tensor)]
     memory = sum(tensor.numel() * tensor.element_size() for tensor in tensors) // count
     indices = [index % count for index in range(max(min(_LARGE, _BYTES // max(memory, 1)), 2))]
     attempts.append(lambda: _losses_of_outputs(loss, outputs, y, indices))
     return attempts
 
 
-def _computed(attempts: Sequence[Callable[[], _Losses | None]]) -> Iterator[_Losses]:
+def _list_computable_losses(attempts: Sequence[Callable[[], _Losses | None]]) -> Iterator[_Losses]:
     """Yields the losses that can be computed and compared."""
     for attempt in attempts:
         try:
@@ -313,7 +320,7 @@ def _losses_of_outputs(loss: Loss, outputs: Any, y: Nested, indices: Sequence[in
     Raises:
         ConfigError: If the loss draws random numbers and mixes examples.
     """
-    count = len(first(y))
+    count = len(first_leaf(y))
     order = list(indices or range(count))
     alone = list[Tensor]()
     gradients = list[Tensor]()
@@ -342,12 +349,12 @@ def _batch_loss(loss: Loss, outputs: Any, y: Nested) -> tuple[Tensor, Tensor, bo
     """Returns a batch's loss, the gradient of its sum in each example's outputs `[b, size]`, and True if it draws."""
     together, variables = _variables(outputs)
     batch, draws = _call(loss, together, y)
-    return batch.detach(), _rows_of(_gradient(batch.sum(), variables), len(first(y))), draws
+    return batch.detach(), _rows_of(_gradient(batch.sum(), variables), len(first_leaf(y))), draws
 
 
 def _check_random(loss: Loss, outputs: Any, y: Nested, gradient: Tensor) -> None:  # noqa: ANN401
     """Raises an error for a random loss if an example's gradient depends on others, for the same draws."""
-    count = len(first(y))
+    count = len(first_leaf(y))
     if count < 3:
         return
     changed = [1, *range(1, count)]  # a copy of the second example instead of the first
@@ -357,7 +364,7 @@ def _check_random(loss: Loss, outputs: Any, y: Nested, gradient: Tensor) -> None
             "draws random numbers, and the gradient of an example depends on other examples of the batch; use "
             "only each example's own output and target"
         )
-        raise ConfigError("loss", name_of(loss), fix)
+        raise ConfigError("loss", format_loss_name(loss), fix)
 
 
 def _losses_of_examples(trial: TracedModel, x: Nested, y: Nested) -> _Losses | None:
@@ -370,17 +377,23 @@ def _losses_of_examples(trial: TracedModel, x: Nested, y: Nested) -> _Losses | N
         batch, batch_gradient = trial.loss_and_gradient(x, y)
     alone = list[Tensor]()
     gradients = list[Tensor]()
-    for i in range(len(first(x))):
+    for i in range(len(first_leaf(x))):
         value, gradient = trial.loss_and_gradient(select_examples(x, [i]), select_examples(y, [i]))
         alone.append(as_scalar(loss, value))
         gradients.append(gradient)
     double = [values.double() for values in (batch, torch.stack(alone), batch_gradient.unsqueeze(0))]
     return _Losses(
-        double[0], double[1], double[2], torch.stack(gradients).double(), None, range(len(first(x))), _tolerance(lowest)
+        double[0],
+        double[1],
+        double[2],
+        torch.stack(gradients).double(),
+        None,
+        range(len(first_leaf(x))),
+        _tolerance(lowest),
     )
 
 
-def _as_they_are(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
+def _keep_outputs(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
     return outputs
 
 
@@ -391,7 +404,7 @@ def _scaled(factor: float) -> Change:
     return change
 
 
-def _better(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
+def _lower_losses(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
     """Returns outputs with smaller losses, since some losses have a different form near their minimum."""
     for _ in range(_STEPS):
         outputs, variables = _variables(outputs)
@@ -402,7 +415,7 @@ def _better(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
     return _variables(outputs)[0]
 
 
-_CHANGES: tuple[Change, ...] = (_as_they_are, _scaled(10.0), _scaled(0.1), _better)
+_CHANGES: tuple[Change, ...] = (_keep_outputs, _scaled(10.0), _scaled(0.1), _lower_losses)
 
 
 def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
@@ -412,7 +425,7 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
         ConfigError: If it is neither the mean nor the sum.
     """
     loss = trial.functional.loss
-    name = name_of(loss)
+    name = format_loss_name(loss)
     count = len(losses.alone)
     ones = torch.ones_like(losses.alone)
     mean = ones / count
@@ -433,9 +446,11 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
     x, y = (select_examples(tree, losses.order) for tree in (x, y))
     if isinstance(losses.outputs, Tensor):
         outputs = losses.outputs[list(losses.order)]
-        matched = _without_broadcasting(loss, outputs, each(lambda t: _with_dtype(t, outputs), y), value)
+        matched = _without_broadcasting(loss, outputs, map_tree(lambda t: _with_dtype(t, outputs), y), value)
         if matched is not value and not differ(matched, losses.alone.mean(), losses.tolerance):
-            shapes = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(y).shape[1:])} of each example"
+            shapes = (
+                f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first_leaf(y).shape[1:])} of each example"
+            )
             return (
                 f"the loss {name} compares {shapes}: torch would compare every output of a batch with every "
                 "target; fedpriv compares each example with its own target. Give both the same shape, e.g. "
@@ -486,7 +501,7 @@ def _shares_of_labels(trees: tuple[Nested, Nested]) -> Iterator[Tensor]:
 
     Labels may be among the targets or the inputs, and may be compared from the second one on, as next words are.
     """
-    for leaf in leaves(trees):
+    for leaf in list_leaves(trees):
         if leaf.is_floating_point() or leaf.dtype == torch.bool or leaf.dim() < 2:
             continue
         ignored = {IGNORED, int(leaf.min()), int(leaf.max())}
@@ -551,8 +566,8 @@ def _rows_of(parts: Sequence[Tensor], count: int) -> Tensor:
 
 def _call(loss: Loss, outputs: Any, targets: Nested) -> tuple[Tensor, bool]:  # noqa: ANN401
     """Returns the loss, and True if it draws random numbers from torch."""
-    device = first(targets).device
-    start_draws_anew(device)
+    device = first_leaf(targets).device
+    reset_torch_draws(device)
     before = [generator.get_state() for generator in torch_generators(device)]
     value = loss(outputs, targets)
     after = [generator.get_state() for generator in torch_generators(device)]

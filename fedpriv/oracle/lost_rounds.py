@@ -14,10 +14,10 @@ from torch import Tensor
 from fedpriv.clients.population import Population
 from fedpriv.oracle.oracle import RoundContext
 from fedpriv.oracle.query import Query
-from fedpriv.oracle.synthetic import ZeroAnswerer
+from fedpriv.oracle.synthetic import ZeroEngine
 
 
-class LostAnswerer(ZeroAnswerer):
+class LostRoundsEngine(ZeroEngine):
     """Returns zeros to the clients of this process, in rounds that a stopped run has released and then lost.
 
     Messages are unchanged: a released message depends on what was received and on the query results, which are zeros
@@ -25,7 +25,7 @@ class LostAnswerer(ZeroAnswerer):
 
     Args:
         population: The clients of this process.
-        is_aggregate: See `Answerer`.
+        is_aggregate: See `QueryEngine`.
     """
 
     def __init__(self, population: Population, *, is_aggregate: bool) -> None:
@@ -34,16 +34,16 @@ class LostAnswerer(ZeroAnswerer):
         self._population = population
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         shard = self._population.shard
         if not shard.is_whole:
             context = replace(context, positions=shard.positions(context.cohort))
         return context, None
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return message
 
     def equality(self, context: RoundContext) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._population.equality[self._population.shard.rows(context.cohort)]

@@ -1,7 +1,7 @@
 """The oracle of a strategy: it builds queries, and a query engine computes their results.
 
-Query engines are interchangeable: `DataAnswerer` (data_answerer.py) computes results from data, with noise and a
-ledger; zeros, random numbers and unit impulses (synthetic.py) replace data; `RecordingAnswerer` (dry_run.py) records
+Query engines are interchangeable: `DataQueryEngine` (data_query_engine.py) computes results from data, with noise and a
+ledger; zeros, random numbers and unit impulses (synthetic.py) replace data; `RecordingEngine` (dry_run.py) records
 the queries.
 """
 
@@ -73,7 +73,7 @@ class RoundContext:
         return Answer(self.round, self.index, query.name, self.clients, clip, share, excluded)
 
 
-class Answerer(Protocol):
+class QueryEngine(Protocol):
     """Computes the results of a strategy's queries. Row i of a tensor belongs to client i of `context.positions`."""
 
     @property
@@ -119,7 +119,7 @@ class Answerer(Protocol):
         ...
 
 
-A_co = TypeVar("A_co", bound=Answerer, covariant=True)
+A_co = TypeVar("A_co", bound=QueryEngine, covariant=True)
 
 
 class Oracle(Generic[A_co]):
@@ -127,19 +127,19 @@ class Oracle(Generic[A_co]):
 
     Args:
         queries: Builds the queries.
-        answerer: Computes the results.
+        engine: Computes the results.
         like: A tensor with the type and device that weights should have.
 
     Attributes:
         queries: Builds the queries.
-        answerer: Answers them.
+        engine: Computes the results of the queries.
         privacy: The privacy settings.
         n_clients: Number of clients of the run (public).
     """
 
-    def __init__(self, queries: QueryBuilder, answerer: A_co, like: Tensor) -> None:
+    def __init__(self, queries: QueryBuilder, engine: A_co, like: Tensor) -> None:
         self.queries = queries
-        self.answerer = answerer
+        self.engine = engine
         self._like = like
         self.privacy: Privacy = queries.privacy
         self.n_clients = queries.n_clients
@@ -163,13 +163,13 @@ class Oracle(Generic[A_co]):
             ConfigError: If the cohort is not sorted or contains a client twice.
         """
         context = RoundContext.of(round_index, cohort, self.n_clients, received)
-        self._context, drawn = self.answerer.begin_round(context)
+        self._context, drawn = self.engine.begin_round(context)
         return drawn
 
     @property
     def is_aggregate(self) -> bool:
         """True if the oracle releases one sum over all participants instead of one row for each client."""
-        return self.answerer.is_aggregate
+        return self.engine.is_aggregate
 
     @property
     def weights(self) -> Tensor:
@@ -179,7 +179,7 @@ class Oracle(Generic[A_co]):
     @property
     def equality(self) -> Tensor:
         """True for constraint values that must be zero, `[k, c]` (public)."""
-        return self.answerer.equality(self._context)
+        return self.engine.equality(self._context)
 
     @property
     def noise_variance(self) -> Tensor:
@@ -189,7 +189,7 @@ class Oracle(Generic[A_co]):
             ConfigError: If messages are noised and not gradients.
         """
         self._check_gradients_are_noised()
-        row_variances, _ = self.answerer.noise_variances(self._context)
+        row_variances, _ = self.engine.noise_variances(self._context)
         return self._like.new_tensor(row_variances).unsqueeze(1)
 
     @property
@@ -202,7 +202,7 @@ class Oracle(Generic[A_co]):
             ConfigError: If messages are noised and not gradients.
         """
         self._check_gradients_are_noised()
-        _, variance_shares = self.answerer.noise_variances(self._context)
+        _, variance_shares = self.engine.noise_variances(self._context)
         return self._like.new_tensor(variance_shares).unsqueeze(1)
 
     def _check_gradients_are_noised(self) -> None:
@@ -231,7 +231,7 @@ class Oracle(Generic[A_co]):
             bound: Norm to which each privacy unit's difference is clipped, public or computed from released values. By
                 default, and at most, twice the clip bound of a gradient.
         """
-        query = self.queries.gradient_difference(self.answerer.common_bound(bound))
+        query = self.queries.gradient_difference(self.engine.common_bound(bound))
         return self._gradients(query, params, anchor)
 
     def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
@@ -246,7 +246,7 @@ class Oracle(Generic[A_co]):
         return self._gradients(self.queries.lagrangian_gradient(multipliers), params)
 
     def _gradients(self, query: Query, params: Tensor, anchor: Tensor | None = None) -> Tensor:
-        answer = self.answerer.gradients(query, self._context, params, anchor)
+        answer = self.engine.gradients(query, self._context, params, anchor)
         self._count_answer()
         return answer
 
@@ -262,7 +262,7 @@ class Oracle(Generic[A_co]):
         if name != "constraints":
             raise ConfigError("statistic", name, "is unknown: use 'constraints'")
         self._check_everyone()
-        values = self.answerer.constraint_values(self.queries.constraint_values(), self._context, params)
+        values = self.engine.constraint_values(self.queries.constraint_values(), self._context, params)
         self._count_answer()
         return values
 
@@ -278,7 +278,7 @@ class Oracle(Generic[A_co]):
         """
         query = self.queries.exact()
         self._check_everyone()
-        values = self.answerer.exact(query, self._context, params)
+        values = self.engine.exact(query, self._context, params)
         if self._context.index == 0:
             self._count_answer()
         return values
@@ -291,7 +291,7 @@ class Oracle(Generic[A_co]):
         """
         if self.privacy.boundary != "message":
             return message
-        released = self.answerer.message(self.queries.message(), self._context, message)
+        released = self.engine.message(self.queries.message(), self._context, message)
         self._count_answer()
         return released
 

@@ -16,7 +16,7 @@ from fedpriv.clients.index_batches import IndexBatches, Padding
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, FullBatch, Poisson, Sampling
-from fedpriv.randomness.keystream import below, order_of, uniform_below
+from fedpriv.randomness.keystream import is_below, make_order, uniform_below
 from fedpriv.randomness.streams import Randomness
 
 EXCEEDED = 1e-12
@@ -134,7 +134,7 @@ class BatchSampler:
         chosen = self._drawn(sampling, index, rows)
         if not self._population.pad_batches:
             return chosen
-        cells = largest_batches(sampling, tuple(self._population.shard.sizes[rows].tolist()))
+        cells = bound_batch_sizes(sampling, tuple(self._population.shard.sizes[rows].tolist()))
         return chosen.padded(Padding(np.array(cells), self._population.counts[rows].numpy()))
 
     def _drawn(self, sampling: Poisson | FixedSize | Cyclic | Allocation, index: int, rows: Tensor) -> IndexBatches:
@@ -151,14 +151,14 @@ class BatchSampler:
             return self._allocated(sampling.batches, index, clients.tolist(), sizes)
         words = self._randomness.first_words("batch", self._round, index, clients.tolist(), sizes.tolist())
         if isinstance(sampling, Poisson):
-            return IndexBatches.marked(sizes, below(words, sampling.rate))
+            return IndexBatches.marked(sizes, is_below(words, sampling.rate))
         if isinstance(sampling, Cyclic):
             positions = IndexBatches.everything(sizes).positions
             in_slot = positions % sampling.blocks == self.slot(sampling)
-            return IndexBatches.marked(sizes, in_slot & below(words, sampling.rate))
+            return IndexBatches.marked(sizes, in_slot & is_below(words, sampling.rate))
         # a fixed number of examples: the first ones of a random order
         ends = sizes.cumsum().tolist()
-        return IndexBatches.listed([order_of(words[a:b])[: sampling.size] for a, b in pairwise([0, *ends])])
+        return IndexBatches.listed([make_order(words[a:b])[: sampling.size] for a, b in pairwise([0, *ends])])
 
     def _allocated(self, batches: int, index: int, clients: Sequence[int], sizes: NDArray[np.int64]) -> IndexBatches:
         """Returns the examples that are assigned to the round's batch of the epoch.
@@ -172,7 +172,7 @@ class BatchSampler:
 
 
 @lru_cache(maxsize=8)
-def largest_batches(sampling: Poisson | FixedSize | Cyclic | Allocation, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def bound_batch_sizes(sampling: Poisson | FixedSize | Cyclic | Allocation, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Returns a size that each client's batch exceeds with a probability of at most `EXCEEDED`; public.
 
     Args:

@@ -24,16 +24,16 @@ from fedpriv.clients.population import Population
 from fedpriv.clients.reading import Pair
 from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
-from fedpriv.models.nested import each, first, joined, leaves
+from fedpriv.models.nested import concatenate_trees, first_leaf, list_leaves, map_tree
 from fedpriv.oracle.backends.base import Backend
-from fedpriv.oracle.backends.in_threads import copy_backend
 from fedpriv.oracle.backends.loop import LoopBackend
 from fedpriv.oracle.backends.per_example import PerExample
+from fedpriv.oracle.backends.threaded import copy_backend
 from fedpriv.oracle.differences import SAME_KERNEL, differ
 from fedpriv.oracle.traced_model import select_examples
 from fedpriv.oracle.validation import synthetic_points
 from fedpriv.privacy.clipping import Clip
-from fedpriv.randomness.borrowed import Seed, global_generators
+from fedpriv.randomness.global_rng import Seed, global_generators
 
 _CHECKS = 4  # random rounds after which a run is tested
 _REAL = 12  # real examples at most
@@ -51,7 +51,7 @@ def draw_check_rounds(rounds: int) -> frozenset[int]:
     return frozenset(secrets.SystemRandom().sample(range(rounds), min(_CHECKS, rounds)))
 
 
-def unused_copy(backend: Backend) -> Backend:
+def copy_unused_backend(backend: Backend) -> Backend:
     """Returns a backend with a copy of the model that has processed no example, for the results before a run."""
     if isinstance(backend, PerExample):
         return copy_backend(backend)
@@ -111,11 +111,11 @@ class StateCheck:
                 answers += self._gradients(model, self._points, seed)
             for client in self._reads:
                 seed(0)
-                answers += [_summary(leaf[None])[0] for leaf in leaves(self._view(client))]
+                answers += [_summary(leaf[None])[0] for leaf in list_leaves(self._view(client))]
         return answers
 
     def _gradients(self, model: nn.Module, points: Pair, seed: Seed) -> list[Tensor]:
-        count = len(first(points[0]))
+        count = len(first_leaf(points[0]))
         row = self._row.unsqueeze(0)
         loop = LoopBackend(model, self._population.loss)
         answers: list[Tensor] = []
@@ -146,27 +146,27 @@ def _choose_points(population: Population, model: nn.Module) -> Pair | None:
     loop = LoopBackend(model, population.loss)
     row = synthetic_points(population)[0][0].unsqueeze(0)
     x, y = extreme_examples(population)
-    candidates = [each(lambda values: values[:_REAL], (x, y))]
+    candidates = [map_tree(lambda values: values[:_REAL], (x, y))]
     for _, made_x, made_y in synthetic_points(population)[:1]:
         for scale in _SCALES:
-            candidates.append((each(lambda values, scale=scale: _scaled(values, scale), made_x), made_y))
+            candidates.append((map_tree(lambda values, scale=scale: _scaled(values, scale), made_x), made_y))
     usable: list[Pair] = []
     for candidate in candidates:
-        for index in range(len(first(candidate[0]))):
-            single = each(lambda values, index=index: values[index : index + 1], candidate)
+        for index in range(len(first_leaf(candidate[0]))):
+            single = map_tree(lambda values, index=index: values[index : index + 1], candidate)
             with suppress(Exception):  # whatever a user's model or loss raises for synthetic numbers
                 loop.clipped_sum(row, _batch(single, [0]), None)
                 usable.append(single)
     if usable:
-        return joined(usable)
+        return concatenate_trees(usable)
     return None
 
 
 def _batch(points: Pair, indices: Sequence[int]) -> Batch:
     """Returns some of the points as the examples of one client."""
     x, y = (select_examples(tree, indices) for tree in points)
-    x, y = (each(lambda values: values.unsqueeze(0), tree) for tree in (x, y))
-    mask = torch.ones(1, len(indices), dtype=torch.bool, device=first(x).device)
+    x, y = (map_tree(lambda values: values.unsqueeze(0), tree) for tree in (x, y))
+    mask = torch.ones(1, len(indices), dtype=torch.bool, device=first_leaf(x).device)
     return Batch(torch.zeros(1, dtype=torch.long), x, y, mask)
 
 

@@ -16,7 +16,7 @@ from fedpriv.oracle.query import Query, QueryBuilder
 from fedpriv.privacy.settings import Privacy
 
 
-class ZeroAnswerer:
+class ZeroEngine:
     """Returns zeros for all queries.
 
     Args:
@@ -29,41 +29,41 @@ class ZeroAnswerer:
         self._n_constraints = n_constraints
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return context, None
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return torch.zeros_like(params)
 
     def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return params.new_zeros(len(params), self._n_constraints)
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Answerer`; zeros that depend on the parameters, so that they have (zero) gradients."""
+        """See `QueryEngine`; zeros that depend on the parameters, so that they have (zero) gradients."""
         zeros = 0 * params.sum(1)
         return zeros, zeros.unsqueeze(1).expand(-1, self._n_constraints)
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return torch.zeros_like(message)
 
     def equality(self, context: RoundContext) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return torch.zeros(len(context.clients), self._n_constraints, dtype=torch.bool)
 
     def common_bound(self, bound: float | None) -> float | None:
-        """See `Answerer`; returns the default, since the real bound may depend on query results."""
+        """See `QueryEngine`; returns the default, since the real bound may depend on query results."""
         return None
 
     def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         zeros = [0.0] * len(context.positions)
         return zeros, zeros
 
 
-class ImpulseAnswerer(ZeroAnswerer):
+class ImpulseEngine(ZeroEngine):
     """Returns `size` times unit vector t to every client in round t, in a space with one dimension per round.
 
     If a strategy is linear in the results and starts at zero, entry t of its final model is the remaining factor of the
@@ -75,11 +75,11 @@ class ImpulseAnswerer(ZeroAnswerer):
         self._size = size
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._impulse(params, context.round)
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._impulse(message, context.round)
 
     def _impulse(self, like: Tensor, round_index: int) -> Tensor:
@@ -88,7 +88,7 @@ class ImpulseAnswerer(ZeroAnswerer):
         return answer
 
 
-class PushAnswerer(ZeroAnswerer):
+class LargestNormEngine(ZeroEngine):
     """Returns the same number for every query: the longest result that a clip allows for models of one number.
 
     Args:
@@ -100,15 +100,15 @@ class PushAnswerer(ZeroAnswerer):
         self._size = size
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return torch.full_like(params, -self._size)
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return torch.full_like(message, -self._size)
 
 
-class RandomAnswerer(ZeroAnswerer):
+class RandomEngine(ZeroEngine):
     """Returns random results of dimension 2, with one constraint.
 
     Args:
@@ -126,20 +126,20 @@ class RandomAnswerer(ZeroAnswerer):
         self._spread = spread
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._rows(context)
 
     def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._rows(context)[:, :1]
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         rows = self._rows(context)
         return rows[:, 0], rows[:, 1:]
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`; messages are not noised, since the test is about their contents."""
+        """See `QueryEngine`; messages are not noised, since the test is about their contents."""
         return message
 
     def _rows(self, context: RoundContext) -> Tensor:
@@ -147,11 +147,11 @@ class RandomAnswerer(ZeroAnswerer):
         return self._answers[context.round][context.cohort] + self._spread * (moves - moves.mean(0))
 
 
-def random_oracle(n_clients: int, rounds: int, spread: float = 0.0, seed: int = 0) -> Oracle[RandomAnswerer]:
-    """Returns an oracle with random results, for a strategy without privacy; see `RandomAnswerer` for the arguments.
+def random_oracle(n_clients: int, rounds: int, spread: float = 0.0, seed: int = 0) -> Oracle[RandomEngine]:
+    """Returns an oracle with random results, for a strategy without privacy; see `RandomEngine` for the arguments.
 
     Clients have unequal weights, so sums of weighted messages are not sums of results.
     """
     weights: list[float] = torch.linspace(0.5, 1.5, n_clients, dtype=torch.float64).tolist()
-    answerer = RandomAnswerer(n_clients, rounds, spread, seed)
-    return Oracle(QueryBuilder(Privacy(noise_on="none"), weights), answerer, torch.empty(0, dtype=torch.float64))
+    engine = RandomEngine(n_clients, rounds, spread, seed)
+    return Oracle(QueryBuilder(Privacy(noise_on="none"), weights), engine, torch.empty(0, dtype=torch.float64))

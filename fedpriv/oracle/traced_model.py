@@ -15,7 +15,7 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
 from fedpriv.models.copies import copy_module
-from fedpriv.models.nested import Nested, T, each, first
+from fedpriv.models.nested import Nested, T, first_leaf, map_tree
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.randomness.streams import torch_generators
 
@@ -106,14 +106,14 @@ class TracedModel:
     def draws(self, x: Nested) -> bool:
         """Returns True if the model draws random numbers from torch."""
         self.outputs(x)
-        after = [generator.get_state() for generator in torch_generators(first(x).device)]
-        before = [generator.manual_seed(0).get_state() for generator in torch_generators(first(x).device)]
+        after = [generator.get_state() for generator in torch_generators(first_leaf(x).device)]
+        before = [generator.manual_seed(0).get_state() for generator in torch_generators(first_leaf(x).device)]
         return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
     def loss_draws(self, x: Nested, y: Nested) -> bool:
         """Returns True if the loss draws random numbers from torch."""
         outputs = self.outputs(x)
-        generators = torch_generators(first(x).device)
+        generators = torch_generators(first_leaf(x).device)
         before = [generator.manual_seed(0).get_state() for generator in generators]
         self.functional.loss(outputs, y)
         after = [generator.get_state() for generator in generators]
@@ -122,13 +122,13 @@ class TracedModel:
     def _outputs(self, row: Tensor, x: Nested) -> Any:  # noqa: ANN401
         self._events = []
         self._running = []
-        start_draws_anew(first(x).device)
+        reset_torch_draws(first_leaf(x).device)
         # new objects with the same values: a forward pass may compute gradients with respect to its inputs
-        x = each(Tensor.detach, x)
+        x = map_tree(Tensor.detach, x)
         outputs = self.functional.outputs(self.functional.unflatten(row), x)
-        if isinstance(outputs, Tensor) and outputs.shape[:1] != first(x).shape[:1]:
+        if isinstance(outputs, Tensor) and outputs.shape[:1] != first_leaf(x).shape[:1]:
             fix = (
-                f"returns {tuple(outputs.shape)} for {len(first(x))} examples; return one row per example "
+                f"returns {tuple(outputs.shape)} for {len(first_leaf(x))} examples; return one row per example "
                 "(squeeze(-1) keeps the rows, unlike squeeze())"
             )
             raise ConfigError("model", type(self.model).__name__, fix)
@@ -144,7 +144,7 @@ class TracedModel:
 
 def select_examples(tree: T, rows: Sequence[int]) -> T:
     """Returns some examples of a batch."""
-    return each(lambda values: values[list(rows)], tree)
+    return map_tree(lambda values: values[list(rows)], tree)
 
 
 def example_loss(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
@@ -160,10 +160,10 @@ def as_scalar(loss: Loss, value: object) -> Tensor:
     """
     if not isinstance(value, Tensor):
         fix = f"returns a {type(value).__name__} for one example; return a tensor with one number"
-        raise ConfigError("loss", name_of(loss), fix)
+        raise ConfigError("loss", format_loss_name(loss), fix)
     if value.numel() != 1:
         fix = f"returns {value.numel()} numbers for one example; use a reduction"
-        raise ConfigError("loss", name_of(loss), fix)
+        raise ConfigError("loss", format_loss_name(loss), fix)
     return value.reshape(())
 
 
@@ -177,13 +177,13 @@ def _tensors(values: object) -> list[Tensor]:
     return [leaf.detach() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
-def start_draws_anew(device: torch.device) -> None:
+def reset_torch_draws(device: torch.device) -> None:
     """Resets torch's generators, so that the next call of the model repeats the random draws of the last one."""
     for generator in torch_generators(device):
         generator.manual_seed(0)
 
 
-def name_of(function: Loss) -> str:
+def format_loss_name(function: Loss) -> str:
     """Returns the name of a loss for error messages."""
     return getattr(function, "__name__", type(function).__name__)
 

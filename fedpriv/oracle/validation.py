@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from fedpriv.clients.extremes import extreme_examples
 from fedpriv.clients.population import Population
-from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
+from fedpriv.errors import ConfigError, DataError, FedprivError, summarize_error
 from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
-from fedpriv.models.nested import Nested, arguments, each, first, leaves
+from fedpriv.models.nested import Nested, call_arguments, first_leaf, list_leaves, map_tree
 from fedpriv.oracle.backends.functional import Functional, is_finite
 from fedpriv.oracle.backends.row_layers import keeps_rows_apart
 from fedpriv.oracle.differences import OTHER_KERNEL, SAME_KERNEL, differ
@@ -27,8 +27,8 @@ from fedpriv.oracle.low_precision import check_precision
 from fedpriv.oracle.traced_model import (
     Event,
     TracedModel,
+    reset_torch_draws,
     select_examples,
-    start_draws_anew,
 )
 from fedpriv.privacy.settings import Privacy
 
@@ -84,7 +84,7 @@ def _find_usable_point(population: Population) -> Point:
     for row, x, y in attempts:
         try:
             trial = TracedModel(population, row)
-            if all(map(is_finite, (*leaves(trial.outputs(x)), trial.gradient(x, y)))):
+            if all(map(is_finite, (*list_leaves(trial.outputs(x)), trial.gradient(x, y)))):
                 return row, x, y
         except Exception:  # whatever a user's model or loss raises for synthetic numbers
             continue
@@ -95,8 +95,8 @@ def _find_usable_point(population: Population) -> Point:
     except FedprivError:
         raise
     except Exception as error:  # whatever a user's model or loss raises for real examples
-        labels = first(targets)
-        if labels.dtype != torch.long and _is_computed(population, row, inputs, each(Tensor.long, targets)):
+        labels = first_leaf(targets)
+        if labels.dtype != torch.long and _is_computed(population, row, inputs, map_tree(Tensor.long, targets)):
             fix = "the loss needs class numbers: use integers (.long())"
             raise DataError(f"client 0 has targets of type {labels.dtype}, and {fix}") from error
         hint = ""
@@ -105,7 +105,9 @@ def _find_usable_point(population: Population) -> Point:
                 " (of more than two tensors, all but the last are arguments of the model: leave others out in "
                 "a collate_fn that returns (inputs, target))"
             )
-        problem = f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({in_short(error)})"
+        problem = (
+            f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({summarize_error(error)})"
+        )
         fix = f"{problem}; change them, or the data{hint}"
         raise ConfigError("model", type(population.model).__name__, fix) from error
     return last
@@ -113,7 +115,7 @@ def _find_usable_point(population: Population) -> Point:
 
 def _shapes(x: Nested) -> str:
     """Returns the shapes of an example's tensors, for errors."""
-    return ", ".join(str(tuple(values.shape[1:])) for values in leaves(x))
+    return ", ".join(str(tuple(values.shape[1:])) for values in list_leaves(x))
 
 
 def _is_computed(population: Population, row: Tensor, x: Nested, y: Nested) -> bool:
@@ -146,10 +148,10 @@ def synthetic_points(population: Population, seed: int = 0) -> list[Point]:
     start = population.params[0]
     moved = start + 0.05 * torch.randn(start.shape, generator=generator).to(start)
     inputs, targets = population.first_examples(_EXAMPLES)
-    x = each(lambda like: _draw_like(like, -1.0, generator), inputs)
-    y = each(lambda like: _draw_like(like, 0.0, generator), targets)
+    x = map_tree(lambda like: _draw_like(like, -1.0, generator), inputs)
+    y = map_tree(lambda like: _draw_like(like, 0.0, generator), targets)
     # some models with lengths as inputs raise an error for a length of 0
-    positive = each(_at_least_one, x)
+    positive = map_tree(_at_least_one, x)
     return [(moved, x, y), (moved, positive, y), (start, x, y)]
 
 
@@ -246,7 +248,7 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
     _, sample = population.first_examples(1)
     if not isinstance(sample, Tensor) or sample.is_floating_point() or sample.dim() != 1 or sample.dtype == torch.bool:
         return
-    labels = {client: first(population.examples_of(client)[1]) for client in clients}
+    labels = {client: first_leaf(population.examples_of(client)[1]) for client in clients}
     least = min(clients, key=lambda i: int(labels[i].min()))
     greatest = max(clients, key=lambda i: int(labels[i].max()))
     for client, index in {(least, int(labels[least].argmin())), (greatest, int(labels[greatest].argmax()))}:
@@ -260,7 +262,7 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
         except Exception as error:  # whatever a user's model or loss raises
             fix = "number the classes from 0, or change the model's number of outputs"
             problem = f"client {numbers[client]} has label {label}, which model and loss do not accept"
-            raise DataError(f"{problem} ({in_short(error)}): {fix}") from error
+            raise DataError(f"{problem} ({summarize_error(error)}): {fix}") from error
         if label < 0 and ((label == _IGNORE_INDEX and not loss.any()) or not torch.isfinite(loss).all()):
             problem = f"client {numbers[client]} has label {label}, which the loss ignores"
             raise DataError(f"{problem}: number the classes from 0, and drop examples without a class")
@@ -271,8 +273,8 @@ def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
     model = copy_module(model)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     attributes = _public_attributes(model)
-    args, named = arguments(each(Tensor.detach, x))
-    start_draws_anew(first(x).device)
+    args, named = call_arguments(map_tree(Tensor.detach, x))
+    reset_torch_draws(first_leaf(x).device)
     with torch.enable_grad():
         model(*args, **named)
     buffers_after = dict(model.named_buffers())

@@ -8,8 +8,8 @@ from fedpriv.algorithms.admm import AdmmStep, OutputNoise, Prox, Trust, inexact_
 from fedpriv.papers import claims
 from fedpriv.papers.published import Published
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.settings import Positive, PositiveOrInfinite, Ratio, RegistryEntry, checked
-from fedpriv.strategies import Decay, Penalty, Strategy, spread
+from fedpriv.settings import Positive, PositiveOrInfinite, Ratio, RegistryEntry, validate_arguments
+from fedpriv.strategies import Decay, Penalty, Strategy, flatten_parameters
 
 Preset = Literal["mnist", "femnist"]
 _RHO: dict[Preset, tuple[float, float, float]] = {"mnist": (2.0, 5.0, 1e4), "femnist": (0.005, 0.05, 2e3)}
@@ -22,14 +22,14 @@ def constant_on_output(strategy: Strategy) -> Recipe:
     return Recipe(strategy, schedule=OutputNoise(local.rho, local.step.eta))
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_rho(preset: Preset, epsilon_bar: PositiveOrInfinite) -> Penalty:
     """Eq 21: `c1 * 1.2**floor(t / period) + c2 / epsilon_bar` with the constants of the paper's section 4."""
     scale, per_epsilon, period = _RHO[preset]
     return Penalty(scale=scale, offset=per_epsilon / epsilon_bar, growth=1.2, period=period)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_prox(
     epsilon_bar: PositiveOrInfinite, rounds: int, preset: Preset = "mnist", scale: Positive = 1.0
 ) -> Recipe:
@@ -37,7 +37,7 @@ def published_prox(
     return _perturbed_objective(Prox(Decay(scale, 0.5)), epsilon_bar, rounds, preset)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_trust(
     epsilon_bar: PositiveOrInfinite, rounds: int, preset: Preset = "mnist", scale: Positive = 1.0
 ) -> Recipe:
@@ -45,7 +45,7 @@ def published_trust(
     return _perturbed_objective(Trust(Decay(scale, 0.0)), epsilon_bar, rounds, preset)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_output(
     epsilon_bar: PositiveOrInfinite,
     rounds: int,
@@ -72,7 +72,8 @@ def _perturbed_objective(step: Prox | Trust, epsilon_bar: float, rounds: int, pr
 
 NAMES = {
     "iadmm_output": RegistryEntry(
-        spread(inexact_admm, step=Prox), "inexact ADMM with noise on its output (Huang et al., the baseline)"
+        flatten_parameters(inexact_admm, step=Prox),
+        "inexact ADMM with noise on its output (Huang et al., the baseline)",
     )
 }
 VARIANTS = {

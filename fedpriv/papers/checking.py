@@ -33,10 +33,10 @@ class Checked:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of `fedpriv claims --json`; an infinite epsilon is `"inf"`."""
-        claim, printed = self.claim, strict_json.epsilon
+        claim, printed = self.claim, strict_json.encode_epsilon
         totals = {name: printed(getattr(claim, name)) for name in ("stated_epsilon", "basic_total", "tight_total")}
         views = {view: printed(epsilon) for view, epsilon in claim.views}
-        return strict_json.plain(
+        return strict_json.to_plain(
             {**asdict(claim), **totals, "views": views, "settings": self.settings, "more_noise": self.more_noise}
         )
 

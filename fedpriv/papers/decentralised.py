@@ -10,25 +10,25 @@ from fedpriv.papers.claims import TrackingNoise
 from fedpriv.papers.published import Published
 from fedpriv.papers.recipe import Recipe, Variants
 from fedpriv.privacy import Geometric
-from fedpriv.settings import Count, NonNegative, Positive, PositiveOrInfinite, Ratio, RegistryEntry, checked
-from fedpriv.strategies import Average, StepSize, Strategy, spread
+from fedpriv.settings import Count, NonNegative, Positive, PositiveOrInfinite, Ratio, RegistryEntry, validate_arguments
+from fedpriv.strategies import Average, StepSize, Strategy, flatten_parameters
 
 _GAP_ASSUMED = "the gap between neighbours' gradients is assumed, not enforced"
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def dpop(gamma: Positive = 0.1, q1: Ratio = 0.97, q2: Ratio = 0.99, average: Average | None = None) -> Recipe:
     """DPOP (Huang, Mitra, Vaidya, 2015): D-PSGD with step size `gamma q1^k` and budget share `(q1 / q2)^k`."""
     return Recipe(decentralized_sgd(StepSize(gamma, ratio=q1), average=average), schedule=Geometric(q1 / q2))
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def pp_doagt(gamma: Positive = 0.1, q1: Ratio = 0.97, average: Average | None = None) -> Strategy:
     """PP-DOAGT, our reading: `gradient_tracking_pair` with step size `gamma q1^k` in round k."""
     return gradient_tracking_pair(StepSize(gamma, ratio=q1), average=average)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_dual_averages(
     dual_map: DualMap,
     epsilon_bar: PositiveOrInfinite,
@@ -56,7 +56,7 @@ def published_dual_averages(
     )
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_tracking(noise: TrackingNoise, rounds: int, beta: NonNegative = 100.0) -> Recipe:
     """Gradient tracking with the noise of eq 5 (Xie, Liu, Chai, 2025), not private.
 
@@ -65,19 +65,19 @@ def published_tracking(noise: TrackingNoise, rounds: int, beta: NonNegative = 10
     return _eq5(gradient_tracking(_steps(noise), beta), noise, rounds)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_dpop(noise: TrackingNoise, rounds: int) -> Recipe:
     """DPOP in the comparison of Xie, Liu and Chai (2025), in our reading: with the noise of their eq 5. Not private."""
     return _eq5(decentralized_sgd(_steps(noise)), noise, rounds)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_pp_doagt(noise: TrackingNoise, rounds: int) -> Recipe:
     """PP-DOAGT in our reading: eq 7 of Xie, Liu and Chai (2025) with the noise of eq 5 on x and y. Not private."""
     return _both_noised("PP-DOAGT", noise, rounds)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_diff_tv_ab(noise: TrackingNoise, rounds: int) -> Recipe:
     """Diff-TV-AB in our reading: `published_pp_doagt` with the claim of another row of the paper's table 3."""
     return _both_noised("Diff-TV-AB", noise, rounds)
@@ -113,9 +113,11 @@ NAMES = {
     ),
 }
 VARIANTS = {
-    "dual_averaging": Variants(spread(published_dual_averages, dual_map=DualMap), formula=claims.dual_averaging_stated),
-    "gradient_tracking": Variants(spread(published_tracking, noise=TrackingNoise)),
-    "dpop": Variants(spread(published_dpop, noise=TrackingNoise)),
-    "pp_doagt": Variants(spread(published_pp_doagt, noise=TrackingNoise)),
-    "diff_tv_ab": Variants(spread(published_diff_tv_ab, noise=TrackingNoise)),
+    "dual_averaging": Variants(
+        flatten_parameters(published_dual_averages, dual_map=DualMap), formula=claims.dual_averaging_stated
+    ),
+    "gradient_tracking": Variants(flatten_parameters(published_tracking, noise=TrackingNoise)),
+    "dpop": Variants(flatten_parameters(published_dpop, noise=TrackingNoise)),
+    "pp_doagt": Variants(flatten_parameters(published_pp_doagt, noise=TrackingNoise)),
+    "diff_tv_ab": Variants(flatten_parameters(published_diff_tv_ab, noise=TrackingNoise)),
 }

@@ -11,13 +11,23 @@ from fedpriv.errors import ConfigError
 from fedpriv.papers import claims
 from fedpriv.papers.published import Published
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.settings import Count, Fraction, Positive, PositiveOrInfinite, Ratio, RegistryEntry, checked
-from fedpriv.strategies import Average, Optimizer, Proximal, Rate, Sgd, Strategy, Zero, gradient_descent, spread
+from fedpriv.settings import Count, Fraction, Positive, PositiveOrInfinite, Ratio, RegistryEntry, validate_arguments
+from fedpriv.strategies import (
+    Average,
+    Optimizer,
+    Proximal,
+    Rate,
+    Sgd,
+    Strategy,
+    Zero,
+    flatten_parameters,
+    gradient_descent,
+)
 
 LOGISTIC = 0.25  # smoothness of the logistic loss of rows of norm 1
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def dp_gd(
     rounds: int,
     learning_rate: Rate | None = None,
@@ -45,7 +55,7 @@ def dp_gd(
     )
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class Inner:
     """Options that DP-SVRG and DP-SVRG++ share.
@@ -75,7 +85,7 @@ class Inner:
         return Recipe(strategy, schedule=AnchorBudget(epochs, self.anchor_share))
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def dp_svrg(inner: Inner, epoch_length: Count | None = None) -> Recipe:
     """DP-SVRG with the paper's step size and epoch length unless given; see `fedpriv.svrg`."""
     convexity, step = inner.regularizer.strong_convexity, inner.learning_rate
@@ -87,13 +97,13 @@ def dp_svrg(inner: Inner, epoch_length: Count | None = None) -> Recipe:
     return inner.recipe(step, Epochs(length))
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def dp_svrg_plus_plus(inner: Inner, epoch_length: Count = 10) -> Recipe:
     """DP-SVRG++ with step size 1 / (13 smoothness) unless given (theorem 4.4); see `fedpriv.svrg`."""
     return inner.recipe(inner.learning_rate or 1 / (13 * inner.smoothness), Epochs(epoch_length, True))
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class OnBall:
     """Options of DP-AccMD.
@@ -117,13 +127,13 @@ class OnBall:
         return accelerated_mirror_descent(feasible, self.smoothness, published=published)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def dp_accmd(on: OnBall) -> Strategy:
     """DP-AccMD on an l1 or l2 ball; see `fedpriv.accelerated_mirror_descent`."""
     return on.strategy()
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class Printed:
     """Parameters of the paper's noise.
@@ -148,7 +158,7 @@ class Printed:
         return Published(self.epsilon_bar, "gaussian", self.delta_bar, scale=sigma, exact_queries=("full_gradient",))
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_svrg(
     printed: Printed, epoch_length: Count, learning_rate: Positive, regularizer: Proximal = Zero()
 ) -> Recipe:
@@ -159,7 +169,7 @@ def published_svrg(
     return _published(printed, Epochs(epoch_length), learning_rate, regularizer)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_svrg_plus_plus(
     printed: Printed, epoch_length: Count, learning_rate: Positive, regularizer: Proximal = Zero()
 ) -> Recipe:
@@ -167,7 +177,7 @@ def published_svrg_plus_plus(
     return _published(printed, Epochs(epoch_length, True), learning_rate, regularizer)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def published_accmd(printed: Printed, on: OnBall) -> Recipe:
     """Algorithm 3 (DP-AccMD) as published, its constant c as 1. Not private: the y-step's gradient has no noise."""
     return Recipe(
@@ -196,16 +206,20 @@ def _published(printed: Printed, epochs: Epochs, step: float, regularizer: Proxi
 
 NAMES = {
     "dp_gd": RegistryEntry(dp_gd, "proximal gradient descent on private gradients (Wang, Ye, Xu, DP-GD)"),
-    "dp_svrg": RegistryEntry(spread(dp_svrg, inner=Inner), "variance reduction with anchors (Wang, Ye, Xu, DP-SVRG)"),
+    "dp_svrg": RegistryEntry(
+        flatten_parameters(dp_svrg, inner=Inner), "variance reduction with anchors (Wang, Ye, Xu, DP-SVRG)"
+    ),
     "dp_svrg_plus_plus": RegistryEntry(
-        spread(dp_svrg_plus_plus, inner=Inner), "variance reduction with doubling epochs (Wang, Ye, Xu, DP-SVRG++)"
+        flatten_parameters(dp_svrg_plus_plus, inner=Inner),
+        "variance reduction with doubling epochs (Wang, Ye, Xu, DP-SVRG++)",
     ),
     "dp_accmd": RegistryEntry(
-        spread(dp_accmd, on=OnBall), "accelerated mirror descent on an l2 or l1 ball (Wang, Ye, Xu, DP-AccMD)"
+        flatten_parameters(dp_accmd, on=OnBall),
+        "accelerated mirror descent on an l2 or l1 ball (Wang, Ye, Xu, DP-AccMD)",
     ),
 }
 VARIANTS = {
-    "dp_svrg": Variants(spread(published_svrg, printed=Printed)),
-    "dp_svrg_plus_plus": Variants(spread(published_svrg_plus_plus, printed=Printed)),
-    "dp_accmd": Variants(spread(published_accmd, printed=Printed, on=OnBall)),
+    "dp_svrg": Variants(flatten_parameters(published_svrg, printed=Printed)),
+    "dp_svrg_plus_plus": Variants(flatten_parameters(published_svrg_plus_plus, printed=Printed)),
+    "dp_accmd": Variants(flatten_parameters(published_accmd, printed=Printed, on=OnBall)),
 }

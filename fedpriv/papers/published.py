@@ -9,10 +9,10 @@ from typing import Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy import Gaussian, Laplace, Mechanism, Record, UnprotectedNoise
-from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite, Ratio, validate_arguments
 
 
-@checked("privacy.published")
+@validate_arguments("privacy.published")
 @dataclass(frozen=True)
 class Published(UnprotectedNoise):
     """Noise as a paper publishes it, for reproduction; by default the noise of Ryu and Kim (2022).

@@ -1,10 +1,10 @@
 from . import notebook_display as notebook_display
-from .advice import graph_of, warnings_of_no_network
-from .arguments import explain
-from .compatibility import check_compute, check_problem, network_for
+from .advice import as_graph, warn_of_missing_network
+from .arguments import suggest_argument
+from .compatibility import check_compute, check_problem, choose_network
 from .compute import Compute
-from .impulses import responses
-from .notebook_display import aligned
+from .impulses import compute_responses
+from .notebook_display import align_columns
 from .plan import FirstPart, Plan, RunSketch, make_plan, with_neighbours
 from .privacy_warnings import GAP, not_covered, warn
 from .reach import reach_warnings
@@ -15,18 +15,18 @@ __all__ = [
     "FirstPart",
     "Plan",
     "RunSketch",
-    "aligned",
+    "align_columns",
+    "as_graph",
     "check_compute",
     "check_problem",
-    "explain",
-    "graph_of",
+    "choose_network",
+    "compute_responses",
     "make_plan",
-    "network_for",
     "not_covered",
     "notebook_display",
     "reach_warnings",
-    "responses",
+    "suggest_argument",
     "warn",
-    "warnings_of_no_network",
+    "warn_of_missing_network",
     "with_neighbours",
 ]

@@ -10,7 +10,7 @@ from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.gossip import GossipAverage
 
 
-def warnings_of_no_network(strategy: Strategy, n_clients: int, language: Literal["python", "yaml"]) -> list[str]:
+def warn_of_missing_network(strategy: Strategy, n_clients: int, language: Literal["python", "yaml"]) -> list[str]:
     """Returns the warning for a strategy of neighbours in a run without a network, which then has a server.
 
     Args:
@@ -31,7 +31,7 @@ def warnings_of_no_network(strategy: Strategy, n_clients: int, language: Literal
     ]
 
 
-def graph_of(network: RoundNetwork) -> Graph | None:
+def as_graph(network: RoundNetwork) -> Graph | None:
     """Returns the network if it is a graph; None if clients talk to a server."""
     if isinstance(network, Graph):
         return network

@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 
-from fedpriv.clients.arguments import check_dataset, dataset_of
+from fedpriv.clients.arguments import check_dataset, unwrap_loader
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
 from fedpriv.oracle.query import QueryBuilder
 from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Privacy
-from fedpriv.settings.translations import settings_called
+from fedpriv.settings.translations import find_settings_called
 from fedpriv.strategies.base import Strategy
 
 
-def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
+def suggest_argument(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
     """Returns the argument to write instead of epochs or a batch size, with the number if the other arguments determine
     it.
 
@@ -32,7 +32,7 @@ def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | 
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         return None
     size = _examples_a_client(arguments.get("clients"))
-    meant = {setting.parameter: setting for setting in settings_called(word)}
+    meant = {setting.parameter: setting for setting in find_settings_called(word)}
     if "rounds" in meant and "epochs" in meant["rounds"].also:
         return _rounds_for_epochs(value, size, arguments)
     if "batches" in meant and size is not None:
@@ -96,9 +96,9 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
     Raises:
         ConfigError: an argument is of another type; the message contains the line to write.
     """
-    check_dataset("test", dataset_of("test", test))
+    check_dataset("test", unwrap_loader("test", test))
     for index, dataset in enumerate(client_tests or ()):
-        check_dataset(f"client_tests[{index}]", dataset_of(f"client_tests[{index}]", dataset))
+        check_dataset(f"client_tests[{index}]", unwrap_loader(f"client_tests[{index}]", dataset))
     if metrics is not None and not isinstance(metrics, Mapping):
         name = getattr(metrics, "__name__", "f1")
         fix = f'give functions of (outputs, targets) by name, e.g. metrics={{"{name}": {name}}}'

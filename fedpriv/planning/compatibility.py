@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.lazy import LazyClients
-from fedpriv.errors import ConfigError, counted
+from fedpriv.errors import ConfigError, format_count
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
 from fedpriv.network.rounds import ClientInput, RoundNetwork, client_update, initial_state, run_rounds
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.backends.precision import check_bfloat16
 from fedpriv.oracle.synthetic import random_oracle
 from fedpriv.planning.compute import Compute
-from fedpriv.planning.rounds_together import blocks_of
+from fedpriv.planning.correlated_rounds import count_blocks
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record_table import RecordTable
@@ -33,7 +33,7 @@ from fedpriv.strategies.state import has_rows, shared_leaves
 N = TypeVar("N", bound=RoundNetwork)
 
 
-def network_for(n_clients: int, network: N | None) -> N | Star:
+def choose_network(n_clients: int, network: N | None) -> N | Star:
     """Returns the network of a run: the given one, or a star of all clients if it is None.
 
     Raises:
@@ -52,7 +52,7 @@ def check_size(network: RoundNetwork, n_clients: int) -> None:
         ConfigError: the numbers differ.
     """
     if network.n_clients != n_clients:
-        fix = f"the run has {counted(n_clients, 'client')}: create the {type(network).__name__} for {n_clients}"
+        fix = f"the run has {format_count(n_clients, 'client')}: create the {type(network).__name__} for {n_clients}"
         raise ConfigError("network.n_clients", network.n_clients, fix)
 
 
@@ -100,7 +100,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
     step = strategy.local_step
     trust = str(privacy.trust)
     name = type(step).__name__
-    in_turns = privacy.over_time is not None and blocks_of(network) > 1
+    in_turns = privacy.over_time is not None and count_blocks(network) > 1
     if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
         rate = 0.1
         if isinstance(network, Star | Graph):
@@ -157,7 +157,7 @@ def check_compute(
     if compute.precision == "bfloat16":
         check_bfloat16(privacy, compute.dtype, compute.backend)
     if compute.backend != "auto":
-        choose(compute.backend, model, loss)
+        build_backend(compute.backend, model, loss)
     state = compute.client_state
     if state == "memory":
         return

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import torch
 
 from fedpriv.distributed.cores import usable_cores
-from fedpriv.errors import ConfigError, in_short
+from fedpriv.errors import ConfigError, summarize_error
 from fedpriv.network.engines import ParallelismName, StateName
 from fedpriv.oracle.backends import BackendName
-from fedpriv.settings.checks import Bound, Count, Positive, checked
+from fedpriv.settings.checks import Bound, Count, Positive, validate_arguments
 
 _EXAMPLES = 16384  # more at once are not faster on any device, and a sum of fewer batches is rounded worse
 _COPIES = 4  # of an example's gradient: the gradient, two of a part while it is widened, and the size of activations
@@ -20,7 +20,7 @@ PrecisionName = Literal["full", "bfloat16"]
 Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024, "[]")]
 
 
-@checked("compute")
+@validate_arguments("compute")
 @dataclass(frozen=True)
 class Compute:
     """Settings of the computation: they affect speed, not privacy.
@@ -92,7 +92,7 @@ class Compute:
             return self.dtype
         return f"{self.dtype} in {self.precision}"
 
-    def check_goes_on(self, begun_with: StateName) -> None:
+    def check_resumable(self, begun_with: StateName) -> None:
         """Raises if the client state of a checkpoint is stored elsewhere than in `client_state`.
 
         Raises:
@@ -169,6 +169,6 @@ class Compute:
             probe = torch.ones(1, device=self.device)
             probe.item()  # a device may take tensors and never give a number
         except Exception as error:  # each device raises its own
-            fix = f"cannot be used here ({in_short(error).split('. ')[0]}); use auto or cpu"
+            fix = f"cannot be used here ({summarize_error(error).split('. ')[0]}); use auto or cpu"
             raise ConfigError("compute.device", self.device, fix) from error
         return probe.device

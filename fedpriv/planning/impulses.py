@@ -13,7 +13,7 @@ from fedpriv.network.graph import Graph
 from fedpriv.network.local import Everyone, Star
 from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
 from fedpriv.oracle.dry_run import recording_oracle
-from fedpriv.oracle.synthetic import ImpulseAnswerer
+from fedpriv.oracle.synthetic import ImpulseEngine
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.settings import FullBatch, Independent, Local, Privacy
 from fedpriv.randomness.streams import Randomness
@@ -26,7 +26,7 @@ _MOST_NUMBERS = 5_000_000  # of all nodes' models
 _LINEAR = 1e-6  # relative: twice the noise must leave twice as much
 
 
-def responses(
+def compute_responses(
     strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int, randomness: Randomness
 ) -> Array | None:
     """Returns how much of a round's noise is in the model after each round, averaged over nodes.
@@ -72,7 +72,7 @@ def _responses(
     noised = replace(
         privacy, epsilon=None, noise_multiplier=1.0, sampling=FullBatch(), noise=Independent(), trust=trust
     )
-    oracle = recording_oracle(noised, [1] * network.n_clients, ImpulseAnswerer(size))
+    oracle = recording_oracle(noised, [1] * network.n_clients, ImpulseEngine(size))
     start = torch.zeros(1, rounds, dtype=torch.float64).expand(network.n_clients, -1)
     models = list[Array]()
     for result in run_rounds(strategy, oracle, network, initial_state(strategy, start), randomness, rounds=rounds):

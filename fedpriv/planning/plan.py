@@ -15,23 +15,23 @@ from torch import nn
 
 from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.public_info import PublicDataInfo
-from fedpriv.errors import ConfigError, LedgerError, counted, in_short
+from fedpriv.errors import ConfigError, LedgerError, format_count, summarize_error
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
 from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds, server_view
-from fedpriv.oracle.dry_run import RecordingAnswerer, recording_oracle
+from fedpriv.oracle.dry_run import RecordingEngine, recording_oracle
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.planning import compatibility
-from fedpriv.planning.impulses import responses
-from fedpriv.planning.rounds_together import check_questions, with_matrix
+from fedpriv.planning.correlated_rounds import check_queries, with_matrix
+from fedpriv.planning.impulses import compute_responses
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate, calibrate_rest, delta_warning
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
+from fedpriv.privacy.pairwise import Links, Pairwise, Topology, sort_pairs
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.record_table import RecordTable
 from fedpriv.privacy.release import release_scheme
@@ -198,7 +198,11 @@ def make_plan(
     # a matrix may be optimised for how the strategy passes on noise, which is followed with independent noise
     without_matrix = privacy
     privacy = with_matrix(
-        privacy, network, rounds, lambda: responses(strategy, without_matrix, network, rounds, randomness), begun
+        privacy,
+        network,
+        rounds,
+        lambda: compute_responses(strategy, without_matrix, network, rounds, randomness),
+        begun,
     )
     compatibility.check(strategy, privacy, network, len(sizes))
     compatibility.check_extended(privacy, rounds, None if first is None else first.rounds)
@@ -209,9 +213,9 @@ def make_plan(
     # a dry run with a noise multiplier of 1; then the cost of each kind of release is computed with the run's noise
     oracle = recording_oracle(relative, sizes)
     _dry_run(strategy, oracle, network, randomness, rounds)
-    table = oracle.answerer.table
+    table = oracle.engine.table
     n_clients = len(sizes)
-    check_questions(privacy, table.records, rounds)
+    check_queries(privacy, table.records, rounds)
     compatibility.check_shares(privacy, table.records, n_clients)
     records = table.records
     if first is not None:
@@ -232,8 +236,8 @@ def make_plan(
         table,
         records,
         n_clients,
-        oracle.answerer.evaluations,
-        frozenset(oracle.answerer.names),
+        oracle.engine.evaluations,
+        frozenset(oracle.engine.names),
         calibrated=privacy.private and privacy.noise_multiplier is None,
         first=first,
     )
@@ -274,7 +278,7 @@ def _noise_of_further(
     longer = [*first.records, *_with_noise(further, privacy, sizes, first_multiplier).records]
     whole = round_up(account(longer, n_clients, delta).epsilon)
     fix = (
-        f"the first {counted(first.rounds, 'round')} spent {spent}, which leaves too little for more rounds. "
+        f"the first {format_count(first.rounds, 'round')} spent {spent}, which leaves too little for more rounds. "
         f"With the same noise, all rounds together cost {whole}: set privacy.epsilon={whole}, or a "
         "noise_multiplier for the further rounds"
     )
@@ -304,7 +308,7 @@ def largest_multiplier(multiplier: float | tuple[float, ...]) -> float:
 
 def _dry_run(
     strategy: Strategy,
-    oracle: Oracle[RecordingAnswerer],
+    oracle: Oracle[RecordingEngine],
     network: RoundNetwork,
     randomness: Randomness,
     rounds: int,
@@ -326,10 +330,10 @@ def _dry_run(
         for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=view):
             pass
     except ArithmeticError as error:
-        fix = f"its options exceed the range of floating-point numbers ({in_short(error)}): use others"
+        fix = f"its options exceed the range of floating-point numbers ({summarize_error(error)}): use others"
         raise ConfigError("strategy", strategy.name, fix) from error
     if first < rounds and isinstance(network, Graph):
-        oracle.answerer.repeat(first, rounds, lambda index: network.active(index, randomness))
+        oracle.engine.repeat(first, rounds, lambda index: network.active(index, randomness))
 
 
 def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_declared: bool) -> Privacy:
@@ -409,5 +413,5 @@ def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
     if not isinstance(network, Graph):
         fix = "the network has no graph: use complete or random_regular, or set network.topology"
         raise ConfigError("privacy.trust.pairwise.secrets", "topology", fix)
-    links = Links(in_order(network.graph.edges), str(trust.secrets))
+    links = Links(sort_pairs(network.graph.edges), str(trust.secrets))
     return replace(privacy, trust=replace(trust, secrets=links))

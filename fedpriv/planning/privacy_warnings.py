@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedpriv import models
-from fedpriv.errors import PromiseWarning, counted
+from fedpriv.errors import PromiseWarning, format_count
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.settings import Privacy
 
@@ -51,12 +51,12 @@ def privacy_warnings(
     texts = plan.warnings(sizes)
     if plan.privacy.private:
         if plan.first is not None:
-            texts.append(_EXTENDED.format(rounds=counted(plan.first.rounds, "round")))
+            texts.append(_EXTENDED.format(rounds=format_count(plan.first.rounds, "round")))
         if optimum is not None:
             texts.append(GAP)
         if secret_seed is not None:
             texts.append(_SEED)
-        texts += models.shipped(model)
+        texts += models.check_released_buffers(model)
     return texts
 
 

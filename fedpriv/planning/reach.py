@@ -11,7 +11,7 @@ from fedpriv.network.graph import Graph
 from fedpriv.network.local import Everyone, Star
 from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
 from fedpriv.oracle.dry_run import recording_oracle
-from fedpriv.oracle.synthetic import PushAnswerer
+from fedpriv.oracle.synthetic import LargestNormEngine
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.settings import FullBatch, Independent, Local, Privacy
 from fedpriv.randomness.streams import Randomness
@@ -39,7 +39,7 @@ def reach_warnings(
     """
     if not privacy.private or start_norm == 0:
         return []
-    reach = reach_of(strategy, privacy, network, rounds)
+    reach = compute_reach(strategy, privacy, network, rounds)
     if reach is None or reach >= _ENOUGH * start_norm:
         return []
     return [
@@ -50,7 +50,7 @@ def reach_warnings(
     ]
 
 
-def reach_of(strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int) -> float | None:
+def compute_reach(strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int) -> float | None:
     """Returns the distance that the model moves if all query results have the largest norm and the same direction.
 
     Args:
@@ -75,7 +75,7 @@ def reach_of(strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds
     noised = replace(
         privacy, epsilon=None, noise_multiplier=1.0, sampling=FullBatch(), noise=Independent(), trust=trust
     )
-    oracle = recording_oracle(noised, [1] * nodes.n_clients, PushAnswerer(privacy.clip.bound))
+    oracle = recording_oracle(noised, [1] * nodes.n_clients, LargestNormEngine(privacy.clip.bound))
     progress = initial_state(strategy, torch.zeros(1, 1, dtype=torch.float64).expand(nodes.n_clients, 1))
     try:
         for result in run_rounds(strategy, oracle, nodes, progress, Randomness(0), rounds=followed):

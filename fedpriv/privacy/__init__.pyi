@@ -2,13 +2,13 @@ from .adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
 from .budget import AT_WORK, Budget, Entry
 from .budget_shares import VOIDED
 from .clipping import ROUNDING, Clip
-from .composition import RunCost, basic, compose
-from .correlated import INDEPENDENT, CorrelatedNoise, inverse
+from .composition import RunCost, basic_composition, compose
+from .correlated import INDEPENDENT, CorrelatedNoise, invert_column
 from .exact_rounding import add_and_round
 from .ledger import VOID, Ledger, PrivacyFilter, Release
-from .ledger_file import LedgerFile, facts_of_pairs
+from .ledger_file import LedgerFile, make_pairwise_facts
 from .matrices import BLT, BSR, Banded
-from .matrix import Cell, matrix
+from .matrix import Cell, compute_bound_matrix
 from .mechanisms import MECHANISMS, NOISE_DISTRIBUTIONS, Gaussian, Laplace, Mechanism
 from .opacus_history import from_opacus
 from .pairwise import Complete, KeyAgreedPairwise, Pairs, Pairwise, RandomRegular, Secrets, Topology, variance_inflation
@@ -16,7 +16,7 @@ from .real_noise import GaussianRows
 from .record import NoiseDistributionName, PerClient, Record, Relation, SamplingName
 from .record_table import RecordTable
 from .release import release_scheme
-from .release.pairwise import pairs_of
+from .release.pairwise import make_pairs
 from .schedules import Custom, Geometric, Schedule, Uniform
 from .settings import (
     Allocation,
@@ -97,13 +97,13 @@ __all__ = [
     "Uniform",
     "UnprotectedNoise",
     "add_and_round",
-    "basic",
+    "basic_composition",
     "compose",
-    "facts_of_pairs",
+    "compute_bound_matrix",
     "from_opacus",
-    "inverse",
-    "matrix",
-    "pairs_of",
+    "invert_column",
+    "make_pairs",
+    "make_pairwise_facts",
     "release_scheme",
     "variance_inflation",
 ]

@@ -37,7 +37,7 @@ class AdversaryView:
     bound_of: str = ""
 
 
-def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
+def compute_view(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     """Returns the cost of a run for one adversary.
 
     Args:
@@ -62,12 +62,12 @@ def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: i
     return replace(adversary_view, assumes=adversary_view.assumes + condition)
 
 
-def simulated(records: Sequence[Record]) -> bool:
+def is_simulated(records: Sequence[Record]) -> bool:
     """True if the protection of messages is simulated, so that a deployment needs a protocol for it."""
     return any("simulated" in trust for trust in {record.trust for record in records})
 
 
-def amplification(records: Sequence[Record], n_clients: int) -> str:
+def describe_amplification(records: Sequence[Record], n_clients: int) -> str:
     """Returns the secret sampling that lowers the cost of the records, in words."""
     causes = dict[str, None]()
     for record in {replace(r, round=0, index=0, clients=None, time=None): None for r in records}:
@@ -187,7 +187,7 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
     ]
     assumption = "pairs of clients keep their secrets from all others"
     declared = max((record.pairs.colluders for record in records if record.pairs is not None), default=0)
-    if _priced(with_count, n_clients):
+    if _has_known_cost(with_count, n_clients):
         if count == 0:
             telling = "none of them reveals its secrets to"
         elif count == 1:
@@ -195,7 +195,7 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
         else:
             telling = f"at most {count} of them reveal their secrets to"
         return AdversaryView(with_count, f"{assumption}, and {telling} others", stronger)
-    if count <= declared and _priced(records, n_clients):
+    if count <= declared and _has_known_cost(records, n_clients):
         return AdversaryView(
             records,
             f"{assumption}, and at most {declared} of them reveal their secrets to others",
@@ -206,14 +206,14 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
     )
 
 
-def _priced(records: Sequence[Record], n_clients: int) -> bool:
+def _has_known_cost(records: Sequence[Record], n_clients: int) -> bool:
     """True if the cost of the pairwise noise in these records is known."""
-    from fedpriv.privacy.accounting.pairwise import exposure
+    from fedpriv.privacy.accounting.pairwise import compute_exposure
 
     try:
         for pairs, clients in {(record.pairs, record.clients) for record in records}:
             if pairs is not None:
-                exposure(pairs, clients, n_clients)
+                compute_exposure(pairs, clients, n_clients)
     except ConfigError:
         return False
     return True

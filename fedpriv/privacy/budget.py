@@ -24,7 +24,7 @@ from fedpriv.privacy.budget_file import (
     Reserved,
     RunMark,
     add,
-    locked,
+    lock_budget,
     read_mark,
     to_plain,
     write_mark,
@@ -33,15 +33,15 @@ from fedpriv.privacy.budget_file import (
 from fedpriv.privacy.budget_shares import (
     Share,
     check_clients,
-    epsilon_of,
-    remaining_epsilon,
-    share_of,
-    shares_of,
-    spent_by,
+    compute_epsilon,
+    compute_remaining_epsilon,
+    compute_share,
+    compute_shares,
+    compute_spending,
 )
 from fedpriv.privacy.composition import RunCost, check_accountant
 from fedpriv.privacy.record import Relation, Unit
-from fedpriv.settings.checks import Fraction, Positive, checked
+from fedpriv.settings.checks import Fraction, Positive, validate_arguments
 from fedpriv.storage import strict_json
 
 AT_WORK = "at work, stopped or left"
@@ -91,20 +91,20 @@ class Balance:
     holds: str
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the content of `fedpriv budget --json`; its `epsilon` is the spent one."""
+        """Returns the content of `fedpriv budget --json`; its `encode_epsilon` is the spent one."""
         return {
-            "epsilon": strict_json.epsilon(self.spent.epsilon),
+            "epsilon": strict_json.encode_epsilon(self.spent.epsilon),
             "trust": self.spent.trust,
             "accountant": self.spent.accountant,
             "float64_noise": list(self.spent.float64_noise),
             "left": self.left,
             "budget": asdict(self.terms),
-            "runs": [{**asdict(entry), "epsilon": strict_json.epsilon(entry.epsilon)} for entry in self.entries],
+            "runs": [{**asdict(entry), "epsilon": strict_json.encode_epsilon(entry.epsilon)} for entry in self.entries],
             "holds": self.holds,
         }
 
 
-@checked("budget")
+@validate_arguments("budget")
 class Budget:
     """A budget file for all runs on one data set. Several processes may use it at the same time.
 
@@ -133,7 +133,7 @@ class Budget:
         self.terms = BudgetLines.read(self.path).terms
 
     @staticmethod
-    @checked("budget")
+    @validate_arguments("budget")
     def create(
         path: str | Path,
         *,
@@ -179,11 +179,11 @@ class Budget:
     def balance(self) -> Balance:
         """Returns the spent part, the runs that spent it, and the rest."""
         lines = BudgetLines.read(self.path)
-        shares = shares_of(lines)
+        shares = compute_shares(lines)
         ends = {change.close: change for change in lines.changes if isinstance(change, Closed)}
         entries = list[Entry]()
         for reserved in (change for change in lines.changes if isinstance(change, Reserved)):
-            epsilon, _ = epsilon_of([shares[reserved.reserve]], self.terms)
+            epsilon, _ = compute_epsilon([shares[reserved.reserve]], self.terms)
             end = ends.get(reserved.reserve)
             if end is None:
                 state = AT_WORK
@@ -195,15 +195,15 @@ class Budget:
         all_shares = [*shares.values()]
         return Balance(
             self.terms,
-            spent_by(all_shares, self.terms),
-            remaining_epsilon(all_shares, self.terms),
+            compute_spending(all_shares, self.terms),
+            compute_remaining_epsilon(all_shares, self.terms),
             tuple(entries),
             _ANSWERS[self.terms.accountant in ("gaussian", "pure")],
         )
 
     def holds(self, run: str) -> bool:
         """True if the run of this name has a reservation."""
-        return run in shares_of(BudgetLines.read(self.path))
+        return run in compute_shares(BudgetLines.read(self.path))
 
     def rounds_of(self, run: str) -> int:
         """Returns the number of rounds of a run that may have been released, in its folder or in a copy of it.
@@ -233,7 +233,7 @@ class Budget:
         Raises:
             LedgerError: another process has begun in between, or the file cannot be written.
         """
-        with locked(self.path):
+        with lock_budget(self.path):
             if self.rounds_of(run) != seen:
                 raise LedgerError(f"{self.path}: another process has just started to train this run: start again")
             write_mark(self.path, run, RunMark(start, max(rounds, seen)))
@@ -249,7 +249,7 @@ class Budget:
         Raises:
             LedgerError: another process trains the run now, from a copy of its folder; or the file cannot be written.
         """
-        with locked(self.path):
+        with lock_budget(self.path):
             mark = read_mark(self.path, run)
             if mark is None or mark.start != start:
                 raise LedgerError(
@@ -283,7 +283,7 @@ class Budget:
         """
         if not run.run_name:
             raise ConfigError("run.run_name", run.run_name, "give the run its own name: secrets.token_hex(16)")
-        with locked(self.path):
+        with lock_budget(self.path):
             lines = BudgetLines.read(self.path)
             share = self._fits(lines, run)
             plain = to_plain(share.charges)
@@ -305,9 +305,9 @@ class Budget:
             PrivacyError: there is no such reservation, or it is smaller than `used`.
             LedgerError: the file cannot be written; the whole reservation stays charged.
         """
-        with locked(self.path):
+        with lock_budget(self.path):
             lines = BudgetLines.read(self.path)
-            share = shares_of(lines).get(run)
+            share = compute_shares(lines).get(run)
             if any(isinstance(change, Closed) and change.close == run for change in lines.changes):
                 return
             if share is None:
@@ -315,7 +315,7 @@ class Budget:
             if used is None:
                 charges = None
             else:
-                charges = share_of(used, self.terms).charges
+                charges = compute_share(used, self.terms).charges
             if charges is not None and not charges <= share.charges:
                 raise PrivacyError(f"{share.name} released something that it had not reserved in {self.path}")
             returned = charges is not None and charges != share.charges
@@ -328,20 +328,20 @@ class Budget:
     def _fits(self, lines: BudgetLines, run: RunCost) -> Share:
         """Returns the charge of a run; raises if the budget does not allow it."""
         terms = self.terms
-        earlier = [*shares_of(lines).values()]
+        earlier = [*compute_shares(lines).values()]
         try:
-            share = share_of(run, terms)
+            share = compute_share(run, terms)
             check_clients([*earlier, share], terms)
         except PrivacyError as error:
             raise PrivacyError(f"{self.path} does not allow this run: {error}") from None
-        reserved = shares_of(lines).get(run.run_name or "")
+        reserved = compute_shares(lines).get(run.run_name or "")
         if reserved is not None:
             raise PrivacyError(
                 f"{run.name} already has a reservation in {self.path}, as {reserved.name}: resume that run"
             )
-        total = epsilon_of([*earlier, share], terms, terms.epsilon)[0]
+        total = compute_epsilon([*earlier, share], terms, terms.epsilon)[0]
         if total > terms.epsilon:
-            raise BudgetExhausted(self._refusal(run, earlier, epsilon_of([share], terms)[0], total))
+            raise BudgetExhausted(self._refusal(run, earlier, compute_epsilon([share], terms)[0], total))
         return share
 
     def _refusal(self, run: RunCost, earlier: Sequence[Share], alone: float, total: float) -> str:
@@ -353,12 +353,12 @@ class Budget:
                 (record.non_private for record in run.records if record.non_private), "by the budget's accountant"
             )
             return f"{allowance}, but {run.name} has epsilon=inf ({why}); use noise with a known privacy cost"
-        spent, _ = epsilon_of(earlier, terms)
-        remaining = remaining_epsilon(earlier, terms)
+        spent, _ = compute_epsilon(earlier, terms)
+        remaining = compute_remaining_epsilon(earlier, terms)
         if remaining > 0:
             fix = (
-                f"A run of up to epsilon={_down(remaining)} still fits: set privacy.epsilon, or use fewer "
-                "rounds or more noise"
+                f"A run of up to epsilon={_format_rounded_down(remaining)} still fits: set privacy.epsilon, or use "
+                "fewer rounds or more noise"
             )
         else:
             fix = "Nothing is left of it"
@@ -368,7 +368,7 @@ class Budget:
         )
 
 
-def _down(value: float) -> str:
+def _format_rounded_down(value: float) -> str:
     """Returns a number as text with three significant digits, rounded down."""
     scale = 10 ** (2 - math.floor(math.log10(value)))
     return f"{math.floor(value * scale) / scale:g}"

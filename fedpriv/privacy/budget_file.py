@@ -25,7 +25,7 @@ from pydantic.dataclasses import dataclass as strict
 from fedpriv.errors import FedprivError, LedgerError
 from fedpriv.privacy import packing
 from fedpriv.privacy.accounting.events import Event, PrivacyCost
-from fedpriv.privacy.chain import START, chained, unchained
+from fedpriv.privacy.chain import START, add_chained_line, read_chained_line
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.storage import files
 
@@ -164,7 +164,7 @@ class BudgetLines:
         chains = [START]
         texts = list[bytes]()
         for number, line in enumerate(lines, start=1):
-            text_and_chain = unchained(line, chains[-1])
+            text_and_chain = read_chained_line(line, chains[-1])
             if text_and_chain is None:
                 raise LedgerError(f"{path}, line {number} does not match the lines before it; {_RESTORE}")
             text, chain = text_and_chain
@@ -215,8 +215,8 @@ def write_new(path: Path, terms: BudgetTerms) -> None:
     Raises:
         LedgerError: the file exists already, or cannot be written.
     """
-    text, chain = chained(_canonical(terms), START)
-    with locked(path):
+    text, chain = add_chained_line(_canonical(terms), START)
+    with lock_budget(path):
         if os.path.lexists(path):
             raise LedgerError(f"{path} already exists; print it with: fedpriv budget {path}")
         if _read_head(path) is not None:
@@ -230,12 +230,12 @@ def write_new(path: Path, terms: BudgetTerms) -> None:
 
 
 def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
-    """Writes one more line; it is on the physical disk on return. Call it within `locked`.
+    """Writes one more line; it is on the physical disk on return. Call it within `lock_budget`.
 
     Raises:
         LedgerError: the line cannot be written, and does not count.
     """
-    text, chain = chained(_canonical(change), lines.chain)
+    text, chain = add_chained_line(_canonical(change), lines.chain)
     try:
         file = files.Appender(path, keep=lines.size)
         file.append(text.encode() + b"\n")
@@ -255,7 +255,7 @@ def read_mark(path: Path, run: str) -> RunMark | None:
 
 
 def write_mark(path: Path, run: str, mark: RunMark) -> None:
-    """Writes the possible progress of a run; it is on the physical disk on return. Call it within `locked`.
+    """Writes the possible progress of a run; it is on the physical disk on return. Call it within `lock_budget`.
 
     Raises:
         LedgerError: the file cannot be written.
@@ -281,7 +281,7 @@ def _marks_path(path: Path) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Generator[None]:
+def lock_budget(path: Path) -> Generator[None]:
     """Locks a budget, so that no other process changes it.
 
     Raises:
@@ -317,7 +317,7 @@ def from_plain(charges: Charges) -> Counter[PrivacyCost]:
     counts: Counter[PrivacyCost] = Counter()
     for clients, events, count in charges:
         if isinstance(clients, str):
-            members = packing.unpacked_clients(clients)
+            members = packing.unpack_clients(clients)
         else:
             members = clients
         priced = tuple(
@@ -329,7 +329,7 @@ def from_plain(charges: Charges) -> Counter[PrivacyCost]:
 
 
 def _clients(charge: PrivacyCost) -> str | list[int] | None:
-    packed: Any = packing.packed_clients(charge.clients)
+    packed: Any = packing.pack_clients(charge.clients)
     if isinstance(packed, tuple):
         return list(packed)
     return packed

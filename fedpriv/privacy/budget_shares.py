@@ -12,7 +12,7 @@ from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.events import EXACT, Event, History, PrivacyCost
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from_plain
-from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
+from fedpriv.privacy.composition import Guarantee, RunCost, merge_histories, privacy_costs
 
 _NOT_NOTED = ("noise with rounding that version 0.2 did not record",)
 _OF_ANY_DATA = re.compile("[0-9a-f]{32}")
@@ -43,7 +43,7 @@ class Share:
     float64_noise: tuple[str, ...]
 
 
-def shares_of(lines: BudgetLines) -> dict[str, Share]:
+def compute_shares(lines: BudgetLines) -> dict[str, Share]:
     """Returns the charge of each run, by the name of its noise."""
     shares = dict[str, Share]()
     for change in lines.changes:
@@ -62,7 +62,7 @@ def shares_of(lines: BudgetLines) -> dict[str, Share]:
     return shares
 
 
-def share_of(run: RunCost, terms: BudgetTerms) -> Share:
+def compute_share(run: RunCost, terms: BudgetTerms) -> Share:
     """Returns the charge of a run's plan for the unit and the relation of a budget.
 
     Raises:
@@ -87,7 +87,7 @@ def share_of(run: RunCost, terms: BudgetTerms) -> Share:
         )
     promise = Guarantee(terms.unit, terms.relation, terms.shared, aligned=False)
     trust = "+".join(dict.fromkeys(record.trust for record in run.records)) or "local"
-    charges = charges_of(run, run.records, promise)
+    charges = privacy_costs(run, run.records, promise)
     return Share(run.name, charges, run.n_clients, run.data, trust, run.float64_noise)
 
 
@@ -105,14 +105,14 @@ def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
         )
 
 
-def epsilon_of(shares: Sequence[Share], terms: BudgetTerms, enough: float = 0.0) -> tuple[float, str]:
-    """Returns the epsilon of runs together, and the name of its bound; see `bounds.worst` for `enough`."""
-    return bounds.worst(_histories(shares), terms.delta, enough, _only(terms))
+def compute_epsilon(shares: Sequence[Share], terms: BudgetTerms, enough: float = 0.0) -> tuple[float, str]:
+    """Returns the epsilon of all runs, and the name of its bound; see `bounds.compute_worst_epsilon` for `enough`."""
+    return bounds.compute_worst_epsilon(_histories(shares), terms.delta, enough, _only(terms))
 
 
-def spent_by(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
+def compute_spending(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
     """Returns the epsilon of runs together, with its conditions."""
-    epsilon, name = epsilon_of(shares, terms)
+    epsilon, name = compute_epsilon(shares, terms)
     relation = terms.relation + (f"({terms.shared})" if terms.shared else "")
     trusts = dict.fromkeys(trust for share in shares for trust in share.trust.split("+"))
     trust = "+".join(trusts) or "local"
@@ -131,7 +131,7 @@ def spent_by(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
     )
 
 
-def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
+def compute_remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
     """Returns the epsilon of one more run that fits, rounded down.
 
     That run has unsampled Gaussian noise, or Laplace noise where only that has a cost.
@@ -143,9 +143,9 @@ def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
         if pure:
             answer = Event("laplace", 1 / epsilon)
         else:
-            answer = Event("gaussian", 1 / gaussian.ratio_of(epsilon, terms.delta))
+            answer = Event("gaussian", 1 / gaussian.compute_ratio(epsilon, terms.delta))
         extended = [{**history, answer: history.get(answer, 0) + 1} for history in histories]
-        return bounds.worst(extended, terms.delta, terms.epsilon, _only(terms))[0] <= terms.epsilon
+        return bounds.compute_worst_epsilon(extended, terms.delta, terms.epsilon, _only(terms))[0] <= terms.epsilon
 
     return _largest(fits, terms.epsilon)
 
@@ -163,7 +163,9 @@ def _histories(shares: Sequence[Share]) -> list[History]:
     # client i is the same client in all runs only if they are known to hold the same examples
     data_are_known = len(shares) == 1 or shares[0].data is not None
     aligned = data_are_known and len({(share.data, share.n_clients) for share in shares}) == 1
-    groups = together([share.charges for share in shares], [share.n_clients for share in shares], aligned=aligned)
+    groups = merge_histories(
+        [share.charges for share in shares], [share.n_clients for share in shares], aligned=aligned
+    )
     return [history for _, history in groups]
 
 

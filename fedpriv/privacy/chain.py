@@ -17,7 +17,7 @@ _FIELD = re.compile(rb',"chain":"([0-9a-f]{64})"\}\Z')
 _CLOCK = "seconds"  # how long a run took: the only thing that its repetition may change
 
 
-def chained(text: str, before: str) -> tuple[str, str]:
+def add_chained_line(text: str, before: str) -> tuple[str, str]:
     """Links a JSON object to the line before it.
 
     Args:
@@ -31,15 +31,15 @@ def chained(text: str, before: str) -> tuple[str, str]:
     return f'{text[:-1]},"chain":"{chain}"}}', chain
 
 
-def unchained(line: bytes, before: str) -> tuple[bytes, str] | None:
-    """Returns the object in a line of `chained`, and its `chain`; None if that is missing or wrong."""
+def read_chained_line(line: bytes, before: str) -> tuple[bytes, str] | None:
+    """Returns the object in a line of `add_chained_line`, and its `chain`; None if that is missing or wrong."""
     match = _FIELD.search(line)
     if match is None or match[1].decode() != _hash(before, line[: match.start()]):
         return None
     return line[: match.start()] + b"}", match[1].decode()
 
 
-def linked(facts: Mapping[str, Any], before: str) -> dict[str, Any]:
+def with_chain(facts: Mapping[str, Any], before: str) -> dict[str, Any]:
     """Returns facts with their `chain` added. Their order and layout do not matter, and `seconds` is not hashed.
 
     Args:
@@ -50,7 +50,7 @@ def linked(facts: Mapping[str, Any], before: str) -> dict[str, Any]:
 
 
 def is_linked(facts: Mapping[str, Any], before: str) -> bool:
-    """True if facts equal the output of `linked`."""
+    """True if facts equal the output of `with_chain`."""
     return facts.get("chain") == _hash(before, _plain(facts))
 
 

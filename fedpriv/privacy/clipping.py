@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedpriv.settings.checks import Positive, checked
+from fedpriv.settings.checks import Positive, validate_arguments
 
 NormName = Literal["l1", "l2"]
 ROUNDING = 2.0**-10
@@ -24,7 +24,7 @@ _FEW = 2**14  # numbers for which one operation in float64 takes less than three
 _LEAST = 2.0**-1050  # a smaller factor is a number of so few bits that the product might pass the bound
 
 
-@checked("privacy.clip")
+@validate_arguments("privacy.clip")
 @dataclass(frozen=True)
 class Clip:
     """Scales vectors down so that their `norm` is at most `bound`.

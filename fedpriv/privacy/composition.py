@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.accountant import check_target
-from fedpriv.privacy.accounting.epochs import costs_of
-from fedpriv.privacy.accounting.events import History, PrivacyCost, histories
-from fedpriv.privacy.accounting.groups import of_group
+from fedpriv.privacy.accounting.epochs import compute_costs
+from fedpriv.privacy.accounting.events import History, PrivacyCost, group_histories
+from fedpriv.privacy.accounting.groups import scale_to_group
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
 
@@ -71,7 +71,7 @@ class Guarantee:
     aligned: bool
 
 
-def promise_of(runs: Sequence[RunCost]) -> Guarantee:
+def common_guarantee(runs: Sequence[RunCost]) -> Guarantee:
     """Returns the guarantee that runs have in common.
 
     Raises:
@@ -117,14 +117,14 @@ def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
     priced = list[RunCost]()
     for run in runs:
         if run.run_name is not None and run.run_name in seen:
-            run = replace(run, records=[always_drawn(record) for record in run.records])
+            run = replace(run, records=[with_every_round_drawn(record) for record in run.records])
         if run.run_name is not None:
             seen.add(run.run_name)
         priced.append(run)
     return priced
 
 
-def always_drawn(record: Record) -> Record:
+def with_every_round_drawn(record: Record) -> Record:
     """Returns the record as if its unit were drawn in each round, instead of once per epoch of random allocation."""
     if record.batches is None:
         return record
@@ -150,15 +150,15 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
     check_target(1, delta, 1.0)
     check_accountant(accountant)
     runs = without_shared_draws(runs)
-    promise = promise_of(runs)
-    charges = [charges_of(run, run.records, promise) for run in runs]
+    promise = common_guarantee(runs)
+    charges = [privacy_costs(run, run.records, promise) for run in runs]
     n_clients = max(run.n_clients for run in runs)
-    groups = together(charges, [run.n_clients for run in runs], aligned=promise.aligned)
-    epsilon, name = bounds.worst([history for _, history in groups], delta, only=accountant)
+    groups = merge_histories(charges, [run.n_clients for run in runs], aligned=promise.aligned)
+    epsilon, name = bounds.compute_worst_epsilon([history for _, history in groups], delta, only=accountant)
     per_client = [epsilon] * n_clients
     if len(groups) > 1:
         for members, history in groups:
-            member_epsilon = min(epsilon, bounds.worst([history], delta, only=accountant)[0])
+            member_epsilon = min(epsilon, bounds.compute_worst_epsilon([history], delta, only=accountant)[0])
             for member in members:
                 per_client[member] = member_epsilon
     reasons = (
@@ -192,7 +192,7 @@ def check_accountant(name: str | None) -> None:
         raise ConfigError("accountant", name, f"must be {', '.join(bounds.BOUNDS)}, or be left out for the smallest")
 
 
-def charges_of(
+def privacy_costs(
     run: RunCost, records: Iterable[Record], promise: Guarantee, group: int | Sequence[int] = 1
 ) -> Counter[PrivacyCost]:
     """Returns the cost of a run's records for a unit of a guarantee, or a group of units.
@@ -207,9 +207,9 @@ def charges_of(
     promised = list[Record]()
     for record in records:
         if group != 1:
-            record = in_any_slot(record)
-        promised.append(as_promised(record, promise))
-    counted.update(costs_of(promised, run.n_clients))
+            record = without_amplification(record)
+        promised.append(convert_relation(record, promise))
+    counted.update(compute_costs(promised, run.n_clients))
     if group == 1:
         return counted
     kinds = {(record.unit, record.trust.partition("+")[0]) for record in run.records}
@@ -222,7 +222,7 @@ def charges_of(
     return grouped
 
 
-def as_promised(record: Record, promise: Guarantee) -> Record:
+def convert_relation(record: Record, promise: Guarantee) -> Record:
     """Returns a record converted to the relation of a guarantee.
 
     A run under add_remove has half the noise over sensitivity under replace_one, where the sensitivity is doubled.
@@ -232,7 +232,7 @@ def as_promised(record: Record, promise: Guarantee) -> Record:
     return replace(record, relation=promise.relation, noise_multiplier=_halved(record.noise_multiplier))
 
 
-def in_any_slot(record: Record) -> Record:
+def without_amplification(record: Record) -> Record:
     """Returns a record converted to groups.
 
     With noise that is correlated between rounds, members of a group may be in several slots, and their releases
@@ -252,7 +252,7 @@ def _halved(noise: PerClient) -> PerClient:
 def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
     """Returns the cost of a release for groups of units: of one size, or of a size for each client."""
     if isinstance(group, int):
-        return PrivacyCost(charge.clients, tuple(of_group(event, group) for event in charge.events))
+        return PrivacyCost(charge.clients, tuple(scale_to_group(event, group) for event in charge.events))
     if len(set(group)) == 1 or n_clients > _MOST_SIZES:
         return _group_cost(charge, max(group), n_clients)
     if charge.clients is None:
@@ -263,10 +263,10 @@ def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int)
         events = charge.events * len(clients)
     else:
         events = charge.events
-    return PrivacyCost(charge.clients, tuple(of_group(e, group[c]) for c, e in zip(clients, events, strict=True)))
+    return PrivacyCost(charge.clients, tuple(scale_to_group(e, group[c]) for c, e in zip(clients, events, strict=True)))
 
 
-def together(
+def merge_histories(
     charges: Sequence[Counter[PrivacyCost]], n_clients: Sequence[int], *, aligned: bool
 ) -> list[tuple[list[int], History]]:
     """Returns the distinct histories of units over all runs, each with its clients.
@@ -280,15 +280,15 @@ def together(
         total: Counter[PrivacyCost] = Counter()
         for run_charges in charges:
             total.update(run_charges)
-        return [*histories(total, n_clients[0])]
+        return [*group_histories(total, n_clients[0])]
     worst: Counter[PrivacyCost] = Counter()
     for run_charges, n in zip(charges, n_clients, strict=True):
-        history = bounds.ceiling([unit_history for _, unit_history in histories(run_charges, n)])
+        history = bounds.make_dominating_history([unit_history for _, unit_history in group_histories(run_charges, n)])
         worst.update({PrivacyCost(None, (event,)): count for event, count in history.items()})
-    return [*histories(worst, max(n_clients))]
+    return [*group_histories(worst, max(n_clients))]
 
 
-def basic(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
+def basic_composition(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
     """Returns epsilon and delta of several runs by basic composition.
 
     Both add up, also where later runs depend on the releases of earlier ones.

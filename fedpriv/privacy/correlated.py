@@ -134,21 +134,21 @@ class CorrelatedNoise:
         return 0.0
 
 
-def sensitivity(factor: Factor, rounds: int, separation: int) -> float:
+def compute_sensitivity(factor: Factor, rounds: int, separation: int) -> float:
     """Returns the largest Frobenius norm of `C G - C G'`, if one unit changes rows at least `separation` apart by 1.
 
     Exact if the band fits into the separation, and for decreasing non-negative coefficients (Kalinin and Lampert 2024,
     theorem 2); else an upper bound.
     """
-    return math.sqrt(float(shares(factor, rounds, separation).sum()))
+    return math.sqrt(float(compute_shares(factor, rounds, separation).sum()))
 
 
 @lru_cache(maxsize=32)
 def _shares(factor: Factor, rounds: int, separation: int) -> Array:
-    return shares(factor, rounds, separation)
+    return compute_shares(factor, rounds, separation)
 
 
-def shares(factor: Factor, rounds: int, separation: int) -> Array:
+def compute_shares(factor: Factor, rounds: int, separation: int) -> Array:
     """Returns the increase of the squared sensitivity in each round, `[rounds]`.
 
     The first t numbers add up to the squared sensitivity of the leading t rows of C.
@@ -163,12 +163,12 @@ def shares(factor: Factor, rounds: int, separation: int) -> Array:
     return padded.reshape(-1, separation).cumsum(0).reshape(-1)[:rounds] ** 2
 
 
-def spread(factor: Factor, rounds: int) -> Array:
+def compute_row_variances(factor: Factor, rounds: int) -> Array:
     """Returns the variance of each row of ``C^-1 Z``, `[rounds]`."""
-    return np.cumsum(inverse(factor.column(rounds)) ** 2)
+    return np.cumsum(invert_column(factor.column(rounds)) ** 2)
 
 
-def inverse(column: Array) -> Array:
+def invert_column(column: Array) -> Array:
     """Returns the first column of the inverse of a lower-triangular Toeplitz matrix with unit diagonal, `[rounds]`."""
     from scipy.signal import lfilter
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.privacy.correlated import Factor
-from fedpriv.privacy.inverse_column import PRECISION, InverseColumn, length_of_memory
+from fedpriv.privacy.inverse_column import PRECISION, InverseColumn, bound_memory_length
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.normal_combinations import NormalCombinations
 from fedpriv.privacy.real_noise import (
@@ -25,12 +25,12 @@ from fedpriv.privacy.real_noise import (
     RealNoise,
     SumOfNoise,
     WeightedDraws,
-    multiplied,
-    sum_of_intervals,
+    add_intervals,
+    multiply_interval,
 )
 from fedpriv.randomness.extended_draws import Extended
 from fedpriv.randomness.keystream import NARROW
-from fedpriv.randomness.normal_rows import complete_rows
+from fedpriv.randomness.normal_rows import fill_undecided_rows
 from fedpriv.randomness.real_draws import Interval, real_normal
 from fedpriv.randomness.short_rows import BoundedRows
 from fedpriv.randomness.streams import Randomness
@@ -82,7 +82,7 @@ class UnitNoise:
         of_pairs = shared.interval(0, column, extra)
         if of_pairs is None:
             return None
-        return sum_of_intervals(draw, of_pairs)
+        return add_intervals(draw, of_pairs)
 
     def weighted_draws(self, weights: Extended, row: int, first: int) -> WeightedDraws:
         """Returns a row's sum over the rounds from `first` on with these weights, `[rounds]`."""
@@ -119,7 +119,7 @@ class CompleteRows:
         """See `RealNoise`."""
         keys = self.keys[rows]
         bounded = GaussianRows(keys, [1.0] * len(keys), self.dim, _LIMITS).approximate(slice(0, len(keys)))
-        return complete_rows(bounded, keys)
+        return fill_undecided_rows(bounded, keys)
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
@@ -163,10 +163,10 @@ class CorrelatedRows:
         factor, growth = self.history.factor, self.column.absolute_sum(past_rounds + 1)
         if factor.scales:
             buffers = self.history.largest_in_buffers(rows, filtered, self.round)
-            error, size = error_of_buffers(factor, past_rounds, growth, error, largest, buffers)
+            error, size = bound_buffer_error(factor, past_rounds, growth, error, largest, buffers)
         else:
             largest_filtered = self.history.largest_filtered(rows, filtered)
-            error, size = error_of_band(factor.band, growth, error, largest, largest_filtered)
+            error, size = bound_band_error(factor.band, growth, error, largest, largest_filtered)
         scales = np.array(self.scales[rows], dtype=np.float64)[:, None]
         scaled_errors = scales * (error + 1.01 * _UNIT * size)  # the product with the scale is rounded
         noise = filtered.numpy()  # the history has a copy of it
@@ -185,7 +185,7 @@ class CorrelatedRows:
                 return None
             term = mpi_mul(self.column.number(self.round - earlier), draw, PRECISION)
             total = mpi_add(total, term, PRECISION)
-        return multiplied(total, self.scales[row])
+        return multiply_interval(total, self.scales[row])
 
     def weighted_draws(self, row: int) -> WeightedDraws:
         """See `RealNoise`."""
@@ -199,7 +199,7 @@ def _absolute(band: tuple[float, ...]) -> Array:
     return np.abs(np.array(band))
 
 
-def error_of_band(
+def bound_band_error(
     band: Sequence[float], growth: float, error: float, largest: float, filtered: float
 ) -> tuple[float, float]:
     """Returns bounds on the error of the filtered noise of float64, and on its absolute value.
@@ -220,7 +220,7 @@ def error_of_band(
     return 1.01 * growth * (error + rounding), 1.01 * filtered
 
 
-def error_of_buffers(
+def bound_buffer_error(
     factor: Factor, rounds: int, growth: float, error: float, largest: float, buffers: Sequence[float]
 ) -> tuple[float, float]:
     """Returns bounds on the error of the filtered noise of float64, and on its absolute value.
@@ -238,5 +238,5 @@ def error_of_buffers(
     rounding = 1.01 * _UNIT * (weight + len(buffers) * (largest + weight))
     # a product and a sum in each buffer and round, which stay in it
     for scale, decay, buffer in zip(factor.scales, factor.decays, buffers, strict=True):
-        rounding += scale * length_of_memory(decay, rounds) * 2.03 * _UNIT * buffer
+        rounding += scale * bound_memory_length(decay, rounds) * 2.03 * _UNIT * buffer
     return 1.01 * growth * (error + rounding), 1.01 * (largest + weight)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedpriv.distributed import threads
 from fedpriv.errors import PrivacyError
-from fedpriv.privacy.real_noise import RealNoise, extended_sum
+from fedpriv.privacy.real_noise import RealNoise, compute_extended_sum
 from fedpriv.randomness.extended_draws import UNIT as EXTENDED_UNIT
 from fedpriv.randomness.real_draws import check_functions
 
@@ -60,7 +60,9 @@ def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, r
             undecided += [(row, start + column) for row, column in uncertain.tolist()]
         return undecided
 
-    undecided = [place for places in threads.each(round_columns, range(0, sums.shape[1], _PIECE)) for place in places]
+    undecided = [
+        place for places in threads.map_in_threads(round_columns, range(0, sums.shape[1], _PIECE)) for place in places
+    ]
     for row, column in undecided:
         value, grid = float(bounded[row, column]), float(grids[row, 0])
         # a sum that is no number stays none
@@ -117,7 +119,7 @@ def _decided(value: float, noise: RealNoise, row: int, column: int, dim: int, gr
     """Returns one rounded number, from the required number of bits of its noise."""
     weighted = noise.weighted_draws(row)
     if weighted is not None:
-        extended = extended_sum(weighted, dim, column)
+        extended = compute_extended_sum(weighted, dim, column)
         if extended is not None:
             rounded = _decided_by_extended(value, *extended, grid)
             if rounded is not None:

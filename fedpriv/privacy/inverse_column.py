@@ -44,7 +44,7 @@ class InverseColumn:
 
         self._extend_to(index)
         # each round is rounded once, and so is each buffer, which accumulates its errors
-        roundings = 1 + sum(scale * length_of_memory(decay, index) for scale, decay in self._weights)
+        roundings = 1 + sum(scale * bound_memory_length(decay, index) for scale, decay in self._weights)
         error = math.ceil(1.01 * roundings) * self._sums[index] // (1 << PRECISION) + 1
         number = self._numbers[index]
         return from_man_exp(number - error, -PRECISION), from_man_exp(number + error, -PRECISION)
@@ -94,7 +94,7 @@ def _over_one_denominator(numbers: Sequence[float]) -> tuple[list[int], int]:
     return [top * (denominator // bottom) for top, bottom in ratios], denominator
 
 
-def length_of_memory(decay: float, rounds: int) -> float:
+def bound_memory_length(decay: float, rounds: int) -> float:
     """Returns a bound on ``1 + decay + decay^2 + ...``, of this number of terms."""
     return min(float(rounds), 1.01 / (1 - decay))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from fedpriv.errors import LedgerError, PrivacyError
-from fedpriv.privacy.chain import START, chained
+from fedpriv.privacy.chain import START, add_chained_line
 from fedpriv.privacy.ledger_file import FORMAT, LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
@@ -136,7 +136,7 @@ class Ledger:
                 fix = "use another folder, or resume=True to resume that run"
                 raise LedgerError(f"{path} is the ledger of another run: {fix}")
             header_text = json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}, allow_nan=False)
-            line, self._head = chained(header_text, START)
+            line, self._head = add_chained_line(header_text, START)
             try:
                 files.write_whole(path, line.encode() + b"\n")
                 self._file = files.Appender(path)
@@ -251,7 +251,7 @@ class Ledger:
         assert self._file is not None
         self.may_write()
         assert self._head is not None
-        line, head = chained(record.to_json(), self._head)
+        line, head = add_chained_line(record.to_json(), self._head)
         try:
             self._file.append(line.encode() + b"\n")
         except OSError as error:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from fedpriv.errors import LedgerError
-from fedpriv.privacy.chain import START, unchained
+from fedpriv.privacy.chain import START, read_chained_line
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor
 from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
@@ -49,7 +49,7 @@ class Header:
         run: Random name of the run, by which copies of its ledger are recognised; None in a site's ledger.
         n_clients: Number of clients of the run.
         delta: Delta of the run's privacy settings.
-        config: Digest of the run's `config.yaml` (`fedpriv.storage.identity.of_config`); None without that file.
+        config: Digest of the run's `config.yaml` (`fedpriv.storage.identity.digest_config`); None without that file.
         planned: Number of planned releases.
         secrets: The pairs of clients that share a secret; None without pairwise noise, or if all pairs do.
         factor: The matrix of noise that is correlated between rounds; None if the noise is independent.
@@ -76,14 +76,14 @@ class Header:
 _HEADER = TypeAdapter(Header)
 
 
-def facts_of_pairs(pairs: Pairs | None) -> dict[str, Any]:
+def make_pairwise_facts(pairs: Pairs | None) -> dict[str, Any]:
     """Returns the header's further fields for pairwise noise."""
     if pairs is None or pairs.edges is None:
         return {}
     return {"secrets": pairs.edges}
 
 
-def facts_of_time(over_time: CorrelatedNoise | None) -> dict[str, Any]:
+def make_correlation_facts(over_time: CorrelatedNoise | None) -> dict[str, Any]:
     """Returns the header's further fields for noise that is correlated between rounds."""
     if over_time is None:
         return {}
@@ -122,7 +122,7 @@ class LedgerFile:
         links = list[str]()
         chain = START
         for line in lines:
-            text_and_chain = unchained(line, chain)
+            text_and_chain = read_chained_line(line, chain)
             if text_and_chain is None:
                 break
             text, chain = text_and_chain

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.privacy.correlated import Factor
-from fedpriv.settings.checks import Bound, Count, Fraction, Probability, checked
+from fedpriv.settings.checks import Bound, Count, Fraction, Probability, validate_arguments
 
 Array = NDArray[np.float64]
 Iterate = Literal["average", "last"]
@@ -51,7 +51,7 @@ class Matrix(Protocol):
         ...
 
 
-@checked("privacy.noise.correlated.bsr")
+@validate_arguments("privacy.noise.correlated.bsr")
 @dataclass(frozen=True)
 class BSR:
     """Correlated noise by the banded square root: the first `band` coefficients of A's square root.
@@ -80,7 +80,7 @@ class BSR:
         return Factor(_rounded(_root(min(self.band, rounds), self.momentum, self.decay)[1:]))
 
 
-@checked("privacy.noise.correlated.banded")
+@validate_arguments("privacy.noise.correlated.banded")
 @dataclass(frozen=True)
 class Banded:
     """Correlated noise by an optimised band: `band` coefficients that make the error of the iterates small.
@@ -122,7 +122,7 @@ class Banded:
         return _banded(self, rounds, separation, _form(response, self.iterate))
 
 
-@checked("privacy.noise.correlated.blt")
+@validate_arguments("privacy.noise.correlated.blt")
 @dataclass(frozen=True)
 class BLT:
     """A buffered linear Toeplitz matrix; its noise needs `buffers` rows of memory (McMahan et al. 2024).
@@ -231,7 +231,7 @@ def _constant(settings: Banded | BLT, rounds: int) -> Callable[[Tensor], Tensor]
 def _error(column: Tensor, iterate_error: Callable[[Tensor], Tensor], reach: int, separation: int) -> Tensor:
     """Returns the logarithm of the squared error of the iterates times the squared sensitivity.
 
-    The sensitivity is `correlated.shares`, in differentiable operations.
+    The sensitivity is `correlated.compute_shares`, in differentiable operations.
     """
     rounds = len(column)
     coefficients = column.abs()

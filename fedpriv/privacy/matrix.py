@@ -11,14 +11,21 @@ from functools import lru_cache
 from fedpriv.errors import check_count
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.events import Event, History, PrivacyCost
-from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, AdversaryView, amplification, simulated, view
+from fedpriv.privacy.adversaries import (
+    ADVERSARIES,
+    COLLUDERS,
+    AdversaryView,
+    compute_view,
+    describe_amplification,
+    is_simulated,
+)
 from fedpriv.privacy.composition import (
     Guarantee,
     RunCost,
-    charges_of,
-    in_any_slot,
-    promise_of,
-    together,
+    common_guarantee,
+    merge_histories,
+    privacy_costs,
+    without_amplification,
     without_shared_draws,
 )
 
@@ -76,7 +83,7 @@ class _Column:
     missing: str = ""
 
 
-def matrix(
+def compute_bound_matrix(
     runs: Sequence[RunCost],
     delta: float,
     accountant: str | None = None,
@@ -103,14 +110,14 @@ def matrix(
     check_count("colluders", colluders, "must be the number of clients that share all their information, e.g. 3")
     check_count("group", group, "must be the number of privacy units that change together, e.g. 10")
     runs = without_shared_draws(runs)
-    columns = _columns(runs, promise_of(runs), group)
+    columns = _columns(runs, common_guarantee(runs), group)
 
     def smallest(histories: Sequence[History]) -> tuple[float, str]:
         return _worst(frozenset(frozenset(history.items()) for history in histories), delta, accountant)
 
     cells = list[Cell]()
     for adversary in ADVERSARIES:
-        views = [view(run.records, run.n_clients, adversary, colluders) for run in runs]
+        views = [compute_view(run.records, run.n_clients, adversary, colluders) for run in runs]
         if adversary == COLLUDERS:
             name = f"{colluders} {COLLUDERS}"
         else:
@@ -160,7 +167,7 @@ def _cell(
     charges = list[Counter[PrivacyCost]]()
     for run, group, adversary_view in zip(runs, column.groups, views, strict=True):
         if group is not None and adversary_view.records is not None:
-            charges.append(charges_of(run, adversary_view.records, promise, group))
+            charges.append(privacy_costs(run, adversary_view.records, promise, group))
     if len(charges) == len(runs):
         epsilon, accountant = price(_histories(charges, runs, column))
     else:
@@ -173,8 +180,8 @@ def _cell(
     is_single_unit = all(group == 1 for group in column.groups)
     amplifications = list[str]()
     for run in runs:
-        records = run.records if is_single_unit else [in_any_slot(record) for record in run.records]
-        amplifications.append(amplification(records, run.n_clients))
+        records = run.records if is_single_unit else [without_amplification(record) for record in run.records]
+        amplifications.append(describe_amplification(records, run.n_clients))
     return Cell(
         adversary=adversary,
         unit=column.unit,
@@ -184,7 +191,7 @@ def _cell(
         bound_of=bound_of,
         amplification=_joined(amplifications),
         assumes=_joined([column.missing, *(adversary_view.assumes for adversary_view in views)]),
-        simulated=simulated([record for run in runs for record in run.records]),
+        simulated=is_simulated([record for run in runs for record in run.records]),
     )
 
 
@@ -198,10 +205,10 @@ def _histories(charges: Sequence[Counter[PrivacyCost]], runs: Sequence[RunCost],
     # squares of shifts are convex, and at one that costs at least as much as each client for all others
     exact = all(event.composes_exactly for each in charges for charge in each for event in charge.events)
     aligned = column.promise.aligned and (exact or not column.several)
-    groups = together(charges, [run.n_clients for run in runs], aligned=aligned)
+    groups = merge_histories(charges, [run.n_clients for run in runs], aligned=aligned)
     return [history for _, history in groups]
 
 
 @lru_cache(maxsize=64)
 def _worst(histories: _Key, delta: float, accountant: str | None) -> tuple[float, str]:
-    return bounds.worst([dict(sorted(history)) for history in histories], delta, only=accountant)
+    return bounds.compute_worst_epsilon([dict(sorted(history)) for history in histories], delta, only=accountant)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.distributed import threads
-from fedpriv.distributed.devices import moved
+from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.exact_over_time import CorrelatedRows, PairNoise, UnitNoise
@@ -24,7 +24,7 @@ from fedpriv.privacy.real_noise import GaussianRows, LaplaceRows, LaplaceSumRows
 from fedpriv.privacy.record import NoiseDistributionName, Record
 from fedpriv.randomness.rows import laplace_rows, laplace_sum_rows, may_draw, normal_rows
 from fedpriv.randomness.streams import Randomness
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 
 class Mechanism(Protocol):
@@ -60,7 +60,7 @@ _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the C
 _OVER_TIME = 2**16  # the same on the CPU for correlated noise, where each block takes more steps
 
 
-@checked("privacy.mechanism")
+@validate_arguments("privacy.mechanism")
 @dataclass(frozen=True)
 class Gaussian:
     """Gaussian noise, the default; its scale is the standard deviation. Use it with an l2 clip.
@@ -86,7 +86,7 @@ class Gaussian:
         return normal_rows(keys, dim).mul_(math.sqrt(amount))
 
 
-@checked("privacy.mechanism")
+@validate_arguments("privacy.mechanism")
 @dataclass(frozen=True)
 class Laplace:
     """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use it with an l1 clip; delta may then be 0.
@@ -263,9 +263,9 @@ def _rounded_in_float64(
     scales_and_grids = torch.tensor([scales, grids], dtype=torch.float64).T
     draws_on_device = amount == 1 and may_draw(bounded.device)
     if draws_on_device:
-        keys, scales_and_grids = moved(bounded.device, keys, scales_and_grids)
+        keys, scales_and_grids = move_to_device(bounded.device, keys, scales_and_grids)
     else:
-        (scales_and_grids,) = moved(bounded.device, scales_and_grids)
+        (scales_and_grids,) = move_to_device(bounded.device, scales_and_grids)
     noised = torch.empty_like(bounded, dtype=torch.float64)
     blocks = _blocks(count, dim, _IN_CACHE if bounded.device.type == "cpu" else _ON_DEVICE)
 
@@ -275,7 +275,7 @@ def _rounded_in_float64(
             raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: it needs one row per key")
         if unit.device == bounded.device:
             return unit
-        return moved(bounded.device, unit)[0]
+        return move_to_device(bounded.device, unit)[0]
 
     def shared_in(round_index: int) -> Tensor | None:
         noise = None if pair_noise is None else pair_noise(round_index, clients)
@@ -301,7 +301,7 @@ def _rounded_in_float64(
         past.begin(record.round, count, dim, bounded.device)
     current_shared_noise = shared_in(record.round)
     if bounded.device.type == "cpu":
-        threads.each(lambda _, rows: add(rows), blocks)
+        threads.map_in_threads(lambda _, rows: add(rows), blocks)
     else:
         for rows in blocks:
             add(rows)
@@ -353,5 +353,5 @@ def _rounded_exactly(
     def add(_: int, rows: slice) -> None:
         add_and_round(sums[rows].double().numpy(), noise, rows, column_of_grids[rows], result[rows])
 
-    threads.each(add, _blocks(count, dim, numbers_at_once))
+    threads.map_in_threads(add, _blocks(count, dim, numbers_at_once))
     return noised

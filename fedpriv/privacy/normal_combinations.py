@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.privacy.real_noise import GaussianRows, WeightedDraws, multiplied, sum_of_intervals
+from fedpriv.privacy.real_noise import GaussianRows, WeightedDraws, add_intervals, multiply_interval
 from fedpriv.randomness.keystream import NARROW
-from fedpriv.randomness.normal_rows import complete_rows
+from fedpriv.randomness.normal_rows import fill_undecided_rows
 from fedpriv.randomness.real_draws import Interval, real_normal
 from fedpriv.randomness.short_rows import BoundedRows
 
@@ -75,7 +75,7 @@ class NormalCombinations:
         for key, rows in zip(self.keys, uses, strict=True):
             if not rows:
                 continue
-            draws = complete_rows(GaussianRows([key], [1.0], self.dim, _LIMITS).approximate(slice(0, 1)), [key])
+            draws = fill_undecided_rows(GaussianRows([key], [1.0], self.dim, _LIMITS).approximate(slice(0, 1)), [key])
             for row, weight in rows:
                 total[row].add_(torch.from_numpy(draws.draws[0]), alpha=weight)
             error, largest = max(error, float(draws.errors[0, 0])), max(largest, draws.largest)
@@ -100,11 +100,11 @@ class NormalCombinations:
         total: Interval = (fzero, fzero)
         for term in self.terms[row]:
             draw = real_normal(self.keys[term.draw], self.dim, column, extra)
-            scaled = multiplied(multiplied(draw, float(term.multiple)), term.weight)
+            scaled = multiply_interval(multiply_interval(draw, float(term.multiple)), term.weight)
             if scaled is None:
                 return None
-            total = sum_of_intervals(total, scaled)
-        return multiplied(total, self.factor)
+            total = add_intervals(total, scaled)
+        return multiply_interval(total, self.factor)
 
     def weighted_draws(self, row: int) -> WeightedDraws:
         """See `RealNoise`."""

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.privacy.accounting.epochs import costs_of
-from fedpriv.privacy.accounting.events import histories
+from fedpriv.privacy.accounting.epochs import compute_costs
+from fedpriv.privacy.accounting.events import group_histories
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 Steps = tuple[float, float, int]
 """Noise multiplier, sample rate and number of steps."""
@@ -26,7 +26,7 @@ AccountantName = Literal["prv", "rdp", "gdp"]
 _MOST_STEPS = 1_000_000
 
 
-@checked("from_opacus")
+@validate_arguments("from_opacus")
 def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> RunCost:
     """Returns the privacy cost of training with Opacus, for `fedpriv.total` and lifetime budgets.
 
@@ -81,7 +81,7 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
     return RunCost(name, records, n_clients=1, float64_noise=("noise of Opacus",), run_name=f"opacus:{name_of_history}")
 
 
-@checked("to_opacus")
+@validate_arguments("to_opacus")
 def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, client: int = 0) -> dict[str, Any]:
     """Returns a client's releases as the `state_dict` of an accountant of Opacus.
 
@@ -118,20 +118,20 @@ def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, c
     if not records:
         raise ConfigError("records", [], "must contain at least one release, e.g. result.charged")
     steps = list[Steps]()
-    for event, count in _history_of(records, client).items():
+    for event, count in _list_events(records, client).items():
         if event.selection not in ("full", "poisson"):
             raise PrivacyError(f"batches are drawn by {event.selection}, for which Opacus has no accounting; {fix}")
         steps.append((event.noise, event.rate, count))
     return {"history": steps, "mechanism": mechanism}
 
 
-def _history_of(records: Sequence[Record], client: int) -> Mapping[Any, int]:
+def _list_events(records: Sequence[Record], client: int) -> Mapping[Any, int]:
     """Returns the events of a client, each with its count."""
     widest = max(max(record.clients or (0,)) for record in records)
     lists = [record.noise_multiplier for record in records if record.clients is None]
     declared = max((len(noises) for noises in lists if isinstance(noises, tuple)), default=1)
     n_clients = max(widest + 1, declared, client + 1)
-    for members, history in histories(Counter(costs_of(records, n_clients)), n_clients):
+    for members, history in group_histories(Counter(compute_costs(records, n_clients)), n_clients):
         if client in members and history:
             return history
     raise ConfigError("client", client, f"no release involves this client; there are {n_clients} clients")

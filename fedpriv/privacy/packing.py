@@ -19,7 +19,7 @@ _FEWEST = 64  # shorter lists stay readable
 _MOST = 10**6  # clients, as many as a ledger's header may name
 
 
-def packed_clients(clients: Sequence[int] | None) -> object:
+def pack_clients(clients: Sequence[int] | None) -> object:
     """Returns a cohort as a text if it is long and in ascending order, else as it is."""
     if clients is None or len(clients) < _FEWEST:
         return clients
@@ -29,7 +29,7 @@ def packed_clients(clients: Sequence[int] | None) -> object:
     return clients
 
 
-def packed_numbers(numbers: float | Sequence[float]) -> object:
+def pack_numbers(numbers: float | Sequence[float]) -> object:
     """Returns the distinct numbers and a text of each client's index into them; `numbers` where that is no shorter."""
     if not isinstance(numbers, Sequence) or len(numbers) < _FEWEST:
         return numbers
@@ -40,22 +40,22 @@ def packed_numbers(numbers: float | Sequence[float]) -> object:
     return {"levels": levels, "of": _text(np.array([index_of[number] for number in numbers]))}
 
 
-def unpacked_clients(packed: object) -> list[int]:
-    """Returns the cohort that `packed_clients` packed.
+def unpack_clients(packed: object) -> list[int]:
+    """Returns the cohort that `pack_clients` packed.
 
     Raises:
-        ValueError: the argument is no text that `packed_clients` returns.
+        ValueError: the argument is no text that `pack_clients` returns.
     """
     if not isinstance(packed, str):
         raise ValueError("is not a packed cohort")
     return ((_numbers(packed) + 1).cumsum() - 1).tolist()
 
 
-def unpacked_numbers(packed: object) -> list[float]:
-    """Returns the numbers that `packed_numbers` packed.
+def unpack_numbers(packed: object) -> list[float]:
+    """Returns the numbers that `pack_numbers` packed.
 
     Raises:
-        ValueError: the argument is nothing that `packed_numbers` returns.
+        ValueError: the argument is nothing that `pack_numbers` returns.
     """
     match packed:
         case {"levels": list() as levels, "of": str() as text, **rest} if not rest:

@@ -21,7 +21,7 @@ MOST_BY_PAIRS = 16
 """With more participants who all share secrets, one process draws noise with the law of the sum over pairs."""
 
 
-def pair_noise_of_round(
+def draw_pair_noise(
     pairs: Pairs,
     randomness: Randomness,
     round_index: int,
@@ -58,12 +58,12 @@ def pair_noise_of_round(
         )
     if secrets is not None:
         randomness = replace(randomness, attempt=0)
-    ends = pairs_of_some(pairs.edges, participants, clients)
+    ends = select_pairs(pairs.edges, participants, clients)
     keys = [randomness.pair_key(a, b, round_index, index, secrets) for a, b in ends]
     return NormalCombinations(keys, pair_terms(ends, clients), pairs.ratio, dim)
 
 
-def pairs_of_some(edges: Edges | None, participants: Sequence[int], clients: Sequence[int]) -> Edges:
+def select_pairs(edges: Edges | None, participants: Sequence[int], clients: Sequence[int]) -> Edges:
     """Returns the pairs of two participants that contain one of `clients`, the smaller number first, in order.
 
     Args:

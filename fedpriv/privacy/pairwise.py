@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Bound, Count, Whole, checked
+from fedpriv.settings.checks import Bound, Count, Whole, validate_arguments
 
 Edges = tuple[tuple[int, int], ...]
 """Pairs of clients, the smaller number first, in order."""
@@ -40,7 +40,7 @@ class Complete:
         return "complete"
 
 
-@checked(_FIELD)
+@validate_arguments(_FIELD)
 @dataclass(frozen=True)
 class RandomRegular:
     """Every client shares a secret with `degree` others, drawn at random from a public seed.
@@ -69,7 +69,7 @@ class RandomRegular:
             raise ConfigError(f"{_FIELD}.random_regular.degree", self.degree, fix)
         import networkx as nx  # 12 MB that only this needs
 
-        return in_order(nx.random_regular_graph(self.degree, n_clients, self.seed).edges)
+        return sort_pairs(nx.random_regular_graph(self.degree, n_clients, self.seed).edges)
 
     def __str__(self) -> str:
         return f"random_regular(degree={self.degree})"
@@ -113,7 +113,7 @@ class Links:
         for a, b in self.pairs:
             if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
                 raise ConfigError(_FIELD, (a, b), f"must be two of the clients 0..{n_clients - 1}")
-        return in_order(self.pairs)
+        return sort_pairs(self.pairs)
 
     def __str__(self) -> str:
         return self.name
@@ -122,7 +122,7 @@ class Links:
 Secrets = Complete | RandomRegular | Topology | Links
 
 
-@checked("privacy.trust.pairwise")
+@validate_arguments("privacy.trust.pairwise")
 @dataclass(frozen=True)
 class Pairwise:
     """No other party is trusted: an observer sees every message, but clients that share a secret add noise that
@@ -165,7 +165,7 @@ class Pairwise:
             ConfigError: there is no such graph of secrets.
         """
         edges = self.secrets.edges(n_clients)
-        return Pairs(self.ratio, self.colluders, name_of(edges), edges)
+        return Pairs(self.ratio, self.colluders, name_pairs(edges), edges)
 
     def __str__(self) -> str:
         return f"pairwise(colluders={self.colluders}, ratio={self.ratio:g}, {self.secrets}, simulated)"
@@ -216,12 +216,12 @@ def variance_inflation(pairs: Pairs | None, n_clients: int) -> list[float]:
     return [math.sqrt(1 + pairs.ratio**2 * degree) for degree in degrees]
 
 
-def in_order(pairs: object) -> Edges:
+def sort_pairs(pairs: object) -> Edges:
     """Returns sorted pairs, each once, the smaller number first."""
     return tuple(sorted({(min(a, b), max(a, b)) for a, b in pairs}))  # pyright: ignore
 
 
-def name_of(edges: Edges | None) -> str:
+def name_pairs(edges: Edges | None) -> str:
     """Returns `"complete"`, or 32 hexadecimal digits that represent these pairs."""
     if edges is None:
         return "complete"

@@ -78,7 +78,7 @@ class GaussianRows:
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
-        return multiplied(real_normal(self.keys[row], self.dim, column, extra), self.scales[row])
+        return multiply_interval(real_normal(self.keys[row], self.dim, column, extra), self.scales[row])
 
     def weighted_draws(self, row: int) -> WeightedDraws:
         """See `RealNoise`."""
@@ -110,7 +110,7 @@ class LaplaceRows:
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
-        return multiplied(real_laplace(self.keys[row], self.dim, column, extra), self.scales[row])
+        return multiply_interval(real_laplace(self.keys[row], self.dim, column, extra), self.scales[row])
 
     def weighted_draws(self, row: int) -> None:
         """See `RealNoise`."""
@@ -141,7 +141,7 @@ class LaplaceSumRows:
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
         draw = real_laplace_sum(self.keys[row], self.dim, column, extra, self.amount)
-        return multiplied(draw, self.scales[row])
+        return multiply_interval(draw, self.scales[row])
 
     def weighted_draws(self, row: int) -> None:
         """See `RealNoise`."""
@@ -169,7 +169,7 @@ class SumOfNoise:
         second = self.second.interval(row, column, extra)
         if first is None or second is None:
             return None
-        return sum_of_intervals(first, second)
+        return add_intervals(first, second)
 
     def weighted_draws(self, row: int) -> WeightedDraws | None:
         """See `RealNoise`."""
@@ -179,7 +179,7 @@ class SumOfNoise:
         return WeightedDraws([*first.keys, *second.keys], np.concatenate([first.weights, second.weights]))
 
 
-def sum_of_intervals(first: Interval, second: Interval) -> Interval:
+def add_intervals(first: Interval, second: Interval) -> Interval:
     """Returns the interval of a sum, exactly."""
     from mpmath.libmp import mpf_add
 
@@ -197,7 +197,7 @@ def _normal_row(key: bytes, size: int, scale: float, limits: RadiusLimits) -> Bo
         draws[start : start + _PIECE] = piece.draws
         return piece.error, piece.largest
 
-    bounds = threads.each(draw, range(0, size, _PIECE))
+    bounds = threads.map_in_threads(draw, range(0, size, _PIECE))
     return BoundedDraws(draws, max(error for error, _ in bounds), max(largest for _, largest in bounds))
 
 
@@ -210,7 +210,7 @@ def _stacked(rows: Sequence[BoundedDraws]) -> BoundedRows:
     return BoundedRows(np.stack([row.draws for row in rows]), errors, largest)
 
 
-def extended_sum(weighted: WeightedDraws, size: int, column: int) -> tuple[np.longdouble, float] | None:
+def compute_extended_sum(weighted: WeightedDraws, size: int, column: int) -> tuple[np.longdouble, float] | None:
     """Returns one number of a row in extended precision, and a bound on its error; None if it has none.
 
     Args:
@@ -230,7 +230,7 @@ def extended_sum(weighted: WeightedDraws, size: int, column: int) -> tuple[np.lo
     return products.sum(), error
 
 
-def multiplied(interval: Interval | None, factor: float) -> Interval | None:
+def multiply_interval(interval: Interval | None, factor: float) -> Interval | None:
     """Returns an interval times a number, exactly."""
     from mpmath.libmp import from_float, mpf_mul
 

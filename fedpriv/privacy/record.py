@@ -14,7 +14,7 @@ from fedpriv.errors import ConfigError, check_choice
 from fedpriv.privacy import packing
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor
-from fedpriv.privacy.pairwise import Edges, Pairs, name_of
+from fedpriv.privacy.pairwise import Edges, Pairs, name_pairs
 
 NoiseDistributionName = Literal["gaussian", "laplace"]
 MechanismName = Literal[NoiseDistributionName, "none"]
@@ -37,14 +37,14 @@ _OPTIONAL = ("pairs", "time", "batches")  # fields that are written only if they
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 Packing = Callable[[Any], object]
 _PACKED: dict[str, Packing] = {
-    "clients": packing.packed_clients,
-    "noise_multiplier": packing.packed_numbers,
-    "rate": packing.packed_numbers,
+    "clients": packing.pack_clients,
+    "noise_multiplier": packing.pack_numbers,
+    "rate": packing.pack_numbers,
 }
 _UNPACKED: dict[str, Packing] = {
-    "clients": packing.unpacked_clients,
-    "noise_multiplier": packing.unpacked_numbers,
-    "rate": packing.unpacked_numbers,
+    "clients": packing.unpack_clients,
+    "noise_multiplier": packing.unpack_numbers,
+    "rate": packing.unpack_numbers,
 }
 
 
@@ -169,9 +169,9 @@ class Record:
         record = replace(_RECORD.validate_json(line, strict=True), time=time)
 
         # in the line, a digest replaces the pairs that share a secret
-        if record.pairs is None or record.pairs.secrets == name_of(None):
+        if record.pairs is None or record.pairs.secrets == name_pairs(None):
             return record
-        if edges is None or record.pairs.secrets != name_of(edges):
+        if edges is None or record.pairs.secrets != name_pairs(edges):
             raise ValueError("the pairs that share its secrets are not recorded")
         return replace(record, pairs=replace(record.pairs, edges=edges))
 

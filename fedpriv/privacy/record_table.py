@@ -169,7 +169,7 @@ class RecordTable(Sequence["Record"]):
         yield from np.unique(self.lists.sizes).tolist()
 
 
-def kinds_of(records: Sequence[Record]) -> Sequence[Record]:
+def list_kinds(records: Sequence[Record]) -> Sequence[Record]:
     """Returns the distinct records of a table, as of round 0; other records as they are."""
     if isinstance(records, RecordTable):
         return records.kinds

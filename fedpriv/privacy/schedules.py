@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Protocol
 
-from fedpriv.errors import ConfigError, cut, in_short
-from fedpriv.settings.checks import Positive, checked
+from fedpriv.errors import ConfigError, summarize_error, truncate
+from fedpriv.settings.checks import Positive, validate_arguments
 
 LEAST_SHARE = 1e-100  # only ratios matter, and the square of a smaller one is 0
 
@@ -26,7 +26,7 @@ class Schedule(Protocol):
         ...
 
 
-@checked("privacy.schedule")
+@validate_arguments("privacy.schedule")
 @dataclass(frozen=True)
 class Uniform:
     """The same share of the privacy budget for every round (the default).
@@ -42,7 +42,7 @@ class Uniform:
         return 1.0
 
 
-@checked("privacy.schedule")
+@validate_arguments("privacy.schedule")
 @dataclass(frozen=True)
 class Geometric:
     """Shares `ratio**k` of the privacy budget for round k = 0, 1, ...
@@ -84,7 +84,7 @@ class Geometric:
         return shares / epsilon
 
 
-@checked("privacy.schedule")
+@validate_arguments("privacy.schedule")
 @dataclass(frozen=True)
 class Custom:
     """Shares of the privacy budget from a function of the round. The function must not depend on data.
@@ -109,7 +109,7 @@ class Custom:
         try:
             share = _number(self.function(round_index))
         except Exception as error:  # a user's function can raise anything
-            fix = f"raises in round {round_index} ({in_short(error)}): it must return a share"
+            fix = f"raises in round {round_index} ({summarize_error(error)}): it must return a share"
             raise ConfigError("privacy.schedule.function", self.function, fix) from error
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
             fix = f"the share of round {round_index} must be a number from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}"
@@ -119,5 +119,5 @@ class Custom:
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{cut(repr(value))} is not a number")
+        raise TypeError(f"{truncate(repr(value))} is not a number")
     return float(value)

@@ -16,7 +16,7 @@ from fedpriv.privacy.pairwise import PairRatio, Pairwise
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
 from fedpriv.privacy.unprotected_noise import UnprotectedNoise
-from fedpriv.settings.checks import Bound, Count, Fraction, Positive, Probability, Ratio, checked
+from fedpriv.settings.checks import Bound, Count, Fraction, Positive, Probability, Ratio, validate_arguments
 from fedpriv.storage.identity import ASIDE
 
 NoiseOn = Literal["gradient", "message", "none"]
@@ -27,7 +27,7 @@ Amount = Annotated[float, Bound("must be positive and finite; for no noise, set 
 LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
 
 
-@checked("privacy.sampling")
+@validate_arguments("privacy.sampling")
 @dataclass(frozen=True)
 class FullBatch:
     """Every query uses all examples of a client.
@@ -42,7 +42,7 @@ class FullBatch:
     """
 
 
-@checked("privacy.sampling")
+@validate_arguments("privacy.sampling")
 @dataclass(frozen=True)
 class Poisson:
     """Each example joins the batch with probability `rate`, independently of the others; batches may be empty.
@@ -65,7 +65,7 @@ class Poisson:
     rate: Probability
 
 
-@checked("privacy.sampling")
+@validate_arguments("privacy.sampling")
 @dataclass(frozen=True)
 class FixedSize:
     """Exactly `size` examples, drawn without replacement; all examples of a client that has fewer.
@@ -84,7 +84,7 @@ class FixedSize:
     size: Count
 
 
-@checked("privacy.sampling")
+@validate_arguments("privacy.sampling")
 @dataclass(frozen=True)
 class Cyclic:
     """Fixed slots of examples that take turns: example i is in slot `i mod blocks`.
@@ -112,7 +112,7 @@ class Cyclic:
     rate: Probability = 1.0
 
 
-@checked("privacy.sampling")
+@validate_arguments("privacy.sampling")
 @dataclass(frozen=True)
 class Allocation:
     """Random allocation: in each epoch every example is in exactly one of `batches` batches.
@@ -142,7 +142,7 @@ class Allocation:
 Sampling = FullBatch | Poisson | FixedSize | Cyclic | Allocation
 
 
-@checked("privacy.noise")
+@validate_arguments("privacy.noise")
 @dataclass(frozen=True)
 class Independent:
     """The noise of each round is independent of the noise of all other rounds (the default).
@@ -157,7 +157,7 @@ class Independent:
 Noise = Independent | BSR | Banded | BLT | CorrelatedNoise
 
 
-@checked("privacy.trust")
+@validate_arguments("privacy.trust")
 @dataclass(frozen=True)
 class Local:
     """No other party is trusted: an observer sees every message, so each client adds all the noise that it needs.
@@ -180,7 +180,7 @@ class Local:
         return "local"
 
 
-@checked("privacy.trust")
+@validate_arguments("privacy.trust")
 @dataclass(frozen=True)
 class SecureAggregation:
     """An observer sees only the sum of the messages of a round's participants. Simulated: no cryptography is run.
@@ -213,7 +213,7 @@ class SecureAggregation:
         return f"secure_aggregation(min_honest={self.min_honest}, cohort_rounds={self.cohort_rounds}, simulated)"
 
 
-@checked("privacy.trust")
+@validate_arguments("privacy.trust")
 @dataclass(frozen=True)
 class Central:
     """The server is trusted: it alone receives the clients' messages, and it releases sums with noise added once.
@@ -264,7 +264,7 @@ class Central:
 Trust = Local | SecureAggregation | Central | Pairwise
 
 
-@checked("privacy.statistics")
+@validate_arguments("privacy.statistics")
 @dataclass(frozen=True)
 class Statistics:
     """Clipping of constraint values, which are averages of losses, and their part of the privacy budget.
@@ -300,7 +300,7 @@ class Statistics:
         return math.sqrt(odds)
 
 
-@checked("privacy")
+@validate_arguments("privacy")
 @dataclass(frozen=True)
 class Privacy:
     """The differential privacy of a run.

@@ -14,14 +14,14 @@ _TURNS = (16, 12, 8, 7)
 _PER_BLOCK = 8  # 64-bit words
 
 
-def words(keys: Tensor, size: int) -> Tensor:
+def compute_words(keys: Tensor, size: int) -> Tensor:
     """The first words of some streams, `[k, 8] -> [k, size]`, `int32` to signed `int64`.
 
     Args:
         keys: 32 bytes each, as little-endian numbers.
         size: How many words; the cipher counts blocks of 8 words with 32 bits.
     """
-    start = _start(keys, -(-size // _PER_BLOCK))
+    start = _make_start_rows(keys, -(-size // _PER_BLOCK))
     state = [row.clone() for row in start]
     for _ in range(10):
         state = _round(state)  # columns
@@ -32,7 +32,7 @@ def words(keys: Tensor, size: int) -> Tensor:
     return in_order.view(torch.int64).flatten(1)[:, :size]
 
 
-def _start(keys: Tensor, blocks: int) -> list[Tensor]:
+def _make_start_rows(keys: Tensor, blocks: int) -> list[Tensor]:
     """The four rows of four numbers that a block starts from, of all blocks and streams: `[4, k, blocks]` each."""
     like = keys.new_zeros(4, len(keys), blocks)
     constants, counter = like.clone(), like
@@ -48,13 +48,13 @@ def _round(state: list[Tensor]) -> list[Tensor]:
     a, b, c, d = state
     for pair in (_TURNS[:2], _TURNS[2:]):
         a = a.add_(b)
-        d = _turned(d.bitwise_xor_(a), pair[0])
+        d = _rotate_left(d.bitwise_xor_(a), pair[0])
         c = c.add_(d)
-        b = _turned(b.bitwise_xor_(c), pair[1])
+        b = _rotate_left(b.bitwise_xor_(c), pair[1])
     return [a, b, c, d]
 
 
-def _turned(row: Tensor, bits: int) -> Tensor:
+def _rotate_left(row: Tensor, bits: int) -> Tensor:
     """The bits of each number, turned to the left; those that a signed shift draws in are cut off."""
     low = (row >> (32 - bits)).bitwise_and_((1 << bits) - 1)
     return (row << bits).bitwise_or_(low)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.randomness.keystream import WORST_UNITS
-from fedpriv.randomness.real_draws import leading_bits, words_of_normal
+from fedpriv.randomness.real_draws import leading_bits, locate_normal_words
 
 Extended = NDArray[np.longdouble]
 UNIT = 2.0**-64
@@ -50,7 +50,7 @@ def extended_normals(keys: Sequence[bytes], size: int, index: int) -> ExtendedDr
     """
     if not is_available():
         return None
-    words = words_of_normal(size, index)
+    words = locate_normal_words(size, index)
     radius_words = np.array([leading_bits(key, words.radius, 0).number | 1 for key in keys], dtype=np.int64)
     angle_words = np.array([leading_bits(key, words.angle, 0).number for key in keys], dtype=np.int64)
     # whole numbers of 63 bits and a sign are exact

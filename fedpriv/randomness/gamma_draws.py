@@ -27,10 +27,10 @@ from fedpriv.randomness.keystream import (
     Keystream,
     RadiusLimits,
     bounded_radii,
+    draw_odd_multiples,
     exponential_error,
     limit_logarithms,
     normal_error,
-    odd_multiples,
 )
 from fedpriv.randomness.real_draws import PRECISION, Interval, box_muller, leading_bits, log_of_uniform, with_slack
 
@@ -139,7 +139,7 @@ def _candidates(
     """
     d = shape - 1 / 3
     c = 1 / math.sqrt(9 * d)
-    radius = odd_multiples(radius_words)
+    radius = draw_odd_multiples(radius_words)
     radius *= radius
     np.sqrt(np.negative(np.log(radius, out=radius), out=radius), out=radius)
     least_radius, x_limit = bounded_radii(radius, _LIMITS)
@@ -156,7 +156,7 @@ def _candidates(
     v_error = 3.1 * root_limit**2 * root_error + 2.1 * _UNIT * root_limit**3
     draws = v * d
 
-    log_u = np.abs(odd_multiples(uniform_words))
+    log_u = np.abs(draw_odd_multiples(uniform_words))
     np.log(log_u, out=log_u)
     largest_log = limit_logarithms(log_u)
     has_bound = root >= _LEAST_ROOT

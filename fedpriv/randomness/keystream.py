@@ -94,7 +94,7 @@ class Keystream:
 
     def below(self, rate: float, size: int) -> NDArray[np.bool_]:
         """Returns `random(size) < rate`, by comparing integers, which is faster."""
-        return below(self.words(size), rate)
+        return is_below(self.words(size), rate)
 
     def standard_normal(self, size: int) -> Floats:
         """Returns normal draws N(0, 1), by Box and Muller: sqrt(-2 ln u) cos(a) and sqrt(-2 ln u) sin(a).
@@ -144,7 +144,7 @@ class Keystream:
 
     def permutation(self, x: int) -> NDArray[np.int64]:
         """A random order of `0..x-1`, by sorting x words; two of them are equal with probability `x**2 / 2**65`."""
-        return order_of(self.words(x))
+        return make_order(self.words(x))
 
     def first_of_permutation(self, x: int, count: int) -> NDArray[np.int64]:
         """Returns the first `count` numbers of `permutation(x)`."""
@@ -154,10 +154,10 @@ class Keystream:
 
     def _above_zero(self, size: int) -> Floats:
         """Uniform on (0, 1], 63 bits."""
-        return np.abs(odd_multiples(self.words(size)))
+        return np.abs(draw_odd_multiples(self.words(size)))
 
 
-def below(words: NDArray[np.int64], rate: float) -> NDArray[np.bool_]:
+def is_below(words: NDArray[np.int64], rate: float) -> NDArray[np.bool_]:
     """Returns, for each word, whether its uniform number on [0, 1) is smaller than `rate`."""
     limit = math.ceil(rate * 2**53) << 11  # of the whole word: its lowest 11 bits decide nothing
     if limit >= 2**64:
@@ -171,7 +171,7 @@ def uniform_below(words: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     return ((high * np.uint64(n) + low * np.uint64(n) // np.uint64(2**26)) >> np.uint64(27)).astype(np.int64)
 
 
-def order_of(words: NDArray[np.int64]) -> NDArray[np.int64]:
+def make_order(words: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the random order of `0..x-1` that x words give."""
     return words.argsort(kind="stable")
 
@@ -204,7 +204,7 @@ def _normal_pairs(
         The least and the largest radius that has a bound; 0 without a scale.
     """
     half = len(words) // 2
-    radius = odd_multiples(words[:half])
+    radius = draw_odd_multiples(words[:half])
     radius *= radius  # -2 ln |u| = -ln u^2
     np.sqrt(np.negative(np.log(radius, out=radius), out=radius), out=radius)
     radii = (0.0, 0.0)
@@ -239,6 +239,6 @@ def limit_logarithms(logs: Floats) -> float:
     return largest
 
 
-def odd_multiples(words: NDArray[np.int64]) -> Floats:
+def draw_odd_multiples(words: NDArray[np.int64]) -> Floats:
     """Uniform on [-1, 1] without 0: odd multiples of `2**-63`."""
     return np.multiply(words | 1, 2.0**-63, dtype=np.float64)

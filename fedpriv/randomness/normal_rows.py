@@ -16,7 +16,7 @@ _IN_CACHE = 2**15  # numbers of a row that are processed together
 _FURTHER_WORDS = range(2, 10)  # with two of them the error of a draw is at most its rounding
 
 
-def complete_rows(bounded: BoundedRows, keys: Sequence[bytes]) -> BoundedRows:
+def fill_undecided_rows(bounded: BoundedRows, keys: Sequence[bytes]) -> BoundedRows:
     """Returns draws of scale 1 with NaN replaced by the real draws, rounded, and with a bound on the errors of all.
 
     Args:

@@ -48,7 +48,7 @@ class WordsOfNormal:
     is_cosine: bool
 
 
-def words_of_normal(size: int, index: int) -> WordsOfNormal:
+def locate_normal_words(size: int, index: int) -> WordsOfNormal:
     """Returns where the words of one of `size` draws are; see `Keystream.standard_normal`."""
     even = size + size % 2
     start = index // BLOCK * BLOCK
@@ -70,7 +70,7 @@ def real_normal(key: bytes, size: int, index: int, extra: int) -> Interval | Non
     Returns:
         The interval; None if these words do not bound it.
     """
-    words = words_of_normal(size, index)
+    words = locate_normal_words(size, index)
     radius, angle = leading_bits(key, words.radius, extra), leading_bits(key, words.angle, extra)
     return box_muller(radius, angle, is_cosine=words.is_cosine)
 

@@ -28,7 +28,7 @@ def normal_rows(keys: Tensor, dim: int) -> Tensor:
     """Returns standard normal draws, `[k, dim]` in float64, from keys `[k, 8]`; see `Keystream.standard_normal`."""
     if keys.device.type == "cpu":
         return _draw_rows(keys, dim, lambda stream: normal(stream, dim))
-    words = chacha.words(keys, dim + dim % 2)
+    words = chacha.compute_words(keys, dim + dim % 2)
     return torch.cat([_normal_pairs(block) for block in words.split(BLOCK, 1)], 1)[:, :dim]
 
 
@@ -36,7 +36,7 @@ def laplace_rows(keys: Tensor, dim: int) -> Tensor:
     """Returns draws of Laplace(1), `[k, dim]` in float64, from keys `[k, 8]`."""
     if keys.device.type == "cpu":
         return _draw_rows(keys, dim, lambda stream: laplace(stream, dim))
-    first, second = (-_odd(half).abs_().log_() for half in chacha.words(keys, 2 * dim).split(dim, 1))
+    first, second = (-_odd(half).abs_().log_() for half in chacha.compute_words(keys, 2 * dim).split(dim, 1))
     return first - second
 
 

@@ -21,10 +21,10 @@ from fedpriv.randomness.keystream import (
     Keystream,
     RadiusLimits,
     bounded_radii,
+    draw_odd_multiples,
     exponential_error,
     limit_logarithms,
     normal_error,
-    odd_multiples,
 )
 
 LONGEST = 8192
@@ -51,7 +51,7 @@ def bounded_normal_rows(
     """Returns rows of `size` normal draws, one for each key, times their scales; see `Keystream.bounded_normal`."""
     words = _words_of_rows(keys, size + size % 2)
     half = words.shape[1] // 2
-    radius = odd_multiples(words[:, :half])
+    radius = draw_odd_multiples(words[:, :half])
     radius *= radius
     np.log(radius, out=radius)
     np.sqrt(np.negative(radius, out=radius), out=radius)
@@ -68,7 +68,7 @@ def bounded_normal_rows(
 
 def bounded_laplace_rows(keys: Sequence[bytes], size: int, scales: Sequence[float]) -> BoundedRows:
     """Returns rows of `size` Laplace draws, one for each key, times their scales; see `Keystream.bounded_laplace`."""
-    logs = np.abs(odd_multiples(_words_of_rows(keys, 2 * size)))
+    logs = np.abs(draw_odd_multiples(_words_of_rows(keys, 2 * size)))
     np.log(logs, out=logs)
     largest = limit_logarithms(logs)
     logs *= -_column(scales)

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.planning import aligned
-from fedpriv.privacy import Cell, RunCost, basic, compose, matrix
+from fedpriv.planning import align_columns
+from fedpriv.privacy import Cell, RunCost, basic_composition, compose, compute_bound_matrix
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
-from fedpriv.reports.spendings import PlannedSpending, spending_of
+from fedpriv.reports.spending import PlannedSpending, compute_run_charge
 from fedpriv.runs import RunFiles
 from fedpriv.storage import strict_json
 
@@ -43,9 +43,9 @@ class Account:
     def to_json(self) -> dict[str, Any]:
         """Returns the output of `fedpriv account --json`."""
         spent = self.spent
-        epsilon = strict_json.epsilon
+        epsilon = strict_json.encode_epsilon
         facts = ("delta", "unit", "relation", "trust", "accountant", "non_private", "not_covered", "float64_noise")
-        return strict_json.plain(
+        return strict_json.to_plain(
             {
                 "epsilon": epsilon(spent.epsilon),
                 **{name: getattr(spent, name) for name in facts},
@@ -67,11 +67,11 @@ class Account:
     def table(self) -> tuple[list[str], list[str]]:
         """Returns a line for each adversary with a column for each unit, and the meanings of its letters."""
         units = dict.fromkeys(cell.unit for cell in self.cells)
-        lines, remarks = lettered(self.cells, _bound_in_words, _remark_on)
-        return aligned([["adversary", *units], *([name, *bounds] for name, bounds in lines.items())]), remarks
+        lines, remarks = add_remark_letters(self.cells, _bound_in_words, _remark_on)
+        return align_columns([["adversary", *units], *([name, *bounds] for name, bounds in lines.items())]), remarks
 
 
-def account_of(
+def compute_account(
     runs: Sequence[RunFiles],
     plans: Sequence[PlannedSpending],
     *,
@@ -95,7 +95,7 @@ def account_of(
         LedgerError: If the files of a run are altered or incomplete.
         PrivacyError: If the runs share no privacy unit, or share noise, or the plan of an unfinished one is unknown.
     """
-    costs = [spending_of(run, plan) for run, plan in zip(runs, plans, strict=True)]
+    costs = [compute_run_charge(run, plan) for run, plan in zip(runs, plans, strict=True)]
     if delta is None:
         delta = min(run.ledger.header.delta or 0.0 for run in runs)
     together = compose(costs, delta, accountant)
@@ -106,24 +106,24 @@ def account_of(
         costs=tuple(costs),
         spent=together,
         runs=tuple((cost.name, price) for cost, price in zip(costs, prices, strict=True)),
-        basic=basic(prices),
-        cells=matrix(costs, delta, accountant, colluders=colluders, group=group),
+        basic=basic_composition(prices),
+        cells=compute_bound_matrix(costs, delta, accountant, colluders=colluders, group=group),
         notes=tuple(_notes(costs)),
     )
 
 
-def price_rows(prices: Sequence[tuple[str, Price]]) -> list[tuple[str, str]]:
+def format_cost_rows(prices: Sequence[tuple[str, Price]]) -> list[tuple[str, str]]:
     """Returns names and costs as text; pairs without a finite epsilon are left out."""
     rows = list[tuple[str, str]]()
     for name, price in prices:
         if isinstance(price, PrivacySpent):
             rows.append((name, str(price)))
         elif math.isfinite(price[0]):
-            rows.append((name, f"epsilon={round_up(price[0])} at delta={wording.small(price[1])}"))
+            rows.append((name, f"epsilon={round_up(price[0])} at delta={wording.format_small(price[1])}"))
     return rows
 
 
-def lettered(
+def add_remark_letters(
     cells: Sequence[Cell], value: Callable[[Cell], str], remark: Callable[[Cell], str]
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Returns the bounds against each adversary, each with the letter of its remark, and the remarks.
@@ -169,7 +169,7 @@ def _notes(runs: Sequence[RunCost]) -> list[str]:
     return notes
 
 
-def unfinished(folder: Path) -> str:
+def describe_unfinished(folder: Path) -> str:
     """Returns a note on a run that is not finished."""
     return f"{folder} is not finished: its whole plan is charged, as if it were abandoned"
 

@@ -6,32 +6,32 @@ import math
 from collections.abc import Sequence
 
 from fedpriv.errors import PrivacyError
-from fedpriv.evaluation import first_rounds_in_words, headlines
-from fedpriv.planning import aligned
+from fedpriv.evaluation import format_first_rounds, list_headline_metrics
+from fedpriv.planning import align_columns
 from fedpriv.privacy import compose
 from fedpriv.privacy.accounting import round_up
-from fedpriv.reports.accounts import unfinished
+from fedpriv.reports.accounts import describe_unfinished
 from fedpriv.reports.report import Run
-from fedpriv.reports.spendings import PlannedSpending, is_unfinished, spending_of
+from fedpriv.reports.spending import PlannedSpending, compute_run_charge, is_unfinished
 
 _PROMISE = ("unit", "relation", "trust", "delta")
 
 
-def table(runs: Sequence[Run]) -> list[str]:
-    """Formats `cells` as lines."""
-    return aligned(cells(runs))
+def format_table(runs: Sequence[Run]) -> list[str]:
+    """Formats `make_cells` as lines."""
+    return align_columns(make_cells(runs))
 
 
-def cells(runs: Sequence[Run]) -> list[list[str]]:
+def make_cells(runs: Sequence[Run]) -> list[list[str]]:
     """Returns headings and one row for each run; epsilons are computed from the ledgers and rounded up."""
     rows = [_columns(run) for run in runs]
-    for metric in headlines():
+    for metric in list_headline_metrics():
         if all(row[metric.title] == "-" for row in rows):
             rows = [{name: text for name, text in row.items() if name != metric.title} for row in rows]
     return [list(rows[0]), *(list(row.values()) for row in rows)]
 
 
-def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[str]:
+def collect_notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[str]:
     """Returns warnings about the comparison, and the epsilon of all runs together.
 
     Args:
@@ -51,7 +51,7 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
         texts.append("these accuracies are not comparable: the runs differ in their data or in data preparation")
     texts += [f"{run.folder} is {run.integrity}: {finding.text}" for run in runs for finding in run.findings]
     for run in runs:
-        rounds_in_words = first_rounds_in_words((run.result or {}).get("first_nonfinite", {}))
+        rounds_in_words = format_first_rounds((run.result or {}).get("first_nonfinite", {}))
         if rounds_in_words:
             texts.append(f"training failed in {run.folder}; first not finite: {rounds_in_words}")
     same_promise = not {"unit", "relation", "trust"} & {*differing}
@@ -61,7 +61,7 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
         delta = math.fsum(price.delta for price in spent)
         plans = plans or [PlannedSpending()] * len(runs)
         try:
-            spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
+            spendings = [compute_run_charge(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
             whole = compose(spendings, min(price.delta for price in spent))
             prices = list(spent)
             counted = list[str]()
@@ -69,7 +69,7 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
                 if run.result is None:  # the table contains the values of its ledger
                     prices[number] = compose([spendings[number]], spent[number].delta)
                     if is_unfinished(run.files, plan):
-                        counted.append(unfinished(run.folder))
+                        counted.append(describe_unfinished(run.folder))
             total = math.fsum(price.epsilon for price in prices)
             basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
         except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, the sum does not hold either
@@ -96,7 +96,9 @@ def _columns(run: Run) -> dict[str, str]:
         "run": str(run.folder),
         "what": run.title,
         "rounds": f"{run.rounds}{_planned_in_words(run)}",
-        **{m.title: "-" if facts.get(m.name) is None else m.text(float(facts[m.name])) for m in headlines()},
+        **{
+            m.title: "-" if facts.get(m.name) is None else m.text(float(facts[m.name])) for m in list_headline_metrics()
+        },
         "epsilon": epsilon,
         **{name: str(getattr(spent, name, "-")) for name in _PROMISE},
         "bytes sent": f"{facts.get('bytes_sent') or 0:,.0f}",

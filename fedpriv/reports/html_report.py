@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting import round_up
 from fedpriv.reports import comparison, wording
-from fedpriv.reports.pages import render
+from fedpriv.reports.pages import render_template
 from fedpriv.reports.report import Run
-from fedpriv.reports.spendings import PlannedSpending
+from fedpriv.reports.spending import PlannedSpending
 from fedpriv.reports.statement import Statement
 from fedpriv.runs import curves
 from fedpriv.storage import COLORS, new_figure
@@ -75,7 +75,7 @@ class RunPart:
     settings: str
 
 
-def html_report(
+def render_report(
     runs: Sequence[Run],
     statement: Statement,
     plans: Sequence[PlannedSpending],
@@ -94,9 +94,9 @@ def html_report(
     notes = list[str]()
     if len(runs) > 1:
         overlay = _overlay(runs)
-        table = comparison.cells(runs)
-        notes = comparison.notes(runs, plans)
-    return render(
+        table = comparison.make_cells(runs)
+        notes = comparison.collect_notes(runs, plans)
+    return render_template(
         "report.html.jinja",
         title=_title(runs),
         statement=statement,
@@ -141,7 +141,7 @@ def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
     facts = run.to_json()
     cards = [
         (metric.title, metric.text(float(facts[metric.name])), "on public test data")
-        for metric in metrics.headlines()
+        for metric in metrics.list_headline_metrics()
         if facts.get(metric.name) is not None
     ][:2]
     spent = run.spent
@@ -150,7 +150,7 @@ def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
     elif math.isinf(spent.epsilon):
         cards.append(("epsilon", "infinite", "not private"))
     else:
-        remark = f"delta={wording.small(spent.delta)}, {spent.relation}"
+        remark = f"delta={wording.format_small(spent.delta)}, {spent.relation}"
         cards.append(("epsilon", round_up(spent.epsilon), remark))
         unit = {"sample": "one example", "client": "one client"}[spent.unit]
         cards.append(("protected", unit, f"trust: {spent.trust}"))
@@ -160,7 +160,7 @@ def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
 
 def _rounds(run: Run) -> tuple[tuple[str, ...], ...]:
     """Returns metrics and spending after at most 25 rounds, evenly spaced, including the last one."""
-    measured = [metric for metric in metrics.headlines() if run.column(metric.name)[1]]
+    measured = [metric for metric in metrics.list_headline_metrics() if run.column(metric.name)[1]]
     rows = [row for row in run.metrics if not measured or any(row.get(metric.name) is not None for metric in measured)]
     if not rows:
         return ()
@@ -204,7 +204,7 @@ def _overlay(runs: Sequence[Run]) -> Picture:
     """Draws the test metric and epsilon of several runs into one picture, each with a different colour and dash."""
     figure = new_figure(8.0, 6.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    shown = next((m for m in metrics.headlines() if any(run.column(m.name)[1] for run in runs)), None)
+    shown = next((m for m in metrics.list_headline_metrics() if any(run.column(m.name)[1] for run in runs)), None)
     styles = zip(itertools.cycle(COLORS), itertools.cycle(("-", "--", "-.", ":")), strict=False)
     for run, (color, dash) in zip(runs, styles, strict=False):
         if shown is not None:
@@ -220,9 +220,9 @@ def _overlay(runs: Sequence[Run]) -> Picture:
     bottom.set_ylabel("epsilon spent")
     bottom.set_xlabel("round")
     bottom.set_ylim(bottom=0)
-    curves.legend_below(figure, bottom)
+    curves.draw_legend_below(figure, bottom)
     for axes in (top, bottom):
-        curves.tidy(axes)
+        curves.tidy_axes(axes)
     figure.align_ylabels()
     names = ", ".join(run.folder.name for run in runs)
     return _picture(figure, f"Test metric and epsilon of {names} against rounds; infinite epsilons are left out")

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from reportlab.platypus import Flowable
 
 
-def markdown(page: Statement) -> bytes:
+def render_markdown(page: Statement) -> bytes:
     """Formats the page as Markdown, with tables."""
-    return render("statement.md.jinja", page=page)
+    return render_template("statement.md.jinja", page=page)
 
 
-def html(page: Statement) -> bytes:
+def render_html(page: Statement) -> bytes:
     """Formats the page as HTML in one file, without scripts."""
-    return render("report.html.jinja", title=page.title, statement=page, table=[], parts=[])
+    return render_template("report.html.jinja", title=page.title, statement=page, table=[], parts=[])
 
 
-def pdf(page: Statement) -> bytes:
+def render_pdf(page: Statement) -> bytes:
     """Formats the page as PDF on A4, with text that can be searched."""
     from reportlab.lib.colors import HexColor
     from reportlab.lib.pagesizes import A4
@@ -60,7 +60,7 @@ def pdf(page: Statement) -> bytes:
     return file.getvalue()
 
 
-WRITERS: Mapping[str, Callable[[Statement], bytes]] = {".md": markdown, ".html": html, ".pdf": pdf}
+WRITERS: Mapping[str, Callable[[Statement], bytes]] = {".md": render_markdown, ".html": render_html, ".pdf": render_pdf}
 """The function that writes a page, by the suffix of the file's name."""
 
 
@@ -110,7 +110,7 @@ def _table(cells: list[list[Any]], widths: list[float]) -> Flowable:
     return Table(cells, colWidths=widths, style=TableStyle([*tight, *lines]))
 
 
-def render(template: str, **values: object) -> bytes:
+def render_template(template: str, **values: object) -> bytes:
     """Fills a template of this folder; in HTML all values are escaped."""
     import jinja2
 

@@ -41,5 +41,5 @@ def draw_budget(spent: Mapping[int, float], limit: float, begins: Mapping[int, s
     axes.set_xlabel("rounds answered, in all federations")
     axes.set_ylabel("epsilon spent")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    curves.tidy(axes)
+    curves.tidy_axes(axes)
     write_png(figure, path)

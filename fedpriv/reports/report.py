@@ -8,8 +8,8 @@ from itertools import product, repeat
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import FedprivError, counted, cut
-from fedpriv.evaluation import choice_in_words, constraint_verdict, first_rounds_in_words, metrics
+from fedpriv.errors import FedprivError, format_count, truncate
+from fedpriv.evaluation import describe_choice, format_constraint_verdict, format_first_rounds, metrics
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.runs import (
     CONFIG_FILE,
@@ -17,12 +17,12 @@ from fedpriv.runs import (
     SETTINGS_FILE,
     IntegrityProblem,
     RunFiles,
-    column_of,
-    findings,
-    not_a_run,
-    why_no_more,
+    explain_fewer_rounds,
+    find_problems,
+    get_column,
+    make_missing_run_error,
 )
-from fedpriv.storage import CONFIG, checked, strict_json
+from fedpriv.storage import CONFIG, strict_json, validate_fields
 
 _OF_A_RUN = (CONFIG_FILE, SETTINGS_FILE, "ledger.jsonl", "checkpoint.pt", "metrics.jsonl", "result.json")
 
@@ -56,9 +56,9 @@ class Run:
             missing = "ledger.jsonl"
             if "ledger.jsonl" in names:
                 missing = CONFIG_FILE
-            raise not_a_run(folder, missing)
+            raise make_missing_run_error(folder, missing)
         files = RunFiles.read(folder)
-        return Run(files, checked(CONFIG, files.settings, files.settings_path, RESTORE))
+        return Run(files, validate_fields(CONFIG, files.settings, files.settings_path, RESTORE))
 
     @property
     def folder(self) -> Path:
@@ -78,7 +78,7 @@ class Run:
     @cached_property
     def findings(self) -> list[IntegrityProblem]:
         """Problems with the run's files; empty if they are unchanged since the run."""
-        return findings(self.files)
+        return find_problems(self.files)
 
     @property
     def integrity(self) -> str:
@@ -122,7 +122,7 @@ class Run:
     def evidence(self) -> str:
         """The number of ledger records from which epsilon was computed, and their checks."""
         ledger = self.files.ledger
-        records = counted(len(ledger.texts), "record")
+        records = format_count(len(ledger.texts), "record")
         if ledger.altered:
             return f"{records}, with a broken chain"
         return f"{records} in a chain, head {ledger.links[-1]}"
@@ -157,7 +157,7 @@ class Run:
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
         """Returns the rounds in which a metric was measured, and its values."""
-        return column_of(self.metrics, name)
+        return get_column(self.metrics, name)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the output of `fedpriv show --json`."""
@@ -167,7 +167,7 @@ class Run:
         checks = {"integrity": self.integrity, "findings": texts}
         epsilon = None
         if spent is not None:
-            epsilon = strict_json.epsilon(spent.epsilon)
+            epsilon = strict_json.encode_epsilon(spent.epsilon)
         if self.result is not None:
             per_client = None
             if spent is not None:
@@ -175,7 +175,7 @@ class Run:
             return {**identity, **self.result, "epsilon": epsilon, "per_client_epsilon": per_client, **checks}
 
         # for an unfinished run, the last value of each metric
-        custom = metrics.custom_rows(dict.fromkeys(name for row in self.metrics for name in row))
+        custom = metrics.make_custom_metrics(dict.fromkeys(name for row in self.metrics for name in row))
         measurable = (*metrics.TESTED, *custom, *metrics.OF_NODES, *metrics.OF_RUN)
         last: dict[str, Any] = {m.name: row[m.name] for row in self.metrics for m in measurable if m.name in row}
         for prefix, row in product(metrics.SPREADS, metrics.TESTED):
@@ -192,22 +192,22 @@ class Run:
         measurable = facts
         if not self._is_graph:
             measurable = {**facts, "spectral_gap": None}
-        measured = metrics.texts_of(measurable, [*metrics.rows(), *metrics.custom_rows(facts)])
+        measured = metrics.format_metrics(measurable, [*metrics.list_metrics(), *metrics.make_custom_metrics(facts)])
         if "relative difference" in measured:
             measured["relative difference"] += _unless_converged(facts)
         rows = {
             "run": self.title,
             "rounds": f"{self.rounds}{self._why_fewer()}",
-            "first not finite": first_rounds_in_words(facts.get("first_nonfinite", {})),
+            "first not finite": format_first_rounds(facts.get("first_nonfinite", {})),
             **measured,
-            "model": choice_in_words(facts),
+            "model": describe_choice(facts),
             "privacy": self.privacy,
             "ledger": self.evidence,
             "extends": self._earlier(),
             "if abandoned now": None
             if self.result
             else "the whole plan is charged, since the stop may depend on the data",
-            "constraints": constraint_verdict(facts),
+            "constraints": format_constraint_verdict(facts),
             "worst constraint value": _worst_estimate(facts),
             "KKT residuals": ", ".join(
                 f"{name} {_number(value, '{:.2g}')}" for name, value in facts.get("kkt", {}).items()
@@ -226,7 +226,7 @@ class Run:
         extended = self.files.ledger.header.extended
         if extended is None:
             return ""
-        size = f"{counted(extended.rounds, 'round')}, {counted(extended.records, 'record')}"
+        size = f"{format_count(extended.rounds, 'round')}, {format_count(extended.records, 'record')}"
         return (
             f"an earlier run ({size}), which this epsilon includes; it holds if the results of that run did not "
             "decide the number of further rounds and their noise"
@@ -240,7 +240,7 @@ class Run:
         spent = self.spent
         if spent is None:
             return ""
-        return why_no_more(result["ended"], result["planned_rounds"], spent, result.get("status"))
+        return explain_fewer_rounds(result["ended"], result["planned_rounds"], spent, result.get("status"))
 
 
 def _number(value: float | str | None, form: str) -> str:
@@ -251,7 +251,7 @@ def _number(value: float | str | None, form: str) -> str:
 
 def _names_in_words(names: list[str]) -> str:
     if names:
-        return f"{len(names)}: {cut(', '.join(names))}"
+        return f"{len(names)}: {truncate(', '.join(names))}"
     return ""
 
 

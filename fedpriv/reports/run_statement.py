@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.errors import FedprivError, LedgerError, counted
+from fedpriv.errors import FedprivError, LedgerError, format_count
 from fedpriv.privacy import COLLUDERS, MESSAGES, NEIGHBOUR, SERVER, Budget, Cell, RunCost, compose
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
-from fedpriv.reports.accounts import Account, Price, unfinished
+from fedpriv.reports.accounts import Account, Price, describe_unfinished
 from fedpriv.reports.report import Run
 from fedpriv.reports.statement import SEES, Rows, Statement, count_without_fedpriv
 
@@ -56,7 +56,7 @@ SECRET = (
 )
 
 
-def statement_of(runs: Sequence[Run], account: Account) -> Statement:
+def make_statement(runs: Sequence[Run], account: Account) -> Statement:
     """Returns the statement of runs on the same data.
 
     Args:
@@ -80,21 +80,23 @@ def statement_of(runs: Sequence[Run], account: Account) -> Statement:
         about=", ".join(names),
         subject=_subject(costs, is_alone=is_alone),
         spent=spent,
-        data=wording.listed(wording.data_name(run.config) for run in runs),
-        held_by=wording.listed(_held_by(run, cost) for run, cost in pairs),
-        used_for=wording.listed(f"{wording.purpose_of(run.config)}, {counted(run.rounds, 'round')}" for run in runs),
+        data=wording.join_distinct(wording.format_data_name(run.config) for run in runs),
+        held_by=wording.join_distinct(_held_by(run, cost) for run, cost in pairs),
+        used_for=wording.join_distinct(
+            f"{wording.describe_purpose(run.config)}, {format_count(run.rounds, 'round')}" for run in runs
+        ),
         cells=cells,
         sees=sees,
         release_text=(_RELEASES,),
         release_table=(_HEADING, *(_release_row(run, cost) for run, cost in pairs)),
-        trust=simulated_trust(costs, is_alone=is_alone),
+        trust=describe_simulated_trust(costs, is_alone=is_alone),
         assumed=tuple(assumed),
-        not_protected=tuple(wording.frozen_networks(run.config["data"] for run in runs)),
+        not_protected=tuple(wording.describe_frozen_networks(run.config["data"] for run in runs)),
         secret=SECRET,
         cost_text=account.notes,
         prices=_prices(account),
-        budgets=[lifetime(run.config["privacy"].get("budget") for run in runs)],
-        check_text=tuple(unfinished(run.folder) for run in runs if run.result is None),
+        budgets=[make_lifetime_row(run.config["privacy"].get("budget") for run in runs)],
+        check_text=tuple(describe_unfinished(run.folder) for run in runs if run.result is None),
         checks=_checks(runs, " ".join(names)),
     )
 
@@ -110,23 +112,23 @@ def _subject(costs: Sequence[RunCost], *, is_alone: bool) -> str:
 
 
 def _held_by(run: Run, cost: RunCost) -> str:
-    return wording.holders(run.config, cost, (run.result or {}).get("client_names") or ())
+    return wording.describe_holders(run.config, cost, (run.result or {}).get("client_names") or ())
 
 
 def _release_row(run: Run, cost: RunCost) -> tuple[str, ...]:
     result = run.folder / "result.json"
     ends = ", not finished"
     if result.exists():
-        ends = f" to {wording.changed(result)}"
+        ends = f" to {wording.format_change_time(result)}"
     records = run.files.ledger.records
-    released = wording.released(records)
+    released = wording.describe_releases(records)
     unreleased = len(cost.records) - len(records)
     if unreleased:
         released += f"; {unreleased} more were planned and are charged, since results may have ended the run"
     tested = ""
     if run.result is not None and run.result.get("test_accuracy") is not None:
         tested = f"test accuracy {100 * float(run.result['test_accuracy']):.1f} %"
-    begins = wording.changed(run.files.settings_path)
+    begins = wording.format_change_time(run.files.settings_path)
     return str(run.folder), f"{begins}{ends}", str(run.rounds), released, tested
 
 
@@ -143,7 +145,7 @@ def _for_one_holder(cell: Cell) -> Cell:
     return replace(cell, assumes=assumption)
 
 
-def simulated_trust(costs: Sequence[RunCost], *, is_alone: bool = False) -> tuple[str, ...]:
+def describe_simulated_trust(costs: Sequence[RunCost], *, is_alone: bool = False) -> tuple[str, ...]:
     """Returns sentences on the trusted parties in simulated runs, and on the simulation.
 
     Args:
@@ -177,7 +179,7 @@ def _prices(account: Account) -> Sequence[tuple[str, Price]]:
     return [*account.prices, ("with one more like the last", (again.epsilon, delta))]
 
 
-def lifetime(budgets: Iterable[str | Path | None]) -> tuple[str, str]:
+def make_lifetime_row(budgets: Iterable[str | Path | None]) -> tuple[str, str]:
     """Returns a row with the spending of the lifetime budgets that runs use."""
     balances = [_balance(Path(name)) for name in dict.fromkeys(budgets) if name]
     return "lifetime budget", "; ".join(balances) or "none was set"
@@ -195,7 +197,8 @@ def _balance(path: Path) -> str:
     if count != 1:
         spenders = f"{count} runs or searches"
     return (
-        f"epsilon={spent} of {terms.epsilon:g} at delta={wording.small(terms.delta)} is spent so far, by {spenders}; "
+        f"epsilon={spent} of {terms.epsilon:g} at delta={wording.format_small(terms.delta)} is spent so far, "
+        f"by {spenders}; "
         f"kept in {path}"
     )
 
@@ -208,7 +211,7 @@ def _checks(runs: Sequence[Run], names: str) -> Rows:
         ("compute again", f"fedpriv account {names}"),
         ("compute without fedpriv", count_without_fedpriv(runs[0].files.ledger, "one run's own releases")),
         *(("look for faults", f"fedpriv audit {folder}, on a machine with the data") for folder in audited[:1]),
-        ("runs made by", wording.made_with(run.result for run in runs)),
+        ("runs made by", wording.describe_software(run.result for run in runs)),
     ]
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from fedpriv.errors import FedprivError
 from fedpriv.evaluation import metrics
-from fedpriv.reports.tags import scalars
+from fedpriv.reports.tags import list_scalars
 from fedpriv.reports.trackers import MLflow, WandB
 from fedpriv.runs import METRICS, MetricsFile, ProgressDisplay, RoundLines
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.storage import files, strict_json
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Csv", "Jsonl", "MLflow", "ProgressDisplay", "TensorBoard", "WandB"]
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class Jsonl:
     """A file like `metrics.jsonl`: one JSON object a round, without times. A number that is not finite is null.
 
@@ -68,7 +68,7 @@ class Jsonl:
             self._file.sync()
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class Csv:
     """`metrics.csv`: the rounds as a table; values that were not measured or are not finite are empty.
 
@@ -102,7 +102,7 @@ class Csv:
     def write(self, report: RoundReport) -> None:
         """Appends one round, unless the file has it."""
         text = io.StringIO()
-        row = {"round": report.round, "epsilon": report.epsilon, **strict_json.plain(report.metrics)}
+        row = {"round": report.round, "epsilon": report.epsilon, **strict_json.to_plain(report.metrics)}
         csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
         self._lines.write(report, text.getvalue())
 
@@ -111,7 +111,7 @@ class Csv:
         self._lines.sync()
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class TensorBoard:
     """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text if training fails.
 
@@ -139,9 +139,9 @@ class TensorBoard:
 
     def write(self, report: RoundReport) -> None:
         """Adds one round."""
-        for tag, value in scalars(report.metrics, report.epsilon, report.target).items():
+        for tag, value in list_scalars(report.metrics, report.epsilon, report.target).items():
             self._writer.add_scalar(tag, value, report.round, self._opened)
-        headline = next((row.name for row in metrics.headlines() if row.name in report.metrics), None)
+        headline = next((row.name for row in metrics.list_headline_metrics() if row.name in report.metrics), None)
         if headline is not None:  # TensorBoard sorts groups by name, and opens the first ones only
             tag = f"at_a_glance/{headline}"
             self._writer.add_scalar(tag, report.metrics[headline], report.round, self._opened)

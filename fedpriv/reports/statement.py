@@ -13,8 +13,8 @@ from typing import Any
 from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, Cell, LedgerFile, Record
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
-from fedpriv.reports.accounts import Price, lettered, price_rows
-from fedpriv.runs import software
+from fedpriv.reports.accounts import Price, add_remark_letters, format_cost_rows
+from fedpriv.runs import get_software_versions
 
 Rows = Sequence[tuple[str, str]]
 Table = tuple[tuple[str, ...], ...]
@@ -36,7 +36,7 @@ SEES = {
 
 
 def _made_by() -> str:
-    return f"{software()}, on {wording.now()}; a ledger proves what was recorded"
+    return f"{get_software_versions()}, on {wording.format_current_time()}; a ledger proves what was recorded"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Statement:
     @property
     def summary(self) -> str:
         """The most important sentence."""
-        return wording.sentence(self.subject, self.spent)
+        return wording.describe_disclosure(self.subject, self.spent)
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -142,15 +142,16 @@ class Statement:
             ),
             Section(
                 "What does this assume, and what was simulated?",
-                (*self.trust, noise, *self.assumed, *wording.rounding(spent)),
+                (*self.trust, noise, *self.assumed, *wording.describe_rounding(spent)),
             ),
             Section(
-                "What is not protected?", (wording.public(self.tests), *revealed, *self.not_protected, self.secret)
+                "What is not protected?",
+                (wording.describe_public_facts(self.tests), *revealed, *self.not_protected, self.secret),
             ),
             Section(
                 "What was the privacy cost, and what would further use cost?",
                 (_COUNTED, *self.cost_text),
-                (*price_rows(self.prices), *self.budgets),
+                (*format_cost_rows(self.prices), *self.budgets),
             ),
             Section("How can this be verified?", self.check_text, (*self.checks, ("page created by", self.made_by))),
         )
@@ -164,7 +165,7 @@ class Statement:
             ("held by", self.held_by),
             ("used for", self.used_for),
             ("settings tried", self.settings_tried),
-            ("protected unit", wording.unit_of(spent)),
+            ("protected unit", wording.describe_unit(spent)),
             ("both have in common", shared),
             ("guarantee", str(spent)),
         )
@@ -175,7 +176,7 @@ class Statement:
 
     def _observers(self) -> Section:
         """Returns the part on the adversaries, with a column for each privacy unit."""
-        lines, notes = lettered(self.cells, _bound, _assumed)
+        lines, notes = add_remark_letters(self.cells, _bound, _assumed)
         units = dict.fromkeys(cell.unit for cell in self.cells)
         table = (
             ("who looks", "what they see", *(f"epsilon of {_column(unit)}" for unit in units)),
@@ -192,7 +193,7 @@ class Statement:
         return {"title": self.title, "summary": self.summary, "sections": sections}
 
 
-def unbounded(cell: Cell, since: str) -> Cell:
+def make_unbounded_cell(cell: Cell, since: str) -> Cell:
     """Returns a cell for the same adversary, unit and neighbours, without a bound; `since` is the reason."""
     return replace(cell, epsilon=math.inf, accountant="none", bound_of="", amplification="none", assumes=since)
 
@@ -240,7 +241,7 @@ def _assumed(cell: Cell) -> str:
         text += f"; {cell.amplification}"
     if cell.simulated:
         text += "; the protocol was SIMULATED"
-    return wording.plain(text)
+    return wording.replace_terms(text)
 
 
 def _column(unit: str) -> str:
@@ -262,5 +263,5 @@ def _observer(adversary: str) -> str:
     if adversary == MODEL:
         return "anyone who sees only the final model"
     if adversary.startswith("1 "):
-        return wording.plain(adversary.removesuffix("s"))
-    return wording.plain(adversary)
+        return wording.replace_terms(adversary.removesuffix("s"))
+    return wording.replace_terms(adversary)

@@ -12,7 +12,7 @@ _CONSTRAINTS = {
 }
 
 
-def scalars(metrics: Mapping[str, float], epsilon: float, target: float | None) -> dict[str, float]:
+def list_scalars(metrics: Mapping[str, float], epsilon: float, target: float | None) -> dict[str, float]:
     """Returns the numbers of a round by tag: its metrics, epsilon, and epsilon's fraction of the target."""
     values = {_tag(name): value for name, value in metrics.items()}
     if math.isfinite(epsilon):

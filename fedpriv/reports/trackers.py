@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.reports.tags import scalars
-from fedpriv.settings import checked
+from fedpriv.reports.tags import list_scalars
+from fedpriv.settings import validate_arguments
 
 if TYPE_CHECKING:
     from fedpriv.runs import RoundReport
@@ -32,7 +32,7 @@ class _Tracker(ABC):
 
     def write(self, report: RoundReport) -> None:
         """Adds the numbers of one round."""
-        self.add(report.round, scalars(report.metrics, report.epsilon, report.target))
+        self.add(report.round, list_scalars(report.metrics, report.epsilon, report.target))
 
     def add(self, round_number: int, values: Mapping[str, float]) -> None:
         """Adds numbers of one round by tag."""
@@ -57,7 +57,7 @@ class _Tracker(ABC):
     def _finish(self) -> None: ...
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class WandB(_Tracker):
     """A run of Weights & Biases (extra `fedpriv[wandb]`); `WANDB_MODE=offline` writes it to a folder instead.
 
@@ -116,7 +116,7 @@ class WandB(_Tracker):
         self._run.finish()
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class MLflow(_Tracker):
     """A run of MLflow (extra `fedpriv[mlflow]`), at the server or database in `MLFLOW_TRACKING_URI`.
 

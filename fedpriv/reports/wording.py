@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import counted
+from fedpriv.errors import format_count
 from fedpriv.privacy import Record, RunCost
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 
@@ -30,7 +30,7 @@ NUMBER_OF_TESTS = "the number of test records"
 _DIVIDED = {"iid": "at random", "in_order": "in its order"}
 
 
-def public(tests: str = TESTS) -> str:
+def describe_public_facts(tests: str = TESTS) -> str:
     """Returns a sentence on the facts that count as public; for private test data only their number."""
     return (
         "Treated as public, and not protected: the number of data holders, how many records each has, their "
@@ -38,7 +38,7 @@ def public(tests: str = TESTS) -> str:
     )
 
 
-def frozen_networks(data_sections: Iterable[Mapping[str, Any]]) -> list[str]:
+def describe_frozen_networks(data_sections: Iterable[Mapping[str, Any]]) -> list[str]:
     """Returns a sentence on each frozen network through which data were processed.
 
     Args:
@@ -80,7 +80,7 @@ _THOUGHT = {
 }
 
 
-def rounding(spent: PrivacySpent) -> tuple[str, ...]:
+def describe_rounding(spent: PrivacySpent) -> tuple[str, ...]:
     """Returns sentences on the rounding of noise, and on unproved parts of it; none without a finite epsilon."""
     if math.isinf(spent.epsilon):
         return ()
@@ -96,24 +96,24 @@ def rounding(spent: PrivacySpent) -> tuple[str, ...]:
     )
 
 
-def sentence(subject: str, spent: PrivacySpent) -> str:
+def describe_disclosure(subject: str, spent: PrivacySpent) -> str:
     """Returns a sentence on the largest disclosure by `subject`, e.g. "All that left"."""
     if math.isinf(spent.epsilon):
         return f"Not private: {spent}."
-    sure = _THOUGHT[spent.relation.partition("(")[0]].format(_sure(spent.epsilon))
-    delta = small(spent.delta)
+    sure = _THOUGHT[spent.relation.partition("(")[0]].format(_format_certainty(spent.epsilon))
+    delta = format_small(spent.delta)
     return (
         f"{subject} reveals at most epsilon={round_up(spent.epsilon)} (delta={delta}) about "
         f"{UNITS[spent.unit]}: someone who {sure}, except in an event of probability {_rare(spent.delta)}."
     )
 
 
-def listed(texts: Iterable[str]) -> str:
+def join_distinct(texts: Iterable[str]) -> str:
     """Joins the distinct texts."""
     return "; ".join(dict.fromkeys(texts))
 
 
-def data_name(config: Mapping[str, Any]) -> str:
+def format_data_name(config: Mapping[str, Any]) -> str:
     """Returns the name of a configuration's data, and the path if there is one."""
     data = config["data"]
     for name in ("train", "path", "file", "dataset"):
@@ -122,7 +122,7 @@ def data_name(config: Mapping[str, Any]) -> str:
     return str(data["name"])
 
 
-def purpose_of(config: Mapping[str, Any]) -> str:
+def describe_purpose(config: Mapping[str, Any]) -> str:
     """Returns as text the model and the algorithm of a configuration."""
     text = f"training a model of type {config['model']['name']} with the algorithm {config['strategy']['name']}"
     if config["strategy"]["variant"] == "published":
@@ -130,16 +130,16 @@ def purpose_of(config: Mapping[str, Any]) -> str:
     return text
 
 
-def holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ()) -> str:
+def describe_holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ()) -> str:
     """Returns as text the number of data holders and of their records."""
-    text = counted(cost.n_clients, "data holder")
+    text = format_count(cost.n_clients, "data holder")
     if names:
         text += f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
     sizes = cost.sizes
     if sizes and len(sizes) == 1:
-        text += f" with {counted(sizes[0], 'record')}"
+        text += f" with {format_count(sizes[0], 'record')}"
     elif sizes and min(sizes) == max(sizes):
-        text += f" with {counted(sizes[0], 'record')} each, {sum(sizes)} in all"
+        text += f" with {format_count(sizes[0], 'record')} each, {sum(sizes)} in all"
     elif sizes:
         text += f" with {min(sizes)} to {max(sizes)} records each, {sum(sizes)} in all"
     kind = config["data"].get("partition", {}).get("kind", "")
@@ -148,23 +148,23 @@ def holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ())
     return text
 
 
-def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
+def describe_software(results: Iterable[Mapping[str, Any] | None]) -> str:
     """Returns the software of runs, from their results."""
     unknown = "not recorded: unfinished, or by an early version"
-    return listed(str((result or {}).get("software") or unknown) for result in results)
+    return join_distinct(str((result or {}).get("software") or unknown) for result in results)
 
 
-def plain(text: str) -> str:
+def replace_terms(text: str) -> str:
     """Replaces the code's words for clients and examples with the page's words."""
     return text.replace("client", "data holder").replace("examples", "records")
 
 
-def unit_of(spent: PrivacySpent) -> str:
+def describe_unit(spent: PrivacySpent) -> str:
     """Returns the privacy unit, with its meaning."""
     return f"{UNITS[spent.unit]}; {RELATIONS[spent.relation.partition('(')[0]]}"
 
 
-def released(records: Iterable[Record]) -> str:
+def describe_releases(records: Iterable[Record]) -> str:
     """Returns the number and kinds of releases, and the noise in them."""
     kinds = dict[tuple[str, str, str], list[float]]()
     for record in records:
@@ -189,17 +189,17 @@ def _kind(query: str, law: str, unit: str, levels: list[float]) -> str:
     return f"{len(levels)} x {query}, {law} noise of {number} times what one {unit_name} can change"
 
 
-def small(value: float) -> str:
+def format_small(value: float) -> str:
     """Formats a small number: 1e-5 rather than 1e-05."""
     return f"{value:.3g}".replace("e-0", "e-")
 
 
-def changed(path: Path) -> str:
+def format_change_time(path: Path) -> str:
     """Returns when a file was last changed, in UTC."""
     return f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y-%m-%d %H:%M}"
 
 
-def now() -> str:
+def format_current_time() -> str:
     """Returns the time in UTC, to the minute."""
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
@@ -210,7 +210,7 @@ def _rare(delta: float) -> str:
     return f"about 1 in {1 / delta:,.0f}".replace(",", " ")
 
 
-def _sure(epsilon: float) -> str:
+def _format_certainty(epsilon: float) -> str:
     """Formats the largest posterior probability of one of two values, from even odds, rounded up."""
     percent = 100 / (1 + math.exp(-epsilon))
     if percent < 99.9:

@@ -1,27 +1,27 @@
 from . import curves as curves
-from .budget_reservation import data_digest
-from .curves import column_of
-from .described_settings import linked_graph
-from .integrity import IntegrityProblem, against_plan, findings, refuse
+from .budget_reservation import digest_data
+from .curves import get_column
+from .described_settings import find_linked_graph
+from .integrity import IntegrityProblem, compare_with_plan, find_problems, raise_problems
 from .line_files import METRICS, MetricsFile, RoundLines
 from .options import TrainingOptions, TrainOptions
 from .planned_releases import PlannedReleases
 from .progress_display import ProgressDisplay
-from .results import Result, RoundReport, read_metrics, software, why_no_more
+from .results import Result, RoundReport, explain_fewer_rounds, get_software_versions, read_metrics
 from .run_accountant import CHARGED_WHOLE
 from .run_files import (
     CONFIG_FILE,
     RESTORE,
     SETTINGS_FILE,
     RunFiles,
-    config_file,
-    config_in,
-    fixed_data,
-    not_a_run,
-    settings_in,
-    settings_path,
+    describe_fixed_data,
+    find_config_file,
+    find_settings_path,
+    make_missing_run_error,
+    read_config,
+    read_settings,
 )
-from .settings_in_words import difference, settings_in_words
+from .settings_text import format_difference, format_settings
 from .total import total
 from .train import train
 from .training import Training
@@ -43,24 +43,24 @@ __all__ = [
     "TrainOptions",
     "Training",
     "TrainingOptions",
-    "against_plan",
-    "column_of",
-    "config_file",
-    "config_in",
+    "compare_with_plan",
     "curves",
-    "data_digest",
-    "difference",
-    "findings",
-    "fixed_data",
-    "linked_graph",
-    "not_a_run",
+    "describe_fixed_data",
+    "digest_data",
+    "explain_fewer_rounds",
+    "find_config_file",
+    "find_linked_graph",
+    "find_problems",
+    "find_settings_path",
+    "format_difference",
+    "format_settings",
+    "get_column",
+    "get_software_versions",
+    "make_missing_run_error",
+    "raise_problems",
+    "read_config",
     "read_metrics",
-    "refuse",
-    "settings_in",
-    "settings_in_words",
-    "settings_path",
-    "software",
+    "read_settings",
     "total",
     "train",
-    "why_no_more",
 ]

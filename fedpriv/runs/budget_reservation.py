@@ -16,7 +16,7 @@ from fedpriv.privacy.record import Record
 from fedpriv.runs.extending import EarlierRun
 from fedpriv.runs.identity import KNOWN_NOISE
 from fedpriv.runs.results import Ended
-from fedpriv.runs.run_files import config_in, fixed_data
+from fedpriv.runs.run_files import describe_fixed_data, read_config
 from fedpriv.storage.identity import digest
 
 
@@ -169,21 +169,21 @@ class BudgetReservation:
         plan = self.plan
         config = None
         if self.folder is not None:
-            config = config_in(self.folder)
+            config = read_config(self.folder)
         return privacy.RunCost(
             self._name,
             records,
             plan.n_clients,
-            data_digest(config),
+            digest_data(config),
             not_covered=self.not_covered,
             run_name=self.run_name,
             float64_noise=plan.float64_noise,
         )
 
 
-def data_digest(config: dict[str, Any] | None) -> str | None:
-    """Returns a name of the clients' examples, from the settings that fix them; None without (`fixed_data`)."""
-    data = fixed_data(config)
+def digest_data(config: dict[str, Any] | None) -> str | None:
+    """Returns a name of the clients' examples, from the settings that fix them (`describe_fixed_data`), or None."""
+    data = describe_fixed_data(config)
     if data is None:
         return None
     return f"published/{digest(data)}"

@@ -113,7 +113,7 @@ class Checkpoint:
             FedprivError: If the file does not exist or cannot be read.
         """
         try:
-            content = files.opened(path)
+            content = files.open_for_reading(path)
         except FileNotFoundError:
             fix = f"restore it, or start another run: fedpriv train {path.with_name('config.yaml')} --out NEW"
             raise FedprivError(f"{path} does not exist; {fix}") from None

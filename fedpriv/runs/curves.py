@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedpriv.errors import ConfigError, FedprivError, cut
+from fedpriv.errors import ConfigError, FedprivError, truncate
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.metrics import Metric, panel
+from fedpriv.evaluation.metrics import Metric, select_panel
 from fedpriv.storage.pictures import BLUE, GREEN, GREY, PINK, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["SIZE", "draw", "draw_spent", "legend_below", "saved", "tidy"]
+__all__ = ["SIZE", "draw", "draw_legend_below", "draw_spent", "save_figure", "tidy_axes"]
 
 SIZE = 8.0, 6.2
 """Width and height in inches."""
@@ -61,7 +61,7 @@ class Curves(Protocol):
         ...
 
 
-def column_of(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+def get_column(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
     """Returns the rounds in which a metric was measured, and its values."""
     measured = [row for row in rows if row.get(name) is not None]
     return [row["round"] for row in measured], [float(row[name]) for row in measured]
@@ -75,7 +75,7 @@ def draw(run: Curves, figure: Figure) -> None:
         figure: An empty figure of `SIZE`, with the layout `"constrained"`.
     """
     # panels: the test metric, the user's own metrics if there are any, and epsilon (or violations of constraints)
-    custom = metrics.custom_rows(dict.fromkeys(name for row in run.metrics for name in row))
+    custom = metrics.make_custom_metrics(dict.fromkeys(name for row in run.metrics for name in row))
     if custom:
         heights = (3, 2, 2)
     else:
@@ -90,7 +90,7 @@ def draw(run: Curves, figure: Figure) -> None:
         _draw_epsilon(bottom, run)
     bottom.set_xlabel("round")
     for axes in (top, *middle, bottom):
-        tidy(axes)
+        tidy_axes(axes)
     figure.align_ylabels()
     title = textwrap.wrap(run.title, _TITLE)
     privacy = textwrap.wrap(run.privacy, 112)
@@ -109,7 +109,7 @@ def draw(run: Curves, figure: Figure) -> None:
 
 def _draw_metric(axes: Axes, run: Curves) -> int:
     """Draws the test metric, and returns the number of lines of its legend."""
-    first, *others = panel(lambda name: run.column(name)[1])
+    first, *others = select_panel(lambda name: run.column(name)[1])
     rounds, values = _column(run, first, first.name)
     axes.plot(rounds, values, color=BLUE, linewidth=2, label=first.title if others else None)
     for metric, dashes in zip(others, itertools.cycle(("--", ":", "-."))):
@@ -126,10 +126,10 @@ def _draw_metric(axes: Axes, run: Curves) -> int:
             worst = _column(run, first, f"client_{first.name}_min")
         else:
             worst = _column(run, first, f"client_{first.name}_max")
-        name = metrics.worst_client(run.result or {}, first) or ""
+        name = metrics.find_worst_client(run.result or {}, first) or ""
         name = name.replace("$", r"\$")  # matplotlib would read $ as the start of a formula
         if name:
-            client_name = f", at the end {cut(name, 30)}"
+            client_name = f", at the end {truncate(name, 30)}"
         else:
             client_name = ""
         axes.plot(*worst, ":", color=VERMILION, linewidth=1.2, label=f"the worst client{client_name}")
@@ -160,7 +160,7 @@ def _legend_above(axes: Axes) -> int:
     return -(-len(labels) // _COLUMNS)
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
+def draw_legend_below(figure: Figure, axes: Axes) -> None:
     """Draws the legend of a panel below all panels; long names are wrapped, and shorten no panel.
 
     Args:
@@ -242,7 +242,7 @@ def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
     )
 
 
-def saved(figure: Figure, file: str | Path | None) -> Figure:
+def save_figure(figure: Figure, file: str | Path | None) -> Figure:
     """Writes a figure to a file if one is named, prints its path on standard error, and returns the figure.
 
     Raises:
@@ -268,7 +268,7 @@ def saved(figure: Figure, file: str | Path | None) -> Figure:
     return figure
 
 
-def tidy(axes: Axes) -> None:
+def tidy_axes(axes: Axes) -> None:
     """Removes elements that distract from the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#B0B4B8")

@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
-from fedpriv.runs.settings_in_words import setting_as_text
+from fedpriv.runs.settings_text import format_setting
 
 if TYPE_CHECKING:
     from fedpriv.network.rounds import RoundNetwork
@@ -30,7 +30,7 @@ _LISTED = 10  # values of a list that are written out
 _DRAWN = 1000  # links of a graph that are written out, enough to draw it
 
 
-def described_settings(experiment: Experiment, options: TrainingOptions) -> dict[str, Any]:
+def describe_settings(experiment: Experiment, options: TrainingOptions) -> dict[str, Any]:
     """Returns the settings of a run as values for JSON. They are public: for data, only classes and sizes are included.
 
     Args:
@@ -41,7 +41,7 @@ def described_settings(experiment: Experiment, options: TrainingOptions) -> dict
     return {
         "data": _data(experiment),
         "model": {"name": type(client.model).__name__, "parameters": _n_trained(client.model)},
-        "loss": {"name": setting_as_text(client.loss)},
+        "loss": {"name": format_setting(client.loss)},
         "strategy": {"variant": "sound", **_fields_of(experiment.strategy)},
         "privacy": _fields_of(experiment.privacy),
         "network": _network(experiment.network),
@@ -49,13 +49,13 @@ def described_settings(experiment: Experiment, options: TrainingOptions) -> dict
         "rounds": experiment.rounds,
         "seed": options.seed,
         "log": {
-            name: described(getattr(options, name))
+            name: describe_setting(getattr(options, name))
             for name in ("evaluate_every", "checkpoint_every", "stop_on", "stop", "keep", "optimum")
         },
     }
 
 
-def linked_graph(network: Mapping[str, Any]) -> Graph | None:
+def find_linked_graph(network: Mapping[str, Any]) -> Graph | None:
     """Returns the graph of the section `network` of such settings; None for a star, or a graph of many links.
 
     Raises:
@@ -67,7 +67,7 @@ def linked_graph(network: Mapping[str, Any]) -> Graph | None:
     return Graph(nx.Graph(links))
 
 
-def described(value: object) -> Any:  # noqa: ANN401 - any JSON value
+def describe_setting(value: object) -> Any:  # noqa: ANN401 - any JSON value
     """Returns a setting as a value for JSON: plain values and containers as they are, objects by name and fields."""
     if value is None or isinstance(value, bool):
         return value
@@ -83,17 +83,17 @@ def described(value: object) -> Any:  # noqa: ANN401 - any JSON value
     if is_dataclass(value) and not isinstance(value, type):
         return _fields_of(value)
     if isinstance(value, Mapping):
-        return {str(name): described(item) for name, item in value.items()}
+        return {str(name): describe_setting(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)) and len(value) <= _LISTED:
-        return [described(item) for item in value]
-    return setting_as_text(value)
+        return [describe_setting(item) for item in value]
+    return format_setting(value)
 
 
 def _fields_of(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
     """Returns the fields of a dataclass, and its class as `name` unless it has such a field."""
     return {
         "name": type(value).__name__,
-        **{field.name: described(getattr(value, field.name)) for field in fields(value)},
+        **{field.name: describe_setting(getattr(value, field.name)) for field in fields(value)},
     }
 
 
@@ -122,12 +122,16 @@ def _n_trained(model: nn.Module) -> int:
 
 def _network(network: RoundNetwork) -> dict[str, Any]:
     if isinstance(network, Star):
-        return {"topology": {"name": "star"}, "n_clients": network.n_clients, "cohort": described(network.cohort)}
+        return {
+            "topology": {"name": "star"},
+            "n_clients": network.n_clients,
+            "cohort": describe_setting(network.cohort),
+        }
     if isinstance(network, Graph):
         links = [[int(node), int(other)] for node, other in network.graph.edges()]
         topology: dict[str, Any] = {"name": "graph", "nodes": network.n_clients, "n_links": len(links)}
         if len(links) <= _DRAWN:
             topology["links"] = links
-        activity = described(network.activity)
+        activity = describe_setting(network.activity)
         return {"topology": topology, "activity": activity, "mixing_steps": network.mixing_steps}
     return {"topology": {"name": type(network).__name__}}

@@ -10,12 +10,19 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients import ownership
-from fedpriv.clients.arguments import dataset_of
+from fedpriv.clients.arguments import unwrap_loader
 from fedpriv.clients.client import Loss
 from fedpriv.clients.datasets import size
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
-from fedpriv.evaluation.client_tests import ClientTests, Tests, checked_names, concatenate, index_tests, reported_names
+from fedpriv.evaluation.client_tests import (
+    ClientTests,
+    Tests,
+    concatenate,
+    index_tests,
+    list_reported_names,
+    validate_names,
+)
 from fedpriv.evaluation.custom_metrics import CustomMetric, MetricSet
 from fedpriv.evaluation.early_stopping import Stop
 from fedpriv.evaluation.evaluator import Evaluator
@@ -57,16 +64,18 @@ class EvaluationData:
         Raises:
             ConfigError: If there are metrics without test data, or test sets or names for another number of clients.
         """
-        examples: Dataset[Any] | None = dataset_of("test", test)
+        examples: Dataset[Any] | None = unwrap_loader("test", test)
         if client_tests is not None:
-            client_tests = [dataset_of(f"client_tests[{index}]", dataset) for index, dataset in enumerate(client_tests)]
+            client_tests = [
+                unwrap_loader(f"client_tests[{index}]", dataset) for index, dataset in enumerate(client_tests)
+            ]
         of_clients = index_tests(client_tests, n_clients)
         custom = MetricSet(metrics or {})
         if examples is None:
             examples = concatenate(None, of_clients)
         if custom.metrics_by_name and examples is None:
             raise ConfigError("metrics", custom.names, "needs test data: pass them with test=...")
-        return EvaluationData(examples, of_clients, custom, stop, checked_names(names, n_clients))
+        return EvaluationData(examples, of_clients, custom, stop, validate_names(names, n_clients))
 
     @staticmethod
     def nothing() -> EvaluationData:
@@ -130,4 +139,4 @@ class EvaluationData:
         """
         if evaluate is None:
             return []
-        return reported_names(evaluate.names(start), self.of_clients)
+        return list_reported_names(evaluate.names(start), self.of_clients)

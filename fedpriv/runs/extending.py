@@ -18,7 +18,7 @@ from fedpriv.privacy.ledger_file import Extended
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.results import as_reported
+from fedpriv.runs.results import convert_to_reports
 from fedpriv.runs.run_files import RunFiles
 
 
@@ -60,7 +60,7 @@ class EarlierRun:
         path = Path(folder)
         checkpoint = Checkpoint.load(path / "checkpoint.pt", device)
         files = RunFiles.read(path)
-        integrity.refuse(integrity.findings(files))
+        integrity.raise_problems(integrity.find_problems(files))
         if checkpoint.round < checkpoint.rounds:
             raise FedprivError(
                 f"{path} has finished {checkpoint.round} of {checkpoint.rounds} rounds: finish it first "
@@ -93,10 +93,10 @@ class EarlierRun:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Its rounds, in the form of reports."""
-        return as_reported(self.metrics)
+        return convert_to_reports(self.metrics)
 
 
-def common(privacy: Privacy) -> Privacy:
+def get_common_settings(privacy: Privacy) -> Privacy:
     """Returns the privacy settings that a run shares with one that extends it: without target, noise multiplier 1."""
     if privacy.private:
         return replace(privacy, epsilon=None, noise_multiplier=1.0)

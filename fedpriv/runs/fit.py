@@ -22,8 +22,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from fedpriv.clients.arguments import check_loader, check_sampler
 from fedpriv.clients.client import Client, Loss
-from fedpriv.clients.reading import length_of
-from fedpriv.clients.released import price_of
+from fedpriv.clients.reading import count_examples_of
+from fedpriv.clients.released_models import find_privacy_cost
 from fedpriv.errors import ConfigError
 from fedpriv.planning.compute import Compute
 from fedpriv.privacy.clipping import Clip
@@ -32,7 +32,7 @@ from fedpriv.privacy.settings import FullBatch, Poisson, Privacy, Sampling
 from fedpriv.runs.options import takes_options
 from fedpriv.runs.results import Result, Sink
 from fedpriv.runs.train import train
-from fedpriv.settings.checks import Count, Fraction, Positive, Whole, checked
+from fedpriv.settings.checks import Count, Fraction, Positive, Whole, validate_arguments
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.fedavg import fedavg
 from fedpriv.strategies.optimizers import Sgd
@@ -92,7 +92,7 @@ class FitOptions:
     progress: bool | None = None
 
 
-@checked("")
+@validate_arguments("")
 @takes_options(FitOptions)
 def fit(options: FitOptions) -> Result:
     """Trains one data owner's model with differential privacy (DP-SGD or DP-Adam), and returns the result.
@@ -122,7 +122,7 @@ def fit(options: FitOptions) -> Result:
         (20, True)
     """
     check_loader("loader", options.loader)
-    price = price_of(options.model)
+    price = find_privacy_cost(options.model)
     if price is not None:
         fix = (
             "is the privacy cost of an earlier fit, which trained this model, and this fit would not include "
@@ -132,7 +132,7 @@ def fit(options: FitOptions) -> Result:
         raise ConfigError("model", price, fix)
     _check_parameters(options.model, options.optimizer)
     steps = _steps_per_epoch(options.loader)
-    n_examples = length_of(options.loader.dataset)
+    n_examples = count_examples_of(options.loader.dataset)
     check_sampler(options.loader, n_examples)
     privacy = Privacy(
         epsilon=options.epsilon,

@@ -158,7 +158,7 @@ class History(Sequence[Row]):
             axes.set_ylabel(name.replace("_", " "))
             axes.grid(axis="y", alpha=0.3)
         panels[-1, 0].set_xlabel("round")
-        return runs.curves.saved(figure, file)
+        return runs.curves.save_figure(figure, file)
 
     def __str__(self) -> str:
         cells = self._cells()

@@ -19,7 +19,7 @@ from fedpriv.network.rounds import TrainState
 from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.settings_in_words import difference
+from fedpriv.runs.settings_text import format_difference
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (
@@ -35,7 +35,9 @@ KNOWN_NOISE = "the noise itself, to whoever knows the secret_seed of this test r
 
 def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
     """Returns the error for a resume with other settings, with the names of the changed ones if known."""
-    differing = difference({name: text for name, text in before.items() if not name.startswith("config.")}, words)
+    differing = format_difference(
+        {name: text for name, text in before.items() if not name.startswith("config.")}, words
+    )
     if not differing:
         others = "strategy, privacy, rounds, network, sizes, seed and kind of model"
         return f"{_OTHER_VERSION} (the difference is not in {others})"
@@ -153,7 +155,7 @@ class RunIdentity:
             named = [name for name in named if not name.startswith("config.")]
             before = {name: saved.words[name] for name in named if name in saved.words}
             after = {name: words[name] for name in named if name in words}
-            differ = difference(before, after) or "values of the model, the loss, the problem or the network"
+            differ = format_difference(before, after) or "values of the model, the loss, the problem or the network"
             raise FedprivError(
                 f"{folder} has other settings ({differ}): a run that extends it may change only the number of "
                 "rounds, the target epsilon and the noise multiplier"
@@ -226,7 +228,7 @@ class RunIdentity:
         )
 
 
-def restored(saved: Checkpoint, first: TrainState, folder: Path | None) -> TrainState:
+def restore_state(saved: Checkpoint, first: TrainState, folder: Path | None) -> TrainState:
     """Returns the state in a checkpoint; `first`, the run's first state, shows which state its strategy keeps.
 
     Raises:

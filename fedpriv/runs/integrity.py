@@ -18,8 +18,8 @@ from fedpriv.planning.plan import Plan
 from fedpriv.privacy.chain import is_linked
 from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.runs.run_files import RunFiles
-from fedpriv.runs.settings_in_words import difference, settings_in_words
-from fedpriv.storage.identity import of_config
+from fedpriv.runs.settings_text import format_difference, format_settings
+from fedpriv.storage.identity import digest_config
 
 _KIND = ("unit", "relation")
 _SLACK = 1e-6  # relative: an epsilon computed again on another machine may differ in its last bits
@@ -38,7 +38,7 @@ class IntegrityProblem:
     text: str
 
 
-def findings(files: RunFiles) -> list[IntegrityProblem]:
+def find_problems(files: RunFiles) -> list[IntegrityProblem]:
     """Compares a run's files and returns the problems; empty for an intact run, also after a crash."""
     if files.ledger.altered:
         return [IntegrityProblem("altered", files.ledger.altered)]
@@ -51,7 +51,7 @@ def findings(files: RunFiles) -> list[IntegrityProblem]:
     return [*_check_records(files)]
 
 
-def refuse(problems: Sequence[IntegrityProblem]) -> None:
+def raise_problems(problems: Sequence[IntegrityProblem]) -> None:
     """Raises an error that lists the problems, if there are any.
 
     Raises:
@@ -73,13 +73,13 @@ def check_resumed(folder: Path, plan: Plan) -> None:
         LedgerError: If the files do not fit, or the ledger is missing or damaged.
     """
     files = RunFiles.read(folder)
-    problems = findings(files)
+    problems = find_problems(files)
     if not problems:
-        problems = [*against_plan(files, plan)]
-    refuse(problems)
+        problems = [*compare_with_plan(files, plan)]
+    raise_problems(problems)
 
 
-def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
+def compare_with_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
     """Yields contradictions of a ledger and the run's plan: other header facts, or records with more noise."""
     header = files.ledger.header
     privacy = plan.privacy
@@ -173,7 +173,7 @@ def _check_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
 def _check_config(files: RunFiles) -> Iterator[IntegrityProblem]:
     """Checks that the settings are unchanged since the run began."""
     digest_at_start = files.ledger.header.config
-    if files.settings is not None and digest_at_start is not None and of_config(files.settings) != digest_at_start:
+    if files.settings is not None and digest_at_start is not None and digest_config(files.settings) != digest_at_start:
         changed = _changed_settings(files)
         which = f" ({changed})" if changed else ""
         yield IntegrityProblem("altered", f"{files.settings_path} has changed since the run began{which}")
@@ -186,9 +186,9 @@ def _changed_settings(files: RunFiles) -> str:
     else:
         words = files.checkpoint.words
     before = {name: text for name, text in words.items() if name.startswith("config.")}
-    after = settings_in_words(config=files.settings)
+    after = format_settings(config=files.settings)
     if before:
-        return difference(before, {name: after[name] for name in after if not name.startswith("config.log")})
+        return format_difference(before, {name: after[name] for name in after if not name.startswith("config.log")})
     return ""
 
 

@@ -87,7 +87,7 @@ class MetricsFile:
 
     def write(self, report: RoundReport) -> None:
         """Appends one round, unless the file has it."""
-        epsilon = strict_json.epsilon(report.epsilon)
+        epsilon = strict_json.encode_epsilon(report.epsilon)
         row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
         if report.head is not None:
             row["head"] = report.head

@@ -41,7 +41,7 @@ class MetricLog:
         values: dict[str, float] = {}
         if self.is_due(progress.round, last=last):
             model_values, further = self._measure(progress, model_metrics.AT_THE_END if last else None)
-            values = {**model_values, **model_metrics.flat(further), **self._measures.of_run(progress)}
+            values = {**model_values, **model_metrics.flatten_summaries(further), **self._measures.of_run(progress)}
         return values | self._measures.strategy.monitored(progress.server)
 
     def final_metrics(self, progress: TrainState) -> tuple[dict[str, float], dict[str, Any]]:

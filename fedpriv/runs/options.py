@@ -128,7 +128,7 @@ def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[Options
     """Decorator that gives a function the arguments of an options class instead of one object of it.
 
     The function's signature, annotations and the `Args` of its docstring are taken from the class, so that `help`,
-    editors and `fedpriv.settings.checks.checked` show and check the same arguments.
+    editors and `fedpriv.settings.checks.validate_arguments` show and check the same arguments.
 
     Args:
         options: The dataclass with the arguments as fields.
@@ -145,7 +145,7 @@ def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[Options
     return decorate
 
 
-def initialised_by(
+def init_takes_options(
     options: Callable[P, OptionsT],
 ) -> Callable[[Callable[[S, OptionsT], None]], Callable[Concatenate[S, P], None]]:
     """Decorator like `takes_options`, for the constructor of a class."""
@@ -161,7 +161,7 @@ def initialised_by(
     return decorate
 
 
-def described_arguments(options: type) -> str:
+def format_arguments(options: type) -> str:
     """Returns the `Args` section of an options class, including its base classes, indented as in its source."""
     sections = list[str]()
     for parent in reversed(options.__mro__):
@@ -182,4 +182,4 @@ def _declare(wrapper: Any, options: Any, first: tuple[str, ...]) -> None:  # noq
         wrapper.__annotations__["return"] = result
     if wrapper.__doc__ and "\n    Returns:" in wrapper.__doc__:
         summary, returns = wrapper.__doc__.split("\n    Returns:", 1)
-        wrapper.__doc__ = f"{summary}\n{described_arguments(options)}\n    Returns:{returns}"
+        wrapper.__doc__ = f"{summary}\n{format_arguments(options)}\n    Returns:{returns}"

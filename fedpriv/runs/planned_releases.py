@@ -18,8 +18,8 @@ from typing import Any
 
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting.accountant import Accountant
-from fedpriv.privacy.accounting.events import cost_of
-from fedpriv.privacy.accounting.plan_filter import SLACK, covers, n_within
+from fedpriv.privacy.accounting.events import compute_cost
+from fedpriv.privacy.accounting.plan_filter import SLACK, count_within_limit, covers
 from fedpriv.privacy.client_lists import ClientLists
 from fedpriv.privacy.ledger_file import Header, LedgerFile
 from fedpriv.privacy.record import Record
@@ -109,10 +109,12 @@ class PlannedReleases:
         header = ledger.header
         if self.n_clients != header.n_clients or header.planned not in (None, len(self.records)):
             return False
-        costs = {(record.round, record.query, record.index): cost_of(record, self.n_clients) for record in self.records}
+        costs = {
+            (record.round, record.query, record.index): compute_cost(record, self.n_clients) for record in self.records
+        }
         for record in ledger.records:
             cost = costs.get((record.round, record.query, record.index))
-            if cost is None or not covers(cost, cost_of(record, self.n_clients), SLACK):
+            if cost is None or not covers(cost, compute_cost(record, self.n_clients), SLACK):
                 return False
         return True
 
@@ -140,4 +142,4 @@ class PlannedReleases:
         accountant = Accountant(self.n_clients, self.delta)
         for record in on_record:
             accountant.count(record)
-        return remaining[: n_within(accountant, remaining, self.limit)]
+        return remaining[: count_within_limit(accountant, remaining, self.limit)]

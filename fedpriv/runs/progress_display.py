@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from fedpriv.evaluation import metrics
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport
@@ -22,12 +22,12 @@ _PLAIN_LINES = 20
 _LEAST_SECONDS = 0.5  # for a speed: reports arrive in groups of up to a tenth of a second
 
 
-def moves(console: Console) -> bool:
+def can_update(console: Console) -> bool:
     """True if a progress bar can be updated on this console: on a terminal or in a notebook."""
     return console.is_terminal or console.is_jupyter
 
 
-@checked("sinks")
+@validate_arguments("sinks")
 class ProgressDisplay:
     """A progress bar on a terminal and in a notebook; about twenty plain lines elsewhere.
 
@@ -61,7 +61,7 @@ class ProgressDisplay:
             expand=True,
         )
         self._task = self._progress.add_task("", total=rounds, completed=done)
-        self._moves = moves(self._console)
+        self._moves = can_update(self._console)
         if self._moves:
             self._progress.start()
 
@@ -91,7 +91,7 @@ class ProgressDisplay:
 
     def _metrics(self) -> list[str]:
         texts = [f"{word} {row.text(self._last[name])}" for name, word, row in _live_metrics() if name in self._last]
-        hidden = {name for name, _, _ in _live_metrics()} | set(metrics.numbers())
+        hidden = {name for name, _, _ in _live_metrics()} | set(metrics.list_report_names())
         return texts + [f"{name} {value:.3g}" for name, value in self._last.items() if name not in hidden]
 
     def _speed(self, report: RoundReport) -> str:

@@ -16,7 +16,7 @@ GROUP_SECONDS = 0.1
 """Longest time in seconds that a round's report may wait for a sync that it shares with later rounds."""
 
 
-def longest_wait(
+def compute_longest_wait(
     mesh: Mesh, folder: RunFolder | None, state: StateName, pace: float | None, code: Iterable[object]
 ) -> float:
     """Returns the longest wait in seconds of reports for a common sync: 0 if a value might be visible before it.

@@ -16,20 +16,20 @@ from torch import Tensor, nn
 
 from fedpriv import __version__, runs
 from fedpriv.clients.layout import Layout
-from fedpriv.errors import FedprivError, counted
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.best_model import choice_in_words
-from fedpriv.evaluation.finite_check import first_rounds_in_words
-from fedpriv.evaluation.verdict import constraint_verdict
+from fedpriv.evaluation.best_model import describe_choice
+from fedpriv.evaluation.finite_check import format_first_rounds
+from fedpriv.evaluation.verdict import format_constraint_verdict
 from fedpriv.models.copies import copy_module
 from fedpriv.planning import notebook_display
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
 from fedpriv.runs.history import History
 from fedpriv.settings import checks
-from fedpriv.settings.translations import attribute_error
+from fedpriv.settings.translations import format_attribute_error
 from fedpriv.storage import files, strict_json
-from fedpriv.storage.saved import ROUND, checked
+from fedpriv.storage.file_schemas import ROUND, validate_fields
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,12 +45,12 @@ _ENDINGS: dict[Ended, str] = {
 }
 
 
-def software() -> str:
+def get_software_versions() -> str:
     """Returns the versions of fedpriv, PyTorch and Python in this process."""
     return f"fedpriv {__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}"
 
 
-def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | None = None) -> str:
+def explain_fewer_rounds(ended: Ended, planned: int, spent: PrivacySpent, status: str | None = None) -> str:
     """Returns the reason for fewer rounds than planned, in words; empty if all rounds were made.
 
     Args:
@@ -71,7 +71,7 @@ def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | N
     return f" of {planned}: {status or _ENDINGS[ended]}{whole}"
 
 
-@checks.checked("report")
+@checks.validate_arguments("report")
 @dataclass(frozen=True)
 class RoundReport:
     """The state after a round, computed from public data and from released, noised values only.
@@ -108,7 +108,7 @@ class RoundReport:
     warning: str | None = None
 
 
-@checks.checked("result")
+@checks.validate_arguments("result")
 @dataclass(frozen=True, repr=False)
 class Result:
     """The result of a run. `to_json` returns the content of `result.json`; a notebook displays the result as a card.
@@ -207,7 +207,7 @@ class Result:
 
         figure = pyplot.figure(figsize=runs.curves.SIZE, layout="constrained")
         runs.curves.draw(_ResultCurves(self), figure)
-        return runs.curves.saved(figure, file)
+        return runs.curves.save_figure(figure, file)
 
     @property
     def broken(self) -> bool:
@@ -226,9 +226,9 @@ class Result:
             "releases": self.releases,
             "test_accuracy": self.test_accuracy,
             "test_loss": self.test_loss,
-            "epsilon": strict_json.epsilon(self.spent.epsilon),
+            "epsilon": strict_json.encode_epsilon(self.spent.epsilon),
             **{name: spent[name] for name in ("delta", "unit", "relation", "trust", "accountant")},
-            "per_client_epsilon": [strict_json.epsilon(epsilon) for epsilon in self.spent.per_client],
+            "per_client_epsilon": [strict_json.encode_epsilon(epsilon) for epsilon in self.spent.per_client],
             "non_private": list(self.spent.non_private),
             "not_covered": list(self.spent.not_covered),
             "float64_noise": list(self.spent.float64_noise),
@@ -242,7 +242,7 @@ class Result:
         if self.optimality_gap is not None:
             # one number under the names used in both literatures, computed on clients' data without noise
             flat |= {"suboptimality": self.optimality_gap, "not_private": ["optimality_gap", "suboptimality"]}
-        return strict_json.plain(flat)
+        return strict_json.to_plain(flat)
 
     def save(self, folder: str | Path, *, nodes: bool = False) -> None:
         """Writes the model's `state_dict` to `model.pt`, reports to `metrics.jsonl` and `to_json()` to `result.json`.
@@ -269,7 +269,10 @@ class Result:
             torch.save(model, content)
             contents[name] = content.getvalue()
         if not (folder / "ledger.jsonl").exists():
-            lines = [strict_json.dumps({**row, "epsilon": strict_json.epsilon(row["epsilon"])}) for row in self.reports]
+            lines = [
+                strict_json.dumps({**row, "epsilon": strict_json.encode_epsilon(row["epsilon"])})
+                for row in self.reports
+            ]
             contents["metrics.jsonl"] = "".join(f"{line}\n" for line in lines).encode()
             contents["result.json"] = (strict_json.dumps(self.to_json(), indent=2) + "\n").encode()
         for name, content in contents.items():
@@ -290,30 +293,30 @@ class Result:
     def _repr_html_(self) -> str:
         rows = {
             **self._tested(),
-            "model": choice_in_words(self.measures),
-            "constraints": constraint_verdict(self.measures),
+            "model": describe_choice(self.measures),
+            "constraints": format_constraint_verdict(self.measures),
             "rounds": f"{self.rounds}{self._why_fewer()}",
             "privacy": str(self.spent),
             "noise multiplier": "" if self.noise_multiplier is None else f"{self.noise_multiplier:.4g}",
             "releases": str(self.releases),
             "time": f"{self.seconds:.3g} s",
         }
-        return notebook_display.card(self.strategy, {name: value for name, value in rows.items() if value})
+        return notebook_display.format_card(self.strategy, {name: value for name, value in rows.items() if value})
 
     def _tested(self) -> dict[str, str]:
         """Returns the test metrics in words, in their usual order."""
         facts: dict[str, Any] = {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss, **self.measures}
-        rows = [*metrics.headlines(), *metrics.custom_rows(facts)]
+        rows = [*metrics.list_headline_metrics(), *metrics.make_custom_metrics(facts)]
         return {row.title: row.text(facts[row.name]) for row in rows if facts.get(row.name) is not None}
 
     if not TYPE_CHECKING:  # otherwise the type checker would accept any name
 
         def __getattr__(self, name: str) -> object:
             """Raises an error with the equivalent of an attribute of other libraries' results."""
-            raise AttributeError(attribute_error("a result", name, "result"), name=name)
+            raise AttributeError(format_attribute_error("a result", name, "result"), name=name)
 
     def _why_fewer(self) -> str:
-        return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
+        return explain_fewer_rounds(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
 
     def __str__(self) -> str:
         measured = self._tested()
@@ -322,15 +325,15 @@ class Result:
         tested = "".join(f"{name} {value}, " for name, value in measured.items())
         why = self._why_fewer()
         if self.first_nonfinite:
-            broken = f", first not finite: {first_rounds_in_words(self.first_nonfinite)}"
+            broken = f", first not finite: {format_first_rounds(self.first_nonfinite)}"
         else:
             broken = ""
-        rounds = counted(self.rounds, "round")
+        rounds = format_count(self.rounds, "round")
         if why:
             rounds += f" ({why.lstrip()})"
-        verdict = constraint_verdict(self.measures)
+        verdict = format_constraint_verdict(self.measures)
         constraints = f", {verdict}" if verdict else ""
-        choice = choice_in_words(self.measures)
+        choice = describe_choice(self.measures)
         kept = f", model {choice}" if choice else ""
         return f"{self.strategy}: {tested}{rounds}{broken}{constraints}{kept}, {self.spent}"
 
@@ -362,7 +365,7 @@ class _ResultCurves:
         return self.outcome.target
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
-        return runs.curves.column_of(self.outcome.reports, name)
+        return runs.curves.get_column(self.outcome.reports, name)
 
 
 class Sink(Protocol):
@@ -394,17 +397,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        # if the row is not a mapping, `checked` below raises an error
+        # if the row is not a mapping, `validate_fields` below raises an error
         if isinstance(row, dict):
             names_in_row: Iterable[str] = row
         else:
             names_in_row = ()
-        names = [*metrics.numbers(), *(metric.name for metric in metrics.custom_rows(names_in_row))]
-        rows.append(checked(ROUND, row, f"{path}, line {number}", fix, names))
+        names = [*metrics.list_report_names(), *(metric.name for metric in metrics.make_custom_metrics(names_in_row))]
+        rows.append(validate_fields(ROUND, row, f"{path}, line {number}", fix, names))
     return rows
 
 
-def as_reported(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def convert_to_reports(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns rows of a `metrics.jsonl` in the form of `Result.reports`, without hashes of the ledger."""
     return [
         {name: value for name, value in row.items() if name != "head"} | {"epsilon": float(row["epsilon"])}

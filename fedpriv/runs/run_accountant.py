@@ -9,7 +9,7 @@ from dataclasses import replace
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.milestones import Milestones
-from fedpriv.privacy.accounting.plan_filter import PlanFilter, n_within
+from fedpriv.privacy.accounting.plan_filter import PlanFilter, count_within_limit
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.ledger import Ledger, PrivacyFilter
 from fedpriv.privacy.record import Record
@@ -75,7 +75,7 @@ class RunAccountant:
         records = [record.changed(attempt=self._attempt) for record in records]
         if self._plan.privacy.epsilon is None or self._plan.calibrated:
             return records
-        return records[: n_within(self._accountant, records, self._plan.privacy.epsilon)]
+        return records[: count_within_limit(self._accountant, records, self._plan.privacy.epsilon)]
 
     @property
     def is_exhausted(self) -> bool:

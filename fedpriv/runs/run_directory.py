@@ -15,19 +15,19 @@ from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.planning.plan import FirstPart, Plan
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.ledger import FollowerLedger, Ledger, PrivacyFilter
-from fedpriv.privacy.ledger_file import LedgerFile, facts_of_pairs, facts_of_time
-from fedpriv.privacy.release.pairwise import pairs_of
+from fedpriv.privacy.ledger_file import LedgerFile, make_correlation_facts, make_pairwise_facts
+from fedpriv.privacy.release.pairwise import make_pairs
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.extending import EarlierRun
 from fedpriv.runs.line_files import METRICS, MetricsFile
 from fedpriv.runs.planned_releases import PlannedReleases
-from fedpriv.runs.results import Result, as_reported, count_releases, read_metrics
-from fedpriv.runs.run_files import SETTINGS_FILE, config_in, settings_in, settings_path
-from fedpriv.runs.settings_in_words import settings_in_words
+from fedpriv.runs.results import Result, convert_to_reports, count_releases, read_metrics
+from fedpriv.runs.run_files import SETTINGS_FILE, find_settings_path, read_config, read_settings
+from fedpriv.runs.settings_text import format_settings
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
-from fedpriv.storage.identity import of_config
+from fedpriv.storage.identity import digest_config
 
 LARGEST_SHARE = 0.05
 """Largest share of a run's time for writing checkpoints, if their number of rounds is not given."""
@@ -109,7 +109,7 @@ class RunDirectory:
         if finished == 0:
             return []
         rows = read_metrics(self._needed() / METRICS)
-        return as_reported([row for row in rows if row["round"] <= finished])
+        return convert_to_reports([row for row in rows if row["round"] <= finished])
 
     def ledger(
         self,
@@ -152,9 +152,9 @@ class RunDirectory:
         self._plan = PlannedReleases.of(plan).packed()
         path = folder / "ledger.jsonl"
         if saved is None:
-            if settings is not None and not path.exists() and settings_path(folder).name == SETTINGS_FILE:
+            if settings is not None and not path.exists() and find_settings_path(folder).name == SETTINGS_FILE:
                 self.folder.write(SETTINGS_FILE, (strict_json.dumps(settings, indent=2) + "\n").encode())
-            header = _header(plan, name, settings_in(folder), budget, earlier)
+            header = _header(plan, name, read_settings(folder), budget, earlier)
             if float64_noise:
                 header["float64_noise"] = list(float64_noise)
             if not_covered:
@@ -177,14 +177,14 @@ class RunDirectory:
         if self.folder is None:
             config = None
         else:
-            config = config_in(self.folder.path)
+            config = read_config(self.folder.path)
         if config is None:
             return {}
-        return settings_in_words(config={name: section for name, section in config.items() if name != "log"})
+        return format_settings(config={name: section for name, section in config.items() if name != "log"})
 
     def open_metrics(self, finished: int) -> MetricsFile | None:
         """Opens the file that gets a line for each round after the first `finished` ones; None without a folder."""
-        if self.folder is None or settings_in(self.folder.path) is None:
+        if self.folder is None or read_settings(self.folder.path) is None:
             return None
         return MetricsFile(self.folder.path / METRICS, finished)
 
@@ -295,10 +295,10 @@ def _header(
     """Returns the first line of a ledger: public facts that identify its run."""
     # in the order of the file, which determines its hashes
     facts: dict[str, Any] = {"run": name, "n_clients": plan.n_clients, "delta": plan.privacy.delta}
-    facts |= facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
-    facts |= facts_of_time(plan.privacy.over_time)
+    facts |= make_pairwise_facts(make_pairs(plan.privacy, plan.n_clients))
+    facts |= make_correlation_facts(plan.privacy.over_time)
     if settings is not None:
-        facts["config"] = of_config(settings)
+        facts["config"] = digest_config(settings)
     if budget is not None:
         facts["budget"] = budget
     if earlier is not None:

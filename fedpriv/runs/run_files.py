@@ -20,8 +20,8 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.results import read_metrics
 from fedpriv.storage import strict_yaml
+from fedpriv.storage.file_schemas import RESULT, validate_fields
 from fedpriv.storage.files import read
-from fedpriv.storage.saved import RESULT, checked
 
 CONFIG_FILE = "config.yaml"
 SETTINGS_FILE = "settings.json"
@@ -29,7 +29,9 @@ RESTORE = "restore it from a copy"
 _REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it again"
 
 
-def not_a_run(folder: Path, missing: str, fix: str = "name a folder created by fedpriv train") -> FedprivError:
+def make_missing_run_error(
+    folder: Path, missing: str, fix: str = "name a folder created by fedpriv train"
+) -> FedprivError:
     """Returns the error for a folder that lacks a file of a run, with the fix.
 
     Args:
@@ -89,12 +91,12 @@ class RunFiles:
         path = folder / "result.json"
         result = None
         if path.exists():
-            result = checked(RESULT, _parsed(path, json.loads), path, _REMAKE, metrics.facts())
+            result = validate_fields(RESULT, _parsed(path, json.loads), path, _REMAKE, metrics.list_result_names())
         checkpoint, unread = _checkpoint_in(folder)
         return RunFiles(
             folder=folder,
-            config=config_in(folder),
-            settings=settings_in(folder),
+            config=read_config(folder),
+            settings=read_settings(folder),
             result=result,
             checkpoint=checkpoint,
             unread=unread,
@@ -120,7 +122,7 @@ class RunFiles:
     @property
     def settings_path(self) -> Path:
         """Path of the file that holds `settings`."""
-        return settings_path(self.folder)
+        return find_settings_path(self.folder)
 
     @property
     def not_covered(self) -> tuple[str, ...]:
@@ -131,7 +133,7 @@ class RunFiles:
         return tuple(dict.fromkeys((*self.ledger.header.not_covered, *by_result)))
 
 
-def fixed_data(config: dict[str, Any] | None) -> str | None:
+def describe_fixed_data(config: dict[str, Any] | None) -> str | None:
     """Returns the settings that determine the clients' examples, as text, if equal settings mean equal examples.
 
     None if the data are user files or made by user code: rows may be added or removed between two runs, and other
@@ -143,7 +145,7 @@ def fixed_data(config: dict[str, Any] | None) -> str | None:
     return json.dumps([section, config.get("problem")], sort_keys=True, default=str)
 
 
-def config_in(folder: Path) -> dict[str, Any] | None:
+def read_config(folder: Path) -> dict[str, Any] | None:
     """Reads the `config.yaml` of a folder, without validation; None if there is none.
 
     Raises:
@@ -158,7 +160,7 @@ def config_in(folder: Path) -> dict[str, Any] | None:
     return config
 
 
-def config_file(folder: Path, fix: str = "name a folder created by fedpriv train") -> Path:
+def find_config_file(folder: Path, fix: str = "name a folder created by fedpriv train") -> Path:
     """Returns the path of the configuration of a run.
 
     Args:
@@ -170,11 +172,11 @@ def config_file(folder: Path, fix: str = "name a folder created by fedpriv train
     """
     path = folder / CONFIG_FILE
     if not path.exists():
-        raise not_a_run(folder, CONFIG_FILE, fix)
+        raise make_missing_run_error(folder, CONFIG_FILE, fix)
     return path
 
 
-def settings_path(folder: Path) -> Path:
+def find_settings_path(folder: Path) -> Path:
     """Returns the path of a run's settings: `config.yaml` or, if there is none, `settings.json`."""
     path = folder / CONFIG_FILE
     if path.exists():
@@ -182,15 +184,15 @@ def settings_path(folder: Path) -> Path:
     return folder / SETTINGS_FILE
 
 
-def settings_in(folder: Path) -> dict[str, Any] | None:
+def read_settings(folder: Path) -> dict[str, Any] | None:
     """Reads the settings of a run, without validation: `config.yaml` or `settings.json`; None if there is neither.
 
     Raises:
         FedprivError: If the file is not a mapping.
     """
-    path = settings_path(folder)
+    path = find_settings_path(folder)
     if path.name == CONFIG_FILE:
-        return config_in(folder)
+        return read_config(folder)
     if not path.exists():
         return None
     settings = _parsed(path, json.loads)

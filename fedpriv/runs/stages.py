@@ -33,7 +33,7 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set, public_sizes
 from fedpriv.clients.data_fingerprints import DataFingerprints
 from fedpriv.clients.examples import check_kinds
-from fedpriv.clients.layout import Layout, constant_totals
+from fedpriv.clients.layout import Layout, checksum_constants
 from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Mesh
@@ -47,15 +47,15 @@ from fedpriv.network import sharding
 from fedpriv.network.rounds import RoundNetwork, TrainState, initial_state
 from fedpriv.network.state_store import StateStore
 from fedpriv.oracle.backend_selection import make_backend, select_backend
-from fedpriv.oracle.backends.in_threads import in_threads
+from fedpriv.oracle.backends.threaded import wrap_in_threads
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
-from fedpriv.oracle.lost_rounds import LostAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine, data_oracle
+from fedpriv.oracle.lost_rounds import LostRoundsEngine
 from fedpriv.oracle.oracle import Oracle
-from fedpriv.oracle.state_check import StateCheck, unused_copy
+from fedpriv.oracle.state_check import StateCheck, copy_unused_backend
 from fedpriv.oracle.validation import validate_per_example
 from fedpriv.planning import compatibility, privacy_warnings
-from fedpriv.planning.advice import warnings_of_no_network
+from fedpriv.planning.advice import warn_of_missing_network
 from fedpriv.planning.arguments import check_measuring
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.plan import Plan, make_plan, with_neighbours
@@ -64,16 +64,16 @@ from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.described_settings import described_settings
+from fedpriv.runs.described_settings import describe_settings
 from fedpriv.runs.evaluation_data import EvaluationData
-from fedpriv.runs.extending import EarlierRun, common
-from fedpriv.runs.identity import KNOWN_NOISE, Draws, RunIdentity, check_models, digest_settings, restored
+from fedpriv.runs.extending import EarlierRun, get_common_settings
+from fedpriv.runs.identity import KNOWN_NOISE, Draws, RunIdentity, check_models, digest_settings, restore_state
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
 from fedpriv.runs.run_accountant import RunAccountant
 from fedpriv.runs.run_directory import RunDirectory
-from fedpriv.runs.settings_in_words import settings_in_words
+from fedpriv.runs.settings_text import format_settings
 from fedpriv.strategies.base import Strategy
 
 # --- stage 1: the experiment ------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -
         clients=clients,
         strategy=options.strategy.for_rounds(options.rounds),
         privacy=with_neighbours(options.privacy, problems, sizes_declared=client_set.sizes_declared),
-        network=compatibility.network_for(len(clients), options.network),
+        network=compatibility.choose_network(len(clients), options.network),
         rounds=options.rounds,
         sizes=public_sizes(clients, options.privacy),
         problems=problems,
@@ -218,14 +218,14 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     if earlier is not None:
         origin = earlier.checkpoint
     if origin is not None:
-        compute.check_goes_on(origin.client_state)
+        compute.check_resumable(origin.client_state)
 
     identity = _identify(experiment, options, directory, mesh, resumed=resumed, earlier=earlier)
     run = OpenRun(directory, identity, resumed, earlier, None)
     if origin is None:
         return run
     blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # with the strategy's state variables
-    return replace(run, state=restored(origin, blank, run.origin_folder))
+    return replace(run, state=restore_state(origin, blank, run.origin_folder))
 
 
 def _identify(
@@ -275,7 +275,7 @@ def _identify(
 
 def _words(experiment: Experiment, options: TrainingOptions) -> dict[str, str]:
     """Returns the settings as text, for the error that names differences."""
-    return settings_in_words(
+    return format_settings(
         strategy=experiment.strategy,
         privacy=experiment.privacy,
         rounds=experiment.rounds,
@@ -293,7 +293,7 @@ def _fixed_settings(experiment: Experiment, options: TrainingOptions) -> str:
     return digest_settings(
         experiment.clients,
         experiment.strategy,
-        common(experiment.privacy),
+        get_common_settings(experiment.privacy),
         experiment.network,
         experiment.sizes,
         options.seed,
@@ -433,7 +433,7 @@ class LocalData:
     warnings: list[str]
 
 
-def public_data(options: TrainingOptions, mesh: Mesh) -> EvaluationData:
+def load_public_data(options: TrainingOptions, mesh: Mesh) -> EvaluationData:
     """Returns public test data and metrics, on the main process, which is the only one that reports.
 
     Raises:
@@ -483,7 +483,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     identity = run.identity.with_model(population.model, origin, run.origin_folder)
     check_models(mesh.world.all_gather_object(identity.model))
     loader_warnings = mesh.clients.all_gather_object(
-        loaders.ignored(local_clients, experiment.privacy, is_random=population.examples.random)
+        loaders.list_ignored_settings(local_clients, experiment.privacy, is_random=population.examples.random)
     )
     return LocalData(
         shard=shard,
@@ -492,7 +492,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
         start=start,
         backend=backend,
         why_not_faster=why_not_faster,
-        constants=constant_totals(population.model),
+        constants=checksum_constants(population.model),
         identity=identity,
         warnings=[
             *_distinct(model_warnings),
@@ -633,10 +633,10 @@ class ReleasePath:
     accountant: RunAccountant
     ledger: Ledger | FollowerLedger
     sums: ClippedSums
-    oracle: Oracle[DataAnswerer]
+    oracle: Oracle[DataQueryEngine]
     state_check: StateCheck | None
     first_round: int
-    lost_oracle: Oracle[LostAnswerer]
+    lost_oracle: Oracle[LostRoundsEngine]
 
 
 def open_release_path(
@@ -658,11 +658,11 @@ def open_release_path(
     accountant = RunAccountant(plan, randomness.attempt, reveals, plan.float64_noise)
     settings = None
     if run.directory.path is not None:
-        settings = described_settings(experiment, options)
+        settings = describe_settings(experiment, options)
     ledger = _open_ledger(accountant, run, plan, reservation, reveals, settings, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
-    unused = unused_copy(backend)
-    backend = in_threads(backend, insist=experiment.compute.threads is not None)
+    unused = copy_unused_backend(backend)
+    backend = wrap_in_threads(backend, insist=experiment.compute.threads is not None)
     if plan.privacy.private:
         state_check = StateCheck(data.population, backend, unused)
     else:
@@ -678,9 +678,9 @@ def open_release_path(
         max_clients=mesh.max_clients,
         table=plan.releases,
     )
-    oracle.answerer.prepare(plan.queries)
+    oracle.engine.prepare(plan.queries)
     first_round = mesh.world.broadcast(lambda: _first_round(run, plan, ledger))
-    lost = LostAnswerer(data.population, is_aggregate=oracle.is_aggregate)
+    lost = LostRoundsEngine(data.population, is_aggregate=oracle.is_aggregate)
     lost_oracle = Oracle(oracle.queries, lost, data.population.params)
     return ReleasePath(accountant, ledger, sums, oracle, state_check, first_round, lost_oracle)
 
@@ -702,7 +702,7 @@ def _first_round(run: OpenRun, plan: Plan, ledger: Ledger | FollowerLedger) -> i
     return min(first_round, len(plan.evaluations))
 
 
-def lost_rounds(run: OpenRun, path: ReleasePath) -> list[str]:
+def warn_of_lost_rounds(run: OpenRun, path: ReleasePath) -> list[str]:
     """Returns a warning if a stop has lost the query results of rounds, else none."""
     if run.resumed is None or path.first_round <= run.resumed.round:
         return []
@@ -756,7 +756,9 @@ def _open_ledger(
 # --- the first state --------------------------------------------------------------------------------------------------
 
 
-def first_state(experiment: Experiment, run: OpenRun, data: LocalData, store: StateStore, mesh: Mesh) -> TrainState:
+def load_first_state(
+    experiment: Experiment, run: OpenRun, data: LocalData, store: StateStore, mesh: Mesh
+) -> TrainState:
     """Returns the state of this process's clients at the start of the next round."""
     local_state = None
     if run.state is not None:
@@ -766,7 +768,7 @@ def first_state(experiment: Experiment, run: OpenRun, data: LocalData, store: St
     return store.begin(experiment.strategy, data.start.expand(n_rows, -1), local_state)
 
 
-def seconds_before(run: OpenRun) -> float:
+def read_seconds_before(run: OpenRun) -> float:
     """Returns the seconds that the rounds so far have taken."""
     if run.origin is None:
         return 0.0
@@ -810,7 +812,7 @@ def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, option
     )
     by_network = list[str]()
     if options.network is None:
-        by_network = warnings_of_no_network(experiment.strategy, len(experiment.clients), "python")
+        by_network = warn_of_missing_network(experiment.strategy, len(experiment.clients), "python")
     of_reach = reach_warnings(
         experiment.strategy, plan.privacy, experiment.network, experiment.rounds, float(data.start.norm())
     )

@@ -8,10 +8,10 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.runs.results import Result
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 
-@checked("total")
+@validate_arguments("total")
 def total(
     results: Sequence[Result | RunCost], *, delta: float | None = None, accountant: str | None = None
 ) -> PrivacySpent:

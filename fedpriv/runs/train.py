@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 
-from fedpriv.planning.arguments import check_sinks, explain
+from fedpriv.planning.arguments import check_sinks, suggest_argument
 from fedpriv.runs.options import TrainingOptions, TrainOptions, takes_options
 from fedpriv.runs.results import Result
 from fedpriv.runs.training import Training
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 
 
-@checked("", explain)
+@validate_arguments("", suggest_argument)
 @takes_options(TrainOptions)
 def train(options: TrainOptions) -> Result:
     """Runs an algorithm on the clients' data and returns the result.

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients import ownership
-from fedpriv.clients.layout import changed_constants, frozen
+from fedpriv.clients.layout import count_frozen_parameters, find_changed_constants
 from fedpriv.clients.population import Population
-from fedpriv.clients.released import note_result
+from fedpriv.clients.released_models import record_result
 from fedpriv.distributed.modes import Modes
 from fedpriv.errors import FedprivError, PrivacyError
 from fedpriv.evaluation import model_metrics
@@ -26,28 +26,28 @@ from fedpriv.models.copies import copy_module
 from fedpriv.network import sharding
 from fedpriv.network.engines import MESHES, STATE_STORES, StateName
 from fedpriv.network.rounds import RoundResult, TrainState, run_rounds, server_view, write_back_models
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.oracle.low_precision import needs_full_precision
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.state_check import KEPT, draw_check_rounds
-from fedpriv.planning.arguments import explain
+from fedpriv.planning.arguments import suggest_argument
 from fedpriv.planning.privacy_warnings import warn
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.chain import linked
+from fedpriv.privacy.chain import with_chain
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.runs import stages
 from fedpriv.runs.line_files import MetricsFile
-from fedpriv.runs.options import TrainingOptions, initialised_by
-from fedpriv.runs.report_groups import ReportGroup, longest_wait
-from fedpriv.runs.results import Result, RoundReport, software
+from fedpriv.runs.options import TrainingOptions, init_takes_options
+from fedpriv.runs.report_groups import ReportGroup, compute_longest_wait
+from fedpriv.runs.results import Result, RoundReport, get_software_versions
 from fedpriv.runs.run_directory import RunDirectory
-from fedpriv.settings.checks import checked
+from fedpriv.settings.checks import validate_arguments
 from fedpriv.settings.pace import wait_for_pace
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 
 
-@checked("", explain)
+@validate_arguments("", suggest_argument)
 class Training:
     """A run as an iterable object: each iteration trains one round and yields a `RoundReport`. It can be iterated once.
 
@@ -70,7 +70,7 @@ class Training:
         3
     """
 
-    @initialised_by(TrainingOptions)
+    @init_takes_options(TrainingOptions)
     def __init__(self, options: TrainingOptions) -> None:
         compute = options.compute
         mesh = self._mesh = MESHES[compute.parallelism](compute.timeout)
@@ -87,13 +87,13 @@ class Training:
             self._reservation = stages.check_budget(self.plan, run, reveals, mesh)
 
             # the data, and the only path from them to released values
-            public = stages.public_data(options, mesh)
+            public = stages.load_public_data(options, mesh)
             self._data = stages.load_data(experiment, run, public, mesh)
             self._evaluation = stages.prepare_evaluation(experiment, run, self._data, public, options, mesh)
             self._release_path = stages.open_release_path(
                 experiment, run, self.plan, self._data, self._reservation, reveals, options, mesh
             )
-            self.oracle: Oracle[DataAnswerer] = self._release_path.oracle
+            self.oracle: Oracle[DataQueryEngine] = self._release_path.oracle
 
             # the initial state of the first round, and the monitor of the rounds
             self._hides_sizes = experiment.hides_sizes
@@ -104,8 +104,8 @@ class Training:
             self._local_network = sharding.shard_network(self.network, self._data.shard, mesh)
             self._state_store = STATE_STORES[compute.client_state](self._directory.path)
             self._state_kind: StateName = compute.client_state
-            self.progress = stages.first_state(experiment, run, self._data, self._state_store, mesh)
-            self._seconds = stages.seconds_before(run)
+            self.progress = stages.load_first_state(experiment, run, self._data, self._state_store, mesh)
+            self._seconds = stages.read_seconds_before(run)
             self._metrics_file: MetricsFile | None = None
             self._final: Result | None = None
             self._position = self.ledger.mark
@@ -114,7 +114,11 @@ class Training:
 
             # from here on a stopped run can be resumed; only then is the budget charged
             by_settings = stages.collect_warnings(experiment, self.plan, self._data, options)
-            self.warnings = [*by_settings, *self._evaluation.warnings, *stages.lost_rounds(run, self._release_path)]
+            self.warnings = [
+                *by_settings,
+                *self._evaluation.warnings,
+                *stages.warn_of_lost_rounds(run, self._release_path),
+            ]
             self._has_begun = False
             self.save()
             mesh.world.broadcast(self._reserve_budget)
@@ -186,7 +190,7 @@ class Training:
         problems = {id(problem): problem for problem in population.problems}
         metrics = self._evaluation.public.custom.metrics_by_name
         code = (self.strategy, self.network, population.model, population.loss, [*problems.values()], metrics)
-        return self._groups_of_rounds(longest_wait(self._mesh, self.folder, self._state_kind, self._pace, code))
+        return self._groups_of_rounds(compute_longest_wait(self._mesh, self.folder, self._state_kind, self._pace, code))
 
     def _groups_of_rounds(self, seconds: float) -> Iterator[Sequence[RoundReport]]:
         """Trains, and yields reports once their ledger lines are on the disk; see `in_groups`."""
@@ -309,7 +313,7 @@ class Training:
         monitor = self._monitor
         mesh = self._mesh
         state = self.progress
-        if monitor.is_evaluated(state) or self.anywhere(not is_finite(state.models)):
+        if monitor.is_evaluated(state) or self.any_process(not is_finite(state.models)):
             models = sharding.gather_rows(state.models, self._data.shard, mesh)
             if models is not state.models:
                 state = replace(state, models=models)
@@ -358,9 +362,9 @@ class Training:
         """
         names = list[str]()
         if self.plan.privacy.private:
-            names = changed_constants(self.population.model, self._data.constants)
+            names = find_changed_constants(self.population.model, self._data.constants)
         fix = "a forward pass on private data changed it, so it would be released without noise; change a copy instead"
-        if self.anywhere(bool(names)):
+        if self.any_process(bool(names)):
             self._void("a forward pass on private data changed a frozen parameter or a buffer")
         with self._mesh.world.raise_together():
             if names:
@@ -371,7 +375,7 @@ class Training:
         check = self._release_path.state_check
         if check is None or self._monitor.is_void:
             return
-        if self.anywhere(check.has_changed()):
+        if self.any_process(check.has_changed()):
             self._void(KEPT)
 
     def _void(self, reason: str) -> None:
@@ -424,7 +428,7 @@ class Training:
         """Number of non-finite gradients of each client, `[n_clients]`. Exact, so not private."""
         return torch.cat([*self._mesh.clients.all_gather_object(self._release_path.sums.broken_examples)])
 
-    def repeats(self) -> ownership.DuplicateCounts:
+    def count_duplicates(self) -> ownership.DuplicateCounts:
         """Counts the training examples that equal others, or test examples. Exact, so not private."""
         fingerprints = stages.all_example_fingerprints(self.population, self._mesh)
         test = self._evaluation.public.test
@@ -434,7 +438,7 @@ class Training:
         """Returns a tight upper bound on the spending so far."""
         return self._mesh.world.broadcast(self._release_path.accountant.spent)
 
-    def anywhere(self, is_so: bool) -> bool:
+    def any_process(self, is_so: bool) -> bool:
         """True if a condition holds in any process of the run; all processes call it together."""
         return self._mesh.max_clients(float(is_so)) > 0
 
@@ -472,7 +476,7 @@ class Training:
     def _with_model(self, result: Result) -> Result:
         """Returns a result with a module of its parameters."""
         model = self._model_with(result.params)
-        note_result(model, str(result.spent))
+        record_result(model, str(result.spent))
         return replace(result, model=model)
 
     def _result(self, state: TrainState, constraint_measures: dict[str, Any]) -> Result:
@@ -480,7 +484,7 @@ class Training:
         privacy = self.plan.privacy
         monitor = self._monitor
         kept = monitor.best.of(state)
-        params = model_metrics.reported(kept)
+        params = model_metrics.average_reported_models(kept)
         ended = monitor.why_ended(self.progress)
         metrics, node_metrics = monitor.log.final_metrics(kept)
         test_accuracy = metrics.pop("test_accuracy", None)
@@ -494,7 +498,7 @@ class Training:
             **self.measures.by_name(kept),
             **monitor.best.in_words(),
         }
-        n_frozen = frozen(self.population.model)
+        n_frozen = count_frozen_parameters(self.population.model)
         if n_frozen:
             measures["parameters"] = {"trained": self.population.dim, "frozen": n_frozen}
         measures["backend"] = {"name": self._data.backend}
@@ -535,10 +539,10 @@ class Training:
     def linked(self, result: Result) -> dict[str, Any]:
         """Returns the contents of `result.json`: the result, software versions, and the ledger's last hash."""
         head = self.ledger.mark.head
-        facts: dict[str, Any] = strict_json.plain({**result.to_json(), "software": software()})
+        facts: dict[str, Any] = strict_json.to_plain({**result.to_json(), "software": get_software_versions()})
         if head is None:
             return facts
-        return linked({**facts, "head": head}, head)
+        return with_chain({**facts, "head": head}, head)
 
     def _model_with(self, params: Tensor) -> nn.Module:
         """Returns a copy of the model with these parameters `[dim]`, in eval mode."""

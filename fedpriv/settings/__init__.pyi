@@ -10,13 +10,13 @@ from .checks import (
     Ratio,
     Whole,
     check_finite,
-    checked,
-    either,
-    similar,
+    join_alternatives,
+    suggest_similar,
+    validate_arguments,
 )
 from .pace import wait_for_pace
 from .plugins import Registry, RegistryEntry, refuse_plugins
-from .translations import example, nearest, renamed_option, setting_for_option, suggestion
+from .translations import get_example, renamed_option, setting_for_option, suggest_fix, suggest_nearest
 
 __all__ = [
     "Bound",
@@ -31,15 +31,15 @@ __all__ = [
     "RegistryEntry",
     "Whole",
     "check_finite",
-    "checked",
-    "either",
-    "example",
-    "nearest",
+    "get_example",
+    "join_alternatives",
     "plugins",
     "refuse_plugins",
     "renamed_option",
     "setting_for_option",
-    "similar",
-    "suggestion",
+    "suggest_fix",
+    "suggest_nearest",
+    "suggest_similar",
+    "validate_arguments",
     "wait_for_pace",
 ]

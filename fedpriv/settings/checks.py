@@ -1,9 +1,9 @@
 """Bounds of parameters, declared in their annotations and checked in the same way in Python and in YAML.
 
-Examples are `learning_rate: Positive` and `local_steps: Count`. `checked` compares the arguments of a function or a
-dataclass with its annotations; configurations read the same annotations and raise the same errors. Types are strict:
-True is not a number, text is not a number, and 1.5 is not an integer. A call with an unknown or missing argument also
-raises a `ConfigError`, which contains the fix.
+Examples are `learning_rate: Positive` and `local_steps: Count`. `validate_arguments` compares the arguments of a
+function or a dataclass with its annotations; configurations read the same annotations and raise the same errors. Types
+are strict: True is not a number, text is not a number, and 1.5 is not an integer. A call with an unknown or missing
+argument also raises a `ConfigError`, which contains the fix.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.settings.translations import (
-    advice_of_function,
-    entries,
-    example,
-    meant_object,
-    nearest,
-    suggestion,
-    usual,
+    find_function_advice,
+    find_meant_object,
+    find_usual_expression,
+    get_example,
+    read_entries,
+    suggest_fix,
+    suggest_nearest,
 )
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -56,13 +56,13 @@ class Bound:
     high: float = inf
     ends: Literal["()", "[)", "(]", "[]"] = "()"
 
-    def complaint(self, kind: object, value: object) -> str | None:
+    def describe_error(self, kind: object, value: object) -> str | None:
         """Returns `words` unless `value` is a number of this kind (`int` or `float`) in the interval; else None."""
         if isinstance(value, str) and _is_number(value):
             return f"is text: write the number {value.strip()}, without quotes"
         if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
             return "is a schedule of torch: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
-        if complaint(kind, value) or not isinstance(value, Real):
+        if describe_error(kind, value) or not isinstance(value, Real):
             return self.words
         try:
             number = float(value)
@@ -75,7 +75,7 @@ class Bound:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
         def check_bound(value: object) -> object:
-            fix = self.complaint(source, value)
+            fix = self.describe_error(source, value)
             if fix is not None:
                 raise PydanticCustomError("bound", "{fix}", {"fix": fix})
             return value
@@ -126,7 +126,7 @@ PLAIN: dict[object, tuple[type, str]] = {
 }
 
 
-def _complaint_of_plain(kind: type, value: object) -> str | None:
+def _describe_plain_error(kind: type, value: object) -> str | None:
     """Returns the error for a value that must be a number, a boolean or a text."""
     type_, words = PLAIN[kind]
     if kind is str and isinstance(value, torch.device | torch.dtype):
@@ -136,46 +136,46 @@ def _complaint_of_plain(kind: type, value: object) -> str | None:
     return words
 
 
-def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
+def describe_error(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
     """Returns the error for a value that does not fit its annotation; None if it fits or cannot be checked."""
     if kind is Any or type(value) is kind or (type(kind) is UnionType and type(value) in kind.__args__):
         return None
     if type(kind) is type and kind in PLAIN:
-        return _complaint_of_plain(kind, value)
+        return _describe_plain_error(kind, value)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bound = next((argument for argument in arguments[1:] if isinstance(argument, Bound)), None)
         if bound is None:
-            return complaint(arguments[0], value)
-        return bound.complaint(arguments[0], value)
+            return describe_error(arguments[0], value)
+        return bound.describe_error(arguments[0], value)
     if origin in (Union, UnionType):
-        return _complaint_of_union(arguments, value)
+        return _describe_union_error(arguments, value)
     if origin is Literal:
         if any(type(value) is type(argument) and value == argument for argument in arguments):
             return None
-        return f"choose {either(arguments)}{similar(value, map(str, arguments))}"
+        return f"choose {join_alternatives(arguments)}{suggest_similar(value, map(str, arguments))}"
     if isinstance(origin, type) and getattr(origin, "_is_protocol", False):
-        return _complaint_of_class(origin, value)
+        return _describe_class_error(origin, value)
     if inspect.isclass(kind) and origin is None:
-        return _complaint_of_class(kind, value)
+        return _describe_class_error(kind, value)
     return None
 
 
-def similar(value: object, names: Iterable[str]) -> str:
+def suggest_similar(value: object, names: Iterable[str]) -> str:
     """Returns `; did you mean 'x'?` if the value means or resembles one of these names; else an empty string."""
     if not isinstance(value, str):
         return ""
     known = list(names)
-    meant = entries("choices").get(value)
+    meant = read_entries("choices").get(value)
     if meant in known:
         return f"; {value!r} in other libraries is {meant!r} here"
-    close = nearest(value, known)
+    close = suggest_nearest(value, known)
     if "did you mean" in close:
         return close
     return ""
 
 
-def either(words: tuple[object, ...]) -> str:
+def join_alternatives(words: tuple[object, ...]) -> str:
     """Joins words to `'a', 'b' or 'c'`."""
     *others, last = map(repr, words)
     if others:
@@ -183,7 +183,7 @@ def either(words: tuple[object, ...]) -> str:
     return last
 
 
-def checked(field: str, explain: Explain | None = None, *, values: bool = True) -> Callable[[T], T]:
+def validate_arguments(field: str, explain: Explain | None = None, *, values: bool = True) -> Callable[[T], T]:
     """Decorator: checks the arguments of a function or class, or the fields of a dataclass, against annotations.
 
     Args:
@@ -225,7 +225,7 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
             if not (is_each_given_once and required <= given.keys() and (takes_any or given.keys() <= {*names})):
                 raise _call_error(thing, field, args[1:] if is_class else args, options, explain)
             for name in names if values else ():
-                if name in given and (fix := complaint(hints().get(name), given[name])):
+                if name in given and (fix := describe_error(hints().get(name), given[name])):
                     raise ConfigError(f"{field}.{name}" if field else name, given[name], fix)
             return call(*args, **options)
 
@@ -269,10 +269,10 @@ def _call_error(
 
     for word, value in options.items():
         if word not in names:
-            fix = advice_of_function(thing.__name__, word, value)
+            fix = find_function_advice(thing.__name__, word, value)
             if explain and fix is None:
                 fix = explain(word, value, arguments)
-            return error(word, value, fix or suggestion(word, value, names, "python", field))
+            return error(word, value, fix or suggest_fix(word, value, names, "python", field))
     for name in positional[: len(args)]:
         if name in options:
             return error(name, options[name], "is given twice, by position and by name: leave one out")
@@ -283,7 +283,7 @@ def _call_error(
             return error(
                 "arguments",
                 value,
-                f"is one argument too many: {call_of(thing)} takes {', '.join(positional) or 'none'}",
+                f"is one argument too many: {example_call(thing)} takes {', '.join(positional) or 'none'}",
             )
         fix = f"must be given by name, e.g. {named[0]}=...; only {', '.join(positional)} can be positional"
         return error("arguments", value, fix)
@@ -291,7 +291,7 @@ def _call_error(
         parameter.name for parameter in parameters if _is_required(parameter) and parameter.name not in arguments
     )
     meaning = _meaning(thing, missing)
-    return error(missing, _NotGiven(), f"is required{f': {meaning}' if meaning else ''}; e.g. {call_of(thing)}")
+    return error(missing, _NotGiven(), f"is required{f': {meaning}' if meaning else ''}; e.g. {example_call(thing)}")
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
@@ -313,7 +313,7 @@ def _meaning(thing: Callable[..., Any], name: str) -> str:
     return " ".join(re.split(r"(?<=[a-z0-9)\]`])(?<!e\.g)\.(?:\s|$)", sentence, maxsplit=1)[0].split())
 
 
-def call_of(thing: Callable[..., Any], value: object = None) -> str:
+def example_call(thing: Callable[..., Any], value: object = None) -> str:
     """Returns the text of a call with good values of all required arguments.
 
     `value` becomes the first argument, where that accepts it.
@@ -324,7 +324,9 @@ def call_of(thing: Callable[..., Any], value: object = None) -> str:
     except (TypeError, ValueError):  # some builtins have no signature
         return f"{name}(...)"
     arguments = {
-        parameter.name: example(parameter.name, thing.__name__) for parameter in parameters if _is_required(parameter)
+        parameter.name: get_example(parameter.name, thing.__name__)
+        for parameter in parameters
+        if _is_required(parameter)
     }
     takes_numbers = parameters and (_is_required(parameters[0]) or parameters[0].name == "epsilon")
     if isinstance(value, Real) and takes_numbers and _takes(thing, parameters[0].name, value):
@@ -342,7 +344,7 @@ def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
     else:
         noted = thing
     hint = get_type_hints(noted, include_extras=True).get(name)
-    return hint is not None and complaint(hint, value) is None and complaint(hint, "") is not None
+    return hint is not None and describe_error(hint, value) is None and describe_error(hint, "") is not None
 
 
 def _public_name(thing: Callable[..., Any]) -> str:
@@ -379,11 +381,11 @@ def check_finite(values: Tensor, quantity: str) -> None:
         )
 
 
-def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
+def _describe_union_error(kinds: tuple[Any, ...], value: object) -> str | None:
     """Returns the error for a value that fits no member of a union."""
     if value is None and NoneType in kinds:
         return None
-    complaints = [_complaint_of_member(kind, value) for kind in kinds if kind is not NoneType]
+    complaints = [_describe_member_error(kind, value) for kind in kinds if kind is not NoneType]
     if None in complaints:
         return None
     classes = [kind for kind in kinds if inspect.isclass(kind) and kind is not NoneType and kind not in PLAIN]
@@ -392,14 +394,14 @@ def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
     return " or ".join(fix for fix in complaints if fix)
 
 
-def _complaint_of_member(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
+def _describe_member_error(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
     """Returns the error for a value that does not fit a member of a union, with a special case for functions."""
     if get_origin(kind) is Callable and not callable(value):
         return "must be a function"
-    return complaint(kind, value)
+    return describe_error(kind, value)
 
 
-def _complaint_of_class(kind: type, value: object) -> str | None:
+def _describe_class_error(kind: type, value: object) -> str | None:
     """Returns the error for a value that is not an instance of a class, or lacks methods of a protocol."""
     if not getattr(kind, "_is_protocol", False):
         if isinstance(value, kind):
@@ -408,7 +410,7 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
     if kind.__name__ in ("LocalStep", "Aggregator"):
         return None  # `Strategy` lists all missing methods and attributes
     if inspect.isclass(value) and _torch_optimizer_class(value) is None:
-        return f"must be an object: {call_of(value)}"
+        return f"must be an object: {example_call(value)}"
     methods = _methods_of(kind)
     lacking = [name for name in methods if not callable(getattr(value, name, None))]
     if not lacking:
@@ -416,7 +418,7 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
     if _torch_optimizer_class(value) is not None:
         return _make_it([kind], value)
     is_other = inspect.isfunction(value) or not (callable(value) or any(hasattr(value, name) for name in methods))
-    if is_other and usual(kind) is not None:
+    if is_other and find_usual_expression(kind) is not None:
         return _make_it([kind], value)
     lines = " and ".join(f"def {name}{inspect.signature(methods[name])}".replace("'", "") for name in lacking)
     return f"is not a {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
@@ -431,14 +433,14 @@ def _make_it(kinds: list[Any], value: object) -> str:
     if optimizer_class is not None:
         return _for_torch_optimizer(kinds, optimizer_class, value)
     if inspect.isclass(value) and issubclass(value, tuple(kinds)):
-        return f"is a class: create an object with {call_of(value)}"
+        return f"is a class: create an object with {example_call(value)}"
     if inspect.isfunction(value) and _public(value.__name__) is value:
-        return f"is a function: call it, e.g. {call_of(value)}"
+        return f"is a function: call it, e.g. {example_call(value)}"
     if isinstance(value, str) and (named := _named(kinds, value)):
         return f"must be created with {named}"
-    calls = [usual(kind) or call_of(kind, value) for kind in kinds]
+    calls = [find_usual_expression(kind) or example_call(kind, value) for kind in kinds]
     if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
-        calls = [call_of(kinds[0], value)]
+        calls = [example_call(kinds[0], value)]
     return f"must be created with {' or '.join(calls)}"
 
 
@@ -446,15 +448,15 @@ def _named(kinds: list[Any], word: str) -> str | None:
     """Returns the call for a word that names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
     plain = re.sub(r"[^a-z0-9]", "", word.lower())
     for kind in kinds:
-        if (meant := meant_object(kind, plain)) is not None:
+        if (meant := find_meant_object(kind, plain)) is not None:
             return meant
         if kind.__name__.lower() == plain:
-            return call_of(kind)
+            return example_call(kind)
     for name in sys.modules["fedpriv"].__all__:
         if re.sub(r"[^a-z0-9]", "", name.lower()) == plain:
             exported = _public(name)
             if any(_makes(exported, kind) for kind in kinds):
-                return call_of(exported)
+                return example_call(exported)
     return None
 
 
@@ -501,7 +503,7 @@ def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object)
     if ours is None:
         return (
             f"is an optimizer of torch, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
-            f"{entries('kinds')['Optimizer']}, or your own subclass of fedpriv.strategies.optimizers.Optimizer"
+            f"{read_entries('kinds')['Optimizer']}, or your own subclass of fedpriv.strategies.optimizers.Optimizer"
         )
     options: dict[str, Any] = {}
     if isinstance(value, torch.optim.Optimizer):

@@ -19,11 +19,20 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedpriv.errors import ConfigError, FedprivError, in_short
+from fedpriv.errors import ConfigError, FedprivError, summarize_error
 from fedpriv.settings import checks
-from fedpriv.settings.translations import nearest, suggestion
+from fedpriv.settings.translations import suggest_fix, suggest_nearest
 
-__all__ = ["Registry", "allow_plugins", "are_allowed", "build", "call", "find", "function_of_round", "resolve_object"]
+__all__ = [
+    "Registry",
+    "allow_plugins",
+    "are_allowed",
+    "build",
+    "call",
+    "find",
+    "resolve_object",
+    "resolve_round_function",
+]
 
 T = TypeVar("T")
 OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
@@ -31,7 +40,7 @@ OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
 _allowed: ContextVar[bool | None] = ContextVar("allowed", default=None)
 
 
-@checks.checked("")
+@checks.validate_arguments("")
 @contextmanager
 def allow_plugins() -> Generator[None]:
     """Returns a context in which configurations may name `package.module:Name`, which imports and runs that code.
@@ -150,9 +159,9 @@ class Registry(Mapping[str, R]):
         try:
             loaded = point.load()
         except Exception as error:  # whatever the package raises
-            fix = f"of {package}: {in_short(error)}; repair or uninstall that package"
+            fix = f"of {package}: {summarize_error(error)}; repair or uninstall that package"
             raise ConfigError(f"entry point {self._group}", point.name, fix) from error
-        builder = checked(loaded, self.makes, point.value, f"entry point {self._group}")
+        builder = check_class(loaded, self.makes, point.value, f"entry point {self._group}")
         first_line = (inspect.getdoc(builder) or "").split("\n")[0]
         return self._row(builder, f"{first_line or 'no description'} (of {package})")
 
@@ -175,12 +184,12 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
         raise ConfigError(field, reference, fix)
     module = _import(module_name, reference, field)
     if not hasattr(module, attribute):
-        hint = nearest(attribute, (name for name in vars(module) if not name.startswith("_")))
+        hint = suggest_nearest(attribute, (name for name in vars(module) if not name.startswith("_")))
         raise ConfigError(field, reference, f"module {module_name!r} has no {attribute!r}{hint}")
     return getattr(module, attribute)
 
 
-def checked(candidate: object, makes: tuple[type, ...], reference: str, field: str) -> Callable[..., Any]:
+def check_class(candidate: object, makes: tuple[type, ...], reference: str, field: str) -> Callable[..., Any]:
     """Returns `candidate` if it is one of the classes `makes`, or a function annotated to return one; never calls it.
 
     Raises:
@@ -212,18 +221,18 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
     if reference in registry:
         return registry[reference].build
     if ":" not in reference:
-        fix = f"is unknown{nearest(reference, registry)} (your own: 'package.module:Name')"
+        fix = f"is unknown{suggest_nearest(reference, registry)} (your own: 'package.module:Name')"
         raise ConfigError(field, reference, fix)
-    return checked(resolve_object(reference, field=field), registry.makes, reference, field)
+    return check_class(resolve_object(reference, field=field), registry.makes, reference, field)
 
 
-def function_of_round(reference: str, gives: type, field: str) -> Callable[[int], Any]:
+def resolve_round_function(reference: str, gives: type, field: str) -> Callable[[int], Any]:
     """Returns the function of the round number that `package.module:name` names, annotated to return the type `gives`.
 
     Raises:
-        ConfigError: See `resolve_object` and `checked`; also if it cannot be called with one number.
+        ConfigError: See `resolve_object` and `validate_arguments`; also if it cannot be called with one number.
     """
-    function = checked(resolve_object(reference, field=field), (gives,), reference, field)
+    function = check_class(resolve_object(reference, field=field), (gives,), reference, field)
     try:
         inspect.signature(function).bind(0)
     except (TypeError, ValueError):
@@ -269,7 +278,7 @@ def call(
     except FedprivError:
         raise
     except Exception as error:  # whatever a user's builder raises, or torch if an option is absurd
-        fix = f"cannot be created with these options ({in_short(error)})"
+        fix = f"cannot be created with these options ({summarize_error(error)})"
         raise ConfigError(field, reference, fix) from error
 
 
@@ -301,10 +310,10 @@ def _import(module_name: str, reference: str, field: str) -> object:
         missing = error.name or module_name
         if not f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(field, reference, f"module {module_name!r} imports {missing!r}: install it") from error
-        fix = f"no module {missing!r}{nearest(missing, _siblings(missing))} (is its folder on PYTHONPATH?)"
+        fix = f"no module {missing!r}{suggest_nearest(missing, _siblings(missing))} (is its folder on PYTHONPATH?)"
         raise ConfigError(field, reference, fix) from error
     except Exception as error:
-        fix = f"importing {module_name!r} failed with {in_short(error)}"
+        fix = f"importing {module_name!r} failed with {summarize_error(error)}"
         raise ConfigError(field, reference, fix) from error
 
 
@@ -335,7 +344,7 @@ def _arguments(
     for name, value in options.items():
         if name not in parameters:
             allowed = [allowed for allowed in parameters if allowed not in (context or {})]
-            raise ConfigError(f"{field}.{name}", value, suggestion(name, value, allowed, "python", field))
+            raise ConfigError(f"{field}.{name}", value, suggest_fix(name, value, allowed, "python", field))
     arguments = {**{name: context[name] for name in parameters if name in context}, **options}
     for name, parameter in parameters.items():
         required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL

@@ -23,7 +23,7 @@ _SECTIONS = {"partition": "data.partition", "regularizer": "strategy.regularizer
 """The section of a configuration for a function in Python, if errors use another name for it."""
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_nearest(name: str, names: Iterable[str]) -> str:
     """Returns the end of an error message: `; did you mean 'x'?` if a name is close, else all known names."""
     known = sorted(names)
     close = difflib.get_close_matches(name[:100], known, n=3)  # a longer one is similar to no other
@@ -101,7 +101,7 @@ class Setting:
     def in_call(self, argument: str) -> str:
         """Returns the expression that passes an argument in Python if the function has no such parameter."""
         section = self.setting.partition(".")[0]
-        call = self.call or entries("calls").get(section, "fedpriv.train(..., {argument})")
+        call = self.call or read_entries("calls").get(section, "fedpriv.train(..., {argument})")
         return call.replace("{argument}", argument)
 
     def in_configuration(self, value: str, language: Language) -> str:
@@ -126,58 +126,58 @@ def settings() -> tuple[Setting, ...]:
 
 
 @cache
-def entries(*keys: str) -> Mapping[str, str]:
-    """Returns a section of `words.yaml` by single words, e.g. `entries("functions", "fit")`; empty if there is none."""
+def read_entries(*keys: str) -> Mapping[str, str]:
+    """Returns a section of `words.yaml` by single words, e.g. `read_entries("functions", "fit")`, or {}."""
     section = _table()
     for key in keys:
         section = section.get(key, {})
     return {word: text for words, text in section.items() for word in words.split()}
 
 
-def usual(kind: type) -> str | None:
+def find_usual_expression(kind: type) -> str | None:
     """Returns the usual expression for an object of a kind; None if it has an obvious constructor."""
-    by_kind = entries("kinds")
+    by_kind = read_entries("kinds")
     return next((by_kind[name] for name in _names(kind) if name in by_kind), None)
 
 
-def meant_object(kind: type, word: str) -> str | None:
+def find_meant_object(kind: type, word: str) -> str | None:
     """Returns the object that a word means if one of this kind is expected; None if it means none."""
-    return next((text for name in _names(kind) if (text := entries("objects", name).get(word))), None)
+    return next((text for name in _names(kind) if (text := read_entries("objects", name).get(word))), None)
 
 
 def _names(kind: type) -> tuple[str, str]:
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}", kind.__name__
 
 
-def example(name: str, owner: str = "") -> str:
+def get_example(name: str, owner: str = "") -> str:
     """Returns the text of a valid value of a parameter; `...` if there is no usual one."""
-    examples = entries("examples")
+    examples = read_entries("examples")
     return examples.get(f"{owner}.{name}", examples.get(name, "..."))
 
 
-def advice_of_function(function: str, word: str, value: object) -> str | None:
+def find_function_advice(function: str, word: str, value: object) -> str | None:
     """Returns the fix for a word that is not an argument of one function; None for the default fix."""
-    text = entries("functions", function).get(word.lower())
+    text = read_entries("functions", function).get(word.lower())
     if text is None:
         return None
     return text.replace("{value}", _written(value, "python"))
 
 
-def attribute_error(owner: str, name: str, section: str) -> str:
+def format_attribute_error(owner: str, name: str, section: str) -> str:
     """Returns the text of an AttributeError: the fix for a name, if a section of `words.yaml` contains it."""
-    write = entries(section).get(name)
+    write = read_entries(section).get(name)
     if write is None:
         return f"{owner} has no {name}"
     return f"{owner} has no {name}: write {write}"
 
 
-def settings_called(word: str, place: str = "") -> list[Setting]:
+def find_settings_called(word: str, place: str = "") -> list[Setting]:
     """Returns the settings for which a word is used elsewhere, the usual one first; see `Setting.is_called`."""
     plain = word.lower().replace("-", "_")
     return [setting for setting in settings() if setting.is_called(plain, place)]
 
 
-def suggestion(word: str, value: object, known: Collection[str], language: Language, place: str = "") -> str:
+def suggest_fix(word: str, value: object, known: Collection[str], language: Language, place: str = "") -> str:
     """Returns the fix for an unknown name in an error.
 
     Args:
@@ -188,7 +188,7 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
         place: The section or function in which it is written; empty for the run itself.
     """
     shown = _written(value, language)
-    meant = settings_called(word, place)
+    meant = find_settings_called(word, place)
     if known:
         names = f" (there are: {', '.join(sorted(known))})"
     else:
@@ -206,13 +206,13 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
     if meant:
         cutoff = 0.9
     if difflib.get_close_matches(word, known, n=1, cutoff=cutoff):
-        return f"unknown{nearest(word, known)}{names}"
+        return f"unknown{suggest_nearest(word, known)}{names}"
 
     # a setting of another object
     if meant:
         return _fix("it is a setting of another part", _text(meant[0], None, shown, language, place))
 
-    close = nearest(word, known) or "; there are no options here"
+    close = suggest_nearest(word, known) or "; there are no options here"
     return f"unknown{close}{names if 'did you mean' in close else ''}"
 
 
@@ -229,7 +229,7 @@ def renamed_option(option: str, known: Collection[str]) -> str | None:
         >>> renamed_option("--why", ["--reason", "--json"])
         '--reason'
     """
-    present = entries("options").get(option)
+    present = read_entries("options").get(option)
     if present not in known:
         return None
     return present
@@ -242,7 +242,7 @@ def setting_for_option(option: str) -> str | None:
         >>> setting_for_option("--max-grad-norm")
         "'privacy.clip={bound: VALUE}'"
     """
-    meant = settings_called(option.lstrip("-"))
+    meant = find_settings_called(option.lstrip("-"))
     if not meant or meant[0].advice or meant[0].yaml.startswith(_LEAVE_OUT):
         return None
     return meant[0].in_configuration("VALUE", "command line")

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fedpriv.config.base import GENERATED, Section, matching
+from fedpriv.config.base import GENERATED, Section, pattern_validator
 from fedpriv.errors import PrivacyError
 from fedpriv.settings import Whole
 from fedpriv.sites.descriptor import SiteDescriptor
@@ -42,12 +42,12 @@ class AbsenceNotice(Section):
         signature: Ed25519 signature, with the site's key in the plan.
     """
 
-    plan: Annotated[str, matching(r"[0-9a-f]{64}", GENERATED)]
+    plan: Annotated[str, pattern_validator(r"[0-9a-f]{64}", GENERATED)]
     site: Whole
     first: Whole
     last: Whole
     reason: Reason
-    signature: Annotated[str, matching(r"[0-9a-f]{128}", GENERATED)]
+    signature: Annotated[str, pattern_validator(r"[0-9a-f]{128}", GENERATED)]
 
     @classmethod
     def signed(cls, key: bytes, plan: str, site: int, first: int, last: int, reason: Reason) -> AbsenceNotice:

@@ -8,9 +8,9 @@ from pathlib import Path
 from fedpriv.privacy import RunCost, compose
 from fedpriv.reports.picture import draw_budget
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.on_record import plan_files
 from fedpriv.sites.site_federations import read_federation
 from fedpriv.sites.site_folder import CARD, SETTINGS
+from fedpriv.sites.site_records import list_plan_files
 from fedpriv.sites.site_settings import SiteSettings
 from fedpriv.storage import files
 
@@ -34,7 +34,7 @@ def draw_site(folder: Path, path: Path) -> None:
     earlier: list[RunCost] = []  # federations that are already drawn
     spent = {0: 0.0}  # epsilon, by number of answered rounds
     begins: dict[int, str] = {}  # labels, by the number of rounds before a federation
-    plans = sorted(plan_files(folder), key=lambda file: file.stat().st_mtime)
+    plans = sorted(list_plan_files(folder), key=lambda file: file.stat().st_mtime)
     for federation in (read_federation(file, card) for file in plans):
         begins[max(spent)] = f"plan {federation.proposal.fingerprint[:9]}"
         rounds = sorted({record.round for record in federation.done.records})

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Self
 
-from fedpriv.config.base import GENERATED, Section, check, matching
+from fedpriv.config.base import GENERATED, Section, check, pattern_validator
 from fedpriv.errors import ConfigError
 from fedpriv.settings import Count
 from fedpriv.sites.agreement import fingerprint_of
@@ -14,7 +14,7 @@ from fedpriv.sites.agreement import fingerprint_of
 KIND, SIGNING = "x25519:", "ed25519:"
 SiteName = Annotated[
     str,
-    matching(
+    pattern_validator(
         r"[a-z][a-z0-9_-]{0,39}",
         "must be a lower-case letter, then lower-case letters, digits, - and _, at most 40 in all, e.g. north-hospital",
     ),
@@ -30,8 +30,8 @@ class CertificatePin(Section):
         public_key: `sha256:` and the SHA-256 of its public key (SubjectPublicKeyInfo), 64 hexadecimal digits.
     """
 
-    common_name: Annotated[str, matching(r"[^\x00-\x1f]{1,64}", "must have 1 to 64 printable characters")]
-    public_key: Annotated[str, matching(r"sha256:[0-9a-f]{64}", GENERATED)]
+    common_name: Annotated[str, pattern_validator(r"[^\x00-\x1f]{1,64}", "must have 1 to 64 printable characters")]
+    public_key: Annotated[str, pattern_validator(r"sha256:[0-9a-f]{64}", GENERATED)]
 
 
 class SiteDescriptor(Section):
@@ -49,8 +49,8 @@ class SiteDescriptor(Section):
     name: SiteName
     size: Count
     size_declared: bool
-    public_key: Annotated[str, matching(r"x25519:[0-9a-f]{64}", GENERATED)]
-    signing_key: Annotated[str, matching(r"ed25519:[0-9a-f]{64}", GENERATED)]
+    public_key: Annotated[str, pattern_validator(r"x25519:[0-9a-f]{64}", GENERATED)]
+    signing_key: Annotated[str, pattern_validator(r"ed25519:[0-9a-f]{64}", GENERATED)]
     certificate: CertificatePin | None = None
 
     @classmethod

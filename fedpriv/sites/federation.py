@@ -16,9 +16,9 @@ from torch.utils.data import Dataset
 
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.evaluation import Evaluator
-from fedpriv.network import Star, TrainState, server_update, sum_of
+from fedpriv.network import Star, TrainState, server_update, sum_replicated_rows
 from fedpriv.privacy.accounting import PrivacySpent, account
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.counter_store import CounterStore
 from fedpriv.sites.federation_plan import FederationPlan
@@ -55,7 +55,7 @@ class RespondingStar(Star):
 
     def mean(self, rows: Tensor) -> Tensor:
         """See `Star`; the sum is divided by the expected number of participants times the share that replied."""
-        return self.scatter(sum_of(rows) / (self.cohort.expected(self.n_clients) * self._share))
+        return self.scatter(sum_replicated_rows(rows) / (self.cohort.expected(self.n_clients) * self._share))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class SiteRound:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-@checked("federation")
+@validate_arguments("federation")
 class Federation:
     """The server's side of a plan.
 

@@ -15,12 +15,12 @@ from pydantic import Field
 
 from fedpriv.clients import PublicDataInfo
 from fedpriv.config import Config
-from fedpriv.config.base import GENERATED, Section, check, matching
+from fedpriv.config.base import GENERATED, Section, check, pattern_validator
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.planning import make_plan, with_neighbours
 from fedpriv.privacy import Privacy
 from fedpriv.randomness import Randomness
-from fedpriv.settings import Count, checked
+from fedpriv.settings import Count, validate_arguments
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.unsupported import check_settings, with_listed_links
 from fedpriv.storage import strict_yaml
@@ -56,7 +56,7 @@ class Document(Section):
     """
 
     fedpriv_plan: Literal[1]
-    run: Annotated[str, matching(r"run-[0-9a-f]{32}", GENERATED)]
+    run: Annotated[str, pattern_validator(r"run-[0-9a-f]{32}", GENERATED)]
     settings: dict[str, Any]
     example: Example
     sites: Annotated[list[SiteDescriptor], Field(min_length=1, max_length=10_000)]
@@ -182,7 +182,7 @@ class FederationPlan:
         return config
 
 
-@checked("propose")
+@validate_arguments("propose")
 def propose(
     config: Config,
     cards: Sequence[SiteDescriptor],
@@ -212,7 +212,7 @@ def propose(
         fix = "between organisations an example must have one target, not a sequence: train such models in one process"
         raise ConfigError("data", f"targets of shape {like.target_shape}", fix)
     # find the noise multiplier that reaches the target epsilon
-    privacy = promise(config, cards)
+    privacy = make_privacy(config, cards)
     sizes = [card.size for card in cards]
     network = config.network.build(len(cards))
     strategy = config.recipe(len(cards)).strategy
@@ -269,7 +269,7 @@ def find_plan(typed: str, hashes: Collection[str]) -> Sequence[str]:
     return [plan_hash for plan_hash in hashes if digits and plan_hash.startswith(digits)]
 
 
-def promise(config: Config, cards: Sequence[SiteDescriptor]) -> Privacy:
+def make_privacy(config: Config, cards: Sequence[SiteDescriptor]) -> Privacy:
     """Returns the privacy settings of a federation of these sites."""
     sizes_declared = all(card.size_declared for card in cards)
     problems = config.problem.everyones() * len(cards)

@@ -105,7 +105,7 @@ def pack(message: TrainRequest | TrainResponse) -> bytes:
     return save(tensors, {"fedpriv": json.dumps(facts, sort_keys=True)})
 
 
-def question_limit(width: int, n_sites: int) -> int:
+def compute_request_limit(width: int, n_sites: int) -> int:
     """Returns the length in bytes of the longest request.
 
     Args:
@@ -152,7 +152,7 @@ class _Facts(Section):
     counter: ReplyCounter | None
 
 
-def plan_of(data: bytes) -> str:
+def read_plan_hash(data: bytes) -> str:
     """Returns the hash of the plan in a message, without reading its numbers.
 
     Raises:

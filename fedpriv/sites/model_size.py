@@ -81,7 +81,7 @@ def check_model_size(config: Config, outline: PublicDataInfo, limit: int, field:
             raise
 
 
-def largest_in_memory() -> int | None:
+def compute_largest_in_memory() -> int | None:
     """Returns the number of parameters that this machine's memory can hold in training; None if it is unknown."""
     try:
         n_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

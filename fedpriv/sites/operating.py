@@ -6,15 +6,15 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from fedpriv.sites.operator_log import writing_log
-from fedpriv.sites.prometheus import serving_metrics
+from fedpriv.sites.operator_log import write_log
+from fedpriv.sites.prometheus import serve_metrics
 from fedpriv.sites.site import Site
 
 _LOG = logging.getLogger(__name__)
 
 
 @contextmanager
-def operating(site: Site) -> Generator[dict[str, str]]:
+def run_operator_services(site: Site) -> Generator[dict[str, str]]:
     """Writes the site's log and serves its metrics until the block ends, as set in `site.yaml`.
 
     Yields:
@@ -25,8 +25,8 @@ def operating(site: Site) -> Generator[dict[str, str]]:
     """
     settings = site.settings
     with (
-        writing_log(site.path, settings.log) as log,
-        serving_metrics(settings.metrics, settings.name, site.activity.totals, site.progress) as address,
+        write_log(site.path, settings.log) as log,
+        serve_metrics(settings.metrics, settings.name, site.activity.totals, site.progress) as address,
     ):
         rows = {"log": str(log)}
         if address is not None:

@@ -50,7 +50,7 @@ class ReadableLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        return readable(_fields(record))
+        return format_record(_fields(record))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return line | getattr(record, "facts", {})
 
 
-def readable(line: Mapping[str, Any]) -> str:
+def format_record(line: Mapping[str, Any]) -> str:
     """Returns a line of the log as text for people: time (UTC), level, text, and the facts that the text omits.
 
     Args:
@@ -85,7 +85,7 @@ class _PrivateFiles(RotatingFileHandler):
 
 
 @contextmanager
-def writing_log(folder: Path, settings: LogSettings) -> Generator[Path]:
+def write_log(folder: Path, settings: LogSettings) -> Generator[Path]:
     """Writes fedpriv's log records to a site's folder until the block ends; yields the path of the file."""
     path = folder / LOG
     handler = _PrivateFiles(path, maxBytes=settings.max_megabytes * 10**6, backupCount=_N_OLD_FILES, encoding="utf-8")
@@ -104,7 +104,7 @@ def writing_log(folder: Path, settings: LogSettings) -> Generator[Path]:
 
 
 @contextmanager
-def printing_log(stream: TextIO) -> Generator[None]:
+def print_log(stream: TextIO) -> Generator[None]:
     """Prints warnings and connections as lines for people until the block ends.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fedpriv.privacy import VOID, Record
-from fedpriv.privacy.accounting import UnplannedRelease, exposure
+from fedpriv.privacy.accounting import UnplannedRelease, compute_exposure
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_folder import SiteFolder
@@ -41,7 +41,7 @@ def single_site_record(record: Record, client: int, n_clients: int) -> Record:
             scalars[name] = value
     if record.pairs is not None:
         # colluders know the noise of some pairs, so this client is protected by less noise than the sum contains
-        scalars["noise_multiplier"] /= math.sqrt(exposure(record.pairs, record.clients, n_clients))
+        scalars["noise_multiplier"] /= math.sqrt(compute_exposure(record.pairs, record.clients, n_clients))
     return replace(record, clients=None, pairs=None, **scalars)
 
 

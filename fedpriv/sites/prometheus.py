@@ -81,7 +81,7 @@ class _Collector:
 
 
 @contextmanager
-def serving_metrics(
+def serve_metrics(
     settings: MetricsSettings | None,
     site: str,
     totals: Callable[[], Totals],

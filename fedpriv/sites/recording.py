@@ -17,7 +17,7 @@ from fedpriv.storage import files, strict_json
 PLAN, CONFIG, ROUNDS, RESULT, MODEL = "plan.yaml", "config.yaml", "rounds.jsonl", "result.json", "model.pt"
 
 
-def follow(federation: Federation, folder: Path) -> Iterator[SiteRound]:
+def record_federation(federation: Federation, folder: Path) -> Iterator[SiteRound]:
     """Trains a federation, yields each round's report, and writes the rounds, the model and the result to its folder.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Annotated
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fedpriv.config.base import GENERATED, Section, matching
+from fedpriv.config.base import GENERATED, Section, pattern_validator
 from fedpriv.errors import PrivacyError
 from fedpriv.settings import Whole
 
@@ -36,11 +36,11 @@ class ReplyCounter(Section):
         signature: Ed25519 signature, with the site's key in the plan.
     """
 
-    plan: Annotated[str, matching(r"[0-9a-f]{64}", GENERATED)]
+    plan: Annotated[str, pattern_validator(r"[0-9a-f]{64}", GENERATED)]
     site: Whole
     records: Whole
     notices: Whole
-    signature: Annotated[str, matching(r"[0-9a-f]{128}", GENERATED)]
+    signature: Annotated[str, pattern_validator(r"[0-9a-f]{128}", GENERATED)]
 
     @classmethod
     def signed(cls, key: bytes, plan: str, site: int, *, records: int, notices: int) -> ReplyCounter:

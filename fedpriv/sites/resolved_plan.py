@@ -20,8 +20,8 @@ from fedpriv.planning import Plan, check_problem, make_plan
 from fedpriv.privacy import Complete, KeyAgreedPairwise, Pairwise, Privacy
 from fedpriv.randomness import Randomness
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.federation_plan import FederationPlan, promise
-from fedpriv.sites.model_size import check_model_size, largest_in_memory
+from fedpriv.sites.federation_plan import FederationPlan, make_privacy
+from fedpriv.sites.model_size import check_model_size, compute_largest_in_memory
 from fedpriv.strategies import Leaf, Strategy, shared_leaves
 
 _SUMS = "statistic:constraints"
@@ -63,12 +63,12 @@ class ResolvedPlan:
             ConfigError: If settings do not fit each other, or the model does not fit into memory.
         """
         config = proposal.config()
-        limit = largest_in_memory()
+        limit = compute_largest_in_memory()
         if limit is not None:
             check_model_size(config, proposal.outline, limit, "plan.model", "the memory of this machine allows at most")
         cards = proposal.cards
         network = config.network.build(len(cards))
-        privacy = with_key_agreement(promise(config, cards))
+        privacy = with_key_agreement(make_privacy(config, cards))
         seed = config.seed
         if privacy.noise_multiplier is None or seed is None:
             if seed is None:

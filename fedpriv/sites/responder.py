@@ -11,10 +11,10 @@ from fedpriv.privacy.accounting import UnplannedRelease
 from fedpriv.sites.absence_notice import InvalidNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.messages import Code, MalformedMessage, TrainRequest, TrainResponse, pack, unpack_request
-from fedpriv.sites.on_record import RolledBack, check_rollback
 from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.site_folder import SiteFolder
 from fedpriv.sites.site_plans import SitePlans
+from fedpriv.sites.site_records import RolledBack, check_rollback
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,10 +53,10 @@ class Responder:
             request = unpack_request(question)
         except MalformedMessage:
             self._activity.count_refusal(party, "", 0, "malformed")
-            return pack(refusal("", 0, "malformed"))
+            return pack(make_refusal("", 0, "malformed"))
         except RolledBack as error:
             _LOG.error("%s", error)
-            return pack(refusal("", 0, "rolled_back"))
+            return pack(make_refusal("", 0, "rolled_back"))
         reply = self._reply_to(request, accept_approved, from_node=from_node)
         if isinstance(reply, bytes):
             self._activity.count_answer(party, request.plan, request.round)
@@ -76,29 +76,29 @@ class Responder:
                 accept_approved()
             if plan not in self._plans.accepted:
                 self._check_unknown_plan(request)
-                return refusal("", round_index, "other_plan")
+                return make_refusal("", round_index, "other_plan")
             if not self._folder.settings.policy.is_open():
-                return refusal(plan, round_index, "closed")
+                return make_refusal(plan, round_index, "closed")
             session = self._plans.session(plan)
             if session.terms.is_graph is not from_node:
-                return refusal("", round_index, "other_plan")
+                return make_refusal("", round_index, "other_plan")
             return session.answer(request)
         except BudgetExhausted:
-            return refusal(plan, round_index, "over_budget")
+            return make_refusal(plan, round_index, "over_budget")
         except UnplannedRelease:
-            return refusal(plan, round_index, "not_as_planned")
+            return make_refusal(plan, round_index, "not_as_planned")
         except InvalidNotice:
-            return refusal(plan, round_index, "bad_notice")
+            return make_refusal(plan, round_index, "bad_notice")
         except InvalidCounter:
-            return refusal(plan, round_index, "bad_counter")
+            return make_refusal(plan, round_index, "bad_counter")
         except RolledBack as error:
             _LOG.error("%s", error)
-            return refusal("", round_index, "rolled_back")
+            return make_refusal("", round_index, "rolled_back")
         except MalformedMessage:
-            return refusal(plan, round_index, "malformed")
+            return make_refusal(plan, round_index, "malformed")
         except Exception:  # the text of any exception may contain data, so it is kept here
             _LOG.exception("a question was not answered")
-            return refusal(plan, round_index, "failed")
+            return make_refusal(plan, round_index, "failed")
 
     def _check_unknown_plan(self, request: TrainRequest) -> None:
         """Checks that this site has signed nothing under a plan that is missing in its folder.
@@ -116,6 +116,6 @@ class Responder:
                 check_rollback(self._folder.path)
 
 
-def refusal(plan: str, round_index: int, code: Code) -> TrainResponse:
+def make_refusal(plan: str, round_index: int, code: Code) -> TrainResponse:
     """Returns a refusal that is not from a plan's session: it has no counter and no notices."""
     return TrainResponse(plan, round_index, None, code)

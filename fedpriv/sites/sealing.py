@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpriv.errors import FedprivError, counted
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.on_record import erase_state, plan_files
 from fedpriv.sites.site_folder import CLOSED, SECRETS, SiteFolder
 from fedpriv.sites.site_keys import (
     AGREEMENT_KEY,
     SIGNING_KEY,
-    earlier_files,
     erase_all_earlier,
-    keep_earlier,
+    keep_earlier_key,
+    list_earlier_files,
     new_private_key,
 )
+from fedpriv.sites.site_records import erase_state, list_plan_files
 from fedpriv.storage import RunFolder, files, secret_store
 
 
-def secrets_in_words(folder: Path) -> str:
+def describe_secrets(folder: Path) -> str:
     """Returns the location of a site's keys as text."""
     texts = [files.read(path).decode() for path in _secret_files(folder)]
-    return "; ".join(dict.fromkeys(secret_store.where_is(text) for text in texts))
+    return "; ".join(dict.fromkeys(secret_store.describe_location(text) for text in texts))
 
 
 def move_secrets(folder: Path, where: str) -> None:
@@ -62,8 +62,8 @@ def renew_keys(folder: Path) -> SiteDescriptor:
     site_folder = SiteFolder(folder)
     try:
         for name in (AGREEMENT_KEY, SIGNING_KEY):
-            place = secret_store.place_of(files.read(folder / name).decode())
-            keep_earlier(folder, name)
+            place = secret_store.get_location(files.read(folder / name).decode())
+            keep_earlier_key(folder, name)
             # the key outside the folder, if there is one, is still needed for the copy
             files.erase(folder / name, secret_store.protect(new_private_key(name).hex(), place).encode())
     finally:
@@ -94,14 +94,14 @@ def seal_site(folder: Path, *, unfinished: bool = False) -> None:
     if all(secret_store.is_destroyed(text) for text in texts):
         raise FedprivError(f"{folder} is sealed already")
     # an earlier attempt may have closed the plans before an interruption: then there is nothing left to decrypt
-    if any(not (path.parent / CLOSED).exists() for path in plan_files(folder)):
+    if any(not (path.parent / CLOSED).exists() for path in list_plan_files(folder)):
         site_folder = SiteFolder(folder)
         try:
             _close_plans(site_folder, unfinished=unfinished)
         finally:
             site_folder.close()
     with RunFolder(folder):
-        for path in plan_files(folder):  # again: the earlier attempt may have been interrupted before
+        for path in list_plan_files(folder):  # again: the earlier attempt may have been interrupted before
             erase_state(path.parent)
         erase_all_earlier(folder)
         for name, text in zip(SECRETS, texts, strict=True):
@@ -123,7 +123,7 @@ def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
         n_answered = folder.session_state(proposal).round + 1
         if n_answered < n_rounds and not unfinished:
             raise FedprivError(
-                f"the site has answered {counted(n_answered, 'round')} of {n_rounds} of plan "
+                f"the site has answered {format_count(n_answered, 'round')} of {n_rounds} of plan "
                 f"{proposal.fingerprint}, which it could never resume: finish the plan, or abandon it "
                 "(--unfinished) to seal the site"
             )
@@ -142,4 +142,4 @@ def _replace(path: Path, before: str, after: str) -> None:
 
 def _secret_files(folder: Path) -> list[Path]:
     """Returns the files of a site's keys, including earlier keys."""
-    return [*(folder / name for name in SECRETS), *earlier_files(folder)]
+    return [*(folder / name for name in SECRETS), *list_earlier_files(folder)]

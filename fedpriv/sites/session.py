@@ -11,33 +11,33 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedpriv.clients import changed_constants, constant_totals, digest_of, examples_of
+from fedpriv.clients import checksum_constants, digest_examples, find_changed_constants, read_fixed_examples
 from fedpriv.distributed import Modes
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
-from fedpriv.network import ClientInput, client_update, seeded_torch_draws
+from fedpriv.network import ClientInput, client_update, seed_torch_draws
 from fedpriv.oracle import (
     KEPT,
     ClippedSums,
     StateCheck,
+    copy_unused_backend,
     data_oracle,
     draw_check_rounds,
     needs_full_precision,
     select_backend,
-    unused_copy,
 )
-from fedpriv.privacy import KeyAgreedPairwise, Ledger, PrivacyFilter, Record, facts_of_pairs, pairs_of
+from fedpriv.privacy import KeyAgreedPairwise, Ledger, PrivacyFilter, Record, make_pairs, make_pairwise_facts
 from fedpriv.randomness import Randomness, new_secret
 from fedpriv.sites.absence_notice import MAX_OPEN_NOTICES, AbsenceNotice, InvalidNotice, Reason, absent_sites
 from fedpriv.sites.agreement import AgreedSecrets
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack
-from fedpriv.sites.on_record import RolledBack, SessionState, check_rollback
 from fedpriv.sites.plan_filter import SitePlanFilter
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_data import make_population
 from fedpriv.sites.site_folder import SiteFolder
+from fedpriv.sites.site_records import RolledBack, SessionState, check_rollback
 from fedpriv.strategies import flatten_with_names, unflatten_like
 
 _LOG = logging.getLogger(__name__)
@@ -78,14 +78,14 @@ class SiteSession:
         with self._modes.fixed():
             self._population = make_population(folder.settings, terms, self.number, proposal.outline)
         backend = select_backend("auto", self._population).backend
-        self._constants = constant_totals(self._population.model)
-        self._state_check = StateCheck(self._population, backend, unused_copy(backend))
+        self._constants = checksum_constants(self._population.model)
+        self._state_check = StateCheck(self._population, backend, copy_unused_backend(backend))
         self._check_rounds = draw_check_rounds(terms.rounds) | {terms.rounds - 1}
         self._randomness = Randomness(terms.seed, new_secret(), secrets.randbits(62), terms.hash)
 
         # reject examples that differ from the ones of earlier replies, before the ledger is opened
         released = folder.released(proposal)
-        digest = digest_of(examples_of(self._population, 0), self._data_key())
+        digest = digest_examples(read_fixed_examples(self._population, 0), self._data_key())
         folder.check_data(proposal, digest, has_released=bool(released))
 
         self._accountant = accountant
@@ -237,11 +237,11 @@ class SiteSession:
         index = question.round
         self._filter.leave_out(self._covered_rounds())
         client_input = ClientInput(index, terms.cohort(index), question.received[None], terms.common[index])
-        self._oracle.answerer.excluded = absent
-        draws = seeded_torch_draws(self._randomness.torch_seed("local", index, self.number), torch.device("cpu"))
+        self._oracle.engine.excluded = absent
+        draws = seed_torch_draws(self._randomness.torch_seed("local", index, self.number), torch.device("cpu"))
         with self._modes.fixed(), draws:
             message, local = client_update(terms.strategy, self._oracle, client_input, self._local)
-        if changed_constants(self._population.model, self._constants):
+        if find_changed_constants(self._population.model, self._constants):
             self._ledger.void("a forward pass changed a frozen parameter or a buffer")
             raise PrivacyError("a forward pass changed a frozen parameter or a buffer")
         if index in self._check_rounds and self._has_state():
@@ -326,7 +326,7 @@ class SiteSession:
             ledger = Ledger.resume(path, guard, n_replied)
         else:
             plan = self.terms.plan
-            paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
+            paired = make_pairwise_facts(make_pairs(plan.privacy, plan.n_clients))
             header = {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **paired, "planned": len(plan.records)}
             folder.run(self._proposal)
             ledger = Ledger(guard, path, header)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from fedpriv.clients import size
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.accounting import PrivacySpent
-from fedpriv.settings import checked, wait_for_pace
+from fedpriv.settings import validate_arguments, wait_for_pace
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
@@ -27,7 +27,7 @@ from fedpriv.sites.plan_review import review, review_within
 from fedpriv.sites.prometheus import PlanProgress
 from fedpriv.sites.proposals import ProposalBox, Word, is_proposal, proposed_hash
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.sites.responder import Responder, refusal
+from fedpriv.sites.responder import Responder, make_refusal
 from fedpriv.sites.site_data import load_site_data
 from fedpriv.sites.site_folder import SiteFolder
 from fedpriv.sites.site_plans import SitePlans
@@ -39,7 +39,7 @@ _registry_lock = threading.Lock()  # guards `_locks`
 _locks: dict[Path, threading.RLock] = {}
 
 
-@checked("site")
+@validate_arguments("site")
 class Site:
     """One organisation, with a folder that only its owner can read.
 
@@ -206,7 +206,7 @@ class Site:
                 return self._responder.respond(question, party, self._accept_approved, from_node=False)
         except Exception:  # the text of any exception may contain data, so it is kept here
             _LOG.exception("a question was not answered")
-            return pack(refusal("", 0, "failed"))
+            return pack(make_refusal("", 0, "failed"))
 
     def _receive_proposal(self, data: bytes, party: str) -> Word:
         """Stores a proposed plan for the owner; returns the response to the sender."""
@@ -240,7 +240,7 @@ class Site:
                 return self._responder.respond(question, "its own node", self._accept_approved, from_node=True)
         except Exception:  # the text of any exception may contain data, so it is kept here
             _LOG.exception("the site's own node was not answered")
-            return pack(refusal("", 0, "failed"))
+            return pack(make_refusal("", 0, "failed"))
 
     def node_session(self, plan: str) -> NodeSession:
         """Returns the data with which the node of this site takes part in a plan on a graph.

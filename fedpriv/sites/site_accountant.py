@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedpriv.privacy import Record
-from fedpriv.privacy.accounting import Accountant, PlanFilter, PrivacySpent, n_within
+from fedpriv.privacy.accounting import Accountant, PlanFilter, PrivacySpent, count_within_limit
 
 
 class SiteAccountant:
@@ -116,7 +116,7 @@ class SiteAccountant:
             The round; None if the budget allows all of them.
         """
         with self._lock:
-            n_allowed = n_within(self._accountant, coming, self._epsilon)
+            n_allowed = count_within_limit(self._accountant, coming, self._epsilon)
         if n_allowed == len(coming):
             return None
         return coming[n_allowed].round

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedpriv import models
 from fedpriv.clients import Client, ClientShard, Population, PublicDataInfo, check_ownership, public_sizes
-from fedpriv.config.building import divided, load_section
+from fedpriv.config.building import divide_examples, load_section
 from fedpriv.config.schema import DataSection
 from fedpriv.data import Split
 from fedpriv.errors import ConfigError, DataError
@@ -27,7 +27,7 @@ def load_site_data(section: DataSection, client: int) -> tuple[Dataset[Any], Spl
         DataError: If the data are missing or broken.
     """
     split = load_section(section)
-    partition = divided(section, split)
+    partition = divide_examples(section, split)
     if client >= len(partition):
         raise ConfigError("site.client", client, f"the partition has clients 0 to {len(partition) - 1}")
     return partition[client], split

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from fedpriv.errors import LedgerError
 from fedpriv.privacy import LedgerFile, Record, RunCost
-from fedpriv.privacy.accounting import Accountant, n_within
+from fedpriv.privacy.accounting import Accountant, count_within_limit
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import NOTICES, ledger_beside, read_notices
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_keys import known_public_keys
+from fedpriv.sites.site_records import NOTICES, read_notices, read_plan_ledger
 from fedpriv.sites.site_settings import SiteBudget
 from fedpriv.storage import files
 
@@ -62,7 +62,7 @@ def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
     def cost(records: Sequence[Record]) -> RunCost:
         return RunCost(proposal.document.run, [single_site_record(record, number, n_sites) for record in records], 1)
 
-    ledger = ledger_beside(path)
+    ledger = read_plan_ledger(path)
     all_planned = ResolvedPlan.of(proposal).plan.records
     planned = [record for record in all_planned if record.clients is None or number in record.clients]
     return SiteFederation(
@@ -77,7 +77,7 @@ def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
     )
 
 
-def charged(federations: Sequence[SiteFederation], budget: SiteBudget) -> list[RunCost]:
+def compute_charge(federations: Sequence[SiteFederation], budget: SiteBudget) -> list[RunCost]:
     """Returns the cost that a site is charged for each of its federations: the whole plan once it has begun.
 
     A party that ended a federation early, or omitted the site from a round, may have used the site's replies to decide
@@ -102,7 +102,7 @@ def charged(federations: Sequence[SiteFederation], budget: SiteBudget) -> list[R
             if given and (record.round, record.query, record.index) not in given
         ]
         missing = sorted(missing, key=lambda record: record.round)
-        missing = missing[: n_within(accountant, missing, budget.epsilon)]
+        missing = missing[: count_within_limit(accountant, missing, budget.epsilon)]
         for record in missing:
             accountant.count(record)
         costs.append(replace(done, records=[*done.records, *missing]))

@@ -22,7 +22,9 @@ from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.agreement import new_key, public_key
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import (
+from fedpriv.sites.reply_counter import ReplyCounter
+from fedpriv.sites.site_keys import AGREEMENT_KEY, SIGNING_KEY, SiteKeys, erase_unused, make_public_half
+from fedpriv.sites.site_records import (
     LEDGER,
     NOTICES,
     PLAN,
@@ -30,14 +32,12 @@ from fedpriv.sites.on_record import (
     ROLLBACK,
     STATE,
     SessionState,
-    accepted_hashes,
     erase_state,
-    ledger_beside,
-    plan_files,
+    list_accepted_hashes,
+    list_plan_files,
     read_notices,
+    read_plan_ledger,
 )
-from fedpriv.sites.reply_counter import ReplyCounter
-from fedpriv.sites.site_keys import AGREEMENT_KEY, SIGNING_KEY, SiteKeys, erase_unused, public_half
 from fedpriv.sites.site_settings import SETTINGS, SiteSettings, require_site
 from fedpriv.storage import RunFolder, files, secret_store
 
@@ -116,8 +116,8 @@ class SiteFolder:
     def public_keys(self) -> Mapping[str, str]:
         """Both public keys, as on the site's card."""
         return {
-            "public_key": public_half(AGREEMENT_KEY, self.private_key),
-            "signing_key": public_half(SIGNING_KEY, self.signing_key),
+            "public_key": make_public_half(AGREEMENT_KEY, self.private_key),
+            "signing_key": make_public_half(SIGNING_KEY, self.signing_key),
         }
 
     @property
@@ -138,7 +138,7 @@ class SiteFolder:
             LedgerError: If one is missing.
         """
         plans: list[FederationPlan] = []
-        for path in plan_files(self.path):
+        for path in list_plan_files(self.path):
             text = files.read(path).decode()
             plan = self._parsed.get(path)
             if plan is None or plan.text != text:
@@ -166,13 +166,13 @@ class SiteFolder:
         self.remember_plans()
 
     def remember_plans(self) -> None:
-        """Writes the list of accepted plans, so that `plan_files` detects a removed folder."""
-        hashes = [path.parent.name for path in plan_files(self.path)]
-        if hashes != accepted_hashes(self.path):
+        """Writes the list of accepted plans, so that `list_plan_files` detects a removed folder."""
+        hashes = [path.parent.name for path in list_plan_files(self.path)]
+        if hashes != list_accepted_hashes(self.path):
             self._lock.write(PLANS, json.dumps(hashes).encode() + b"\n")
 
     def remember_rollback(self, counter: ReplyCounter) -> None:
-        """Writes the proof that this folder is an older copy; `plan_files` rejects it from now on."""
+        """Writes the proof that this folder is an older copy; `list_plan_files` rejects it from now on."""
         self._lock.write(ROLLBACK, counter.model_dump_json().encode() + b"\n")
 
     def run(self, proposal: FederationPlan) -> Path:
@@ -196,7 +196,7 @@ class SiteFolder:
         plan_file = self._plan_folder(proposal) / PLAN
         if not plan_file.exists() and not self.ledger(proposal).exists():
             return []
-        return ledger_beside(plan_file).records
+        return read_plan_ledger(plan_file).records
 
     def session_state(self, proposal: FederationPlan) -> SessionState:
         """Reads the site's state in a federation; without a file, this is the state before the first round.

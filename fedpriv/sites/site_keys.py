@@ -35,14 +35,14 @@ class SiteKeys:
         self._path = path
         self.private_key = bytes.fromhex(_revealed(path / AGREEMENT_KEY, path))
         self.signing_key = bytes.fromhex(_revealed(path / SIGNING_KEY, path))
-        self._agreement = {public_half(AGREEMENT_KEY, self.private_key): self.private_key}
-        self._signing = {public_half(SIGNING_KEY, self.signing_key): self.signing_key}
-        for file in earlier_files(path):
+        self._agreement = {make_public_half(AGREEMENT_KEY, self.private_key): self.private_key}
+        self._signing = {make_public_half(SIGNING_KEY, self.signing_key): self.signing_key}
+        for file in list_earlier_files(path):
             key = bytes.fromhex(_revealed(file, path))
             if _kind_of(file) == AGREEMENT_KEY:
-                self._agreement[public_half(AGREEMENT_KEY, key)] = key
+                self._agreement[make_public_half(AGREEMENT_KEY, key)] = key
             else:
-                self._signing[public_half(SIGNING_KEY, key)] = key
+                self._signing[make_public_half(SIGNING_KEY, key)] = key
 
     def private_key_of(self, card: SiteDescriptor) -> bytes:
         """Returns the X25519 private key for the public key on a card of this site, 32 bytes.
@@ -83,7 +83,7 @@ class SiteKeys:
         return keys[public]
 
 
-def public_half(name: str, key: bytes) -> str:
+def make_public_half(name: str, key: bytes) -> str:
     """Returns the public half of a private key in the form of a card; `name` is the file of the key."""
     if name == AGREEMENT_KEY:
         return f"{KIND}{agreement.public_key(key).hex()}"
@@ -97,7 +97,7 @@ def new_private_key(name: str) -> bytes:
     return absence_notice.new_key()
 
 
-def earlier_files(path: Path) -> list[Path]:
+def list_earlier_files(path: Path) -> list[Path]:
     """Returns the files of a site's earlier keys."""
     return sorted((path / EARLIER).glob("*_key-*"))
 
@@ -110,10 +110,10 @@ def known_public_keys(path: Path) -> list[str]:
     return files.read(file).decode().split()
 
 
-def keep_earlier(path: Path, name: str) -> None:
+def keep_earlier_key(path: Path, name: str) -> None:
     """Copies one of a site's keys, encrypted or not, to its earlier keys before another one replaces it."""
     text = files.read(path / name).decode()
-    public = public_half(name, bytes.fromhex(secret_store.reveal(text, path)))
+    public = make_public_half(name, bytes.fromhex(secret_store.reveal(text, path)))
     (path / EARLIER).mkdir(0o700, exist_ok=True)
     files.write_whole(path / _KNOWN, "\n".join(dict.fromkeys([*known_public_keys(path), public])).encode() + b"\n")
     files.write_whole(path / EARLIER / f"{name}-{public.partition(':')[2][:32]}", text.encode())
@@ -130,7 +130,7 @@ def erase_unused(path: Path, cards: Collection[SiteDescriptor]) -> None:
 
 def erase_all_earlier(path: Path) -> None:
     """Erases all earlier keys of a site, including those that cannot be decrypted."""
-    for file in earlier_files(path):
+    for file in list_earlier_files(path):
         text = files.read(file).decode()
         files.erase(file)
         secret_store.destroy(text)
@@ -138,9 +138,9 @@ def erase_all_earlier(path: Path) -> None:
 
 def _earlier(path: Path) -> Iterator[tuple[Path, str, str]]:
     """Yields the file, the text and the public half of each earlier key."""
-    for file in earlier_files(path):
+    for file in list_earlier_files(path):
         text = files.read(file).decode()
-        yield file, text, public_half(_kind_of(file), bytes.fromhex(secret_store.reveal(text, path)))
+        yield file, text, make_public_half(_kind_of(file), bytes.fromhex(secret_store.reveal(text, path)))
 
 
 def _kind_of(file: Path) -> str:

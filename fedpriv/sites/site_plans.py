@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.messages import question_limit
+from fedpriv.sites.messages import compute_request_limit
 from fedpriv.sites.plan_filter import make_accountant, planned_records
 from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
@@ -95,8 +95,8 @@ class SitePlans:
                     terms = self._sessions[plan].terms
                 else:
                     terms = ResolvedPlan.of(proposal)
-                self._longest[plan] = question_limit(terms.widths[0], len(terms.cards))
-        return max(self._longest.values(), default=question_limit(0, 0))
+                self._longest[plan] = compute_request_limit(terms.widths[0], len(terms.cards))
+        return max(self._longest.values(), default=compute_request_limit(0, 0))
 
     def spent(self) -> PrivacySpent:
         """Returns the spending of the site so far, under all plans together."""

@@ -13,13 +13,13 @@ from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.connection_file import connection_rows
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan, fingerprint_of_hash
-from fedpriv.sites.on_record import NOTICES, STATE, SessionState, ledger_beside, plan_files, read_notices
 from fedpriv.sites.operator_log import read_log
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.proposals import ProposalBox
 from fedpriv.sites.site_accountant import SiteAccountant
-from fedpriv.sites.site_federations import charged, read_federation
+from fedpriv.sites.site_federations import compute_charge, read_federation
 from fedpriv.sites.site_folder import CARD
+from fedpriv.sites.site_records import NOTICES, STATE, SessionState, list_plan_files, read_notices, read_plan_ledger
 from fedpriv.sites.site_settings import SETTINGS, SiteSettings, require_site
 from fedpriv.storage import files
 
@@ -42,7 +42,7 @@ def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
     rows = {"name": card.name, "budget": f"epsilon={budget.epsilon:g} (delta={budget.delta:g}), over all plans"}
     tables: dict[str, Mapping[str, str]] = {"site": rows, "connections": connection_rows(folder)}
     try:
-        plans = {path: FederationPlan.read(files.read(path).decode()) for path in plan_files(folder)}
+        plans = {path: FederationPlan.read(files.read(path).decode()) for path in list_plan_files(folder)}
         accountant = SiteAccountant(
             budget.epsilon, budget.delta, {str(path): _records(path, plan, card) for path, plan in plans.items()}
         )
@@ -85,17 +85,17 @@ def _charged(folder: Path, settings: SiteSettings, card: SiteDescriptor) -> floa
     This occurs for a plan that names code, and for a plan with damaged files.
     """
     try:
-        federations = tuple(read_federation(path, card) for path in plan_files(folder))
+        federations = tuple(read_federation(path, card) for path in list_plan_files(folder))
         if not federations:
             return None
-        return compose(charged(federations, settings.budget), settings.budget.delta).epsilon
+        return compose(compute_charge(federations, settings.budget), settings.budget.delta).epsilon
     except FedprivError:
         return None
 
 
 def _records(path: Path, plan: FederationPlan, card: SiteDescriptor) -> list[Any]:
     number = [other.key for other in plan.cards].index(card.key)
-    return [single_site_record(record, number, len(plan.cards)) for record in ledger_beside(path).records]
+    return [single_site_record(record, number, len(plan.cards)) for record in read_plan_ledger(path).records]
 
 
 def _plan_rows(path: Path, plan: FederationPlan, card: SiteDescriptor) -> dict[str, str]:

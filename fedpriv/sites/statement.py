@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.errors import FedprivError
-from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, SERVER, Cell, LedgerFile, RunCost, compose, matrix
+from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, SERVER, Cell, LedgerFile, RunCost, compose, compute_bound_matrix
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Price
-from fedpriv.reports.statement import Rows, Statement, Table, count_without_fedpriv, unbounded
+from fedpriv.reports.statement import Rows, Statement, Table, count_without_fedpriv, make_unbounded_cell
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.on_record import plan_files
-from fedpriv.sites.site_federations import SiteFederation, charged, read_federation
+from fedpriv.sites.site_federations import SiteFederation, compute_charge, read_federation
 from fedpriv.sites.site_folder import CARD, SECRETS
+from fedpriv.sites.site_records import list_plan_files
 from fedpriv.sites.site_settings import SETTINGS, SiteBudget, SiteSettings
 from fedpriv.storage import files, is_destroyed, is_encrypted
 
@@ -77,11 +77,11 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
     """
     settings = SiteSettings.read(folder / SETTINGS)
     card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
-    federations = [read_federation(path, card) for path in plan_files(folder)]
+    federations = [read_federation(path, card) for path in list_plan_files(folder)]
     if not federations:
         raise FedprivError(f"{folder} has joined no federation: there is nothing to state yet")
     budget = settings.budget
-    costs = charged(federations, budget)
+    costs = compute_charge(federations, budget)
     so_far = compose([federation.done for federation in federations], budget.delta)
     return Statement(
         about=f"site {card.name}",
@@ -89,12 +89,12 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
         spent=compose(costs, budget.delta),
         data=settings.data.name,
         held_by=_held_by(card),
-        used_for=wording.listed(_used_for(federation) for federation in federations),
+        used_for=wording.join_distinct(_used_for(federation) for federation in federations),
         cells=_cells(federations, costs, card, budget.delta, colluders, group),
         release_text=(_RELEASES, *_missing(federations, costs), *_absences(federations)),
         release_table=_release_table(federations),
         trust=(_trust(_min_colluders(federations)), "Nothing was simulated.", _ROLLBACK),
-        not_protected=(_LEARNED, *wording.frozen_networks([settings.data.model_dump(mode="json")])),
+        not_protected=(_LEARNED, *wording.describe_frozen_networks([settings.data.model_dump(mode="json")])),
         secret=_secrets(folder),
         cost_text=(_COMPOSITION,),
         prices=_prices(federations, so_far),
@@ -137,7 +137,7 @@ def _cells(
         replace(cost, sizes=_true_sizes(each.card), data=card.name)
         for each, cost in zip(federations, costs, strict=True)
     ]
-    all_cells = matrix(costs, delta, colluders=colluders, group=group)
+    all_cells = compute_bound_matrix(costs, delta, colluders=colluders, group=group)
     cells = [cell for cell in all_cells if not cell.unit.endswith("clients")]
     if all(federation.proposal.is_graph for federation in federations):
         cells = [cell for cell in cells if cell.adversary != SERVER]  # there is no central party
@@ -154,7 +154,7 @@ def _cells(
     else:
         as_planned = []
     one_more = [replace(cell, adversary=f"{allowed + 1} {COLLUDERS}") for cell in outsiders]
-    beyond_plan = [unbounded(cell, "the plan names fewer, and no bound is known") for cell in one_more]
+    beyond_plan = [make_unbounded_cell(cell, "the plan names fewer, and no bound is known") for cell in one_more]
     return [*bounded, *as_planned, *beyond_plan]
 
 
@@ -177,7 +177,7 @@ def _used_for(federation: SiteFederation) -> str:
     others = "with other sites"
     if federation.proposal.is_graph:
         others = "with neighbours on a graph, without a server"
-    return f"{wording.purpose_of(settings)}, {settings['rounds']} rounds, {others}"
+    return f"{wording.describe_purpose(settings)}, {settings['rounds']} rounds, {others}"
 
 
 def _missing(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) -> list[str]:
@@ -205,8 +205,8 @@ def _release_table(federations: Sequence[SiteFederation]) -> Table:
         (
             federation.proposal.document.run,
             ", ".join(card.name for card in federation.proposal.cards),
-            f"{wording.changed(federation.plan)} to {wording.changed(federation.ledger.path)}",
-            f"{wording.released(federation.done.records)}; the plan has {len(federation.whole.records)}",
+            f"{wording.format_change_time(federation.plan)} to {wording.format_change_time(federation.ledger.path)}",
+            f"{wording.describe_releases(federation.done.records)}; the plan has {len(federation.whole.records)}",
         )
         for federation in federations
     ]
@@ -232,7 +232,7 @@ def _prices(federations: Sequence[SiteFederation], so_far: PrivacySpent) -> Sequ
 
 
 def _balance(spent: PrivacySpent, budget: SiteBudget) -> str:
-    limit = f"{budget.epsilon:g} at delta={wording.small(budget.delta)}"
+    limit = f"{budget.epsilon:g} at delta={wording.format_small(budget.delta)}"
     return f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; a reply that would exceed it is refused"
 
 

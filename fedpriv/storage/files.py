@@ -137,11 +137,11 @@ def read(path: Path) -> bytes:
         FileNotFoundError: If there is none.
         FedprivError: If it is a symbolic link.
     """
-    with opened(path) as file:
+    with open_for_reading(path) as file:
         return file.read()
 
 
-def opened(path: Path) -> BinaryIO:
+def open_for_reading(path: Path) -> BinaryIO:
     """Opens a run's file for reading.
 
     Raises:

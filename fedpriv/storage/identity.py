@@ -48,11 +48,19 @@ SPEED = frozenset(
 )
 
 
+_EARLIER_NAMES: Mapping[str, str] = {
+    "ClipToReceivedBound": "ClipToHeard",
+    "NamedFunction": "Named",
+    "Unconstrained": "Everywhere",
+}
+"""Names of renamed classes of fedpriv in digests, so that earlier runs can be resumed and keep their noise."""
+
+
 ASIDE: Mapping[str, bool] = {"aside": True}
 """Metadata of a dataclass field that does not affect results, such as the path of a file: left out of digests."""
 
 
-def of_config(config: Mapping[str, Any]) -> str:
+def digest_config(config: Mapping[str, Any]) -> str:
     """Returns the SHA-256 of a configuration, without options that a resume may change.
 
     These are logging, options that only affect speed (`SPEED`), and the path of the budget.
@@ -62,7 +70,7 @@ def of_config(config: Mapping[str, Any]) -> str:
     privacy = hashed.get("privacy")
     if isinstance(privacy, Mapping):
         hashed["privacy"] = {name: value for name, value in privacy.items() if name != "budget"}
-    return hashlib.sha256(json.dumps(strict_json.plain(hashed), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(strict_json.to_plain(hashed), sort_keys=True).encode()).hexdigest()
 
 
 def _described(value: object, ancestors: tuple[int, ...]) -> Iterator[str]:
@@ -76,7 +84,7 @@ def _described(value: object, ancestors: tuple[int, ...]) -> Iterator[str]:
         yield repr(["inside itself", str(ancestors[::-1].index(id(value)))])
         return
     inside = (*ancestors, id(value))
-    contents = parts(value)
+    contents = list_digest_parts(value)
     # an object that occurs several times, such as the problem of a million clients, is described once
     described = dict[int, str]()
     repeated = {identity for identity, count in Counter(map(id, contents)).items() if count > 1}
@@ -98,7 +106,7 @@ def _described(value: object, ancestors: tuple[int, ...]) -> Iterator[str]:
     yield "]"
 
 
-def module_of(thing: object) -> str:
+def get_module_name(thing: object) -> str:
     """Returns the name of the module in which a class or function was created; empty if there is none.
 
     Code that ran without a `__name__`, as in `exec(text, {})`, counts as `__main__`: Python sets the module of its
@@ -117,12 +125,13 @@ def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
     """Returns the stable name of a class, function or module for digests.
 
     For objects of fedpriv it is `fedpriv.` and the name inside its module, so that a class keeps its identity when it
-    moves to another file. Therefore no two settings of fedpriv may have the same name, which a test checks.
+    moves to another file; renamed classes keep their earlier name. Therefore no two settings of fedpriv may have the
+    same name, which a test checks.
     """
-    module = module_of(thing)
+    module = get_module_name(thing)
     name = getattr(thing, "__qualname__", "")
     if module.split(".")[0] == "fedpriv":
-        return f"fedpriv.{name}"
+        return f"fedpriv.{_EARLIER_NAMES.get(name, name)}"
     return f"{module}.{name}"
 
 
@@ -133,7 +142,7 @@ def is_graph(value: object) -> TypeGuard[nx.Graph[Any]]:
 
 
 @singledispatch
-def parts(value: object) -> tuple[object, ...]:
+def list_digest_parts(value: object) -> tuple[object, ...]:
     """Returns the contents of a value, as text or further values, from which its digest is computed.
 
     Register a function here for a type that has more state than its settings.
@@ -153,37 +162,37 @@ def parts(value: object) -> tuple[object, ...]:
     return (*reduced[:3], *(list(items) for items in reduced[3:5] if items is not None))
 
 
-@parts.register(type(None))
-@parts.register(type(Ellipsis))
-@parts.register(bool)
-@parts.register(int)
-@parts.register(float)
-@parts.register(complex)
-@parts.register(bytes)
+@list_digest_parts.register(type(None))
+@list_digest_parts.register(type(Ellipsis))
+@list_digest_parts.register(bool)
+@list_digest_parts.register(int)
+@list_digest_parts.register(float)
+@list_digest_parts.register(complex)
+@list_digest_parts.register(bytes)
 def _literal(value: object) -> tuple[object, ...]:
     return (repr(value),)
 
 
-@parts.register(str)
-@parts.register(tuple)
-@parts.register(list)
+@list_digest_parts.register(str)
+@list_digest_parts.register(tuple)
+@list_digest_parts.register(list)
 def _sequence(value: Sequence[object]) -> tuple[object, ...]:
     if isinstance(value, str):
         return (value,)
     return tuple(value)
 
 
-@parts.register(Mapping)
+@list_digest_parts.register(Mapping)
 def _mapping(value: Mapping[object, object]) -> tuple[object, ...]:
     return tuple(item for pair in value.items() for item in pair)
 
 
-@parts.register(AbstractSet)
+@list_digest_parts.register(AbstractSet)
 def _set(value: AbstractSet[object]) -> tuple[object, ...]:
     return tuple(sorted(digest(item) for item in value))
 
 
-@parts.register(Tensor)
+@list_digest_parts.register(Tensor)
 def _tensor(value: Tensor) -> tuple[object, ...]:
     dense = value.detach().to_dense().cpu().contiguous()
     return (
@@ -194,7 +203,7 @@ def _tensor(value: Tensor) -> tuple[object, ...]:
     )
 
 
-@parts.register(np.ndarray)
+@list_digest_parts.register(np.ndarray)
 def _array(value: NDArray[Any]) -> tuple[object, ...]:
     if value.dtype.hasobject:
         content = value.tolist()
@@ -203,25 +212,25 @@ def _array(value: NDArray[Any]) -> tuple[object, ...]:
     return str(value.dtype), *value.shape, content
 
 
-@parts.register(type)
-@parts.register(ModuleType)
-@parts.register(BuiltinFunctionType)
+@list_digest_parts.register(type)
+@list_digest_parts.register(ModuleType)
+@list_digest_parts.register(BuiltinFunctionType)
 def _by_name(value: Any) -> tuple[object, ...]:  # noqa: ANN401
     return (f"{_name(value)} {value.__name__}",)
 
 
-@parts.register(FunctionType)
+@list_digest_parts.register(FunctionType)
 def _function(value: FunctionType) -> tuple[object, ...]:
     return (_name(value), [cell.cell_contents for cell in value.__closure__ or ()], value.__defaults__)
 
 
-@parts.register(ScriptFunction)
-@parts.register(ScriptModule)
+@list_digest_parts.register(ScriptFunction)
+@list_digest_parts.register(ScriptModule)
 def _torch_script(value: ScriptFunction[..., object] | ScriptModule) -> tuple[object, ...]:
     return (str(getattr(value, "name", type(value).__name__)),)
 
 
-@parts.register(MethodType)
+@list_digest_parts.register(MethodType)
 def _method(value: MethodType) -> tuple[object, ...]:
     return value.__self__, value.__func__
 

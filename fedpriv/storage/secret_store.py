@@ -27,12 +27,12 @@ __all__ = [
     "DESTROYED",
     "FOLDER",
     "check_where",
+    "describe_location",
     "destroy",
+    "get_location",
     "is_destroyed",
-    "place_of",
     "protect",
     "reveal",
-    "where_is",
 ]
 
 FOLDER = "folder"
@@ -261,7 +261,7 @@ def is_encrypted(text: str) -> bool:
     return ":" in text
 
 
-def place_of(text: str) -> str:
+def get_location(text: str) -> str:
     """Returns the location of a folder's secret, in the form that `protect` accepts for another secret."""
     kind, _, rest = text.partition(":")
     if kind in ("env", "age"):
@@ -271,7 +271,7 @@ def place_of(text: str) -> str:
     return FOLDER
 
 
-def where_is(text: str) -> str:
+def describe_location(text: str) -> str:
     """Returns as text the location of the secret for which a folder stores `text`, for `fedpriv secrets`."""
     if is_destroyed(text):
         return "destroyed"

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from yaml.constructor import ConstructorError
 
-from fedpriv.errors import ConfigError, cut
+from fedpriv.errors import ConfigError, truncate
 
 __all__ = ["DEEPEST", "read"]
 
@@ -114,7 +114,7 @@ def _wrong(problem: str, location: yaml.Event | yaml.Node) -> ConstructorError:
 def _describe_error(error: yaml.YAMLError) -> str:
     """Returns an error of the parser on one line."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"is not YAML: {cut(' '.join(str(error).split()))}"
+        return f"is not YAML: {truncate(' '.join(str(error).split()))}"
     mark = error.problem_mark
     problem = " ".join((error.problem or "").split())
     if isinstance(error, ConstructorError):
@@ -132,7 +132,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if not isinstance(key, (str, int, float, bool, type(None))):
             raise _wrong("a key must be a word or a number", key_node)
         if key in result:
-            raise _wrong(f"{cut(str(key))} is given twice", key_node)
+            raise _wrong(f"{truncate(str(key))} is given twice", key_node)
         result[key] = loader.construct_object(value_node, deep=True)
     return result
 
@@ -147,7 +147,7 @@ def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
             "quote it"
         )
     else:
-        fix = f"versions of YAML read {cut(node.value)} differently: write a plain decimal number, or quote a text"
+        fix = f"versions of YAML read {truncate(node.value)} differently: write a plain decimal number, or quote a text"
     raise _wrong(fix, node)
 
 
@@ -164,7 +164,7 @@ def _float(_: _Loader, node: yaml.ScalarNode) -> float:
         return math.inf
     value = float(node.value)
     if math.isinf(value):
-        raise _wrong(f"{cut(node.value)} is too large: write .inf if you mean it", node)
+        raise _wrong(f"{truncate(node.value)} is too large: write .inf if you mean it", node)
     return value
 
 

@@ -1,10 +1,11 @@
-from .advice import ConstraintNoise, Outlook, Peers
+from .advice import ConstraintNoise, Peers, RunInfo
 from .base import Aggregator, Memory, Network, Oracle, Output, Strategy, Weighting
 from .erm import gradient_descent
+from .factory_parameters import flatten_parameters, read_keyword_parameters, with_signature
 from .gossip import GossipAverage, MixedRows
-from .lagrangian import STALLED, Outer, largest, penalty, raised, violations
+from .lagrangian import STALLED, Outer, compute_largest, compute_penalty, compute_violations, update_multipliers
 from .optimizers import Adam, AdamW, ClientOptimizerState, Momentum, Optimizer, Sgd, WeightDecay
-from .outputs import Average, Consensus, Ema, Last, last_or_average
+from .outputs import Average, Consensus, Ema, Last, choose_output
 from .proximal import L1, L2, Ball, Box, ElasticNet, Proximal, Simplex, Zero
 from .schedules import (
     Cosine,
@@ -16,14 +17,13 @@ from .schedules import (
     Steps,
     StepSize,
     Warmup,
-    clock,
-    in_round,
-    in_round_or_infinite,
+    advance_round,
+    evaluate_rate,
+    evaluate_rate_or_infinite,
+    init_round_counter,
     period_of,
-    ticked,
 )
-from .solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver, gradient
-from .spreading import keywords, signed, spread
+from .solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver, compute_gradient
 from .state import Leaf, Rounds, flatten_with_names, shared_leaves, unflatten_like
 
 __all__ = [
@@ -56,7 +56,6 @@ __all__ = [
     "Optimizer",
     "Oracle",
     "Outer",
-    "Outlook",
     "Output",
     "Peers",
     "Penalty",
@@ -66,6 +65,7 @@ __all__ = [
     "Rate",
     "RateOrInfinite",
     "Rounds",
+    "RunInfo",
     "Sgd",
     "Simplex",
     "Solver",
@@ -76,22 +76,22 @@ __all__ = [
     "WeightDecay",
     "Weighting",
     "Zero",
-    "clock",
+    "advance_round",
+    "choose_output",
+    "compute_gradient",
+    "compute_largest",
+    "compute_penalty",
+    "compute_violations",
+    "evaluate_rate",
+    "evaluate_rate_or_infinite",
+    "flatten_parameters",
     "flatten_with_names",
-    "gradient",
     "gradient_descent",
-    "in_round",
-    "in_round_or_infinite",
-    "keywords",
-    "largest",
-    "last_or_average",
-    "penalty",
+    "init_round_counter",
     "period_of",
-    "raised",
+    "read_keyword_parameters",
     "shared_leaves",
-    "signed",
-    "spread",
-    "ticked",
     "unflatten_like",
-    "violations",
+    "update_multipliers",
+    "with_signature",
 ]

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import NonNegative, Positive, Ratio, checked
+from fedpriv.settings.checks import NonNegative, Positive, Ratio, validate_arguments
 from fedpriv.strategies.base import Aggregator, Ends, LocalStep, Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.state import S
 
 
 @dataclass(frozen=True)
-class ClipToHeard:
+class ClipToReceivedBound:
     """Clips the inner step's update to the bound received in the last column, and sends a flag: the update was within
     it.
     """
@@ -127,7 +127,7 @@ class WithoutBound:
         return self.output(received[:, :-1], state)
 
 
-@checked("strategy.adaptive_clip")
+@validate_arguments("strategy.adaptive_clip")
 def adaptive_clipping(
     strategy: Strategy,
     initial: Positive = 0.1,
@@ -167,7 +167,7 @@ def adaptive_clipping(
         )
     aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
     return Strategy(
-        ClipToHeard(strategy.local_step, share),  # pyright: ignore[reportArgumentType] - memory is the inner one's
+        ClipToReceivedBound(strategy.local_step, share),  # pyright: ignore[reportArgumentType] - memory is the inner one's
         aggregator,  # pyright: ignore[reportArgumentType] - is_sum is the inner one's
         WithoutBound(strategy.output),
         f"{strategy.name}_adaptive_clip",

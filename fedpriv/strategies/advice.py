@@ -38,7 +38,7 @@ class ConstraintNoise:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class RunInfo:
     """Public facts of a run before it begins, for a strategy's advice on its settings.
 
     Attributes:
@@ -56,6 +56,6 @@ class Outlook:
 class Advises(Protocol):
     """A client update that gives advice on its settings before a run. This is optional."""
 
-    def advice(self, run: Outlook) -> list[str]:
+    def advice(self, run: RunInfo) -> list[str]:
         """Returns warnings about these settings in this run, a sentence or two each, with numbers."""
         ...

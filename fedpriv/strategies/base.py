@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
-from fedpriv.settings.checks import checked
-from fedpriv.strategies.advice import Advises, Outlook
+from fedpriv.settings.checks import validate_arguments
+from fedpriv.strategies.advice import Advises, RunInfo
 from fedpriv.strategies.outputs import Last
 from fedpriv.strategies.pair import check_pair
 from fedpriv.strategies.proximal import Proximal, Zero
@@ -126,7 +126,7 @@ class Network(Protocol):
         """Weighted means over neighbours, by the round's mixing matrix: `[k, dim] -> [k, dim]`."""
         ...
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         """The participants' `rows`, and rows of `others` for the other clients: `[k, dim], [n, dim] -> [n, dim]`."""
         ...
 
@@ -234,7 +234,7 @@ class Output(Protocol[S]):
         ...
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class Strategy:
     """An algorithm: a client update and an aggregator with matching messages.
@@ -289,7 +289,7 @@ class Strategy:
         values = {name: float(getattr(server, name)) for name in self.monitor}
         return {name: value for name, value in values.items() if not math.isnan(value)}
 
-    def advice(self, run: Outlook) -> list[str]:
+    def advice(self, run: RunInfo) -> list[str]:
         """Returns warnings of the client update about this run; see `Advises`."""
         if isinstance(self.local_step, Advises):
             return self.local_step.advice(run)

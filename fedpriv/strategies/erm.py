@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Count, Fraction, checked
+from fedpriv.settings.checks import Count, Fraction, validate_arguments
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.optimizers import Optimizer, Sgd
-from fedpriv.strategies.outputs import Average, last_or_average
+from fedpriv.strategies.outputs import Average, choose_output
 from fedpriv.strategies.proximal import Proximal, Zero
-from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
+from fedpriv.strategies.schedules import Rate, advance_round, evaluate_rate, init_round_counter
 from fedpriv.strategies.state import Rounds
 
 
@@ -80,7 +80,7 @@ class Iterates:
     optimizer: Any = None
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class ProximalStep:
     """`x+ = prox_{eta h}(y - eta mean(g~))`; sends `y = x+ + momentum (x+ - x)`, and x+ if momentum > 0.
@@ -126,14 +126,14 @@ class ProximalStep:
         """All start from the first client's model, projected onto the domain of h."""
         x = self.regularizer.prox(params[:1].clone(), 0.0)
         return self._broadcast_rows(x, x, len(params)), Iterates(
-            x, x, clock(self.learning_rate), self.optimizer.init(x)
+            x, x, init_round_counter(self.learning_rate), self.optimizer.init(x)
         )
 
     def __call__(self, message: Tensor, network: Network, state: Iterates) -> tuple[Tensor, Iterates]:
         """Makes one step."""
         mean = network.mean(message)
-        t, next_clock = ticked(state.clock)
-        rate = in_round(self.learning_rate, t)
+        t, next_clock = advance_round(state.clock)
+        rate = evaluate_rate(self.learning_rate, t)
         dim = state.point.shape[1]
         gradient = mean[:1, :dim]
         if self.optimizer.corrects:
@@ -183,7 +183,7 @@ class Drawn:
     round: int
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class RandomIterate:
     """Reports `x_m`, with m drawn uniformly from {0, ..., rounds - 1} before the run.
@@ -213,7 +213,7 @@ class RandomIterate:
         return model, Drawn(model, t)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def gradient_descent(
     learning_rate: Rate,
     regularizer: Proximal = Zero(),
@@ -253,7 +253,7 @@ def gradient_descent(
     """
     if average is not None and random_iterate is not None:
         raise ConfigError("strategy.average", average, "cannot be combined with random_iterate: leave one of them out")
-    output: Output[Any] = last_or_average(average)
+    output: Output[Any] = choose_output(average)
     if random_iterate is not None:
         if momentum or not isinstance(optimizer, Sgd):
             raise ConfigError("strategy.momentum", momentum, "its guarantee holds only for plain steps")

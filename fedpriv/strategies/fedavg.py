@@ -25,18 +25,18 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from fedpriv.settings.checks import Count, Fraction, NonNegative, Positive, checked
+from fedpriv.settings.checks import Count, Fraction, NonNegative, Positive, validate_arguments
 from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
 from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
-from fedpriv.strategies.outputs import Average, Ema, last_or_average
-from fedpriv.strategies.schedules import Rate, in_round
+from fedpriv.strategies.outputs import Average, Ema, choose_output
+from fedpriv.strategies.schedules import Rate, evaluate_rate
 from fedpriv.strategies.server_optimizers import ServerAdaptive, ServerOptimizer, ServerSgd
 
 OptimizerState = Literal["reset", "keep"]
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class LocalSteps:
     """Makes gradient steps from the received model; the message is the weighted change.
@@ -99,7 +99,7 @@ class LocalSteps:
             optimizer_state = state.optimizer
         if optimizer_state is None:
             optimizer_state = self.optimizer.init(received)
-        rate = in_round(self.learning_rate, t)
+        rate = evaluate_rate(self.learning_rate, t)
         x = received
         for _ in range(self.local_steps):
             gradient = ask(x)
@@ -164,7 +164,7 @@ class AddMeanUpdate:
         return model.expand_as(mean), Served(model, optimizer)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def fedavg(
     learning_rate: Rate,
     local_steps: Count = 1,
@@ -213,7 +213,7 @@ def fedavg(
     return _star(local, ServerSgd(server_learning_rate, server_momentum), average, "fedavg")
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def fedprox(
     learning_rate: Rate,
     proximal_mu: NonNegative,
@@ -257,7 +257,7 @@ def fedprox(
     return _star(local, ServerSgd(server_learning_rate), average, "fedprox")
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 def fedopt(
     learning_rate: Rate,
     local_steps: Count = 1,
@@ -305,7 +305,7 @@ def fedopt(
 
 
 def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | Ema | None, name: str) -> Strategy:
-    return Strategy(local, AddMeanUpdate(server), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear and memory are properties
+    return Strategy(local, AddMeanUpdate(server), choose_output(average), name)  # pyright: ignore[reportArgumentType] - linear and memory are properties
 
 
 NAMES = {

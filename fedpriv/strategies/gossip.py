@@ -38,5 +38,5 @@ class GossipAverage:
 
     def __call__(self, message: Tensor, network: Network, state: MixedRows) -> tuple[Tensor, MixedRows]:
         """Averages the neighbours' rows."""
-        rows = network.fill(network.mix(message), state.rows)
+        rows = network.replace_rows(network.mix(message), state.rows)
         return rows, MixedRows(rows)

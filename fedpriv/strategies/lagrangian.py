@@ -7,13 +7,13 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from fedpriv.settings.checks import Positive, checked
+from fedpriv.settings.checks import Positive, validate_arguments
 
 STALLED = 15  # outer rounds without one per cent less violation end a run
 
 
 @runtime_checkable
-class Priced(Protocol):
+class HasMultipliers(Protocol):
     """State of a client update with multipliers; a run reports the constraints from it."""
 
     @property
@@ -23,7 +23,7 @@ class Priced(Protocol):
 
 
 @runtime_checkable
-class Measured(Priced, Protocol):
+class Measured(HasMultipliers, Protocol):
     """State of a client update with multipliers and private constraint values."""
 
     @property
@@ -67,7 +67,7 @@ class Loops(Protocol):
         ...
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class Outer:
     """Parameters of the outer loop and its stopping rule (He, Peng and Sun, 2024, eq 11).
@@ -120,23 +120,23 @@ class Outer:
         return rounds + 1, least
 
 
-def raised(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
+def update_multipliers(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
     """Returns `[mu + beta c]_+`, without `[.]_+` for equalities: `[k, m]`."""
     moved = multipliers + beta * values
     return moved.where(equality, moved.clamp_min(0))
 
 
-def penalty(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
+def compute_penalty(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
     """Returns `(||[mu + beta c]_+||^2 - ||mu||^2) / (2 beta)`: `[k, m] -> [k]`."""
-    return (raised(multipliers, values, beta, equality).square() - multipliers.square()).sum(1) / (2 * beta)
+    return (update_multipliers(multipliers, values, beta, equality).square() - multipliers.square()).sum(1) / (2 * beta)
 
 
-def violations(values: Tensor, equality: Tensor) -> Tensor:
+def compute_violations(values: Tensor, equality: Tensor) -> Tensor:
     """Returns the distance of values from `c <= 0`, or from `c = 0` for equalities: `[k, m]`, at least 0."""
     return values.abs().where(equality, values.clamp_min(0))
 
 
-def largest(values: Tensor) -> Tensor:
+def compute_largest(values: Tensor) -> Tensor:
     """Returns the largest absolute value of each row, 0 for an empty row: `[k, m] -> [k]`."""
     if values.shape[1]:
         return values.abs().amax(1)

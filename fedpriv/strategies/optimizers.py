@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.settings.checks import Fraction, NonNegative, Positive, checked
+from fedpriv.settings.checks import Fraction, NonNegative, Positive, validate_arguments
 from fedpriv.strategies.state import S
 
 
@@ -52,7 +52,7 @@ class Optimizer(Protocol[S]):
         ...
 
 
-@checked("strategy.optimizer")
+@validate_arguments("strategy.optimizer")
 @dataclass(frozen=True)
 class Sgd:
     """Plain gradient step: `x - size gradient`.
@@ -78,7 +78,7 @@ class Sgd:
         return x - size * gradient, None
 
 
-@checked("strategy.optimizer")
+@validate_arguments("strategy.optimizer")
 @dataclass(frozen=True)
 class Momentum:
     """Gradient descent with momentum, as `torch.optim.SGD`. In total a gradient moves x by `1 / (1 - beta)` steps.
@@ -133,7 +133,7 @@ class Moments:
     variance: Tensor | None = None
 
 
-@checked("strategy.optimizer")
+@validate_arguments("strategy.optimizer")
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba, 2015), as `torch.optim.Adam`; with `noise_floor` DP-AdamBC (Tang et al., 2024).
@@ -186,7 +186,7 @@ class Adam:
         return x - size * (m / first) / scale, Moments(m, v, steps, noise)
 
 
-@checked("strategy.optimizer")
+@validate_arguments("strategy.optimizer")
 @dataclass(frozen=True)
 class AdamW:
     """`Adam` with decoupled weight decay: each step first shrinks x by `size weight_decay` (Loshchilov and Hutter,
@@ -249,7 +249,7 @@ class DecayGroups:
         return torch.cat([x.new_full((entries,), decay) for entries, decay in self.groups])
 
 
-@checked("strategy.optimizer")
+@validate_arguments("strategy.optimizer")
 @dataclass(frozen=True)
 class WeightDecay:
     """Adds `weight_decay x` to the gradient, after clipping and noise, as torch's `SGD(weight_decay=...)` and `Adam`.

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedpriv.settings.checks import Bound, NonNegative, Ratio, checked
+from fedpriv.settings.checks import Bound, NonNegative, Ratio, validate_arguments
 
 
-@checked("strategy.output")
+@validate_arguments("strategy.output")
 @dataclass(frozen=True)
 class Last:
     """Reports the model of the last round (the default of strategies).
@@ -45,7 +45,7 @@ class RunningAverage:
     round: Tensor
 
 
-@checked("strategy.average")
+@validate_arguments("strategy.average")
 @dataclass(frozen=True)
 class Averaged:
     """Reports the average of all rounds' models, with weight `t**power` in round `t` = 1, 2, ...
@@ -92,7 +92,7 @@ class Following:
     round: int
 
 
-@checked("strategy.average")
+@validate_arguments("strategy.average")
 @dataclass(frozen=True)
 class Ema:
     """Reports the exponential moving average of the rounds' models, `e = decay e + (1 - decay) x`, from the first round
@@ -131,18 +131,18 @@ class Ema:
 class OrEma(Bound):
     """A number in the interval, or an `Ema`."""
 
-    def complaint(self, kind: object, value: object) -> str | None:
+    def describe_error(self, kind: object, value: object) -> str | None:
         """See `Bound`; accepts any `Ema`."""
         if isinstance(value, Ema):
             return None
-        return super().complaint(float, value)
+        return super().describe_error(float, value)
 
 
 Average = Annotated[float | Ema, OrEma("must be a finite number, at least 0", 0, inf, "[)")]
 """The average to report: with weights `t**p` for a number p, or `Ema(decay)`."""
 
 
-def last_or_average(average: float | Ema | None) -> Last | Averaged | Ema:
+def choose_output(average: float | Ema | None) -> Last | Averaged | Ema:
     """Returns the output for the option `average` of a strategy: the last model for None; else see `Average`."""
     if average is None:
         return Last()

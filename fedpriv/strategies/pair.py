@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.translations import nearest
+from fedpriv.settings.translations import suggest_nearest
 from fedpriv.strategies.state import flatten_with_names
 
 _CLIENTS, _DIM = 3, 2
@@ -168,7 +168,7 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
         if isinstance(error.obj, _Oracle | _Network):
             names = [name for name in dir(error.obj) if not name.startswith("_")]
             kind = type(error.obj).__name__.strip("_").lower()
-            close = nearest(str(error.name), names)
+            close = suggest_nearest(str(error.name), names)
             if "did you mean" in close:
                 close += f" (there are: {', '.join(names)})"
             fix = f"the {kind} has no attribute of this name{close}"
@@ -278,7 +278,7 @@ class _Network:
 
     mix = mean
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         return rows
 
     def gather(self, rows: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.settings.checks import Positive, checked
+from fedpriv.settings.checks import Positive, validate_arguments
 
 
 class Proximal(Protocol):
@@ -36,7 +36,7 @@ class Proximal(Protocol):
         ...
 
 
-@checked("regularizer")
+@validate_arguments("regularizer")
 @dataclass(frozen=True)
 class Zero:
     """No regulariser: `h = 0`.
@@ -67,7 +67,7 @@ class Zero:
         return x
 
 
-@checked("regularizer.l2")
+@validate_arguments("regularizer.l2")
 @dataclass(frozen=True)
 class L2:
     """Squared l2 norm: `h = lam/2 ||x||_2^2`.
@@ -103,7 +103,7 @@ class L2:
         return x / (1 + self.lam * step)
 
 
-@checked("regularizer.l1")
+@validate_arguments("regularizer.l1")
 @dataclass(frozen=True)
 class L1:
     """l1 norm: `h = lam ||x||_1`.
@@ -139,7 +139,7 @@ class L1:
         return x.sign() * (x.abs() - self.lam * step).clamp_min(0)
 
 
-@checked("regularizer.elastic_net")
+@validate_arguments("regularizer.elastic_net")
 @dataclass(frozen=True)
 class ElasticNet:
     """l1 and squared l2 norm: `h = l1 ||x||_1 + l2/2 ||x||_2^2`.
@@ -177,7 +177,7 @@ class ElasticNet:
         return L2(self.l2).prox(L1(self.l1).prox(x, step), step)
 
 
-@checked("regularizer.ball")
+@validate_arguments("regularizer.ball")
 @dataclass(frozen=True)
 class Ball:
     """Constraint: indicator of `||x||_2 <= radius`.
@@ -213,7 +213,7 @@ class Ball:
         return x * (self.radius / x.norm(dim=-1, keepdim=True).clamp_min(self.radius))
 
 
-@checked("regularizer.box")
+@validate_arguments("regularizer.box")
 @dataclass(frozen=True)
 class Box:
     """Constraint: indicator of `[-bound, bound]^dim`.
@@ -249,7 +249,7 @@ class Box:
         return x.clamp(-self.bound, self.bound)
 
 
-@checked("regularizer.simplex")
+@validate_arguments("regularizer.simplex")
 @dataclass(frozen=True)
 class Simplex:
     """Constraint: indicator of `x >= 0, sum(x) = total`.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated
 
-from fedpriv.errors import ConfigError, cut, in_short
+from fedpriv.errors import ConfigError, summarize_error, truncate
 from fedpriv.settings.checks import (
     Bound,
     Count,
@@ -22,7 +22,7 @@ from fedpriv.settings.checks import (
     PositiveOrInfinite,
     Probability,
     Whole,
-    checked,
+    validate_arguments,
 )
 from fedpriv.strategies.state import Rounds
 
@@ -33,11 +33,11 @@ _LARGEST_POWER = 10.0  # of a round's number; the powers are floats for any numb
 class OrFunction(Bound):
     """A number in the interval, or a function of the round."""
 
-    def complaint(self, kind: object, value: object) -> str | None:
+    def describe_error(self, kind: object, value: object) -> str | None:
         """See `Bound`; accepts any function: its values are checked when it is called."""
         if callable(value):
             return None
-        return super().complaint(float, value)
+        return super().describe_error(float, value)
 
 
 Number = float | Callable[[int], float]
@@ -49,20 +49,20 @@ PenaltyRate = Annotated[Number, OrFunction("must be a positive, finite number", 
 """ADMM's penalty parameter: `Penalty(...)`, or anything that a step size may be."""
 
 
-def in_round(rate: Number, t: int) -> float:
+def evaluate_rate(rate: Number, t: int) -> float:
     """Returns the value of a rate in round `t` = 1, 2, ...
 
     Raises:
         ConfigError: a function fails, or returns no finite number of at least 0.
     """
-    value = in_round_or_infinite(rate, t)
+    value = evaluate_rate_or_infinite(rate, t)
     if math.isinf(value):
         raise _wrong(rate, f"returns {value} in round {t}: it must be finite")
     return value
 
 
-def in_round_or_infinite(rate: Number, t: int) -> float:
-    """Like `in_round`, but the value may be infinite."""
+def evaluate_rate_or_infinite(rate: Number, t: int) -> float:
+    """Like `evaluate_rate`, but the value may be infinite."""
     if not callable(rate):
         return rate
     try:
@@ -70,20 +70,20 @@ def in_round_or_infinite(rate: Number, t: int) -> float:
     except (ArithmeticError, ConfigError):
         raise  # from fedpriv's schedules: the error is in their parameters, not in a user's function
     except Exception as error:  # a user's function can raise anything
-        raise _wrong(rate, f"raises in round {t} ({in_short(error)})") from error
+        raise _wrong(rate, f"raises in round {t} ({summarize_error(error)})") from error
     if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
-        raise _wrong(rate, f"returns {cut(repr(value))} in round {t}: it must be a number of at least 0")
+        raise _wrong(rate, f"returns {truncate(repr(value))} in round {t}: it must be a number of at least 0")
     return float(value)
 
 
-def clock(*rates: Number) -> Rounds | None:
+def init_round_counter(*rates: Number) -> Rounds | None:
     """Returns a counter of rounds for a state that uses these rates; None if all are constant."""
     if any(map(callable, rates)):
         return Rounds(0)
     return None
 
 
-def ticked(clock: Rounds | None) -> tuple[int, Rounds | None]:
+def advance_round(clock: Rounds | None) -> tuple[int, Rounds | None]:
     """Returns the number of the round, from 1, and the next counter; 1 in every round without a counter."""
     if clock is None:
         return 1, None
@@ -94,7 +94,7 @@ def _wrong(rate: Number, fix: str) -> ConfigError:
     return ConfigError("strategy.schedule", getattr(rate, "__name__", rate), fix)
 
 
-@checked("strategy.step_size")
+@validate_arguments("strategy.step_size")
 @dataclass(frozen=True)
 class StepSize:
     """Step size `scale * ratio**(t - 1) / t**power` of round `t` = 1, 2, ...: constant, polynomial or geometric.
@@ -132,7 +132,7 @@ def period_of(rate: Number) -> int | None:
     return 1 if never_fails else None
 
 
-@checked("strategy.schedule")
+@validate_arguments("strategy.schedule")
 @dataclass(frozen=True)
 class Cosine:
     """Falls from `peak` to `floor` along half a cosine (Loshchilov and Hutter, 2017), after a linear warm-up.
@@ -173,7 +173,7 @@ class Cosine:
         return self.floor + (self.peak - self.floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
-@checked("strategy.schedule")
+@validate_arguments("strategy.schedule")
 @dataclass(frozen=True)
 class Warmup:
     """Rises linearly, `peak t / rounds`, and stays at `peak` from round `rounds` on.
@@ -196,7 +196,7 @@ class Warmup:
         return self.peak * min(t, self.rounds) / self.rounds
 
 
-@checked("strategy.schedule")
+@validate_arguments("strategy.schedule")
 @dataclass(frozen=True)
 class Steps:
     """Starts at `start` and is multiplied by `factor` after every `every` rounds.
@@ -221,7 +221,7 @@ class Steps:
         return self.start * self.factor ** ((t - 1) // self.every)
 
 
-@checked("strategy.eta")
+@validate_arguments("strategy.eta")
 @dataclass(frozen=True)
 class Decay:
     """Polynomial decay `scale / t**power` in round `t` = 1, 2, ...
@@ -244,7 +244,7 @@ class Decay:
         return self.scale / t**self.power
 
 
-@checked("strategy.rho")
+@validate_arguments("strategy.rho")
 @dataclass(frozen=True)
 class Penalty:
     """Penalty parameter `rho_t = min(1e9, scale * growth**floor(t / period) + offset)`, eq 21 of Ryu and Kim (2022).

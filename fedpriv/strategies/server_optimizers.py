@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from fedpriv.settings.checks import Fraction, NonNegative, Positive, checked
+from fedpriv.settings.checks import Fraction, NonNegative, Positive, validate_arguments
 from fedpriv.strategies.state import S
 
 
@@ -23,7 +23,7 @@ class ServerOptimizer(Protocol[S]):
         ...
 
 
-@checked("strategy.server")
+@validate_arguments("strategy.server")
 @dataclass(frozen=True)
 class ServerSgd:
     """`v = momentum v + u;  w += learning_rate v`. Without momentum and with rate 1, FedAvg; with momentum, FedAvgM.
@@ -68,7 +68,7 @@ class ServerMoments:
     v: Tensor
 
 
-@checked("strategy.server")
+@validate_arguments("strategy.server")
 @dataclass(frozen=True)
 class ServerAdaptive:
     """FedAdagrad, FedAdam, FedYogi: `m = b1 m + (1 - b1) u;  w += learning_rate m / (sqrt(v) + tau)`.

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.settings.checks import Count, Positive, checked
+from fedpriv.settings.checks import Count, Positive, validate_arguments
 
 Values = Callable[[Tensor], Tensor]
 """`[k, dim] -> [k]`, differentiable row by row."""
@@ -38,7 +38,7 @@ class Solver(Protocol):
         ...
 
 
-def gradient(values: Values, x: Tensor) -> tuple[Tensor, Tensor]:
+def compute_gradient(values: Values, x: Tensor) -> tuple[Tensor, Tensor]:
     """Returns values `[k]` and gradients `[k, dim]`; a value that is not finite becomes infinite."""
     with torch.enable_grad():
         point = x.detach().requires_grad_()
@@ -52,7 +52,7 @@ def _nothing(_: Solver, values: Values, start: Tensor) -> Tensor:
     return start.new_zeros(len(start), 0)
 
 
-@checked("strategy.solver")
+@validate_arguments("strategy.solver")
 @dataclass(frozen=True)
 class LBFGS:
     """Limited-memory BFGS with backtracking.
@@ -96,7 +96,7 @@ class LBFGS:
         return _descend(values, start, tolerance, self.iterations, direction)
 
 
-@checked("strategy.solver")
+@validate_arguments("strategy.solver")
 @dataclass(frozen=True)
 class AcceleratedGradient:
     """Nesterov's method with adaptive restart and backtracking.
@@ -118,9 +118,9 @@ class AcceleratedGradient:
         momentum = start.new_ones(len(start))
         step = start.new_full((len(start),), self.step)
         for _ in range(self.iterations):
-            f, g = gradient(values, extrapolated)
+            f, g = compute_gradient(values, extrapolated)
             if bool((momentum > 1).any()):
-                g_at_x = gradient(values, x)[1]
+                g_at_x = compute_gradient(values, x)[1]
             else:
                 g_at_x = g
             open_rows = g_at_x.abs().amax(1) > tolerance
@@ -138,7 +138,7 @@ class AcceleratedGradient:
         return x
 
 
-@checked("strategy.solver")
+@validate_arguments("strategy.solver")
 @dataclass(frozen=True)
 class Newton:
     """Newton's method with backtracking: few iterations, each with a Hessian; for models of up to about 100 parameters.
@@ -172,16 +172,16 @@ class Quadratic:
     def prepare(self, values: Values, start: Tensor) -> Tensor:
         """Returns inverse Hessians `[k, dim, dim]`, from the gradients at the unit vectors."""
         zero = torch.zeros_like(start)
-        base = gradient(values, zero)[1]
+        base = compute_gradient(values, zero)[1]
         unit = torch.eye(start.shape[1], dtype=start.dtype, device=start.device)
-        columns = [gradient(values, zero + e)[1] - base for e in unit]
+        columns = [compute_gradient(values, zero + e)[1] - base for e in unit]
         return torch.linalg.inv(torch.stack(columns, 2))
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
         """Makes one Newton step, and a second one against rounding errors."""
         x = start
         for _ in range(2):
-            x = x - torch.einsum("kij,kj->ki", prepared, gradient(values, x)[1])
+            x = x - torch.einsum("kij,kj->ki", prepared, compute_gradient(values, x)[1])
         return x
 
 
@@ -198,7 +198,7 @@ def _hessian(values: Values, x: Tensor) -> Tensor:
 def _descend(values: Values, start: Tensor, tolerance: float, iterations: int, direction: Direction) -> Tensor:
     """Repeats line searches along `direction` until every row has converged."""
     x = start
-    f, g = gradient(values, x)
+    f, g = compute_gradient(values, x)
     for _ in range(iterations):
         open_rows = g.abs().amax(1) > tolerance
         if not bool(open_rows.any()):
@@ -252,7 +252,7 @@ def _search(
     best = x, f, g
     for _ in range(_TRIALS):
         trial = x + step.unsqueeze(1) * direction
-        f_new, g_new = gradient(values, trial)
+        f_new, g_new = compute_gradient(values, trial)
         falls = f_new <= f + _ARMIJO * step * slope
         flat = (f_new <= f + _ROUNDING * f.abs()) & ((direction * g_new).sum(1).abs() <= 0.9 * slope.abs())
         accept = (falls | flat) & ~done

@@ -11,7 +11,7 @@ from fedpriv.forecast.compare import Comparison
 from fedpriv.privacy import RunCost, compose
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.runs import Result, RoundReport, total
-from fedpriv.tuning.price import plan_trial
+from fedpriv.tuning.search_cost import plan_trial
 from fedpriv.tuning.trials import run_in_folder
 
 Watch = Callable[[str, RoundReport], None]
@@ -99,10 +99,10 @@ class ConfigComparison:
                     )
                 )
             results[name] = tuple(trained)
-        return Comparison(results, _price_of(results))
+        return Comparison(results, _compute_cost(results))
 
 
-def _price_of(results: Mapping[str, Sequence[Result]]) -> PrivacySpent | None:
+def _compute_cost(results: Mapping[str, Sequence[Result]]) -> PrivacySpent | None:
     """Returns the total cost of all runs; None if they have no common guarantee."""
     try:
         return total([result for of_setting in results.values() for result in of_setting])

@@ -16,7 +16,7 @@ import math
 from fedpriv.errors import ConfigError
 
 
-def right_guesses(epsilon: float, delta: float) -> float:
+def compute_guess_rate(epsilon: float, delta: float) -> float:
     """Returns the largest probability of a right guess, from even odds."""
     _check(epsilon, delta)
     # e^epsilon / (1 + e^epsilon), without overflow
@@ -26,7 +26,7 @@ def right_guesses(epsilon: float, delta: float) -> float:
     return min(1.0, likely + delta * (1 - likely))
 
 
-def detection_at(false_alarms: float, epsilon: float, delta: float) -> float:
+def compute_detection_rate(false_alarms: float, epsilon: float, delta: float) -> float:
     """Returns the largest probability that a member is found by a test with this rate of false alarms.
 
     Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Past = Sequence[tuple[dict[str, Value], float | None]]
 
 
-def choose(space: Space, settings: SearchSettings, past: Past, seed: int) -> dict[str, Value]:
+def choose_settings(space: Space, settings: SearchSettings, past: Past, seed: int) -> dict[str, Value]:
     """Chooses the settings of the next trial.
 
     They are a function of the trials so far and of a seed, so that a resumed search chooses the same settings.

@@ -16,7 +16,7 @@ import torch
 
 from fedpriv.clients import Layout, size
 from fedpriv.config import Config
-from fedpriv.config.building import load_data, make_model, outline
+from fedpriv.config.building import load_data, make_model, read_outline
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import Evaluator
 from fedpriv.planning import Plan
@@ -79,7 +79,7 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
     if (path / _SCORE).exists():
         return float(json.loads(files.read(path / _SCORE)))
     split = load_data(config)
-    model, loss = make_model(config, outline(config))
+    model, loss = make_model(config, read_outline(config))
     model.load_state_dict(torch.load(path / "model.pt", weights_only=True))
     evaluate = Evaluator(model, loss, split.test)
     # the kind depends only on types and shapes: an error that depended on values of labels would reveal them
@@ -89,7 +89,7 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
     metrics = evaluate(Layout.of(model).row_of(model))
     count = size(split.test)
     right = min(max(round(metrics[METRIC] * count), 0), count)
-    score = add_rounded_noise(right, deviation(noise, relation), Randomness()) / count
+    score = add_rounded_noise(right, compute_deviation(noise, relation), Randomness()) / count
     files.write_whole(path / _SCORE, json.dumps(score).encode())
     return score
 
@@ -110,7 +110,7 @@ def add_rounded_noise(right: int, scale: float, randomness: Randomness) -> int:
     return int(noised[0, 0])
 
 
-def deviation(noise: float, relation: Relation) -> float:
+def compute_deviation(noise: float, relation: Relation) -> float:
     """Returns the deviation of the noise: `noise` times the change due to a neighbour, as in `Record`."""
     if relation == "replace_one":
         return noise * _BOUND * 2

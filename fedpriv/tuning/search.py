@@ -13,16 +13,22 @@ from typing import Any
 
 from fedpriv.config import Config, to_yaml
 from fedpriv.config.base import check
-from fedpriv.config.building import outline
+from fedpriv.config.building import read_outline
 from fedpriv.config.files import override
 from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.planning import Plan
 from fedpriv.privacy import Budget
-from fedpriv.runs import RoundReport, data_digest, software
-from fedpriv.settings import checked
+from fedpriv.runs import RoundReport, digest_data, get_software_versions
+from fedpriv.settings import validate_arguments
 from fedpriv.storage import RunFolder, files, strict_json, strict_yaml
 from fedpriv.tuning import sampling, scores
-from fedpriv.tuning.price import SearchPrice, check_same_cost, plan_trial, price_search, reservation
+from fedpriv.tuning.search_cost import (
+    SearchCost,
+    check_same_cost,
+    compute_reserved_cost,
+    compute_search_cost,
+    plan_trial,
+)
 from fedpriv.tuning.settings import SearchSettings
 from fedpriv.tuning.space import Space, Value, as_overrides
 from fedpriv.tuning.trials import Watch, run_trial
@@ -77,14 +83,14 @@ class Outcome:
         trials: All trials; empty if they stay secret.
     """
 
-    price: SearchPrice
+    price: SearchCost
     best: Path | None
     chosen: dict[str, Value] | None
     score: float | None
     trials: tuple[Trial, ...]
 
 
-@checked("search")
+@validate_arguments("search")
 @dataclass(frozen=True)
 class Search:
     """A search for good settings of a run.
@@ -131,19 +137,19 @@ class Search:
             raise ConfigError("privacy.budget", self.base.privacy.budget, fix)
 
     @cached_property
-    def price(self) -> SearchPrice:
+    def price(self) -> SearchCost:
         """The privacy cost of the whole search.
 
         Raises:
             BudgetExhausted: If the cost is above the limit.
             ConfigError: If trials would have different costs although they must not.
         """
-        return price_search(self.settings, self.plans, self.data)
+        return compute_search_cost(self.settings, self.plans, self.data)
 
     @property
     def data(self) -> str | None:
         """A name of the clients' examples, from the settings that fix them; None if they may change between trials."""
-        return data_digest(self.base.model_dump(mode="json"))
+        return digest_data(self.base.model_dump(mode="json"))
 
     def check_sizes(self, path: Path) -> None:
         """Raises an error if clients' numbers of examples changed since the start; the cost depends on them.
@@ -161,7 +167,7 @@ class Search:
 
     @property
     def _sizes(self) -> list[int]:
-        return list(outline(self.base).sizes)
+        return list(read_outline(self.base).sizes)
 
     @cached_property
     def plans(self) -> Sequence[Plan]:
@@ -247,7 +253,7 @@ class Search:
         return self.settings.sampler == "random" and self.settings.secret_trials is None
 
     def _choices(self, count: int) -> list[dict[str, Value]]:
-        return [sampling.choose(self.space, self.settings, (), self._seed(k)) for k in range(count)]
+        return [sampling.choose_settings(self.space, self.settings, (), self._seed(k)) for k in range(count)]
 
     def _seed(self, number: int) -> int:
         """Returns the seed of a choice that is not secret."""
@@ -255,7 +261,7 @@ class Search:
 
     def _begin(self, folder: RunFolder) -> None:
         """Writes the plan of the search, or checks that the folder's plan is the same."""
-        plan = strict_json.plain(
+        plan = strict_json.to_plain(
             {"settings": asdict(self.settings), "space": self.space.plain(), "config": to_yaml(self.base)}
         )
         path = folder.path / PLAN
@@ -323,7 +329,7 @@ class Search:
             else:
                 seed = secrets.randbits(32)
             past = [(trial.chosen, trial.score) for trial in state.trials]
-            chosen = sampling.choose(self.space, self.settings, past, seed)
+            chosen = sampling.choose_settings(self.space, self.settings, past, seed)
             if not self._chooses_beforehand:
                 check_same_cost(self.plan(chosen), self.plans[0], chosen)
             state = self._write_state(folder, replace(state, trials=(*state.trials, Trial(n_finished, chosen))))
@@ -353,8 +359,8 @@ class Search:
                     "its newest copy"
                 )
             budget.begin(state.name, start, budget.rounds_of(state.name), 0)
-            data = data_digest(self.base.model_dump(mode="json"))
-            budget.reserve(reservation(self.settings, self.plans, data, str(path), state.name))
+            data = digest_data(self.base.model_dump(mode="json"))
+            budget.reserve(compute_reserved_cost(self.settings, self.plans, data, str(path), state.name))
         begun = budget.rounds_of(state.name)
         if len(state.trials) < begun:
             raise FedprivError(
@@ -370,7 +376,7 @@ class Search:
             budget.advance(state.name, start, state.number)
             budget.close(state.name, "rounds")
 
-    def _publish_best(self, folder: RunFolder, price: SearchPrice, best: Trial | None) -> Outcome:
+    def _publish_best(self, folder: RunFolder, price: SearchCost, best: Trial | None) -> Outcome:
         """Stores the best model with its settings, and removes all trials of a search with secret trials."""
         path = folder.path
         published = path / BEST
@@ -382,7 +388,7 @@ class Search:
             facts: dict[str, Any] = {"chosen": None, "score": None}
             if best is not None:
                 facts = {"chosen": best.chosen, "score": best.score}
-            facts["software"] = software()
+            facts["software"] = get_software_versions()
             files.write_whole(draft / FOUND, strict_json.dumps(facts, indent=2).encode())
             if best is not None:
                 shutil.copy(self.trial_folder(path, best.number) / "model.pt", draft / "model.pt")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting import NegativeBinomial, NumberOfTrials, PoissonTrials
-from fedpriv.settings import Bound, Positive, PositiveOrInfinite, Whole, checked
+from fedpriv.settings import Bound, Positive, PositiveOrInfinite, Whole, validate_arguments
 
 METRIC = "test_accuracy"
 """The only score that may be private."""
@@ -18,7 +18,7 @@ Better = Literal["higher", "lower"]
 Trials = Annotated[int, Bound("must be a whole number from 1 to 10000", 1, 10_000, "[]")]
 
 
-@checked("search")
+@validate_arguments("search")
 @dataclass(frozen=True)
 class SearchSettings:
     """The settings of a search.
@@ -59,7 +59,7 @@ class SearchSettings:
         if self.score_noise is not None and self.metric != METRIC:
             fix = f"must change little with one example: on private test data use {METRIC}"
             raise ConfigError("search.metric", self.metric, fix)
-        if self.better is None and metrics.direction(self.metric) is None:
+        if self.better is None and metrics.get_direction(self.metric) is None:
             raise ConfigError("search.better", None, f"set better to higher or lower for {self.metric}")
         if self.secret_trials is not None and self.sampler != "random":
             fix = (
@@ -80,7 +80,7 @@ class SearchSettings:
     @property
     def maximizes(self) -> bool:
         """True if larger scores are better."""
-        return (self.better or metrics.direction(self.metric)) == "higher"
+        return (self.better or metrics.get_direction(self.metric)) == "higher"
 
     @property
     def number(self) -> NumberOfTrials:

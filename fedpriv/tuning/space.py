@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from fedpriv.config.base import Section, check
 from fedpriv.errors import ConfigError
-from fedpriv.settings import checked
+from fedpriv.settings import validate_arguments
 from fedpriv.storage import strict_yaml
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Choices:
         return CategoricalDistribution(self.values)
 
 
-@checked("space")
+@validate_arguments("space")
 @dataclass(frozen=True)
 class Space:
     """The fields of a search.

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.config.building import outline
-from fedpriv.config.of_run import plan_of
-from fedpriv.errors import FedprivError, counted
+from fedpriv.config.building import read_outline
+from fedpriv.config.recovered_plan import recover_plan
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.planning import Plan
-from fedpriv.privacy import COLLUDERS, MODEL, SERVER, Cell, RunCost, basic, compose, matrix
-from fedpriv.privacy.accounting import History, PrivacySpent, hidden
+from fedpriv.privacy import COLLUDERS, MODEL, SERVER, Cell, RunCost, basic_composition, compose, compute_bound_matrix
+from fedpriv.privacy.accounting import History, PrivacySpent, compute_hidden_epsilon
 from fedpriv.reports import wording
 from fedpriv.reports.report import Run
-from fedpriv.reports.run_statement import SECRET, lifetime, simulated_trust
-from fedpriv.reports.spendings import spending_of
-from fedpriv.reports.statement import Rows, Statement, count_without_fedpriv, unbounded
+from fedpriv.reports.run_statement import SECRET, describe_simulated_trust, make_lifetime_row
+from fedpriv.reports.spending import compute_run_charge
+from fedpriv.reports.statement import Rows, Statement, count_without_fedpriv, make_unbounded_cell
 from fedpriv.storage import files
 from fedpriv.tuning.search import BEST, FOUND, PLAN, SEEN, STATE, Search, Trial
 from fedpriv.tuning.space import Choices, Range, Value
@@ -93,15 +93,15 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
     unfinished = ()
     if len(finished) < search.settings.trials:
         unfinished = (f"The search is not finished: {count}, and all are charged.",)
-    made_with = wording.made_with(run.result for run in runs)
+    made_with = wording.describe_software(run.result for run in runs)
     repeated = [replace(spending, name=f"{spending.name} again", run_name=None) for spending in spendings]
     one_more = compose([*spendings, repeated[-1]], delta)
     all_again = compose([*spendings, *repeated], delta)
-    answers = wording.released(record for run in runs for record in run.files.ledger.records)
+    answers = wording.describe_releases(record for run in runs for record in run.files.ledger.records)
     return replace(
         _common(search, folder, spendings, spent),
         subject="All that the search released, all trials together,",
-        cells=matrix(spendings, delta, colluders=colluders, group=group),
+        cells=compute_bound_matrix(spendings, delta, colluders=colluders, group=group),
         release_text=unfinished,
         release_rows=[
             ("number of trials", f"{search.settings.trials}, fixed in advance, and visible; {count}"),
@@ -135,9 +135,9 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
     trial = _planned_cost(search, plan, "trial")
 
     def price(histories: Sequence[History]) -> tuple[float, str]:
-        return hidden(search.settings.number, histories, delta), "rdp"
+        return compute_hidden_epsilon(search.settings.number, histories, delta), "rdp"
 
-    cells = matrix([trial], delta, colluders=colluders, group=group, price=price)
+    cells = compute_bound_matrix([trial], delta, colluders=colluders, group=group, price=price)
     settings = search.settings
     best = None
     if published["chosen"]:
@@ -159,10 +159,10 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
         prices=[
             ("one trial alone", search.price.one_trial),
             ("the whole search", spent),
-            ("with one more trial, as a run", basic([spent, search.price.one_trial])),
-            ("with the whole search again", basic([spent, spent])),
+            ("with one more trial, as a run", basic_composition([spent, search.price.one_trial])),
+            ("with the whole search again", basic_composition([spent, spent])),
         ],
-        checks=[*_published_checks(folder), ("trials made by", wording.made_with([published]))],
+        checks=[*_published_checks(folder), ("trials made by", wording.describe_software([published]))],
     )
 
 
@@ -179,24 +179,24 @@ def _common(search: Search, folder: Path, costs: Sequence[RunCost], spent: Priva
         about=f"search {folder}",
         subject="All that the search released",
         spent=spent,
-        data=wording.data_name(config),
-        held_by=wording.holders(config, costs[0]),
+        data=wording.format_data_name(config),
+        held_by=wording.describe_holders(config, costs[0]),
         used_for=_used_for(search),
         settings_tried=_settings_tried(search),
         cells=(),
-        trust=simulated_trust(costs),
+        trust=describe_simulated_trust(costs),
         assumed=(f"The privacy cost of the search assumes: {search.price.rests_on}.", wording.SEARCHED),
         tests=tests,
         secret=_TO_HIDE,
         prices=(),
-        budgets=[("limit of the search", limit), lifetime([search.base.privacy.budget])],
+        budgets=[("limit of the search", limit), make_lifetime_row([search.base.privacy.budget])],
         checks=(),
     )
 
 
 def _read_cost(search: Search, run: Run, trial: Trial) -> RunCost:
     """Returns the cost of a finished trial: its ledger, and its noised score if it has one."""
-    cost = spending_of(run.files, plan_of(run.files))
+    cost = compute_run_charge(run.files, recover_plan(run.files))
     if search.settings.score_noise is None:
         return cost
     return replace(cost, records=(*cost.records, search.plan(trial.chosen).records[-1]))
@@ -212,8 +212,8 @@ def _published_cells(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
     """Returns the guarantees of a search with secret trials: those of one trial, for the single published model."""
     priced = [cell for cell in cells if cell.adversary.endswith(COLLUDERS)]
     published = [replace(cell, adversary=MODEL, assumes=rests_on) for cell in priced]
-    server = [unbounded(cell, cell.assumes) for cell in cells if cell.adversary == SERVER]
-    others = [unbounded(replace(cell, adversary=_SEES_MORE), _NO_BOUND_FOR_MORE) for cell in priced]
+    server = [make_unbounded_cell(cell, cell.assumes) for cell in cells if cell.adversary == SERVER]
+    others = [make_unbounded_cell(replace(cell, adversary=_SEES_MORE), _NO_BOUND_FOR_MORE) for cell in priced]
     return [*published, *server, *others]
 
 
@@ -244,14 +244,14 @@ def _planned_cost(search: Search, plan: Plan, name: str) -> RunCost:
         plan.records,
         plan.n_clients,
         search.data,
-        outline(search.base).sizes,
+        read_outline(search.base).sizes,
         plan.not_covered,
         float64_noise=plan.float64_noise,
     )
 
 
 def _used_for(search: Search) -> str:
-    text = f"a search for good settings of {wording.purpose_of(search.base.model_dump(mode='json'))}"
+    text = f"a search for good settings of {wording.describe_purpose(search.base.model_dump(mode='json'))}"
     if "rounds" in search.space.fields:
         return text
     return f"{text}, {search.base.rounds} rounds per trial"
@@ -275,8 +275,8 @@ def _period(folder: Path) -> str:
     state = folder / SEEN / STATE
     end = "now"
     if state.exists():
-        end = wording.changed(state)
-    return f"{wording.changed(folder / PLAN)} to {end}"
+        end = wording.format_change_time(state)
+    return f"{wording.format_change_time(folder / PLAN)} to {end}"
 
 
 def _best_row(best: Trial | None, search: Search) -> str:
@@ -302,7 +302,7 @@ def _ledger_checks(folder: Path, runs: Sequence[Run]) -> Rows:
     for path in paths:
         digest.update(path.read_bytes())
     n_records = sum(len(run.files.ledger.records) for run in runs)
-    ledgers = f"{counted(n_records, 'record')} in {counted(len(runs), 'chain')}"
+    ledgers = f"{format_count(n_records, 'record')} in {format_count(len(runs), 'chain')}"
     if len(paths) != len(runs):
         ledgers += f", and {len(paths) - len(runs)} unfinished"
     how_to_count = [count_without_fedpriv(run.files.ledger, "one trial's own releases") for run in runs[:1]]

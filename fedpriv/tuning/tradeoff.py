@@ -18,7 +18,7 @@ from fedpriv.config.schema import DataSection
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
 from fedpriv.storage import BLUE, GREY, VERMILION, new_figure, strict_json
-from fedpriv.tuning.membership import detection_at, right_guesses
+from fedpriv.tuning.membership import compute_detection_rate, compute_guess_rate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ class Tradeoff:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the table as values for JSON."""
-        return strict_json.plain({**asdict(self), "metric": self.metric or None})
+        return strict_json.to_plain({**asdict(self), "metric": self.metric or None})
 
     def table(self) -> list[list[str]]:
         """Returns headings and a row for each target."""
@@ -225,8 +225,8 @@ def _planned(config: Config, epsilon: float) -> Target:
         spent.epsilon,
         spent.delta,
         plan.noise_multiplier,
-        right_guesses(spent.epsilon, spent.delta),
-        detection_at(FALSE_ALARMS, spent.epsilon, spent.delta),
+        compute_guess_rate(spent.epsilon, spent.delta),
+        compute_detection_rate(FALSE_ALARMS, spent.epsilon, spent.delta),
     )
 
 
@@ -244,7 +244,7 @@ def _scores(path: Path, settings: Sequence[str], seeds: int) -> tuple[str, tuple
             "test_loss": result.test_loss,
             **result.measures,
         }
-        name = next((row.name for row in metrics.headlines() if facts.get(row.name) is not None), "")
+        name = next((row.name for row in metrics.list_headline_metrics() if facts.get(row.name) is not None), "")
         if not name:
             raise ConfigError("log.test", False, "the public data have no test metric: leave log.test out")
         scores.append(float(facts[name]))
@@ -252,7 +252,7 @@ def _scores(path: Path, settings: Sequence[str], seeds: int) -> tuple[str, tuple
 
 
 def _metric(name: str) -> metrics.Metric[metrics.OfTest]:
-    return next(row for row in metrics.headlines() if row.name == name)
+    return next(row for row in metrics.list_headline_metrics() if row.name == name)
 
 
 def _sizes(examples: tuple[int, int]) -> str:

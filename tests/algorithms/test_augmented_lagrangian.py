@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from torch.utils.data import Subset, TensorDataset
 
 import fedpriv as fp
-from fedpriv.data import labels_of, load, partition
+from fedpriv.data import extract_labels, load, partition
 from fedpriv.evaluation.constrained.centralised import centralised_al
 from fedpriv.evaluation.constrained.optimality import kkt
 from fedpriv.models import LogisticRegression, resolve_loss
@@ -32,7 +32,7 @@ def wdbc(
 ) -> fp.Training:
     """Mean texture, smoothness and symmetry, and a constant."""
     train = load("breast_cancer", variant="diagnostic", features=[1, 4, 8], protocol="paper").train
-    parts = partition("stratified", labels_of(train), n_clients, torch.Generator().manual_seed(0))
+    parts = partition("stratified", extract_labels(train), n_clients, torch.Generator().manual_seed(0))
     sets = [Subset(train, part.tolist()) for part in parts]
     clients = fp.make_clients(LogisticRegression(4), resolve_loss("logistic"), sets, NEYMAN_PEARSON)
     return fp.Training(clients, strategy, privacy, rounds=rounds, compute=FLOAT64, compare_centralized=compare)
@@ -118,7 +118,7 @@ def test_quadratic_program_equals_linear_system(n: int, m: int) -> None:
     np.testing.assert_allclose(training.result().params, w, atol=1e-3)
     np.testing.assert_allclose(np.concatenate(result["multipliers"]), multipliers, atol=1e-3)
     assert result["relative_difference"] < 1e-3
-    central = centralised_al(training.oracle.answerer.problem, torch.zeros(20, dtype=torch.float64))
+    central = centralised_al(training.oracle.engine.problem, torch.zeros(20, dtype=torch.float64))
     np.testing.assert_allclose(central.params, w, atol=1e-3)
 
 
@@ -145,7 +145,7 @@ def test_capped_inner_rounds_not_converged() -> None:
 def test_reported_metrics_at_broadcast_point() -> None:
     """Also in inner rounds; stationarity is an upper bound, and omitted while it is unknown."""
     training = wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=30)
-    problem, before, reports = training.oracle.answerer.problem, training.progress, []
+    problem, before, reports = training.oracle.engine.problem, training.progress, []
     for report in training:
         w, shown = before.received[0, :-2], report.metrics
         values = problem(w.expand(3, -1))[1].detach()

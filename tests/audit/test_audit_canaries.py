@@ -14,9 +14,9 @@ from test_audit_planted_bugs import Less
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget
-from fedpriv.audit.bounds import bounds_from_scores, clopper_pearson, largest_mu, one_run
-from fedpriv.audit.canaries import CONFIDENCE, Game, check_canaries, play, reach
-from fedpriv.privacy.accounting.gaussian import epsilon_of
+from fedpriv.audit.bounds import bounds_from_scores, clopper_pearson, compute_one_run_bound, largest_mu
+from fedpriv.audit.canaries import CONFIDENCE, Game, check_canaries, compute_reach, run_game
+from fedpriv.privacy.accounting.gaussian import compute_epsilon
 
 DELTA = 1e-5
 
@@ -26,15 +26,15 @@ def test_audit_ceilings_match_literature() -> None:
     for n, wanted in ((100, 3.3), (500, 4.9), (1000, 5.6), (10_000, 7.9)):
         assert clopper_pearson(n, n, 0, n, DELTA, 0.95) == pytest.approx(wanted, abs=0.06)
     for guesses, wanted in ((50, 2.78), (250, 4.40), (500, 5.09), (2500, 6.59)):
-        assert one_run(guesses, guesses, 2 * guesses, DELTA, 0.95) == pytest.approx(wanted, abs=0.01)
+        assert compute_one_run_bound(guesses, guesses, 2 * guesses, DELTA, 0.95) == pytest.approx(wanted, abs=0.01)
     # without delta the chance of n right guesses is (e^eps / (1 + e^eps))^n
     p = 0.05 ** (1 / 80)
-    assert one_run(80, 80, 80, 0.0, 0.95) == pytest.approx(math.log(p / (1 - p)), rel=1e-6)
+    assert compute_one_run_bound(80, 80, 80, 0.0, 0.95) == pytest.approx(math.log(p / (1 - p)), rel=1e-6)
 
 
 def test_chance_guesses_give_zero_bound() -> None:
-    assert one_run(50, 100, 100, DELTA, 0.95) == 0
-    assert one_run(0, 0, 100, DELTA, 0.95) == 0
+    assert compute_one_run_bound(50, 100, 100, DELTA, 0.95) == 0
+    assert compute_one_run_bound(0, 0, 100, DELTA, 0.95) == 0
     assert clopper_pearson(50, 100, 50, 100, DELTA, 0.95) == 0
     assert clopper_pearson(0, 100, 0, 100, DELTA, 0.95) == 0
 
@@ -48,7 +48,7 @@ def gaussian_scores(mu: float, count: int, draw: np.random.Generator) -> tuple[A
 @pytest.mark.parametrize("mu", [0.25, 1.0])
 def test_canary_bounds_valid_in_95_percent(mu: float) -> None:
     """300 games of the mechanism itself; a library's bound was wrong in all of its games at mu 0.25."""
-    draw, epsilon, wrong = np.random.default_rng(0), epsilon_of(mu, DELTA), np.zeros(3)
+    draw, epsilon, wrong = np.random.default_rng(0), compute_epsilon(mu, DELTA), np.zeros(3)
     for _ in range(300):
         found = bounds_from_scores(*gaussian_scores(mu, 200, draw), DELTA, CONFIDENCE, normal=True)
         wrong += np.array([found.clopper_pearson, found.one_run, found.of_mu]) > epsilon
@@ -62,7 +62,7 @@ def test_bounds_tighten_with_more_canaries() -> None:
     found = [largest_mu(*split(gaussian_scores(1.0, n, draw)), CONFIDENCE) for n in (50, 500, 5000)]
     assert found == sorted(found) and 0.85 < found[-1] < 1.02
     many = bounds_from_scores(*gaussian_scores(1.0, 10_000, draw), DELTA, CONFIDENCE, normal=True)
-    assert 1.5 < many.clopper_pearson < many.one_run < many.of_mu < epsilon_of(1.0, DELTA)
+    assert 1.5 < many.clopper_pearson < many.one_run < many.of_mu < compute_epsilon(1.0, DELTA)
 
 
 def split(game: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -95,8 +95,8 @@ def test_canary_statistic_matches_theory(promise: str) -> None:
     """Canaries of a right run: normal scores of the ledger's own mu, where noise is Gaussian and nothing is drawn."""
     made = noisy(audit_target(fp.fedavg(0.5), rounds=6, **PROMISES[promise]))
     each = 1 if promise.startswith("messages") else 200
-    reached = reach(made, each, 6)
-    games = [play(made, each, 6, reached) for _ in range(60 if each == 1 else 1)]
+    reached = compute_reach(made, each, 6)
+    games = [run_game(made, each, 6, reached) for _ in range(60 if each == 1 else 1)]
     scores, took_part = (np.concatenate([getattr(game, name) for game in games]) for name in ("scores", "took_part"))
     assert max(bounds_from_scores(scores, took_part, DELTA, 0.9999, normal=games[0].normal)) <= games[0].promised
     assert games[0].normal == (promise not in ("laplace", "poisson"))
@@ -113,16 +113,16 @@ def test_canary_statistic_matches_theory(promise: str) -> None:
 def test_absent_canary_scores_symmetric() -> None:
     """Its score is the same function of what was released: without a signal it is as often positive as negative."""
     made = noisy(audit_target(fp.fedavg(0.5), rounds=3, relation="add_remove", epsilon=1e-3))
-    games = [play(made, 1, 3) for _ in range(40)]
+    games = [run_game(made, 1, 3) for _ in range(40)]
     absent = np.concatenate([game.scores[~game.took_part] for game in games])
     assert (absent != 0).all() and stats.binomtest(int((absent > 0).sum()), len(absent)).pvalue > 1e-5
 
 
 def theory(game: Game) -> float:
     """The mu that the promised epsilon stands for."""
-    from fedpriv.privacy.accounting.gaussian import ratio_of
+    from fedpriv.privacy.accounting.gaussian import compute_ratio
 
-    return ratio_of(game.promised, game.delta)
+    return compute_ratio(game.promised, game.delta)
 
 
 def test_canaries_detect_half_noise() -> None:
@@ -142,7 +142,7 @@ def test_canaries_detect_half_noise() -> None:
 def test_canary_bounds_hold_over_300_runs(promise: str) -> None:
     made, wrong = noisy(audit_target(fp.fedavg(0.5), rounds=3, **PROMISES[promise])), np.zeros(3)
     for _ in range(300):
-        game = play(made, 40, 3)
+        game = run_game(made, 40, 3)
         found = game.bounds()
         wrong += np.array([found.clopper_pearson, found.one_run, found.of_mu]) > game.promised
     for count in wrong:

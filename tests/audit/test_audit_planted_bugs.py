@@ -22,10 +22,10 @@ from fedpriv.audit.ledger_check import check_ledger
 from fedpriv.audit.noise import check_noise
 from fedpriv.audit.shapes import check_interaction
 from fedpriv.models import Loss
-from fedpriv.oracle import data_answerer
+from fedpriv.oracle import data_query_engine
 from fedpriv.oracle.backends import summation
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.privacy import pair_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
@@ -96,19 +96,19 @@ def batch_clipped(planting: Planting) -> None:
 def wrong_divisor(planting: Planting) -> None:
     """Rows are divided by another number than the noise."""
     planting.setattr(
-        data_answerer, "scale_rows", lambda rows, factors: scale_rows(rows, [1.25 * factor for factor in factors])
+        data_query_engine, "scale_rows", lambda rows, factors: scale_rows(rows, [1.25 * factor for factor in factors])
     )
 
 
-scale_rows = data_answerer.scale_rows
+scale_rows = data_query_engine.scale_rows
 
 
 def weighted_after_clipping(planting: Planting) -> None:
     """Rows are weighted by their clients' sizes once they are clipped, and nobody prices that."""
     weights = torch.tensor(SIZES, dtype=torch.float64) / (sum(SIZES) / len(SIZES))
-    release = DataAnswerer._release
+    release = DataQueryEngine._release
     planting.setattr(
-        DataAnswerer, "_release", lambda self, p, c, rows, f: release(self, p, c, rows * weights[:, None], f)
+        DataQueryEngine, "_release", lambda self, p, c, rows, f: release(self, p, c, rows * weights[:, None], f)
     )
 
 
@@ -160,10 +160,10 @@ def last_without_noise(planting: Planting) -> None:
 def exact_duals(planting: Planting) -> None:
     """Constraint values, of which dual variables are made, are answered as they are, and nothing is written down."""
 
-    def constraint_values(self: DataAnswerer, query: Any, context: Any, params: Tensor) -> Tensor:
+    def constraint_values(self: DataQueryEngine, query: Any, context: Any, params: Tensor) -> Tensor:
         return self.problem(params)[1].detach().to(params.dtype)
 
-    planting.setattr(DataAnswerer, "constraint_values", constraint_values)
+    planting.setattr(DataQueryEngine, "constraint_values", constraint_values)
 
 
 def unrecorded_releases(planting: Planting) -> None:

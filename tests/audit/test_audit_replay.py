@@ -47,7 +47,7 @@ def no_extra_term(oracle: Any, received: Tensor) -> Tensor:
 
 def mean_of_inputs(oracle: Any, received: Tensor) -> Tensor:
     """Looks behind the oracle."""
-    population = getattr(getattr(oracle, "answerer", None), "_population", None)  # there is none while a run is planned
+    population = getattr(getattr(oracle, "engine", None), "_population", None)  # there is none while a run is planned
     if population is None:
         return torch.zeros(())
     # not the same for all weights: softmax regression gives the same probabilities when all are moved alike
@@ -76,7 +76,7 @@ class Dual:
 
     @staticmethod
     def of_examples(oracle: Any, gradient: Tensor) -> Tensor:
-        population = getattr(getattr(oracle, "answerer", None), "_population", None)
+        population = getattr(getattr(oracle, "engine", None), "_population", None)
         if population is None:
             return gradient
         return torch.cat([x.mean(0).repeat(10)[None] for x, _ in map(population.examples_of, range(3))])

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from fedpriv.audit.canaries import Game
-from fedpriv.privacy.accounting.gaussian import epsilon_of, ratio_of
+from fedpriv.privacy.accounting.gaussian import compute_epsilon, compute_ratio
 
 SCRIPT: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "audit" / "lower_bounds.py"))
 DELTA = 1e-5
@@ -20,12 +20,14 @@ DELTA = 1e-5
 def game_of(mu: float, count: int, draw: np.random.Generator) -> Game:
     """Scores of the Gaussian mechanism itself."""
     took_part = draw.random(count) < 0.5
-    return Game(draw.standard_normal(count) + mu * took_part, took_part, epsilon_of(mu, DELTA), DELTA, normal=False)
+    return Game(
+        draw.standard_normal(count) + mu * took_part, took_part, compute_epsilon(mu, DELTA), DELTA, normal=False
+    )
 
 
 def bound(game: Game) -> float:
-    mu = ratio_of(game.promised, DELTA)
-    return SCRIPT["epsilon_by_curve"](game, lambda factor, delta: epsilon_of(mu / factor, delta))
+    mu = compute_ratio(game.promised, DELTA)
+    return SCRIPT["epsilon_by_curve"](game, lambda factor, delta: compute_epsilon(mu / factor, delta))
 
 
 def test_curve_bound_valid_in_95_percent() -> None:
@@ -40,20 +42,20 @@ def test_curve_bound_tight_and_detects_half_noise() -> None:
     game = game_of(1.0, 20_000, draw)
     assert 0.85 < bound(game) / game.promised < 1
     # the same scores under a claim of half the epsilon
-    claimed = epsilon_of(0.5, DELTA)
-    below = SCRIPT["epsilon_by_curve"](game, lambda factor, delta: epsilon_of(0.5 / factor, delta))
+    claimed = compute_epsilon(0.5, DELTA)
+    below = SCRIPT["epsilon_by_curve"](game, lambda factor, delta: compute_epsilon(0.5 / factor, delta))
     assert below > claimed
 
 
 def test_curve_bound_small_for_chance_scores() -> None:
     draw = np.random.default_rng(2)
     game = game_of(0.0, 2000, draw)
-    assert SCRIPT["epsilon_by_curve"](game, lambda factor, delta: epsilon_of(1.0 / factor, delta)) < 0.6
+    assert SCRIPT["epsilon_by_curve"](game, lambda factor, delta: compute_epsilon(1.0 / factor, delta)) < 0.6
 
 
 @pytest.mark.parametrize(("hits", "alarms", "possible"), [(0.5, 0.5, True), (0.99, 0.001, False)])
 def test_error_rates_possible_within_privacy_curve(hits: float, alarms: float, possible: bool) -> None:
-    epsilons = [epsilon_of(1.0, delta) for delta in SCRIPT["DELTAS"]]
+    epsilons = [compute_epsilon(1.0, delta) for delta in SCRIPT["DELTAS"]]
     assert SCRIPT["is_possible"](hits, alarms, epsilons) == possible
     if possible:
         return

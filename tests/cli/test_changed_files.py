@@ -14,7 +14,7 @@ from edits import with_plan_of
 
 import fedpriv as fp
 from fedpriv.privacy.accounting.spent import round_up
-from fedpriv.runs.budget_reservation import data_digest
+from fedpriv.runs.budget_reservation import digest_data
 
 NOISE = 2.0
 DELTA = 1e-3
@@ -61,7 +61,7 @@ def test_account_renumbered_client_charged_for_both_runs(tmp_path: Path):
     assert first["per_client_epsilon"] == second["per_client_epsilon"][::-1]
 
     # four answers about all rows of clinic b
-    exact = fp.privacy.accounting.gaussian.epsilon_of(4**0.5 / NOISE, DELTA)
+    exact = fp.privacy.accounting.gaussian.compute_epsilon(4**0.5 / NOISE, DELTA)
     together = accounted(tmp_path / "first", tmp_path / "second")
     assert together["epsilon"] >= exact
     assert together["epsilon"] == pytest.approx(exact, rel=1e-3)
@@ -133,10 +133,10 @@ def test_data_digest_published_sets_only():
     """Client i of a published data set is the same in all runs; files and code of the user have no digest."""
 
     def named(name: str, **options: Any) -> str | None:
-        return data_digest({"data": {"name": name, **options}, "problem": None})
+        return digest_data({"data": {"name": name, **options}, "problem": None})
 
     assert named("digits") == named("digits") != named("digits", seed=1)
     assert named("mnist") not in (None, named("digits"))
     for name in ("csv", "parquet", "sql", "hf", "image_folder", "libsvm", "my.module:load"):
         assert named(name) is None
-    assert data_digest({"rounds": 3}) is None and data_digest(None) is None
+    assert digest_data({"rounds": 3}) is None and digest_data(None) is None

@@ -71,7 +71,7 @@ def test_shipped_config_found_by_name(tmp_path: Path, monkeypatch: pytest.Monkey
     run("train", "digits_iadmm", "--out", "runs/a", *SMALL)
     assert "iadmm_prox, 2 rounds" in run("plan", "digits_iadmm.yaml", *SMALL)
     # a file of that name goes first
-    text = shipped.configs()["digits_iadmm"].read_text().replace("n_clients: 10", "n_clients: 3")
+    text = shipped.list_configs()["digits_iadmm"].read_text().replace("n_clients: 10", "n_clients: 3")
     (tmp_path / "digits_iadmm.yaml").write_text(text)
     assert "3, with 479 examples each" in run("plan", "digits_iadmm.yaml", *SMALL)
 
@@ -87,7 +87,7 @@ def test_unknown_config_name_suggests_nearest(words: tuple[str, str], tmp_path: 
 def test_init_writes_valid_config_and_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert "fedpriv train digits_tracking.yaml" in run("init", "digits_tracking")
-    assert load_config(tmp_path / "digits_tracking.yaml") == load_config(shipped.configs()["digits_tracking"])
+    assert load_config(tmp_path / "digits_tracking.yaml") == load_config(shipped.list_configs()["digits_tracking"])
     schema = (tmp_path / "fedpriv.schema.json").read_text()
     assert schema == run("schema") == json_schema.dumps()
     assert "fedpriv train new/digits_iadmm.yaml" in run("init", "--dir", "new")
@@ -111,7 +111,9 @@ def test_init_project_tests_pass(tmp_path: Path) -> None:
     assert "3 passed" in tested.stdout
 
 
-@pytest.mark.parametrize("path", [*shipped.configs().values(), shipped.folder("examples") / "project" / "config.yaml"])
+@pytest.mark.parametrize(
+    "path", [*shipped.list_configs().values(), shipped.find_folder("examples") / "project" / "config.yaml"]
+)
 def test_shipped_configs_valid_against_schema(path: Path):
     validator = Draft202012Validator(json.loads(json_schema.dumps()))
     text = path.read_text()
@@ -139,7 +141,7 @@ WRONG = [
 def test_schema_rejects_invalid_settings(setting: str):
     from fedpriv.config.files import override
 
-    given = strict_yaml.read(shipped.configs()["digits_iadmm"].read_text(), "digits_iadmm")
+    given = strict_yaml.read(shipped.list_configs()["digits_iadmm"].read_text(), "digits_iadmm")
     validator = Draft202012Validator(json.loads(json_schema.dumps()))
     assert validator.is_valid(given)
     assert not validator.is_valid(override(given, setting))

@@ -12,7 +12,7 @@ from commands import DIGITS, error_line, fedpriv
 from PIL import Image
 
 from fedpriv.config import forecast, load_config
-from fedpriv.tuning.membership import right_guesses
+from fedpriv.tuning.membership import compute_guess_rate
 
 SHORT = ("data.partition.n_clients=2", "rounds=5")
 
@@ -29,7 +29,7 @@ def test_tradeoff_noise_and_bound_match_plan():
     for target in targets:
         plan = forecast(load_config(DIGITS, [*SHORT, f"privacy.epsilon={target['epsilon']}"]))
         assert target["noise_multiplier"] == plan.noise_multiplier
-        assert target["right_guesses"] == right_guesses(plan.spent.epsilon, plan.spent.delta)
+        assert target["right_guesses"] == compute_guess_rate(plan.spent.epsilon, plan.spent.delta)
         assert target["scores"] == []
 
 
@@ -101,4 +101,4 @@ def test_percentage_rounded_up():
     from fedpriv.tuning.tradeoff import _percent
 
     assert _percent(0.73105) == "73.2 %" and _percent(0.5) == "50 %" and _percent(1.0) == "100 %"
-    assert not math.isnan(right_guesses(1.0, 0.0))
+    assert not math.isnan(compute_guess_rate(1.0, 0.0))

@@ -84,7 +84,7 @@ def test_other_example_source_gives_same_run(name: str, monkeypatch: pytest.Monk
     assert before > sum(SIZES)
     torch.testing.assert_close(second.result().params, first.result().params, rtol=0, atol=0)
     assert second.result().optimality_gap == first.result().optimality_gap
-    assert second.repeats() == first.repeats()
+    assert second.count_duplicates() == first.count_duplicates()
     assert second.population.examples.asked > before
     assert second.ledger.records == first.ledger.records
 

@@ -17,9 +17,9 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.network.rounds import initial_state, run_rounds
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
@@ -191,7 +191,7 @@ def test_lazy_clients_share_result_model() -> None:
 def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], None]:
     clients = lazy(sizes=[SIZES[i % N] for i in range(n)], num_workers=1)
     population, streams, strategy = Population(clients), Randomness(3, 4), fp.fedavg(0.5, local_steps=2)
-    sums = ClippedSums(choose("auto", population.model, population.loss), n, population.device)
+    sums = ClippedSums(build_backend("auto", population.model, population.loss), n, population.device)
     oracle = data_oracle(population, sums, privacy, Ledger(AdmitAll()), streams)
     progress = initial_state(strategy, population.params)
     return lambda: [None for _ in run_rounds(strategy, oracle, network, progress, streams, rounds=2)] and None

@@ -153,8 +153,8 @@ def test_duplicate_contents_counted(tmp_path: Path) -> None:
     test = TensorDataset(torch.tensor([[4.0, 0, 0], [8, 0, 0]]), torch.tensor([0, 0]))
     run = training([first, second], test=test, folder=tmp_path)
     # two ones at the first client, a two at each; the threes differ in their class
-    assert run.repeats() == DuplicateCounts(examples=4, apart=2, tested=1)
-    assert training([points(5), points(5, 1)]).repeats() == DuplicateCounts(0, 0, 0)
+    assert run.count_duplicates() == DuplicateCounts(examples=4, apart=2, tested=1)
+    assert training([points(5), points(5, 1)]).count_duplicates() == DuplicateCounts(0, 0, 0)
 
 
 def test_duplicates_reported_on_terminal_only(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_duplicates_of_many_images_counted_in_batches() -> None:
     client = fp.make_clients(torch.nn.Linear(784, 2), torch.nn.CrossEntropyLoss(), [TensorDataset(x, x[:, 0].long())])
     run.population.examples = InMemory(client, x.device, x.dtype)
     counts: list[DuplicateCounts] = []
-    assert count_calls(lambda: counts.append(run.repeats())) < 10 * len(x)
+    assert count_calls(lambda: counts.append(run.count_duplicates())) < 10 * len(x)
     assert counts == [DuplicateCounts(0, 0, 0)]
 
 

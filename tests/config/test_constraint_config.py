@@ -10,7 +10,7 @@ import pytest
 
 from fedpriv.algorithms.private_augmented_lagrangian import suggested_share
 from fedpriv.config import Config, build, forecast, load_config, to_yaml
-from fedpriv.config.building import at_start
+from fedpriv.config.building import list_start_warnings
 from fedpriv.errors import ConfigError
 from fedpriv.reports.report import Run
 from fedpriv.strategies.advice import ConstraintNoise
@@ -36,20 +36,20 @@ def config(tmp_path: Path, *overrides: str) -> Config:
 @pytest.mark.parametrize("privacy", ["clip.norm=l2", "{epsilon: 3, mechanism: laplace, clip: {norm: l1, bound: 1}}"])
 def test_plan_states_constraint_noise_of_run(privacy: str, tmp_path: Path):
     found = config(tmp_path, f"privacy{'=' if privacy[0] == '{' else '.'}{privacy}")
-    deviation = build(found).oracle.answerer.statistic_deviation(0).max()
+    deviation = build(found).oracle.engine.statistic_deviation(0).max()
     assert f"standard deviation {deviation:.3g} for" in " ".join(forecast(found).warnings)
 
 
 def test_plan_and_train_warn_of_large_beta(tmp_path: Path):
-    deviation = float(build(config(tmp_path)).oracle.answerer.statistic_deviation(0).max())
+    deviation = float(build(config(tmp_path)).oracle.engine.statistic_deviation(0).max())
     for factor, expected in ((0.9, 0), (1.1, 1)):
         found = config(tmp_path, f"strategy.beta={factor * 5 / 10 / deviation}")
         planned = [note for note in forecast(found).warnings if "drowns" in note]
         assert len(planned) == expected
-        assert [note for note in at_start(found, build(found)) if "drowns" in note] == planned
+        assert [note for note in list_start_warnings(found, build(found)) if "drowns" in note] == planned
     counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
     found = config(tmp_path, counted, "privacy.statistics.public_counts=true", "strategy.beta=50")
-    assert "beta = 50 drowns" in " ".join(at_start(found, build(found)))
+    assert "beta = 50 drowns" in " ".join(list_start_warnings(found, build(found)))
 
 
 def test_plan_and_run_raise_same_errors(tmp_path: Path):
@@ -70,7 +70,7 @@ def test_private_run_shows_worst_constraint_interval(tmp_path: Path):
     list(run)
     (folder / "result.json").write_text(json.dumps(run.result().to_json()))
     worst = float(run.progress.local.measured.max())
-    width = 1.96 * float(run.oracle.answerer.statistic_deviation(0).max()) / 2  # four measurements
+    width = 1.96 * float(run.oracle.engine.statistic_deviation(0).max()) / 2  # four measurements
     shown = Run.read(folder).rows()["worst constraint value"]
     assert shown.startswith(f"{worst:.3g} ± {width:.2g} (95 %; the largest of 3 noisy ones")
 
@@ -86,7 +86,7 @@ def test_suggested_share_minimizes_step_noise(tmp_path: Path):
         values, gradient = run.plan.records[:2]
         dim, clip, fewest = run.population.dim, run.plan.privacy.clip.bound, int(run.population.shard.sizes.min())
         sensitivity = 2 * clip / fewest
-        of_values = 2 * float(run.oracle.answerer.statistic_deviation(0).max()) * clip
+        of_values = 2 * float(run.oracle.engine.statistic_deviation(0).max()) * clip
         noise[share] = dim * (gradient.noise_multiplier * sensitivity) ** 2 + of_values**2
         assert values.query == "statistic:constraints"
     best = min(noise, key=lambda share: noise[share])

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from fedpriv.config import load_config
-from fedpriv.config.building import planned
+from fedpriv.config.building import load_plan
 from fedpriv.data.dead_leaves import dead_leaves
 from fedpriv.data.patches import _filters, patches
 from fedpriv.data.transforms import apply
@@ -117,7 +117,7 @@ def test_plan_computes_no_whitening_statistics(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError(f"statistics of {tuple(features.shape)}")
 
     monkeypatch.setattr(Whitening, "of", refuse)
-    plan = planned(load_config(Path(__file__).parents[2] / "configs" / "cifar10_patches_sums.yaml"), 0)
+    plan = load_plan(load_config(Path(__file__).parents[2] / "configs" / "cifar10_patches_sums.yaml"), 0)
     assert len(plan.records) == 30
     with pytest.raises(AssertionError, match="statistics of"):
         apply(torch.rand(1, 1, 12, 12), ["edges", "whiten"])  # a shape that no other test has cached

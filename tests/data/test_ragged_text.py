@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.models.nested import each
+from fedpriv.models.nested import map_tree
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.privacy.clipping import Clip
 
@@ -88,7 +88,7 @@ def test_fixed_length_padding_keeps_gradients():
         sums: list[Tensor] = []
         for collate in (pad_to_fixed_length, pad_to_longest):
             x, y = collate([(text, label)])
-            given = each(lambda t: (t.double() if t.is_floating_point() else t).unsqueeze(0), x)
+            given = map_tree(lambda t: (t.double() if t.is_floating_point() else t).unsqueeze(0), x)
             batch = Batch(torch.zeros(1).long(), given, y.unsqueeze(0), one)
             sums.append(BACKENDS["loop"](model, nn.CrossEntropyLoss()).clipped_sum(row, batch, Clip(0.1))[0])
         torch.testing.assert_close(*sums, rtol=1e-9, atol=1e-12)

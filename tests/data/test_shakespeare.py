@@ -138,7 +138,7 @@ def test_accuracy_and_perplexity_per_character():
     values = Evaluator(model, models.Loss(models.cross_entropy), test, batch_size=1)(model.logits.detach())
     assert values["test_accuracy"] == pytest.approx(0.6)
     assert values["test_perplexity"] == pytest.approx(2 ** (7 / 5))
-    assert metrics.direction("test_perplexity") == "lower"
+    assert metrics.get_direction("test_perplexity") == "lower"
 
 
 def test_windows_by_label_partition_raises():

@@ -14,7 +14,7 @@ import scipy.io
 import torch
 
 from fedpriv.config import load_config
-from fedpriv.config.building import outline, planned
+from fedpriv.config.building import load_plan, read_outline
 from fedpriv.data import load
 from fedpriv.errors import ConfigError, DataError
 
@@ -156,7 +156,7 @@ def test_plan_needs_no_image_files():
     """Sizes and shapes are published, so a plan needs no file."""
     run = Path(__file__).parents[2] / "configs" / "cifar10_scattering_sums.yaml"
     overrides = ["data.root=absent", "data.transforms=[]", "privacy.epsilon=null", "privacy.noise_multiplier=3"]
-    plan = planned(load_config(run, overrides), 0)
+    plan = load_plan(load_config(run, overrides), 0)
     assert plan.n_clients == 10
     emnist = ["data={name: torchvision, dataset: emnist, emnist_split: letters, partition: {kind: iid, n_clients: 10}}"]
-    assert outline(load_config(run, emnist)).n_classes == 26
+    assert read_outline(load_config(run, emnist)).n_classes == 26

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.errors import PrivacyError
-from fedpriv.evaluation.client_tests import spread
+from fedpriv.evaluation.client_tests import summarize_quantiles
 from fedpriv.reports import picture
 from fedpriv.reports.report import Run
 
@@ -131,8 +131,8 @@ def test_client_test_with_training_examples_raises() -> None:
 
 
 def test_spread_interpolates_quantiles() -> None:
-    assert spread([0.0, 1.0]) == {"min": 0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1, "mean": 0.5}
-    assert set(spread([0.25]).values()) == {0.25}
+    assert summarize_quantiles([0.0, 1.0]) == {"min": 0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1, "mean": 0.5}
+    assert set(summarize_quantiles([0.25]).values()) == {0.25}
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.evaluation.verdict import constraint_verdict
+from fedpriv.evaluation.verdict import format_constraint_verdict
 from fedpriv.storage import strict_json
 
 SURE = fp.Privacy(epsilon=8, delta=1e-3)
@@ -64,9 +64,9 @@ def test_verdict_prints_nonfinite_numbers(name: str) -> None:
     """`result.json` stores null for them, and reading it back must not fail."""
     facts = {"constraints": "violated", name: math.nan, "multipliers": [[0.5, math.nan]]}
     facts |= {"constraint_confidence": {"level": 0.95, "half_width": [[0.25, math.inf]]}}
-    stored = strict_json.plain(facts)
+    stored = strict_json.to_plain(facts)
     assert stored["multipliers"] == [[0.5, None]]
-    output = constraint_verdict(stored)
+    output = format_constraint_verdict(stored)
     assert "violation nan" in output
     assert output.endswith("largest multiplier nan")
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.config import build, load_config
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.metrics import Metric, value_of
+from fedpriv.evaluation.metrics import Metric, compute_value
 from fedpriv.evaluation.tasks import Task
 from fedpriv.models import predict
 from fedpriv.reports import comparison
@@ -79,7 +79,7 @@ def test_added_metric_shown_in_all_outputs(trained: tuple[Path, str, str]) -> No
 
     run = Run.read(folder)
     assert run.rows()["nodes' balanced accuracy"]
-    heading, line = comparison.table([run])
+    heading, line = comparison.format_table([run])
     assert line[heading.index("balanced accuracy") :].startswith(text)
     axes = Figure().subplots()
     curves._draw_metric(axes, run)
@@ -116,17 +116,17 @@ def test_metric_sums_independent_of_batches() -> None:
     parts = [balanced_accuracy(outputs[i::7], targets[i::7], None, Task("classes")) for i in range(7)]
     found, whole = predict(outputs).numpy(), targets.numpy()
     each = [(found[whole == label] == label).mean() for label in range(3)]
-    assert value_of(sum(parts, torch.zeros(2, 4))) == pytest.approx(sum(each) / 3), "of the classes that there are"
+    assert compute_value(sum(parts, torch.zeros(2, 4))) == pytest.approx(sum(each) / 3), "of the classes that there are"
     of_all = metrics.accuracy(outputs, targets, torch.nn.functional.cross_entropy, Task("classes"))
     assert of_all is not None
-    assert value_of(of_all) == float((found == whole).mean())
+    assert compute_value(of_all) == float((found == whole).mean())
     assert metrics.accuracy(outputs, targets, torch.nn.functional.cross_entropy, Task("other")) is None
 
 
 def test_metric_names_unique() -> None:
-    names = metrics.numbers()
+    names = metrics.list_report_names()
     assert len({*names}) == len(names)
-    assert math.isnan(value_of(torch.zeros(2, 3))), "no example at all"
+    assert math.isnan(compute_value(torch.zeros(2, 3))), "no example at all"
 
 
 def test_metric_without_live_name_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.evaluation.verdict import constraint_verdict
+from fedpriv.evaluation.verdict import format_constraint_verdict
 
 
 def clients(at_most: float) -> list[fp.Client]:
@@ -87,4 +87,4 @@ def test_cli_and_tensorboard_report_constraints(tmp_path: Path) -> None:
 
 
 def test_no_constraints_no_verdict() -> None:
-    assert constraint_verdict({"test_accuracy": 0.9}) == ""
+    assert format_constraint_verdict({"test_accuracy": 0.9}) == ""

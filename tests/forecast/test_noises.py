@@ -10,7 +10,7 @@ from torch import nn
 
 import fedpriv as fp
 from fedpriv.clients.public_info import PublicDataInfo
-from fedpriv.forecast.noises import NoiseOption, forecast_of_noises
+from fedpriv.forecast.noises import NoiseOption, forecast_noises
 from fedpriv.models import SoftmaxRegression
 from fedpriv.models.problem import Problem
 from fedpriv.planning.plan import RunSketch
@@ -37,7 +37,7 @@ def draft(
 
 
 def choices(of: RunSketch) -> dict[str, NoiseOption]:
-    found = forecast_of_noises(of, of.plan())
+    found = forecast_noises(of, of.plan())
     assert found is not None
     assert [one.left for one in found.choices] == sorted(one.left for one in found.choices)
     return {one.settings: one for one in found.choices}
@@ -84,12 +84,12 @@ def test_final_noise_matches_explicit_matrices(planned):
 
 
 def test_correlated_noise_suggested_for_public_draws():
-    found = forecast_of_noises(draft(), draft().plan())
+    found = forecast_noises(draft(), draft().plan())
     assert found is not None
     assert found.suggested is not None
     assert "banded" in found.suggested  # for the strategy's own momentum
     best = draft(noise=fp.Banded(BLOCKS))
-    again = forecast_of_noises(best, best.plan())
+    again = forecast_noises(best, best.plan())
     assert again is not None
     assert again.suggested is None
 
@@ -128,4 +128,4 @@ def test_noise_options_on_graph():
     ids=["everything every round", "not private", "two answers a round", "not linear"],
 )
 def test_no_noise_options_when_not_comparable(of):
-    assert forecast_of_noises(of, of.plan()) is None
+    assert forecast_noises(of, of.plan()) is None

@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.config import forecast, load_config
-from fedpriv.forecast.pairs import NoiseLeft, PairsForecast, forecast_of_pairs
+from fedpriv.forecast.pairs import NoiseLeft, PairsForecast, forecast_pairs
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting import pairwise as price
-from fedpriv.privacy.pairwise import Complete, Edges, Links, Pairs, Pairwise, RandomRegular, in_order, name_of
+from fedpriv.privacy.pairwise import Complete, Edges, Links, Pairs, Pairwise, RandomRegular, name_pairs, sort_pairs
 from fedpriv.randomness.streams import Randomness
 
 RUN = Path(__file__).parents[1] / "run.yaml"
@@ -44,7 +44,7 @@ def forecast_of(
     privacy = replace(PRIVACY, trust=trust, **changes)  # pyright: ignore[reportArgumentType]
     chosen = strategy or fp.decentralized_sgd(fp.StepSize(0.1))
     plan = make_plan(chosen, privacy, sizes, network, rounds=rounds, randomness=Randomness(0))
-    found = forecast_of_pairs(plan, network, Randomness(0))
+    found = forecast_pairs(plan, network, Randomness(0))
     assert found is not None
     return found
 
@@ -100,7 +100,7 @@ def test_pairs_forecast_matches_brute_force(secrets: Complete | Links, shape: st
     sizes = (6,) * 5
     network = fp.Star(5) if shape == "star" else fp.Graph(nx.cycle_graph(5), mixing_steps=2)
     found = forecast_of(Pairwise(2, 2.0, secrets), network, sizes=sizes)
-    edges = secrets.edges(5) or in_order(nx.complete_graph(5).edges)
+    edges = secrets.edges(5) or sort_pairs(nx.complete_graph(5).edges)
     mixing = np.linalg.matrix_power(network.weights.toarray(), 2) if isinstance(network, fp.Graph) else None
     assert {(line.colluders, line.ratio) for line in found.left} == {
         (q, r) for q in (0, 1, 2) for r in (0.3, 1, 2, 3, 10)
@@ -110,13 +110,13 @@ def test_pairs_forecast_matches_brute_force(secrets: Complete | Links, shape: st
 
 
 def test_pairs_forecast_matches_noised_rows() -> None:
-    n, dim, edges = 5, 40_000, in_order(nx.complete_graph(5).edges)
+    n, dim, edges = 5, 40_000, sort_pairs(nx.complete_graph(5).edges)
     network = fp.Graph(nx.cycle_graph(n), mixing_steps=2)
     found = forecast_of(Pairwise(1, 2.0), network, sizes=(6,) * n)
     line = next(line for line in found.left if (line.colluders, line.ratio) == (1, 2.0))
     # noise of deviation SIGMA of its own, which is worth 1 at this price
-    price_of_own = math.sqrt(price.complete(n, 2.0, 1)) / SIGMA
-    rows = price_of_own * rows_of(Pairs(2.0, 1, name_of(edges), edges), range(n), dim).double()
+    price_of_own = math.sqrt(price.compute_complete_exposure(n, 2.0, 1)) / SIGMA
+    rows = price_of_own * rows_of(Pairs(2.0, 1, name_pairs(edges), edges), range(n), dim).double()
     local = rows_of(Pairs(0.0, 1, "complete"), range(n), dim, at=1).double() / SIGMA
     network.participants(0, Randomness(0))
     seen = {
@@ -135,8 +135,8 @@ def test_pairs_forecast_counts_cohort_only() -> None:
     assert found.participants == 3
     assert {line.colluders for line in found.left} == {0, 1}
     for line in found.left:
-        same(line, brute(3, in_order(nx.complete_graph(3).edges), line.colluders, line.ratio))
-    alone = forecast_of_pairs(
+        same(line, brute(3, sort_pairs(nx.complete_graph(3).edges), line.colluders, line.ratio))
+    alone = forecast_pairs(
         make_plan(
             fp.fedavg(0.5), replace(PRIVACY, trust=Pairwise(1, 2.0)), SIZES, fp.Star(4, fp.FixedCohort(1)), rounds=2
         ),
@@ -152,7 +152,7 @@ def test_pairs_forecast_with_outage() -> None:
     found = forecast_of(Pairwise(1, 2.0), network)
     assert found.participants == 3
     for line in found.left:
-        same(line, brute(3, in_order(nx.complete_graph(3).edges), line.colluders, line.ratio, np.ones((3, 3)) / 3))
+        same(line, brute(3, sort_pairs(nx.complete_graph(3).edges), line.colluders, line.ratio, np.ones((3, 3)) / 3))
 
 
 def test_pairs_forecast_unequal_clients_noise() -> None:
@@ -160,7 +160,7 @@ def test_pairs_forecast_unequal_clients_noise() -> None:
     found = forecast_of(Pairwise(1, 2.0), strategy=fp.fedavg(0.5, local_steps=2), sampling=fp.FullBatch())
     weights = min(SIZES) / np.array(SIZES)  # a mean over few examples moves most with one of them
     for line in found.left:
-        own = price.complete(4, line.ratio, line.colluders)
+        own = price.compute_complete_exposure(4, line.ratio, line.colluders)
         assert line.in_mean == pytest.approx(math.sqrt(own * 4 / np.sum(weights**2)))
         assert line.in_message == pytest.approx(math.sqrt(own * (1 + 3 * line.ratio**2) * 4 / np.sum(weights**2)))
         left = np.sum(weights**2) - weights.max() ** 2
@@ -209,7 +209,9 @@ def test_epsilon_if_more_collude_matches_declared_run() -> None:
     last = 0.0
     for colluders, one in zip((0, 2, 3), found.if_others, strict=True):
         assert one.colluders == colluders and one.spent is not None
-        worth = math.sqrt(price.complete(4, 10.0, 1) / price.complete(4, 10.0, colluders))
+        worth = math.sqrt(
+            price.compute_complete_exposure(4, 10.0, 1) / price.compute_complete_exposure(4, 10.0, colluders)
+        )
         declared_privacy = replace(
             PRIVACY, epsilon=None, noise_multiplier=multiplier * worth, trust=Pairwise(colluders, 10.0)
         )
@@ -238,7 +240,7 @@ def test_pairs_forecast_of_thousand_nodes_is_cheap(secrets: Complete | RandomReg
     strategy = fp.decentralized_sgd(fp.StepSize(0.1))
     plan = make_plan(strategy, privacy, (5,) * 1000, network, rounds=1, randomness=Randomness(0))
     found: list[PairsForecast | None] = []
-    n_calls = count_calls(lambda: found.append(forecast_of_pairs(plan, network, Randomness(0))))
+    n_calls = count_calls(lambda: found.append(forecast_pairs(plan, network, Randomness(0))))
     assert n_calls < 100 * 1000  # and not one for each of half a million pairs
     assert found[0] is not None and {line.colluders for line in found[0].left} >= {0, 1}
 
@@ -256,7 +258,7 @@ def test_plan_prints_pairs_forecast() -> None:
     found = forecast(load_config(RUN, [trust, "data.partition.n_clients=9"])).pairs
     assert found is not None
     line = next(line for line in found.left if (line.colluders, line.ratio) == (2, 3.0))
-    same(line, brute(9, in_order(nx.complete_graph(9).edges), 2, 3.0))
+    same(line, brute(9, sort_pairs(nx.complete_graph(9).edges), 2, 3.0))
     numbers = (line.in_mean, line.in_message, line.if_one_drops)
     assert f"2 3 {' '.join(f'{number:.3g}' for number in numbers)}" in words
     assert "if none collude epsilon=" in words and f"if 3 collude {found.if_others[1].spent}" in words

@@ -12,7 +12,7 @@ import torch
 import yaml
 from forging import lines_of, plain, rewrite
 
-from fedpriv.privacy.chain import linked
+from fedpriv.privacy.chain import with_chain
 from fedpriv.runs.checkpoint import Checkpoint
 
 Edit = Callable[[Path], None]
@@ -94,7 +94,7 @@ def forge_all_files(folder: Path, **changes: object) -> list[str]:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if (folder / "result.json").exists():
         result = plain(json.loads((folder / "result.json").read_text())) | {"head": heads[-1]}
-        (folder / "result.json").write_text(json.dumps(linked(result, heads[-1])))
+        (folder / "result.json").write_text(json.dumps(with_chain(result, heads[-1])))
     return heads
 
 

@@ -17,7 +17,7 @@ from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import Gaussian, add_noise
 from fedpriv.privacy.normal_combinations import NormalCombinations
-from fedpriv.privacy.pairwise import Edges, Pairs, in_order, name_of
+from fedpriv.privacy.pairwise import Edges, Pairs, name_pairs, sort_pairs
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 
@@ -26,7 +26,7 @@ RANDOM = Randomness(0, 3, run="a run")
 
 
 def pairs_of(edges: Edges | None, ratio: float = 3.0, colluders: int = 1) -> Pairs:
-    return Pairs(ratio, colluders, name_of(edges), edges)
+    return Pairs(ratio, colluders, name_pairs(edges), edges)
 
 
 def record_of(pairs: Pairs, round_index: int = 0, index: int = 0) -> Record:
@@ -47,15 +47,15 @@ def release_of(
     record = replace(record_of(pairs, at), clients=tuple(clients))
 
     def noise_of_pairs(round_index: int, some: Sequence[int]) -> NormalCombinations | None:
-        return pair_noise.pair_noise_of_round(pairs, randomness, round_index, 0, clients, some, dim)
+        return pair_noise.draw_pair_noise(pairs, randomness, round_index, 0, clients, some, dim)
 
     zeros, scales = torch.zeros(len(clients), dim), [scale] * len(clients)
     return add_noise(zeros, scales, Gaussian(), record, randomness, clients, pair_noise=noise_of_pairs)
 
 
 def covariance_of(pairs: Pairs, n: int, clients: Sequence[int]) -> np.ndarray:
-    shared = price.adjacency(in_order(nx.complete_graph(n).edges) if pairs.edges is None else pairs.edges, n)
-    return SIGMA**2 * price.covariance(shared[np.ix_(clients, clients)], pairs.ratio)
+    shared = price.make_adjacency(sort_pairs(nx.complete_graph(n).edges) if pairs.edges is None else pairs.edges, n)
+    return SIGMA**2 * price.make_covariance(shared[np.ix_(clients, clients)], pairs.ratio)
 
 
 def law_holds(rows: Tensor, joint: np.ndarray) -> bool:

@@ -18,7 +18,7 @@ from fedpriv.clients.population import Population
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
+from fedpriv.oracle.data_query_engine import DataQueryEngine, data_oracle
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
@@ -72,7 +72,7 @@ def oracle_of(
     model: nn.Module | None = None,
     randomness: Randomness | None = None,
     device: str | torch.device = "cpu",
-) -> Oracle[DataAnswerer]:
+) -> Oracle[DataQueryEngine]:
     """The real oracle over the real ledger, in memory, without a limit."""
     population = Population(clients_of(data, model), device, dtype)
     ledger = Ledger(Accountant(len(data), privacy.delta))

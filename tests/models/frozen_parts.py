@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.clients.layout import constants
+from fedpriv.clients.layout import collect_constants
 
 CLASSES = 3
 
@@ -53,7 +53,7 @@ def clients(model: nn.Module | None = None) -> list[fp.Client]:
 
 
 def assert_frozen_as(model: nn.Module, start: nn.Module) -> None:
-    wanted, found = constants(start), constants(model)
+    wanted, found = collect_constants(start), collect_constants(model)
     assert list(found) == list(wanted)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.layout import constants
+from fedpriv.clients.layout import collect_constants
 from fedpriv.clients.population import Population
 from fedpriv.models.nested import Rows
 from fedpriv.oracle.backend_selection import select_backend
@@ -76,8 +76,8 @@ def test_battery_training_keeps_frozen_parameters(name: str) -> None:
     run = fp.Training(made, fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=2, test=test, seed=0)
     assert torch.isfinite(torch.tensor(list(run)[-1].metrics["test_loss"]))
     for client in made:
-        frozen = constants(client.model)
-        assert all(torch.equal(frozen[key], value) for key, value in constants(before).items())
+        frozen = collect_constants(client.model)
+        assert all(torch.equal(frozen[key], value) for key, value in collect_constants(before).items())
         trained = {key: p for key, p in client.model.named_parameters() if p.requires_grad}
         assert all(not torch.equal(trained[key], p) for key, p in before.named_parameters() if p.requires_grad)
 
@@ -119,4 +119,4 @@ def test_frozen_values_converted_to_run_dtype() -> None:
     model.register_buffer("places", torch.ones(2))
     population = Population(clients(kind, model), dtype=torch.float64)
     for one in (population.model, *(client.model for client in population.clients)):
-        assert {value.dtype for value in constants(one).values()} == {torch.float64}
+        assert {value.dtype for value in collect_constants(one).values()} == {torch.float64}

@@ -34,7 +34,7 @@ def test_built_in_constraints_match_numpy():
     constraints = (fp.LossAtMost(0.5), fp.ClassLossAtMost(1, 0.2), fp.GroupLossGap(-1, 0.1))
     training = run(fp.Problem(fp.class_loss(0), constraints))
     w = np.array([0.3, -0.7, 0.2])
-    objective, values = training.oracle.answerer.problem(torch.tensor(w).expand(3, -1))
+    objective, values = training.oracle.engine.problem(torch.tensor(w).expand(3, -1))
     for i, client in enumerate(training.population.clients):
         x, y = (t.numpy() for t in client.examples())
         losses, women = logistic(w, x, y), x[:, -1] < 0.5
@@ -58,7 +58,7 @@ def test_alternating_problems_keep_client_order():
         clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=1, compute=fp.Compute("loop", dtype="float64")
     )
     w = np.array([0.3, -0.7, 0.2])
-    objective, values = training.oracle.answerer.problem(torch.tensor(w).expand(3, -1))
+    objective, values = training.oracle.engine.problem(torch.tensor(w).expand(3, -1))
     for i, (x, y) in enumerate((t.numpy() for t in one.tensors) for one in sets):
         losses = logistic(w, x, y)
         assert objective[i] == pytest.approx(losses[y == i % 2].mean() / 3, abs=1e-12)
@@ -70,8 +70,8 @@ def test_function_constraint_matches_built_in():
     def class_one(model, inputs, targets):
         return (model.losses(inputs, targets)[targets == 1].mean() - 0.2).view(1)
 
-    ready = run(fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))).oracle.answerer.problem
-    own = run(fp.Problem(fp.class_loss(0), (fp.Function(class_one),))).oracle.answerer.problem
+    ready = run(fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))).oracle.engine.problem
+    own = run(fp.Problem(fp.class_loss(0), (fp.Function(class_one),))).oracle.engine.problem
     rows = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for a, b in zip(ready(rows), own(rows), strict=True):
         torch.testing.assert_close(a, b)
@@ -87,7 +87,7 @@ def test_constraint_on_cnn_matches_torch():
     compute = fp.Compute("loop", device="cpu")
     training = fp.Training(clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=1, compute=compute)
     rows = training.population.params.clone()
-    found = training.oracle.answerer.problem(rows)[1].detach()
+    found = training.oracle.engine.problem(rows)[1].detach()
     for i, part in enumerate(sets):
         inputs, targets = part.tensors
         keep = targets == 1
@@ -226,7 +226,7 @@ def test_kkt_residual_matches_hand_computation():
     compute = fp.Compute(dtype="float64", device="cpu")
     problem = fp.Training(
         clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=1, compute=compute
-    ).oracle.answerer.problem
+    ).oracle.engine.problem
     at = kkt(problem, torch.tensor([1.0, 0.0], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
     assert (at.objective, at.stationarity, at.feasibility) == (-0.5, 0, 0)
     off = kkt(problem, torch.tensor([1.0, 0.5], dtype=torch.float64), torch.full((1, 1), 2.0, dtype=torch.float64))
@@ -238,7 +238,7 @@ def test_function_constraint_on_model_outputs():
     problem = fp.Problem(constraints=(fp.Function(lambda model, inputs, targets: model(inputs).mean().view(1)),))
     training = run(problem)
     w = np.array([0.3, -0.7, 0.2])
-    _, values = training.oracle.answerer.problem(torch.tensor(w).expand(3, -1))
+    _, values = training.oracle.engine.problem(torch.tensor(w).expand(3, -1))
     for i, client in enumerate(training.population.clients):
         x, _ = (t.numpy() for t in client.examples())
         assert float(values[i, 0]) == pytest.approx(float((x @ w).mean()))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.oracle.backends import BACKENDS, choose
+from fedpriv.oracle.backends import BACKENDS, build_backend
 from fedpriv.privacy.clipping import Clip
 
 
@@ -61,9 +61,9 @@ def test_frozen_model_backends_match_torch(kind: str, clip: Clip | None, alike: 
 @pytest.mark.parametrize("kind", ["bias", "weight"])
 def test_linear_backend_with_frozen_part_raises(kind: str) -> None:
     loss = nn.CrossEntropyLoss()
-    assert type(choose("auto", MODELS[kind], loss)) is BACKENDS["ghost"]
+    assert type(build_backend("auto", MODELS[kind], loss)) is BACKENDS["ghost"]
     with pytest.raises(fp.ConfigError, match="nothing frozen"):
-        choose("linear", MODELS[kind], loss)
+        build_backend("linear", MODELS[kind], loss)
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -59,7 +59,7 @@ def test_constraints_use_frozen_parameters() -> None:
     problem = fp.Problem(constraints=(fp.LossAtMost(0.5),))
     made = fp.make_clients(model, nn.CrossEntropyLoss(), data(), problem)
     training = fp.Training(made, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=2)
-    objective, values = training.oracle.answerer.problem(training.population.params)
+    objective, values = training.oracle.engine.problem(training.population.params)
     for i, client in enumerate(made):
         x, y = client.examples()
         loss = nn.functional.cross_entropy(model(x), y)

@@ -12,14 +12,14 @@ import torch
 from frozen_parts import clients, resnet
 
 import fedpriv as fp
-from fedpriv.clients.layout import Layout, constants
+from fedpriv.clients.layout import Layout, collect_constants
 
 
 def changed(name: str) -> list[fp.Client]:
     made = [fp.Client(resnet(), client.loss, client.loader) for client in clients()]
     model = made[2].model
     with torch.no_grad():
-        constants(model)[name].mul_(1 + 1e-6)
+        collect_constants(model)[name].mul_(1 + 1e-6)
     return made
 
 
@@ -42,10 +42,10 @@ def test_clients_share_frozen_tensors_only() -> None:
     separate = [fp.Client(resnet(), client.loss, client.loader) for client in clients()]
     for made in (clients(model), separate):
         fp.Training(made, fp.fedavg(0.5), fp.Privacy(epsilon=3), rounds=1)
-        fixed = [constants(client.model) for client in made]
+        fixed = [collect_constants(client.model) for client in made]
         assert all(tensor.data_ptr() == fixed[0][name].data_ptr() for one in fixed for name, tensor in one.items())
         assert len({client.model.head.weight.data_ptr() for client in made}) == len(made)
-        mine = {tensor.data_ptr() for tensor in constants(model).values()}
+        mine = {tensor.data_ptr() for tensor in collect_constants(model).values()}
         assert not mine & {tensor.data_ptr() for tensor in fixed[0].values()}
 
 

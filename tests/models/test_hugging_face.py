@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.data.torchvision_compat import import_torchvision
-from fedpriv.models.nested import Rows, each
+from fedpriv.models.nested import Rows, map_tree
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.privacy.clipping import Clip
 
@@ -100,7 +100,7 @@ def test_transformers_gradients_match_loop(name: str) -> None:
     rows = torch.stack([torch.cat([p.detach().flatten() for p in model.parameters()])] * 2)
     rows[1] += 0.01 * torch.randn_like(rows[1])
     cells: Callable[[Tensor], Tensor] = lambda t: t.unflatten(0, (2, 3))  # noqa: E731
-    batch = Batch(torch.arange(2), each(cells, x), cells(y), torch.ones(2, 3, dtype=torch.bool))
+    batch = Batch(torch.arange(2), map_tree(cells, x), cells(y), torch.ones(2, 3, dtype=torch.bool))
     for clip in (Clip(0.3), None):
         wanted, found = (
             BACKENDS[b](copy.deepcopy(model), loss).clipped_sum(rows, batch, clip)[0] for b in ("loop", "ghost")
@@ -118,7 +118,7 @@ def test_transformers_masked_words_ignored() -> None:
         words = x["input_ids"].where(x["attention_mask"].bool(), filler)
         given = {"input_ids": words, "attention_mask": x["attention_mask"]}
         batch = Batch(
-            torch.zeros(1).long(), each(lambda t: t[None], given), y[None], torch.ones(1, 1, dtype=torch.bool)
+            torch.zeros(1).long(), map_tree(lambda t: t[None], given), y[None], torch.ones(1, 1, dtype=torch.bool)
         )
         found = BACKENDS["loop"](model, of_logits).clipped_sum(row, batch, Clip(1.0))[0]
         parts = dict(

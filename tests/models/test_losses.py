@@ -17,7 +17,7 @@ from fedpriv import models
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import ConfigError
-from fedpriv.oracle.backend_selection import choose
+from fedpriv.oracle.backend_selection import build_backend
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.loop import LoopBackend
 from fedpriv.privacy.clipping import Clip
@@ -239,7 +239,7 @@ def test_losses_without_closed_gradient_match_loop(loss: nn.Module, labels: Tens
     x = torch.randn(3, 4)
     batch = Batch(torch.arange(1), x[None], labels[None], torch.ones(1, 3, dtype=torch.bool))
     row = Layout.of(model).row_of(model).unsqueeze(0)
-    sums, _ = choose("auto", model, loss).clipped_sum(row, batch, Clip(0.3))
+    sums, _ = build_backend("auto", model, loss).clipped_sum(row, batch, Clip(0.3))
     expected, _ = LoopBackend(model, loss).clipped_sum(row, batch, Clip(0.3))
     torch.testing.assert_close(sums, expected, rtol=1e-5, atol=1e-6)
 

@@ -14,7 +14,7 @@ import fedpriv
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
 from fedpriv.oracle.backend_selection import select_backend
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.privacy.clipping import Clip
 
 opacus = pytest.importorskip("opacus")
@@ -62,7 +62,7 @@ def test_clipped_sums_match_opacus(name: str, backend: Literal["ghost", "loop"])
     bound = 0.3
     params = nn.utils.parameters_to_vector(model.parameters()).detach().unsqueeze(0)
     batch = Batch(torch.tensor([0]), x.unsqueeze(0), y.unsqueeze(0), torch.ones(1, EXAMPLES, dtype=torch.bool))
-    chosen = choose(backend, model, nn.CrossEntropyLoss())
+    chosen = build_backend(backend, model, nn.CrossEntropyLoss())
     sums, broken = chosen.clipped_sum(params, batch, Clip(bound))
     assert int(broken.sum()) == 0
 

@@ -33,7 +33,7 @@ TARGETS = (
     "fedpriv/oracle/**/*.py",
     "fedpriv/storage/files.py",
     "fedpriv/storage/folder.py",
-    "fedpriv/storage/saved.py",
+    "fedpriv/storage/file_schemas.py",
     "fedpriv/storage/strict_json.py",
     "fedpriv/runs/checkpoint.py",
 )

@@ -51,12 +51,12 @@ class ShardedNetwork:
         self._cohort = self._whole.participants(round_index, randomness)
         return self._cohort
 
-    def here(self, cohort: Tensor, like: Tensor | None = None) -> Tensor:
+    def local_positions(self, cohort: Tensor, like: Tensor | None = None) -> Tensor:
         return torch.isin(self._ids, cohort).nonzero()[:, 0]
 
     def _all(self, rows: Tensor) -> Tensor:
         """Participants' rows in the order of the cohort."""
-        ids = self._meeting.exchange(self._place, self._ids[self.here(self._cohort)])
+        ids = self._meeting.exchange(self._place, self._ids[self.local_positions(self._cohort)])
         return torch.cat(self._meeting.exchange(self._place, rows))[torch.cat(ids).argsort()]
 
     def mean(self, rows: Tensor) -> Tensor:
@@ -67,8 +67,8 @@ class ShardedNetwork:
         mine = torch.isin(self._cohort, self._ids)
         return self._whole.mix(self._all(rows))[mine]
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
-        return others.index_copy(0, self.here(self._cohort), rows)
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
+        return others.index_copy(0, self.local_positions(self._cohort), rows)
 
     def gather(self, rows: Tensor) -> Tensor:
         self._whole.numbers_sent += sum(self._meeting.exchange(self._place, rows.numel()))

@@ -15,9 +15,9 @@ from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds, server_view
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
@@ -54,7 +54,7 @@ def run(
 ) -> tuple[list[Tensor], list[Record]]:
     population = Population(owned, dtype=torch.float64, shard=part)
     ledger = Ledger(Accountant(len(SIZES), privacy.delta))
-    sums = ClippedSums(choose("vmap", population.model, population.loss), len(owned), population.device)
+    sums = ClippedSums(build_backend("vmap", population.model, population.loss), len(owned), population.device)
     streams = Randomness(5, secret_seed=6)
     oracle = data_oracle(population, sums, privacy, ledger, streams, **total)
     start = initial_state(strategy, population.params.clone())

@@ -25,8 +25,8 @@ from fedpriv.papers.recipe import Recipe
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.strategies.base import Oracle, Strategy
+from fedpriv.strategies.factory_parameters import read_keyword_parameters
 from fedpriv.strategies.fedavg import AddMeanUpdate
-from fedpriv.strategies.spreading import keywords
 from fedpriv.strategies.state import flatten_with_names, select_rows
 
 N, FEATURES, ROUNDS = 12, 4, 7
@@ -142,7 +142,9 @@ def test_strategies_with_client_state_all_tested() -> None:
     keeping = set[type]()
     for name, entry in STRATEGIES.items():
         options = {
-            p.name: required[p.name] for p in keywords(entry.build) if p.default is p.empty and p.name in required
+            p.name: required[p.name]
+            for p in read_keyword_parameters(entry.build)
+            if p.default is p.empty and p.name in required
         }
         made = entry.build(**options, **more.get(name, {}))
         step = (made.strategy if isinstance(made, Recipe) else made).local_step

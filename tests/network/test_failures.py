@@ -85,16 +85,16 @@ def test_vanished_node_keeps_cost_and_model() -> None:
 
 def _two_rounds(privacy: fp.Privacy) -> float:
     """Gaussian answers compose to one with mu = sqrt(2) / multiplier."""
-    from fedpriv.privacy.accounting.gaussian import epsilon_of
+    from fedpriv.privacy.accounting.gaussian import compute_epsilon
 
     assert privacy.noise_multiplier is not None
-    return epsilon_of(2**0.5 / privacy.noise_multiplier, privacy.delta)
+    return compute_epsilon(2**0.5 / privacy.noise_multiplier, privacy.delta)
 
 
 @given(st.integers(2, 9), st.integers(0, 99), st.sampled_from(sorted(mixing.MIXINGS.keys() - {"file"})), st.data())
 @settings(max_examples=30)
 def test_mixing_with_outages_doubly_stochastic(n: int, seed: int, rule: str, data: st.DataObject) -> None:
-    graph = topology.checked(nx.compose(topology.path(n), topology.erdos_renyi(n, 0.4, seed)), n)
+    graph = topology.check_graph(nx.compose(topology.path(n), topology.erdos_renyi(n, 0.4, seed)), n)
     drawn: Activity = data.draw(
         st.sampled_from([Always(), fp.RandomLinks(0.5), fp.RandomNodes(0.7), fp.OnePeerExponential()])
     )

@@ -36,7 +36,7 @@ DEGREES = {
 @pytest.mark.parametrize("name", DEGREES)
 def test_named_graphs_mean_degree(name: str) -> None:
     n, options, degree = DEGREES[name]
-    graph = topology.checked(topology.TOPOLOGIES[name].build(n_clients=n, **options), n)
+    graph = topology.check_graph(topology.TOPOLOGIES[name].build(n_clients=n, **options), n)
     assert sorted(graph) == list(range(n))
     assert 2 * graph.number_of_edges() / n == pytest.approx(degree)
 
@@ -44,7 +44,7 @@ def test_named_graphs_mean_degree(name: str) -> None:
 @pytest.mark.parametrize("name", ["ring", "path", "hub", "complete", "exponential", "hypercube"])
 @pytest.mark.parametrize("n", [1, 2])
 def test_tiny_graphs_average_in_one_step(name: str, n: int) -> None:
-    graph = topology.checked(topology.TOPOLOGIES[name].build(n_clients=n), n)
+    graph = topology.check_graph(topology.TOPOLOGIES[name].build(n_clients=n), n)
     assert mixing.metropolis(graph).toarray() == pytest.approx(np.full((n, n), 1 / n))
 
 
@@ -72,18 +72,18 @@ def test_too_large_graph_raises_before_build(name: str, n: int, options: dict) -
 
 def test_mixing_contraction_matches_closed_form() -> None:
     """Complete: one step averages. Ring of n: eigenvalues 1/3 + 2/3 cos(2 pi k / n). Hypercube: 1 - 2 k / (d + 1)."""
-    assert mixing.contraction(mixing.metropolis(nx.complete_graph(9))) == pytest.approx(0, abs=1e-12)
+    assert mixing.compute_contraction(mixing.metropolis(nx.complete_graph(9))) == pytest.approx(0, abs=1e-12)
     ring = [1 / 3 + 2 / 3 * np.cos(2 * np.pi * k / 10) for k in range(1, 10)]
-    assert mixing.contraction(mixing.metropolis(nx.cycle_graph(10))) == pytest.approx(max(np.abs(ring)))
-    cube = topology.checked(topology.hypercube(16), 16)
-    assert mixing.contraction(mixing.max_degree(cube)) == pytest.approx(3 / 5)
+    assert mixing.compute_contraction(mixing.metropolis(nx.cycle_graph(10))) == pytest.approx(max(np.abs(ring)))
+    cube = topology.check_graph(topology.hypercube(16), 16)
+    assert mixing.compute_contraction(mixing.max_degree(cube)) == pytest.approx(3 / 5)
 
 
 def test_sparse_and_dense_contraction_agree() -> None:
     graph = topology.random_regular(600, 4)
     weights = mixing.metropolis(graph)
     dense = np.linalg.norm(weights.toarray() - 1 / 600, 2)
-    assert mixing.contraction(weights) == pytest.approx(dense, abs=1e-8)
+    assert mixing.compute_contraction(weights) == pytest.approx(dense, abs=1e-8)
 
 
 @given(
@@ -96,9 +96,9 @@ def test_sparse_and_dense_contraction_agree() -> None:
 def test_mixing_weights_valid_on_random_graphs(n: int, p: float, seed: int, name: str) -> None:
     graph = topology.erdos_renyi(n, p, seed)
     if nx.is_connected(graph):
-        weights = mixing.checked(mixing.MIXINGS[name].build(graph), graph)
+        weights = mixing.check_mixing_matrix(mixing.MIXINGS[name].build(graph), graph)
         assert weights.sum(0) == pytest.approx(np.ones(n))
-        assert mixing.contraction(weights) < 1
+        assert mixing.compute_contraction(weights) < 1
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_invalid_mixing_matrix_raises_with_entry(change: dict[tuple[int, int], f
     for at, value in change.items():
         weights[at] = value
     with pytest.raises(fp.ConfigError, match=message):
-        mixing.checked(weights, nx.path_graph(3))
+        mixing.check_mixing_matrix(weights, nx.path_graph(3))
 
 
 def test_disconnected_graph_or_wrong_shape_raises() -> None:
@@ -125,7 +125,7 @@ def test_disconnected_graph_or_wrong_shape_raises() -> None:
     with pytest.raises(fp.ConfigError, match="node 2 cannot be reached from node 0"):
         Graph(graph)
     with pytest.raises(fp.ConfigError, match=r"use shape \(3, 3\)"):
-        mixing.checked(np.eye(2), nx.path_graph(3))
+        mixing.check_mixing_matrix(np.eye(2), nx.path_graph(3))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_graph_files_round_trip(tmp_path: Path) -> None:
     nx.write_edgelist(graph, tmp_path / "g.edges", data=False)
     nx.write_graphml(graph, tmp_path / "g.graphml")
     for read, name in ((topology.edge_list, "g.edges"), (topology.graphml, "g.graphml")):
-        found = topology.checked(read(str(tmp_path / name)), 12)
+        found = topology.check_graph(read(str(tmp_path / name)), 12)
         assert set(map(frozenset, found.edges)) == set(map(frozenset, graph.edges))
     with pytest.raises(fp.ConfigError, match="cannot be read"):
         topology.graphml(str(tmp_path / "absent"))
@@ -178,7 +178,7 @@ def test_edge_list_typo_raises(text: str, message: str, tmp_path: Path) -> None:
     """networkx skips short lines and creates a node for any misprint."""
     (tmp_path / "g.edges").write_text(text)
     with pytest.raises(fp.ConfigError) as caught:
-        topology.checked(topology.edge_list(str(tmp_path / "g.edges")), 3)
+        topology.check_graph(topology.edge_list(str(tmp_path / "g.edges")), 3)
     assert message in str(caught.value)
 
 
@@ -187,7 +187,7 @@ def test_edge_list_typo_raises(text: str, message: str, tmp_path: Path) -> None:
 )
 def test_edge_list_formats_load(text: str, tmp_path: Path) -> None:
     (tmp_path / "g.edges").write_text(text)
-    found = topology.checked(topology.edge_list(str(tmp_path / "g.edges")), 3)
+    found = topology.check_graph(topology.edge_list(str(tmp_path / "g.edges")), 3)
     assert set(map(frozenset, found.edges)) == {frozenset({0, 1}), frozenset({1, 2})}
 
 
@@ -261,7 +261,7 @@ def test_mixing_keeps_mean_and_inactive_rows(drawn: activity.Activity) -> None:
     rows = torch.randn(9, 2, dtype=torch.float64)
     for k in range(12):
         active = graph.participants(k, Randomness(1))
-        mixed = graph.fill(graph.mix(rows[active]), rows)
+        mixed = graph.replace_rows(graph.mix(rows[active]), rows)
         torch.testing.assert_close(mixed.mean(0), rows.mean(0))
         silent = [i for i in range(9) if i not in active.tolist()]
         assert torch.equal(mixed[silent], rows[silent])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.functional import unpad
-from fedpriv.oracle.backends.per_example import in_cache
+from fedpriv.oracle.backends.per_example import count_cached_examples
 from fedpriv.privacy.clipping import Clip
 
 PAIRS = [pytest.param(case, name, id=f"{case.name}: {name}") for case in CASES for name in case.backends]
@@ -87,7 +87,7 @@ def test_largest_norm_matches_loop(case: Case, name: str, norm: str) -> None:
 
 @pytest.mark.parametrize(("outputs", "chunk"), [(1, 512), (2**13, 512), (2**14, 256), (2**18, 16), (2**21, 4)])
 def test_cache_chunk_16_mib_within_4_to_512(outputs: int, chunk: int) -> None:
-    assert in_cache(4 * outputs) == chunk
+    assert count_cached_examples(4 * outputs) == chunk
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 8, 100])

@@ -13,7 +13,7 @@ from privacy_worlds import DIM, Data, Wiretap, clients_of, digits_of, with_recor
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.oracle.oracle import Oracle
 
 SIZES = (12, 9, 15)
@@ -23,7 +23,7 @@ ROUNDS = 6
 class Recorder:
     """The real oracle; records its query results, or replaces computed results with those of another run."""
 
-    def __init__(self, oracle: Oracle[DataAnswerer], script: list[Tensor] | None = None) -> None:
+    def __init__(self, oracle: Oracle[DataQueryEngine], script: list[Tensor] | None = None) -> None:
         self._oracle, self._script = oracle, script
         self.n_clients = oracle.n_clients
         self.own: list[Tensor] = []

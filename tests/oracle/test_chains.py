@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
-from fedpriv.oracle.backends.chains import chain_of
+from fedpriv.oracle.backends.chains import find_chain
 from fedpriv.oracle.backends.ghost import GhostBackend
 from fedpriv.oracle.backends.loop import LoopBackend
 from fedpriv.oracle.backends.precision import Bfloat16
@@ -112,7 +112,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 def test_chain_sums_match_loop(name: str, clip: Clip, clients: int) -> None:
     torch.manual_seed(0)
     model = CHAINS[name]().double()
-    assert chain_of(model) is not None
+    assert find_chain(model) is not None
     row = Layout.of(model).row_of(model)
     x = torch.randn(clients, EXAMPLES, FEATURES, dtype=torch.float64)
     mask = torch.rand(clients, EXAMPLES) < 0.8
@@ -126,7 +126,7 @@ def test_chain_sums_match_loop(name: str, clip: Clip, clients: int) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_have_no_chain(name: str) -> None:
-    assert chain_of(OTHERS[name]()) is None
+    assert find_chain(OTHERS[name]()) is None
 
 
 def test_nonfinite_example_adds_nothing_bitwise() -> None:

@@ -15,7 +15,7 @@ from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
 from fedpriv.models import LinearSVM, MnistCNN, SoftmaxRegression
 from fedpriv.oracle.backend_selection import select_backend
-from fedpriv.oracle.backends import BACKENDS, choose
+from fedpriv.oracle.backends import BACKENDS, build_backend
 from fedpriv.oracle.backends.linear import LinearBackend
 from fedpriv.oracle.validation import synthetic_points
 
@@ -76,22 +76,22 @@ OTHER += [nn.Sequential(nn.Flatten(0), nn.Linear(4, 2)), nn.Bilinear(2, 2, 2)]
 @pytest.mark.parametrize("model", LINEAR)
 def test_auto_chooses_linear_for_linear_models(model: nn.Module) -> None:
     assert LinearBackend.supports(model)
-    assert type(choose("auto", model, nn.CrossEntropyLoss())) is BACKENDS["linear"]
+    assert type(build_backend("auto", model, nn.CrossEntropyLoss())) is BACKENDS["linear"]
 
 
 @pytest.mark.parametrize("model", OTHER)
 def test_auto_chooses_ghost_for_other_models(model: nn.Module) -> None:
-    assert type(choose("auto", model, nn.CrossEntropyLoss())) is BACKENDS["ghost"]
+    assert type(build_backend("auto", model, nn.CrossEntropyLoss())) is BACKENDS["ghost"]
 
 
 def test_linear_with_unsupported_model_raises() -> None:
     with pytest.raises(ConfigError, match=r"one nn.Linear.*MnistCNN; use 'auto'"):
-        choose("linear", MnistCNN(), nn.CrossEntropyLoss())
+        build_backend("linear", MnistCNN(), nn.CrossEntropyLoss())
 
 
 def test_unknown_backend_error_lists_names() -> None:
     with pytest.raises(ConfigError, match=r"'auto' or one of .*loop"):
-        choose(cast(Any, "fast"), nn.Linear(2, 2), nn.CrossEntropyLoss())
+        build_backend(cast(Any, "fast"), nn.Linear(2, 2), nn.CrossEntropyLoss())
 
 
 def test_relu_kink_keeps_ghost_backend() -> None:

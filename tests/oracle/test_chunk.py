@@ -14,7 +14,7 @@ import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
 from fedpriv.models import SoftmaxRegression
-from fedpriv.oracle.backends import BACKENDS, BackendName, choose
+from fedpriv.oracle.backends import BACKENDS, BackendName, build_backend
 from fedpriv.oracle.backends.factors import Gradients
 from fedpriv.oracle.backends.ghost import GhostBackend
 from fedpriv.privacy.clipping import Clip
@@ -39,7 +39,7 @@ def close(training: fp.Training) -> None:
 
 @pytest.mark.parametrize("name", [*BACKENDS, "auto"])
 def test_every_backend_accepts_chunk(name: BackendName) -> None:
-    choose(name, nn.Linear(2, 2), nn.CrossEntropyLoss(), 3)
+    build_backend(name, nn.Linear(2, 2), nn.CrossEntropyLoss(), 3)
 
 
 @pytest.mark.parametrize("name", ["vmap", "ghost"])

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.evaluation.constrained.optimality import half_width
+from fedpriv.evaluation.constrained.optimality import compute_half_width
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.constraints import example_losses
@@ -73,8 +73,8 @@ def test_release_change_bounded_by_sensitivity(relation: str, backend: str) -> N
         w, pi = torch.tensor(point).expand(2, -1), torch.tensor(rng.random((2, 3)) * 3)
         one, two = training(x, y, relation, backend), training(swapped, labels, relation, backend)
         (c1, g1), (c2, g2) = answers(one, w, pi), answers(two, w, pi)
-        factors = one.oracle.answerer.constraints.factors(
-            one.oracle.answerer._sampled_factors(one.plan.privacy.sampling, torch.arange(2))
+        factors = one.oracle.engine.constraints.factors(
+            one.oracle.engine._sampled_factors(one.plan.privacy.sampling, torch.arange(2))
         )
         # back from constraint values to the sums that were released: the gap is the first, the class loss the third
         moved = torch.stack([c1[0, 0] - c2[0, 0], c1[0, 2] - c2[0, 2]]).norm()
@@ -141,7 +141,7 @@ def test_noise_deviation_matches_declared() -> None:
         run.oracle.begin_round(t, torch.arange(2))
         draws.append(run.oracle.statistic(w, "constraints"))
     found = torch.stack(draws).std(0)
-    torch.testing.assert_close(found, run.oracle.answerer.statistic_deviation(0), rtol=0.15, atol=0)
+    torch.testing.assert_close(found, run.oracle.engine.statistic_deviation(0), rtol=0.15, atol=0)
 
 
 def test_sampled_batch_deviation_matches_formula() -> None:
@@ -154,7 +154,7 @@ def test_sampled_batch_deviation_matches_formula() -> None:
     run = fp.Training(clients, fp.private_al(), privacy, rounds=6, seed=0, secret_seed=0)
     expected = ((1 / 0.25 - 1) * 20) ** 0.5 * (BOUND / 2) / 8
     torch.testing.assert_close(
-        run.oracle.answerer.statistic_deviation(0), torch.full((1, 2), expected, dtype=torch.float64), rtol=1e-4, atol=0
+        run.oracle.engine.statistic_deviation(0), torch.full((1, 2), expected, dtype=torch.float64), rtol=1e-4, atol=0
     )
 
 
@@ -327,12 +327,12 @@ def test_interval_coverage_at_least_nominal(mechanism, norm, sampling) -> None:
     strategy = fp.private_al(runs + 1, measurements=1)
     training = fp.Training(clients, strategy, privacy, rounds=runs + 1, seed=0, secret_seed=1, compute=compute)
     oracle = training.oracle
-    truth = oracle.answerer.problem(w)[1].detach()[0, 0]
+    truth = oracle.engine.problem(w)[1].detach()[0, 0]
     inside = 0
     for t in range(runs):
         oracle.begin_round(t, torch.arange(1))
         value = oracle.statistic(w, "constraints")[0, 0]
-        width = half_width(oracle, t, 1)[0, 0]
+        width = compute_half_width(oracle, t, 1)[0, 0]
         inside += int((value - truth).abs() <= width)
     assert inside >= 0.93 * runs  # less than 0.95 by two standard deviations
 
@@ -346,7 +346,7 @@ def test_noise_scale_from_declared_size_only() -> None:
         )
         privacy = fp.Privacy(epsilon=3.0, relation="add_remove")
         run = fp.Training([client], fp.private_al(), privacy, rounds=6, secret_seed=0)
-        return run.oracle.answerer.statistic_deviation(0).tolist()
+        return run.oracle.engine.statistic_deviation(0).tolist()
 
     declared = noise(20)
     assert all(noise(true_size) == declared for true_size in range(5, 40))

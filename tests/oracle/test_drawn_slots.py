@@ -32,7 +32,7 @@ def training_of(privacy: fp.Privacy = PRIVACY, **options: Any) -> fp.Training:
 
 
 def test_batch_drawn_from_current_slot_at_rate() -> None:
-    draws, drawn = training_of().oracle.answerer._sampler, np.zeros(SIZES[0])
+    draws, drawn = training_of().oracle.engine._sampler, np.zeros(SIZES[0])
     turns = 300
     for t in range(BLOCKS * turns):
         draws.begin_round(t, torch.arange(2))

@@ -16,7 +16,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
 from fedpriv.models import Loss
 from fedpriv.oracle.backend_selection import make_backend, select_backend
-from fedpriv.oracle.backends import BackendName, choose
+from fedpriv.oracle.backends import BackendName, build_backend
 from fedpriv.oracle.backends.loop import LoopBackend
 from fedpriv.oracle.traced_model import TracedModel
 from fedpriv.oracle.validation import validate_per_example
@@ -209,7 +209,7 @@ def test_mixing_loss_matches_single_examples() -> None:
     batch = Batch(torch.arange(1), x, y, torch.ones(1, 1200, dtype=torch.bool))
     row = torch.randn(1, (FEATURES + 1) * CLASSES)
     model = nn.Linear(FEATURES, CLASSES)
-    mixing, apart = (choose("linear", model, loss) for loss in (Loss(losses), nn.CrossEntropyLoss()))
+    mixing, apart = (build_backend("linear", model, loss) for loss in (Loss(losses), nn.CrossEntropyLoss()))
     expected, actual = (backend.clipped_sum(row, batch, CLIP)[0] for backend in (apart, mixing))
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 

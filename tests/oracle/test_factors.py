@@ -13,7 +13,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.oracle.backends import BACKENDS, factors
 from fedpriv.oracle.backends.chains import WithBias
 from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, OuterProducts
-from fedpriv.oracle.backends.tables import FewRows, OneVector, Tied, few_rows
+from fedpriv.oracle.backends.tables import FewRows, OneVector, TiedGradients, few_rows
 from fedpriv.privacy.clipping import Clip
 
 L2 = Clip(1.0)
@@ -88,7 +88,7 @@ def test_table_gradients_stay_sparse() -> None:
         for norm in ("l1", "l2") if isinstance(gradients, FewRows) else ("l2",):
             assert gradients.settled(norm).numbers < 3 * 10**6
             assert not isinstance(gradients.settled(norm), Dense)
-    assert isinstance(tied.minus(tied), Tied)
+    assert isinstance(tied.minus(tied), TiedGradients)
     assert isinstance(FewRows(torch.zeros(1, 1, 9).long(), normal(1, 1, 9, 2), 4).settled("l2"), Dense)
 
 

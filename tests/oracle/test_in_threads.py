@@ -17,11 +17,11 @@ import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
 from fedpriv.distributed import threads
-from fedpriv.oracle.backends import BackendName, choose
+from fedpriv.oracle.backends import BackendName, build_backend
 from fedpriv.oracle.backends.base import Backend
-from fedpriv.oracle.backends.in_threads import InThreads, OneForLittle, in_threads
 from fedpriv.oracle.backends.linear import LinearBackend
 from fedpriv.oracle.backends.per_example import PerExample
+from fedpriv.oracle.backends.threaded import SizeDependentBackend, ThreadedBackend, wrap_in_threads
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.record import Record
@@ -45,7 +45,7 @@ def network(*layers: nn.Module) -> nn.Module:
 
 def cut(name: BackendName, model: nn.Module) -> Backend:
     """A backend that takes few clients at once, so that there is work for several threads."""
-    return choose(name, model, nn.CrossEntropyLoss(), 150)
+    return build_backend(name, model, nn.CrossEntropyLoss(), 150)
 
 
 def world(model: nn.Module, *, alike: bool) -> tuple[Tensor, Batch]:
@@ -82,8 +82,8 @@ def test_thread_count_same_sums_bitwise(name, clip: Clip | None, alike: bool) ->
     found = {}
     for count in (1, 2, 3):
         torch.set_num_threads(count)
-        backend = in_threads(cut(name, model))
-        assert isinstance(backend, InThreads)
+        backend = wrap_in_threads(cut(name, model))
+        assert isinstance(backend, ThreadedBackend)
         found[count] = backend.clipped_sum(params, batch, clip, params * 0.9)
         assert torch.get_num_threads() == count
     for count in (2, 3):
@@ -98,7 +98,7 @@ def test_threaded_largest_norm_matches() -> None:
     torch.set_num_threads(2)
     backend = cut("vmap", model)
     torch.testing.assert_close(
-        in_threads(backend).largest_norm(params, batch, Clip(1.0)), backend.largest_norm(params, batch, Clip(1.0))
+        wrap_in_threads(backend).largest_norm(params, batch, Clip(1.0)), backend.largest_norm(params, batch, Clip(1.0))
     )
 
 
@@ -121,7 +121,7 @@ def test_two_threads_run_concurrently() -> None:
     model = network(Meeting())
     params, batch = world(model, alike=True)
     torch.set_num_threads(2)
-    in_threads(cut("ghost", model)).clipped_sum(params, batch, Clip(1.0))
+    wrap_in_threads(cut("ghost", model)).clipped_sum(params, batch, Clip(1.0))
     assert not Meeting.barrier.broken
 
 
@@ -131,7 +131,7 @@ def test_dropout_model_uses_one_thread() -> None:
     found = []
     for count in (1, 2):
         torch.set_num_threads(count)
-        backend = in_threads(cut("vmap", model))
+        backend = wrap_in_threads(cut("vmap", model))
         for _ in range(2):
             torch.manual_seed(5)
             found.append(backend.clipped_sum(params, batch, Clip(0.5))[0])
@@ -155,7 +155,7 @@ def test_model_attribute_change_reaches_threads() -> None:
     found = []
     for count in (1, 2):
         torch.set_num_threads(count)
-        backend = in_threads(cut("ghost", model))
+        backend = wrap_in_threads(cut("ghost", model))
         for warmer.temperature in (1.0, 0.5):
             found.append(backend.clipped_sum(params, batch, None)[0])
     assert torch.equal(found[0].nan_to_num(), found[2].nan_to_num())
@@ -164,9 +164,9 @@ def test_model_attribute_change_reaches_threads() -> None:
 
 
 def test_linear_model_not_threaded() -> None:
-    backend = choose("auto", nn.Linear(3, 2), nn.CrossEntropyLoss())
-    assert isinstance(in_threads(backend), OneForLittle)
-    assert isinstance(in_threads(backend, insist=True), LinearBackend)
+    backend = build_backend("auto", nn.Linear(3, 2), nn.CrossEntropyLoss())
+    assert isinstance(wrap_in_threads(backend), SizeDependentBackend)
+    assert isinstance(wrap_in_threads(backend, insist=True), LinearBackend)
 
 
 def test_threads_inherit_torch_modes() -> None:
@@ -184,8 +184,8 @@ def test_threads_inherit_torch_modes() -> None:
         )
 
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert set(threads.each(work, range(4))) == {(False, True, torch.bfloat16, 1, False)}
-    assert set(threads.each(work, range(4))) == {(True, False, torch.float32, 1, False)}
+        assert set(threads.map_in_threads(work, range(4))) == {(False, True, torch.bfloat16, 1, False)}
+    assert set(threads.map_in_threads(work, range(4))) == {(True, False, torch.float32, 1, False)}
 
 
 def test_thread_error_stops_new_work() -> None:
@@ -199,7 +199,7 @@ def test_thread_error_stops_new_work() -> None:
         time.sleep(0.02)
 
     with pytest.raises(ValueError, match="first"):
-        threads.each(work, range(1000))
+        threads.map_in_threads(work, range(1000))
     assert len(begun) < 100
 
 
@@ -212,10 +212,10 @@ def test_thread_error_raised_and_count_kept() -> None:
         return item
 
     with pytest.raises(ValueError, match="three"):
-        threads.each(work, range(6))
+        threads.map_in_threads(work, range(6))
     assert torch.get_num_threads() == 2
-    assert threads.each(work, [1, 2, 4]) == [1, 2, 4]
-    assert threads.each(work, []) == []
+    assert threads.map_in_threads(work, [1, 2, 4]) == [1, 2, 4]
+    assert threads.map_in_threads(work, []) == []
 
 
 def test_noise_independent_of_threads() -> None:
@@ -257,9 +257,9 @@ def test_few_blocks_threaded_if_large(
     batch = replace(batch, inputs=batch.inputs.repeat(1, 1, 1, copies, copies))
     monkeypatch.setattr(PerExample, "clients_per_block", lambda *_: CLIENTS)
     monkeypatch.setattr(PerExample, "clipped_sum", lambda *_: (seen.append(torch.get_num_threads()), params.sum(1)))
-    backend = choose("ghost", model, nn.CrossEntropyLoss())
+    backend = build_backend("ghost", model, nn.CrossEntropyLoss())
     torch.set_num_threads(3)
-    in_threads(backend, insist=insist).clipped_sum(params, batch, Clip(0.5))
+    wrap_in_threads(backend, insist=insist).clipped_sum(params, batch, Clip(0.5))
     assert seen == [expected]
     assert torch.get_num_threads() == 3, "the others keep their threads"
 
@@ -272,7 +272,7 @@ def test_many_parameters_threaded_if_large(monkeypatch: pytest.MonkeyPatch) -> N
     batch = Batch(torch.arange(1), torch.randn(1, 500, 2000), torch.zeros(1, 500).long(), mask)
     monkeypatch.setattr(PerExample, "clipped_sum", lambda *_: (seen.append(torch.get_num_threads()), params.sum(1)))
     torch.set_num_threads(2)
-    backend = in_threads(choose("ghost", model, nn.CrossEntropyLoss()))
+    backend = wrap_in_threads(build_backend("ghost", model, nn.CrossEntropyLoss()))
     for chosen in (batch, batch.piece(slice(0, 1), slice(0, 100))):
         backend.clipped_sum(params, chosen, Clip(0.5))
     assert seen == [2, 1]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
-from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts, add_all, joint_norms
+from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts, add_all, compute_joint_norms
 from fedpriv.oracle.backends.ghost import GhostBackend
 from fedpriv.oracle.backends.recorded import Recording
 from fedpriv.oracle.backends.tables import FewRows
@@ -44,7 +44,7 @@ def test_joint_norm_matches_whole_gradient(largest: float, norm: NormName) -> No
     order = {"l1": 1, "l2": 2}[norm]
     wanted = torch.linalg.vector_norm(whole(list(broken)), order, dim=-1)
     for on_cpu in (True, False):
-        norms = joint_norms(broken, Clip(1.0, norm), on_cpu=on_cpu)
+        norms = compute_joint_norms(broken, Clip(1.0, norm), on_cpu=on_cpu)
         if not largest < 1e38:
             assert not bool(torch.isfinite(norms[0, 2]))
             norms[0, 2] = wanted[0, 2] = 0
@@ -76,7 +76,7 @@ def test_short_gradients_added_in_one_call(monkeypatch: pytest.MonkeyPatch) -> N
 def test_overflowing_product_norm_not_finite() -> None:
     left, right = torch.ones(1, 3, 1, 2), torch.ones(1, 3, 1, 2)
     left[0, 1], right[0, 1] = 1e25, 1e25
-    norms = joint_norms([OuterProducts(left, right), Dense(torch.ones(1, 3, 4))], L2, on_cpu=True)
+    norms = compute_joint_norms([OuterProducts(left, right), Dense(torch.ones(1, 3, 4))], L2, on_cpu=True)
     assert torch.isfinite(norms).tolist() == [[True, False, True]]
 
 

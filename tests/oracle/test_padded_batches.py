@@ -14,7 +14,7 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
 from fedpriv.oracle import sampler
-from fedpriv.oracle.sampler import BatchSampler, largest_batches
+from fedpriv.oracle.sampler import BatchSampler, bound_batch_sizes
 from fedpriv.randomness.streams import Randomness
 
 SIZES = [200, 60, 0, 7]
@@ -62,7 +62,7 @@ def test_padded_block_shapes_independent_of_draw(name: str) -> None:
 def test_padded_batch_has_drawn_examples_only(name: str, exceeded: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `exceeded` 0.5, about half of the batches are larger than their padded size."""
     monkeypatch.setattr(sampler, "EXCEEDED", exceeded)
-    largest_batches.cache_clear()
+    bound_batch_sizes.cache_clear()
 
     def chosen(pad: bool) -> list[list[int]]:
         population = Population(clients_of([200, 60, 7]), chunk=64, pad_batches=pad)
@@ -79,7 +79,7 @@ def test_padded_batch_has_drawn_examples_only(name: str, exceeded: float, monkey
         return rounds
 
     assert chosen(True) == chosen(False)
-    largest_batches.cache_clear()
+    bound_batch_sizes.cache_clear()
 
 
 def run(pad: bool, model: str = "linear", **options: Any) -> fp.Training:
@@ -121,11 +121,11 @@ def test_client_without_examples_has_no_block() -> None:
 def test_padded_sizes_match_binomial_tail() -> None:
     from scipy.stats import binom
 
-    assert largest_batches(fp.Poisson(0.1), (1000, 0)) == (173, 0)
+    assert bound_batch_sizes(fp.Poisson(0.1), (1000, 0)) == (173, 0)
     assert binom.sf(173, 1000, 0.1) <= 1e-12 < binom.sf(172, 1000, 0.1)
-    assert largest_batches(fp.Allocation(10), (1000,)) == (173,)
-    assert largest_batches(fp.FixedSize(9), (1000, 4)) == (9, 4)
-    assert largest_batches(fp.Cyclic(2, rate=0.1), (1999,)) == (173,)
+    assert bound_batch_sizes(fp.Allocation(10), (1000,)) == (173,)
+    assert bound_batch_sizes(fp.FixedSize(9), (1000, 4)) == (9, 4)
+    assert bound_batch_sizes(fp.Cyclic(2, rate=0.1), (1999,)) == (173,)
 
 
 def test_padding_with_secret_cohorts_or_views_raises() -> None:

@@ -88,7 +88,7 @@ def test_secagg_one_query_per_round_at_received_point() -> None:
     oracle.gradient(params)
     with pytest.raises(fp.PrivacyError, match="second query"):
         oracle.gradient(params)
-    assert len(oracle.answerer.ledger.records) == 1
+    assert len(oracle.engine.ledger.records) == 1
 
 
 def test_secagg_with_several_local_steps_raises() -> None:
@@ -104,4 +104,4 @@ def test_secagg_below_min_honest_raises(cohort: list[int], unit: Literal["sample
     oracle.begin_round(0, torch.tensor(cohort, dtype=torch.long), params)
     with pytest.raises(fp.PrivacyError, match=f"{len(cohort)} participants, fewer than min_honest = 3"):
         oracle.gradient(params)
-    assert len(oracle.answerer.ledger.records) == 0
+    assert len(oracle.engine.ledger.records) == 0

@@ -14,10 +14,10 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.network.rounds import initial_state, run_rounds, server_view
-from fedpriv.oracle import data_answerer
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle import data_query_engine
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Oracle, Strategy
@@ -53,7 +53,7 @@ class Run:
         model = nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width))
         clients = fp.lazy_clients(model, nn.CrossEntropyLoss(), load, [2] * n, num_workers=1)
         population = Population(clients, dtype=torch.float64)
-        sums = ClippedSums(choose("auto", population.model, population.loss), n, population.device)
+        sums = ClippedSums(build_backend("auto", population.model, population.loss), n, population.device)
         self.ledger, self.dim, self._streams = Ledger(AdmitAll()), population.dim, Randomness(3, 4)
         oracle = data_oracle(population, sums, privacy, self.ledger, self._streams)
         network = fp.Star(n)
@@ -70,7 +70,7 @@ def test_largest_tensor_below_all_client_rows(privacy: str, strategy: str, monke
     """At most half of all rows: the size of a piece does not grow with the number of clients."""
     n, pieces = 400, 8
     run = Run(n, STRATEGIES[strategy], PRIVACIES[privacy], width=40)
-    monkeypatch.setattr(data_answerer, "_MAX_ENTRIES", n * run.dim // pieces)
+    monkeypatch.setattr(data_query_engine, "_MAX_ENTRIES", n * run.dim // pieces)
     with LargestTensor() as largest:
         run.models(2)
     assert largest.numbers < n * run.dim / 2
@@ -90,7 +90,7 @@ def test_pieces_match_whole_up_to_rounding(privacy: str, strategy: str, monkeypa
     whole = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
     wanted = whole.models()
     pieces = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
-    monkeypatch.setattr(data_answerer, "_MAX_ENTRIES", 2 * pieces.dim)  # two clients at a time
+    monkeypatch.setattr(data_query_engine, "_MAX_ENTRIES", 2 * pieces.dim)  # two clients at a time
     for one, other in zip(wanted, pieces.models(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
     assert len(whole.ledger.records) == len(pieces.ledger.records) == 3

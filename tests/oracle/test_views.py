@@ -14,7 +14,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.oracle.backends.in_threads import in_threads
+from fedpriv.oracle.backends.threaded import wrap_in_threads
 from fedpriv.privacy.clipping import Clip
 
 PAIRS = [
@@ -114,7 +114,7 @@ def test_thread_count_same_view_sums_bitwise(name: str, threads: int) -> None:
     case, batch = next(case for case in CASES if case.name == "cnn"), several(clients=61, examples=5)
     params, before = case.rows(61), torch.get_num_threads()
     for clip in (Clip(0.3), None):
-        backend = in_threads(BACKENDS[name](case.model, case.loss, 50))  # so little at once that threads have work
+        backend = wrap_in_threads(BACKENDS[name](case.model, case.loss, 50))  # so little at once that threads have work
         try:
             alone = backend.clipped_sum(params, batch, clip)[0]
             torch.set_num_threads(threads)

@@ -58,7 +58,7 @@ def test_svrg_plus_plus_claim_doubles_epochs() -> None:
     """50 (2 + 4 + 8) steps, with sigma of equation 6."""
     claim = erm.svrg(1.0, 100, 3, 50, doubling=True)
     sigma = math.sqrt(50 * 8 * math.log(2 / 1e-3)) / 100
-    assert claim.basic_total == pytest.approx(700 * gaussian.epsilon_of(2 / sigma, 1e-3))
+    assert claim.basic_total == pytest.approx(700 * gaussian.compute_epsilon(2 / sigma, 1e-3))
 
 
 @pytest.mark.parametrize(("epsilon", "rounds", "field"), [(0.0, 10, "epsilon"), (1.0, 0, "rounds")])

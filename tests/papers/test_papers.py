@@ -50,8 +50,8 @@ def test_more_noise_factor_meets_stated_epsilon(name: str):
     stated = row.claim(**settings).stated_epsilon
     more = {event._replace(noise=factor * event.noise): count for event, count in history.items()}
     less = {event._replace(noise=0.25 * factor * event.noise): count for event, count in history.items()}
-    assert min(bounds.tight(more, delta).values()) <= stated * (1 + 1e-9)
-    assert min(bounds.tight(less, delta).values()) > stated
+    assert min(bounds.compute_tight_epsilons(more, delta).values()) <= stated * (1 + 1e-9)
+    assert min(bounds.compute_tight_epsilons(less, delta).values()) > stated
 
 
 def test_claims_without_sufficient_noise():

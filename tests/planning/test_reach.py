@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.config import forecast, load_config
 from fedpriv.errors import PromiseWarning
-from fedpriv.planning.reach import reach_of
+from fedpriv.planning.reach import compute_reach
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PRIVACY = fp.Privacy(epsilon=3, delta=1e-5)
@@ -77,13 +77,13 @@ WAYS: dict[str, tuple[fp.Strategy, dict[str, Any], float]] = {
 def test_reach_by_hand(name: str) -> None:
     strategy, more, reach = WAYS[name]
     privacy = fp.Privacy(epsilon=3, delta=1e-5, **more)
-    assert reach_of(strategy.for_rounds(10), privacy, fp.Star(3), 10) == pytest.approx(reach)
-    assert reach_of(strategy.for_rounds(300), privacy, fp.Star(3), 300) == pytest.approx(30 * reach)
+    assert compute_reach(strategy.for_rounds(10), privacy, fp.Star(3), 10) == pytest.approx(reach)
+    assert compute_reach(strategy.for_rounds(300), privacy, fp.Star(3), 300) == pytest.approx(30 * reach)
 
 
 def test_reach_on_a_graph() -> None:
     strategy = fp.decentralized_sgd(fp.StepSize(0.1))
-    assert reach_of(strategy, PRIVACY, fp.Graph(nx.path_graph(4)), 10) == pytest.approx(1.0)
+    assert compute_reach(strategy, PRIVACY, fp.Graph(nx.path_graph(4)), 10) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("digits*.yaml")), ids=lambda path: path.stem)

@@ -9,4 +9,4 @@ DELTA = 1e-5
 
 
 def rdp_epsilon(history: dict[Event, int]) -> float:
-    return float(rdp.epsilons(rdp.total(history), DELTA))
+    return float(rdp.compute_epsilons(rdp.compute_total(history), DELTA))

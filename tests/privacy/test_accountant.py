@@ -192,35 +192,35 @@ def test_mixed_units_or_relations_raise() -> None:
 
 
 def history_of(records: list[Record]) -> dict[Any, int]:
-    from fedpriv.privacy.accounting.events import cost_of
+    from fedpriv.privacy.accounting.events import compute_cost
 
     result: dict[Any, int] = {}
     for one in records:
-        event = cost_of(one, 1).events[0]
+        event = compute_cost(one, 1).events[0]
         result[event] = result.get(event, 0) + 1
     return result
 
 
 def rdp_of(records: list[Record]) -> float:
-    return float(rdp.epsilons(rdp.total(history_of(records)), DELTA))
+    return float(rdp.compute_epsilons(rdp.compute_total(history_of(records)), DELTA))
 
 
 def test_sampled_renyi_curve_cached() -> None:
-    rdp.renyi.cache_clear()
+    rdp.compute_divergences.cache_clear()
     accountant = Accountant(5, DELTA)
     for k in range(50):
         accountant.admit(record(k, sampling="poisson", rate=0.01))
-    assert rdp.renyi.cache_info().misses == 1
+    assert rdp.compute_divergences.cache_info().misses == 1
 
 
 def test_many_noise_levels_bucketed_upper_bound() -> None:
-    rdp.renyi.cache_clear()
+    rdp.compute_divergences.cache_clear()
     levels = [10 * 1.0002**k for k in range(320)]
     run = [laplace(k, sampling="without_replacement", rate=0.1, noise_multiplier=b) for k, b in enumerate(levels)]
     accountant = Accountant(1, DELTA)
     for one in run:
         accountant.admit(one)
-    assert rdp.renyi.cache_info().misses < 300
+    assert rdp.compute_divergences.cache_info().misses < 300
     exact = rdp_of(run)
     assert exact <= accountant.epsilon()[0] <= 1.02 * exact
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from renyi_epsilon import DELTA, rdp_epsilon
 
 from fedpriv.privacy.accounting import bounds, gaussian, pld, rdp
-from fedpriv.privacy.accounting.events import Event, bucketed, covers
+from fedpriv.privacy.accounting.events import Event, covers, round_noise_levels
 
 events = (
     st.builds(
@@ -36,19 +36,19 @@ few = settings(max_examples=12)
 
 def test_gaussian_ratio_inverts_epsilon_from_below() -> None:
     for epsilon, delta in itertools.product([1e-3, 0.1, 3.0, 500.0], [1e-12, 1e-5, 0.1]):
-        mu = gaussian.ratio_of(epsilon, delta)
-        found = gaussian.epsilon_of(mu, delta)
+        mu = gaussian.compute_ratio(epsilon, delta)
+        found = gaussian.compute_epsilon(mu, delta)
         assert epsilon * (1 - 1e-6) < found <= epsilon
         assert gaussian.log_delta(mu, np.array(found)) <= math.log(delta)
         assert gaussian.log_delta(mu, np.array(found * (1 - 1e-6))) > math.log(delta)
 
 
 def test_laplace_l2_clip_renyi_below_zcdp() -> None:
-    assert rdp.curves([Event("zcdp", 3.0)])[0] == pytest.approx(rdp.ORDERS / 18)
-    assert (rdp.curves([Event("laplace", 3.0)])[0] <= rdp.ORDERS / 18 + 1e-12).all()
+    assert rdp.compute_curves([Event("zcdp", 3.0)])[0] == pytest.approx(rdp.ORDERS / 18)
+    assert (rdp.compute_curves([Event("laplace", 3.0)])[0] <= rdp.ORDERS / 18 + 1e-12).all()
     assert math.isinf(pld.epsilon({Event("zcdp", 3.0): 1}, DELTA))
-    sampled = rdp.renyi(Event("zcdp", 3.0, "amplified", 0.01))
-    assert (rdp.renyi(Event("gaussian", 3.0, "amplified", 0.01)) <= sampled).all()
+    sampled = rdp.compute_divergences(Event("zcdp", 3.0, "amplified", 0.01))
+    assert (rdp.compute_divergences(Event("gaussian", 3.0, "amplified", 0.01)) <= sampled).all()
     assert (sampled <= rdp.ORDERS / 18).all()
     assert sampled[10] < 0.01 * rdp.ORDERS[10] / 18
 
@@ -56,7 +56,7 @@ def test_laplace_l2_clip_renyi_below_zcdp() -> None:
 @few
 @given(events, st.integers(1, 200))
 def test_pld_epsilon_below_rdp_and_pure(event: Event, count: int) -> None:
-    found = bounds.tight({event: count}, DELTA)
+    found = bounds.compute_tight_epsilons({event: count}, DELTA)
     tight = found.get("pld", found.get("gaussian", math.nan))
     # the grid of the losses is pessimistic by a fraction of its spacing
     assert tight <= found["rdp"] * 1.002 + 1e-3
@@ -68,9 +68,12 @@ def test_pld_epsilon_below_rdp_and_pure(event: Event, count: int) -> None:
 def test_more_noise_lowers_epsilon(event: Event, count: int, factor: float) -> None:
     more = event._replace(noise=event.noise * factor)
     assert covers(event, more)
-    assert (rdp.curves([more]) <= rdp.curves([event]) * (1 + 1e-9)).all()
-    assert rdp.pure(more) <= rdp.pure(event)
-    assert min(bounds.tight({more: count}, DELTA).values()) <= min(bounds.tight({event: count}, DELTA).values()) + 1e-4
+    assert (rdp.compute_curves([more]) <= rdp.compute_curves([event]) * (1 + 1e-9)).all()
+    assert rdp.compute_pure_epsilon(more) <= rdp.compute_pure_epsilon(event)
+    assert (
+        min(bounds.compute_tight_epsilons({more: count}, DELTA).values())
+        <= min(bounds.compute_tight_epsilons({event: count}, DELTA).values()) + 1e-4
+    )
 
 
 @few
@@ -78,7 +81,7 @@ def test_more_noise_lowers_epsilon(event: Event, count: int, factor: float) -> N
 def test_lower_rate_lowers_renyi_curve(event: Event, factor: float) -> None:
     if event.selection != "full":
         rarer = event._replace(rate=event.rate * factor)
-        assert (rdp.renyi(rarer) <= rdp.renyi(event) * (1 + 1e-9)).all()
+        assert (rdp.compute_divergences(rarer) <= rdp.compute_divergences(event) * (1 + 1e-9)).all()
 
 
 @few
@@ -88,15 +91,16 @@ def test_additional_event_never_lowers_epsilon(history: list[Event], event: Even
     after = {**before, event: before.get(event, 0) + 1}
     assert rdp_epsilon(before) <= rdp_epsilon(after)
     least = {
-        name: min(f(h, DELTA).values()) for name, f, h in [("a", bounds.tight, before), ("b", bounds.tight, after)]
+        name: min(f(h, DELTA).values())
+        for name, f, h in [("a", bounds.compute_tight_epsilons, before), ("b", bounds.compute_tight_epsilons, after)]
     }
     assert least["a"] <= least["b"] * 1.002 + 1e-3
-    assert bounds.dominated(before, after)
+    assert bounds.is_dominated(before, after)
 
 
 def test_bucketed_noise_is_upper_bound() -> None:
     history = {Event("laplace", 10 + k / 100): 2 for k in range(600)}
-    coarse = bucketed(history)
+    coarse = round_noise_levels(history)
     assert len(coarse) <= 250
     assert sum(coarse.values()) == 1200
     assert pld.epsilon(history, DELTA) >= pld.epsilon({Event("laplace", 16.0): 1200}, DELTA)
@@ -106,7 +110,7 @@ def test_bucketed_noise_is_upper_bound() -> None:
 def test_epsilon_tiny_noise_equals_tail_formula() -> None:
     """Where rounding hides the curve: mu^2 / 2 + 4.265 mu at delta = 1e-5."""
     mu = 2e6
-    assert 0 < gaussian.epsilon_of(mu, DELTA) / (mu**2 / 2 + 4.265 * mu) - 1 < 1e-6
+    assert 0 < gaussian.compute_epsilon(mu, DELTA) / (mu**2 / 2 + 4.265 * mu) - 1 < 1e-6
 
 
 def test_extreme_rates_and_scales_finite() -> None:
@@ -118,7 +122,7 @@ def test_extreme_rates_and_scales_finite() -> None:
         Event("gaussian", 500.0, "poisson_replace", 1e-6),
         Event("gaussian", 500.0, "poisson", 1e-6),
     ):
-        curve = rdp.renyi(event)
+        curve = rdp.compute_divergences(event)
         assert np.isfinite(curve).all()
         assert (curve >= 0).all()
         assert np.isfinite(pld.epsilon({event: 3}, DELTA))
@@ -169,20 +173,20 @@ def test_pld_epsilon_infinite_at_tiny_delta() -> None:
 
 def test_dominated_histories_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
-    real = bounds.tight
+    real = bounds.compute_tight_epsilons
 
     def counted(history: dict[Event, int], delta: float, *, rough: bool = False) -> dict[str, float]:
         calls.append(history)
         return real(history, delta, rough=rough)
 
-    monkeypatch.setattr(bounds, "tight", counted)
+    monkeypatch.setattr(bounds, "compute_tight_epsilons", counted)
     many = [{Event("laplace", 5.0 + k, "poisson", 0.1 / (k + 1)): 50} for k in range(20)]
-    assert bounds.largest(many, DELTA) == min(real(many[0], DELTA).values())
+    assert bounds.compute_largest_epsilon(many, DELTA) == min(real(many[0], DELTA).values())
     assert len(calls) == 1
-    assert bounds.largest(many, DELTA, enough=100.0) <= 100
+    assert bounds.compute_largest_epsilon(many, DELTA, enough=100.0) <= 100
     assert len(calls) == 1
 
 
 def test_history_with_less_noise_not_dominated() -> None:
-    assert not bounds.dominated({Event("laplace", 1.0): 1}, {Event("laplace", 2.0): 1})
-    assert not bounds.dominated({Event("laplace", 1.0): 1, Event("laplace", 3.0): 1}, {Event("laplace", 1.0): 2})
+    assert not bounds.is_dominated({Event("laplace", 1.0): 1}, {Event("laplace", 2.0): 1})
+    assert not bounds.is_dominated({Event("laplace", 1.0): 1, Event("laplace", 3.0): 1}, {Event("laplace", 1.0): 2})

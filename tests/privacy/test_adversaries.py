@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from fedpriv.errors import ConfigError, LedgerError
-from fedpriv.privacy.accounting.pairwise import complete
-from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, view
+from fedpriv.privacy.accounting.pairwise import compute_complete_exposure
+from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, compute_view
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor
-from fedpriv.privacy.matrix import matrix
+from fedpriv.privacy.matrix import compute_bound_matrix
 from fedpriv.privacy.pairwise import Pairs, Pairwise, RandomRegular
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Central, Local, SecureAggregation
@@ -23,7 +23,9 @@ BASE = Record(0, "gradient", 0, "gaussian", NOISE, "sample", "replace_one")
 
 def cells(trust: object, n_clients: int = 10, colluders: int = 1, group: int = 10, sizes=None, **changes):
     record = replace(BASE, trust=str(trust), **changes)
-    found = matrix([RunCost("run", [record], n_clients, "data", sizes)], DELTA, colluders=colluders, group=group)
+    found = compute_bound_matrix(
+        [RunCost("run", [record], n_clients, "data", sizes)], DELTA, colluders=colluders, group=group
+    )
     who = {f"{colluders} {COLLUDERS}": COLLUDERS}
     return {(who.get(cell.adversary, cell.adversary), cell.unit.split()[0]): cell for cell in found}
 
@@ -44,12 +46,12 @@ def test_adversary_view_for_every_trust():
     for trust in trusts:
         for text in (str(trust), f"{trust}+no_power_cut"):
             for who in ADVERSARIES:
-                found = view([replace(BASE, trust=text)], 10, who, 1)
+                found = compute_view([replace(BASE, trust=text)], 10, who, 1)
                 assert ("no power cut" in found.assumes) == text.endswith("cut")
     with pytest.raises(LedgerError, match="no adversary is defined"):
-        view([replace(BASE, trust="shuffler")], 10, MODEL, 1)
+        compute_view([replace(BASE, trust="shuffler")], 10, MODEL, 1)
     with pytest.raises(LedgerError, match="no adversary is defined"):
-        view([BASE, replace(BASE, trust="central")], 10, MODEL, 1)
+        compute_view([BASE, replace(BASE, trust="central")], 10, MODEL, 1)
 
 
 def test_local_trust_epsilon_by_adversary():
@@ -111,9 +113,13 @@ def test_pairwise_epsilon_by_colluders():
     pairs = Pairs(2.0, 3, "complete")
     found = {q: cells(Pairwise(3, 2.0), pairs=pairs, colluders=q) for q in (1, 3, 5)}
     for q, table in found.items():
-        assert table[COLLUDERS, "sample"].epsilon == pytest.approx(epsilon(NOISE / math.sqrt(complete(10, 2.0, q))))
+        assert table[COLLUDERS, "sample"].epsilon == pytest.approx(
+            epsilon(NOISE / math.sqrt(compute_complete_exposure(10, 2.0, q)))
+        )
         for who, tell in ((MESSAGES, 0), (SERVER, 0), (MODEL, 0), (NEIGHBOUR, 1)):
-            assert table[who, "sample"].epsilon == pytest.approx(epsilon(NOISE / math.sqrt(complete(10, 2.0, tell))))
+            assert table[who, "sample"].epsilon == pytest.approx(
+                epsilon(NOISE / math.sqrt(compute_complete_exposure(10, 2.0, tell)))
+            )
     assert found[1][COLLUDERS, "sample"].epsilon < found[5][COLLUDERS, "sample"].epsilon
 
 
@@ -167,7 +173,9 @@ def test_group_members_at_several_clients(group: int):
     records = [replace(BASE, clients=(client,), noise_multiplier=1.0, **drawn) for client in (0, 1)]
     runs = [RunCost(str(client), [record], 2, "same") for client, record in enumerate(records)]
     apart = [replace(run, data=run.name) for run in runs]  # a unit may be at any client
-    together, worst = ([c.epsilon for c in matrix(r, DELTA, group=group) if "group" in c.unit] for r in (runs, apart))
+    together, worst = (
+        [c.epsilon for c in compute_bound_matrix(r, DELTA, group=group) if "group" in c.unit] for r in (runs, apart)
+    )
     if group == 1:
         assert max(together) < min(worst)
     else:
@@ -183,8 +191,8 @@ def test_colluders_or_group_zero_raises():
 def test_different_clients_client_epsilon_infinite():
     """Client i of one run need not be client i of the other."""
     runs = [RunCost(str(n), [BASE], n, "data", (5,) * n) for n in (3, 4)]
-    clients = [cell for cell in matrix(runs, DELTA) if cell.unit == "client"]
+    clients = [cell for cell in compute_bound_matrix(runs, DELTA) if cell.unit == "client"]
     assert clients and all(math.isinf(cell.epsilon) for cell in clients)
     assert all(cell.assumes.startswith("the runs have different clients") for cell in clients)
-    alike = [cell for cell in matrix([runs[0], runs[0]], DELTA) if cell.unit == "client"]
+    alike = [cell for cell in compute_bound_matrix([runs[0], runs[0]], DELTA) if cell.unit == "client"]
     assert all(math.isfinite(cell.epsilon) for cell in alike)

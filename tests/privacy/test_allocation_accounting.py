@@ -149,7 +149,7 @@ def test_epsilon_bounds_overlap_pld_accounting(batches: int, noise: float, epoch
 @pytest.mark.parametrize("epochs", [1, 7, 100])
 @pytest.mark.parametrize("delta", [1e-3, 1e-10])
 def test_one_batch_equals_gaussian(noise: float, epochs: int, delta: float):
-    exact = gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
+    exact = gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
     found = epsilon_bounds(1, noise, epochs, delta)
     assert found.upper == pytest.approx(exact, rel=1e-12)
     assert found.lower <= exact
@@ -159,7 +159,7 @@ def test_one_batch_equals_gaussian(noise: float, epochs: int, delta: float):
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10])
 def test_numeric_bounds_enclose_gaussian(noise: float, epochs: int, delta: float):
     """Without the closed form, which `epsilon_bounds` would take."""
-    exact = gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
+    exact = gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
     lower, upper = (
         allocation._ratio_of_epochs(1, noise, epochs, side, 0.01).epsilon(delta) for side in ("lower", "upper")
     )
@@ -185,7 +185,7 @@ def test_numeric_bounds_enclose_gaussian(noise: float, epochs: int, delta: float
 def test_epsilon_bounds_within_one_percent(batches: int, noise: float, epochs: int, delta: float):
     found = epsilon_bounds(batches, noise, epochs, delta)
     assert 0 < found.lower <= found.upper <= 1.01 * found.lower * (1 + 1e-3)
-    assert found.upper <= gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
+    assert found.upper <= gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
 
 
 def test_epsilon_bounds_meet_given_accuracy():
@@ -204,8 +204,8 @@ def test_thousand_batches_under_five_seconds():
 @pytest.mark.parametrize("noise", [0.05, 1e-3, 1e3])
 def test_extreme_noise_epsilon_below_gaussian(noise: float):
     found = epsilon_bounds(100, noise, 10, 1e-5)
-    assert 0 <= found.lower <= found.upper <= gaussian.epsilon_of(math.sqrt(10) / noise, 1e-5)
-    assert replace_epsilon(100, noise, 10, 1e-5) <= gaussian.epsilon_of(2 * math.sqrt(10) / noise, 1e-5)
+    assert 0 <= found.lower <= found.upper <= gaussian.compute_epsilon(math.sqrt(10) / noise, 1e-5)
+    assert replace_epsilon(100, noise, 10, 1e-5) <= gaussian.compute_epsilon(2 * math.sqrt(10) / noise, 1e-5)
     deltas = delta_bounds(100, noise, 10, 3.0)
     assert 0 <= deltas.lower <= deltas.upper <= 1
 
@@ -280,13 +280,13 @@ def test_replace_epsilon_covers_monte_carlo(batches: int, noise: float, epochs: 
 
     found = sampled(batches, noise, epochs, 100_000, draw, 4)
     assert found.mean() - 4 * found.std() / math.sqrt(len(found)) <= 1e-3
-    assert epsilon <= gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, 1e-3)
+    assert epsilon <= gaussian.compute_epsilon(2 * math.sqrt(epochs) / noise, 1e-3)
     assert epsilon >= epsilon_bounds(batches, noise, epochs, 1e-3).lower  # a content that moves nothing is allowed
 
 
 def test_replace_epsilon_about_twice_remove():
     assert replace_epsilon(1000, 1.0, 20, 1e-5) < 2.3 * epsilon_bounds(1000, 1.0, 20, 1e-5).upper
-    assert replace_epsilon(1, 1.0, 1, 1e-5) == gaussian.epsilon_of(2.0, 1e-5)
+    assert replace_epsilon(1, 1.0, 1, 1e-5) == gaussian.compute_epsilon(2.0, 1e-5)
 
 
 def tiny(side: Side, seed: int) -> Ratio:

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import allocation, allocation_replace, convolution, gaussian, signed_sums
 from fedpriv.privacy.accounting.allocation_replace import COARSE, epsilon, epsilon_bounds, privacy_loss
-from fedpriv.privacy.accounting.signed_sums import Difference, combine, lower_line, single, upper_delta
+from fedpriv.privacy.accounting.signed_sums import Difference, combine, lower_line, make_single_law, upper_delta
 
 Array = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def test_delta_bounds_enclose_monte_carlo(batches: int, noise: float, epochs: in
 @pytest.mark.parametrize("epochs", [1, 30])
 @pytest.mark.parametrize("delta", [1e-2, 1e-8])
 def test_one_batch_equals_gaussian_sensitivity_two(noise: float, epochs: int, delta: float):
-    exact = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
+    exact = gaussian.compute_epsilon(2 * math.sqrt(epochs) / noise, delta)
     assert epsilon(1, noise, epochs, delta) == exact
     if exact < 200:
         # without the closed form
@@ -157,7 +157,7 @@ def test_replace_epsilon_between_remove_and_split(batches: int, noise: float, ep
     found = epsilon(batches, noise, epochs, 1e-5, COARSE)
     assert found >= allocation.epsilon_bounds(batches, noise, epochs, 1e-5).lower
     assert found < 0.95 * allocation.replace_epsilon(batches, noise, epochs, 1e-5)
-    assert found <= gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, 1e-5)
+    assert found <= gaussian.compute_epsilon(2 * math.sqrt(epochs) / noise, 1e-5)
 
 
 def test_thousand_batches_under_five_seconds():
@@ -214,7 +214,7 @@ def test_combined_cells_keep_mean_and_order(factor: float):
     laws = {}
     for side in ("upper", "lower"):
         difference = Difference(1.5, factor, side, 0.1)
-        one = single(difference, 0.1)
+        one = make_single_law(difference, 0.1)
         both = combine(one, one, difference)
         laws[side] = combine(both, one, difference)
         mean = (laws[side].masses * laws[side].values).sum() + laws[side].excess
@@ -241,7 +241,7 @@ def test_split_values_rounded_up_in_tiny_cells():
 @pytest.mark.parametrize("factor", [1.0, 3.0, 50.0])
 def test_upper_law_shift_exceeds_rounding(factor: float):
     """Ends and means of cells err by a rounding of ``U + c V`` each, whose mean is 1 + c; the mean of W is 1 - c."""
-    law = single(Difference(0.5, factor, "upper", 0.1), 0.1)
+    law = make_single_law(Difference(0.5, factor, "upper", 0.1), 0.1)
     mean = math.fsum(law.masses * law.values) + law.excess
     assert mean - (1 - factor) >= 2 * law.rounding * (1 + factor)
 
@@ -268,7 +268,7 @@ def test_combined_rounding_errors_add():
 @pytest.mark.parametrize("noise", [0.05, 0.15, 1e3, 1e7])
 def test_extreme_noise_epsilon_below_gaussian(noise: float):
     found = epsilon(10, noise, 10, 1e-5, COARSE)
-    assert 0 <= found <= gaussian.epsilon_of(2 * math.sqrt(10) / noise, 1e-5)
+    assert 0 <= found <= gaussian.compute_epsilon(2 * math.sqrt(10) / noise, 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ from fedpriv.models import SoftmaxRegression
 from fedpriv.planning.compatibility import check_extended
 from fedpriv.privacy.accounting import allocation
 from fedpriv.privacy.accounting.accountant import Accountant, account
-from fedpriv.privacy.accounting.epochs import costs_of
+from fedpriv.privacy.accounting.epochs import compute_costs
 from fedpriv.privacy.accounting.events import FREE, Event
-from fedpriv.privacy.accounting.groups import of_group
+from fedpriv.privacy.accounting.groups import scale_to_group
 from fedpriv.privacy.budget_file import BudgetTerms
-from fedpriv.privacy.budget_shares import share_of, spent_by
+from fedpriv.privacy.budget_shares import compute_share, compute_spending
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.keystream import uniform_below
-from fedpriv.tuning.price import reservation
+from fedpriv.tuning.search_cost import compute_reserved_cost
 from fedpriv.tuning.settings import SearchSettings
 
 SIZES, BATCHES, ROUNDS = (400, 37), 10, 20
@@ -47,7 +47,7 @@ def training_of(
 
 def batches_of(training: fp.Training, rounds: range, index: int = 0) -> list[list[set[int]]]:
     """The examples of each client in each round."""
-    draws, found = training.oracle.answerer._sampler, list[list[set[int]]]()
+    draws, found = training.oracle.engine._sampler, list[list[set[int]]]()
     for t in rounds:
         draws.begin_round(t, torch.arange(len(SIZES)))
         chosen = draws._draw_batches(training.plan.privacy.sampling, index, torch.arange(len(SIZES)))
@@ -102,7 +102,7 @@ def test_assignment_fresh_per_query_and_attempt():
     rounds = range(BATCHES)
     one, other = batches_of(training, rounds), batches_of(training, rounds, index=1)
     assert one != other
-    training.oracle.answerer._sampler._randomness = replace(training.oracle.answerer._randomness, attempt=7)
+    training.oracle.engine._sampler._randomness = replace(training.oracle.engine._randomness, attempt=7)
     assert batches_of(training, rounds) not in (one, other)
     assert batches_of(training_of(secret_seed=2), rounds) != one
     assert batches_of(training_of(seed=2), rounds) != one  # settings key the streams, too
@@ -137,7 +137,7 @@ def test_run_epsilon_equals_whole_epochs():
 
 def test_epoch_charged_once_at_first_release():
     records = [record(t) for t in range(2 * BATCHES)]
-    costs = costs_of(records, n_clients=2)
+    costs = compute_costs(records, n_clients=2)
     paid = [t for t, cost in enumerate(costs) if cost.events != (FREE,)]
     assert paid == [0, BATCHES]
     one = account(records[:1], 2, 1e-5).epsilon
@@ -155,7 +155,7 @@ def test_other_assignment_charged_as_new_epoch(change: dict[str, int]):
 def test_repeated_round_charged_as_new_epoch():
     """As in the records of two runs, one after the other: both epochs are charged."""
     run = [record(t) for t in range(BATCHES)]
-    costs = costs_of([*run, *run], n_clients=2)
+    costs = compute_costs([*run, *run], n_clients=2)
     assert [t for t, cost in enumerate(costs) if cost.events != (FREE,)] == [0, BATCHES]
     assert account([*run, *run], 2, 1e-5).epsilon == account([record(t) for t in range(2 * BATCHES)], 2, 1e-5).epsilon
     accountant = Accountant(2, 1e-5)
@@ -167,8 +167,8 @@ def test_repeated_round_charged_as_new_epoch():
 def test_search_trials_charged_separate_epochs():
     plan = training_of().plan
     settings = SearchSettings(trials=3)
-    cost = reservation(settings, [plan], None, "search", "noise")
-    together = spent_by([share_of(cost, TERMS)], TERMS)
+    cost = compute_reserved_cost(settings, [plan], None, "search", "noise")
+    together = compute_spending([compute_share(cost, TERMS)], TERMS)
     bounds = allocation.epsilon_bounds(BATCHES, 1.0, 3 * ROUNDS // BATCHES, 1e-5)
     assert bounds.lower <= together.epsilon <= bounds.upper * 1.001
 
@@ -184,13 +184,13 @@ def test_less_noise_within_epoch_raises():
 
 
 def test_epoch_charges_all_clients_at_start():
-    cost_first = costs_of([record(0, clients=(0,)), record(1, clients=(1,))], n_clients=3)
+    cost_first = compute_costs([record(0, clients=(0,)), record(1, clients=(1,))], n_clients=3)
     assert cost_first[0].clients is None
     assert cost_first[1].events == (FREE,)
     with pytest.raises(
         ConfigError, match="random allocation with noise of several sizes needs all clients in every round"
     ):
-        costs_of([record(0, clients=(0, 1), noise_multiplier=(1.0, 2.0))], n_clients=3)
+        compute_costs([record(0, clients=(0, 1), noise_multiplier=(1.0, 2.0))], n_clients=3)
 
 
 def test_schedule_one_share_per_epoch():
@@ -217,7 +217,7 @@ def test_epsilon_limit_stops_before_epoch():
 
 def test_group_epsilon_not_amplified():
     event = Event("gaussian", 4.0, "allocation", 1 / BATCHES)
-    assert of_group(event, 2) == Event("gaussian", 2.0)
+    assert scale_to_group(event, 2) == Event("gaussian", 2.0)
 
 
 def test_invalid_allocation_record_raises():
@@ -336,7 +336,7 @@ def clients_in_turn(trust: Any, at: str = "message", **options: Any) -> fp.Train
 @pytest.mark.parametrize("trust", CLIENT_TRUSTS, ids=["central", "secure aggregation"])
 def test_client_in_one_round_per_epoch(trust: Any, at: str):
     training = clients_in_turn(trust, at)
-    draws, cohorts = training.oracle.answerer._sampler, list[list[int]]()
+    draws, cohorts = training.oracle.engine._sampler, list[list[int]]()
     for t in range(10):
         drawn = draws.begin_round(t, torch.arange(30))
         assert drawn is not None
@@ -360,7 +360,7 @@ def test_records_hide_participants():
 
 def run(secret: int) -> fp.Training:
     training = clients_in_turn(fp.Central(cohort_rounds=5))
-    training.oracle.answerer._sampler._randomness = replace(training._identity.randomness, secret_seed=secret)
+    training.oracle.engine._sampler._randomness = replace(training._identity.randomness, secret_seed=secret)
     list(training)
     return training
 

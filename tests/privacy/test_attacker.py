@@ -23,9 +23,9 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.models import Loss, logistic
 from fedpriv.network.rounds import initial_state, run_rounds, server_view
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
@@ -63,7 +63,7 @@ def clients(x: float, problem: fp.Problem | None) -> list[fp.Client]:
 def views(strategy: Strategy, privacy: fp.Privacy, x: float, problem: fp.Problem | None) -> tuple[np.ndarray, float]:
     """All that was sent in each of `RUNS` runs, `[RUNS, numbers]`, and the epsilon that a run's ledger claims."""
     population = Population(clients(x, problem))
-    backend, start = choose("auto", population.model, population.loss), population.params.clone()
+    backend, start = build_backend("auto", population.model, population.loss), population.params.clone()
     network = Wiretap(N)
     plan = make_plan(strategy, privacy, population.shard.sizes.tolist(), network, rounds=ROUNDS)
     seen, ledger = [], None

@@ -21,14 +21,14 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accounting import bounds, gaussian, pld, rdp
-from fedpriv.privacy.accounting.events import Event, cost_of, histories
+from fedpriv.privacy.accounting.events import Event, compute_cost, group_histories
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.01), (0.4, 0.2), (10.0, 0.1), (0.8, 1e-4)])
 def test_sampled_renyi_equals_binomial_formula(law: Literal["gaussian", "laplace"], noise: float, rate: float) -> None:
     """Mironov, Talwar, Zhang 2019, for integer orders."""
-    found = rdp.renyi(Event(law, noise, "poisson", rate))
+    found = rdp.compute_divergences(Event(law, noise, "poisson", rate))
     for order in (2, 5, 16):
         k = np.arange(order + 1)
         if law == "gaussian":
@@ -69,7 +69,7 @@ def test_replace_one_bounds_equal_integration(noise: float, rate: float) -> None
     order = rdp.ORDERS[13]
     seen = q > 1e-150  # beyond, powers of the densities leave the range of floats
     divergence = math.log(np.trapezoid(p[seen] ** order * q[seen] ** (1 - order), x[seen])) / (order - 1)
-    assert rdp.renyi(event)[13] == pytest.approx(divergence, rel=1e-4)
+    assert rdp.compute_divergences(event)[13] == pytest.approx(divergence, rel=1e-4)
 
 
 @pytest.mark.parametrize("noise", [0.4, 1.0, 5.0])
@@ -106,8 +106,8 @@ def test_low_rate_few_rounds_epsilon_tight(rounds: int) -> None:
         total = fftconvolve(total, one)
     values = (np.arange(len(total)) + lowest) * 1e-4
     true = brentq(lambda e: float(np.maximum(1 - np.exp(e - values), 0) @ total) - DELTA, 0, 3)
-    assert true <= bounds.tight({event: rounds}, DELTA)["pld"] * 1.001
-    assert bounds.tight({event: rounds}, DELTA)["pld"] <= true * 1.01
+    assert true <= bounds.compute_tight_epsilons({event: rounds}, DELTA)["pld"] * 1.001
+    assert bounds.compute_tight_epsilons({event: rounds}, DELTA)["pld"] <= true * 1.01
 
 
 def test_bounds_equal_opacus() -> None:
@@ -142,5 +142,5 @@ def test_dp_sgd_run_epsilon_equals_opacus(sigma: float, rate: float, rounds: int
         for _ in range(rounds):
             accountant.step(noise_multiplier=sigma, sample_rate=rate)
     assert spent.epsilon == pytest.approx(theirs["PRVAccountant"].get_epsilon(DELTA, eps_error=0.002), abs=0.01)
-    [(_, history)] = histories(Counter(cost_of(record, 1) for record in training.ledger.records), 1)
+    [(_, history)] = group_histories(Counter(compute_cost(record, 1) for record in training.ledger.records), 1)
     assert rdp_epsilon(history) == pytest.approx(theirs["RDPAccountant"].get_epsilon(DELTA), abs=0.01)

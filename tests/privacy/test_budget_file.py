@@ -101,7 +101,7 @@ def test_earlier_copy_of_budget_raises(tmp_path: Path):
 
 
 def test_unknown_budget_fields_raise(tmp_path: Path):
-    from fedpriv.privacy.chain import START, chained
+    from fedpriv.privacy.chain import START, add_chained_line
 
     found = budget(tmp_path)
     (tmp_path / "b.jsonl.head").unlink()
@@ -111,7 +111,7 @@ def test_unknown_budget_fields_raise(tmp_path: Path):
     for changes in ([{**terms, "more": 1}], [{**terms, "delta": "0"}], [terms, end], [{**terms, "fedpriv_budget": 2}]):
         text, chain = "", START
         for change in changes:
-            line, chain = chained(json.dumps(change), chain)
+            line, chain = add_chained_line(json.dumps(change), chain)
             text += line + "\n"
         found.path.write_text(text)
         with pytest.raises(LedgerError, match="not a budget that this version of fedpriv can read"):

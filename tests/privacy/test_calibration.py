@@ -80,13 +80,13 @@ def test_pure_calibration_many_levels_exact() -> None:
 
 def test_calibration_few_tight_bound_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    real = calibration.bounds.largest
+    real = calibration.bounds.compute_largest_epsilon
 
     def counted(histories: Any, delta: float) -> float:
         calls.append(len(histories[0]))
         return real(histories, delta)
 
-    monkeypatch.setattr(calibration.bounds, "largest", counted)
+    monkeypatch.setattr(calibration.bounds, "compute_largest_epsilon", counted)
     for name in ("laplace", "poisson", "geometric"):
         calls.clear()
         calibrate(PLANS[name], 100, 3.0, DELTA)
@@ -117,8 +117,8 @@ def test_extreme_targets_met_in_few_steps(
 ) -> None:
     """Where delta alone pays for everything epsilon is 0, and no power of the noise."""
     steps: list[float] = []
-    real = calibration.bounds.largest
-    monkeypatch.setattr(calibration.bounds, "largest", lambda *given: steps.append(1) or real(*given))
+    real = calibration.bounds.compute_largest_epsilon
+    monkeypatch.setattr(calibration.bounds, "compute_largest_epsilon", lambda *given: steps.append(1) or real(*given))
     plan = [record(k, **sampling) for k in range(20)]
     factor = calibrate(plan, 2, epsilon, delta)
     assert len(steps) <= 25

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import fedpriv as fp
 from fedpriv.config import load_config
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.randomness.streams import Randomness
 
@@ -31,7 +31,7 @@ CENTRAL = fp.Privacy(
 QUIET = replace(CENTRAL, noise_multiplier=1e-6)
 
 
-def sums(oracle: Oracle[DataAnswerer], message: Tensor, rounds: int) -> Tensor:
+def sums(oracle: Oracle[DataQueryEngine], message: Tensor, rounds: int) -> Tensor:
     """What the curator shows, over the number of clients: `[rounds, dim]`."""
     found = []
     for index in range(rounds):
@@ -152,7 +152,7 @@ def test_secret_cohort_second_release_raises():
     messages.gradient(params[drawn])  # moves on to the next answer of this round, whose cohort is the same
     with pytest.raises(fp.PrivacyError, match="same secret cohort"):
         messages.release_message(params[drawn])
-    assert len(messages.answerer.ledger.records) == 1
+    assert len(messages.engine.ledger.records) == 1
 
 
 def test_releases_of_round_have_distinct_indices():
@@ -165,7 +165,7 @@ def test_releases_of_round_have_distinct_indices():
     oracle.release_message(params)
     oracle.gradient(params)
     oracle.release_message(params)
-    assert [record.index for record in oracle.answerer.ledger.records] == [2, 4]
+    assert [record.index for record in oracle.engine.ledger.records] == [2, 4]
 
 
 @pytest.mark.parametrize(

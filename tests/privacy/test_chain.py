@@ -107,7 +107,7 @@ def test_resume_drops_torn_line_continues_chain(path: Path) -> None:
 
 def test_linked_facts_independent_of_layout() -> None:
     facts = {"b": 1.5, "a": [1e-5, "inf"], "seconds": 3.0}
-    made = chain.linked(facts, "f" * 64)
+    made = chain.with_chain(facts, "f" * 64)
     # as anybody can hash it: names in order, without spaces, without the clock
     by_hand = hashlib.sha256(b"f" * 64 + b'{"a":[1e-05,"inf"],"b":1.5}').hexdigest()
     assert made["chain"] == by_hand

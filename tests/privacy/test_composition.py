@@ -15,10 +15,10 @@ from scipy import optimize, stats
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds, mixtures
 from fedpriv.privacy.accounting.events import Event
-from fedpriv.privacy.accounting.groups import of_group
+from fedpriv.privacy.accounting.groups import scale_to_group
 from fedpriv.privacy.accounting.mixtures import log_forward, log_replaced
 from fedpriv.privacy.accounting.profiles import log_profile
-from fedpriv.privacy.composition import RunCost, basic, compose
+from fedpriv.privacy.composition import RunCost, basic_composition, compose
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
@@ -67,8 +67,8 @@ def test_sampled_runs_equal_dp_accounting():
 def test_basic_composition_adds_epsilons_and_deltas():
     """The only bound for runs with noise that depends on results of earlier runs."""
     one, other = compose([run(1.1, 5, "one")], DELTA), compose([run(0.9, 3, "other")], 2 * DELTA)
-    assert basic([one, other]) == (pytest.approx(one.epsilon + other.epsilon), pytest.approx(3 * DELTA))
-    assert basic([one, other])[0] > compose([run(1.1, 5, "one"), run(0.9, 3, "other")], 3 * DELTA).epsilon
+    assert basic_composition([one, other]) == (pytest.approx(one.epsilon + other.epsilon), pytest.approx(3 * DELTA))
+    assert basic_composition([one, other])[0] > compose([run(1.1, 5, "one"), run(0.9, 3, "other")], 3 * DELTA).epsilon
 
 
 def test_laplace_runs_pure_epsilon():
@@ -129,9 +129,9 @@ def test_compose_exact_run_epsilon_infinite():
 
 @pytest.mark.parametrize(("k", "known"), [(2, 3.98), (5, 11.64), (10, 27.9)])
 def test_group_epsilon_known_values(k, known):
-    assert bounds.largest([{of_group(Event("gaussian", 1.0, "poisson", 0.01), k): 1000}], DELTA) == pytest.approx(
-        known, abs=0.006
-    )
+    assert bounds.compute_largest_epsilon(
+        [{scale_to_group(Event("gaussian", 1.0, "poisson", 0.01), k): 1000}], DELTA
+    ) == pytest.approx(known, abs=0.006)
 
 
 @pytest.mark.parametrize("k", [2, 6])
@@ -141,7 +141,7 @@ def test_add_remove_group_equals_gaussian_mixture(k):
     one = dpa.from_mixture_gaussian_mechanism(
         1.0, list(range(k + 1)), list(weights), value_discretization_interval=2e-3
     )
-    found = bounds.tight({of_group(Event("gaussian", 1.0, "poisson", 0.01), k): 1000}, DELTA)
+    found = bounds.compute_tight_epsilons({scale_to_group(Event("gaussian", 1.0, "poisson", 0.01), k): 1000}, DELTA)
     assert found["pld"] == pytest.approx(one.self_compose(1000).get_epsilon_for_delta(DELTA), rel=1e-3)
     assert found["rdp"] > found["pld"]
 
@@ -150,7 +150,7 @@ def test_add_remove_group_equals_gaussian_mixture(k):
 def test_large_group_small_noise_equals_mpmath(noise: float):
     """40 members: the densities of the mixture lie too many powers of e apart for one float, and nothing overflows."""
     k, rate, t = 40, 0.1, np.array([0.0, 1.0, 30.0, 200.0])
-    event = of_group(Event("gaussian", noise, "poisson", rate), k)
+    event = scale_to_group(Event("gaussian", noise, "poisson", rate), k)
     with mpmath.workdps(60):
         s = mpmath.mpf(event.noise)
         drawn = [
@@ -183,7 +183,9 @@ def test_group_curves_few_evaluations(k: int, rate: float, noise: float, monkeyp
 
     monkeypatch.setattr(mixtures, "_ratio", counted)
     u = np.linspace(0.0, 30.0, 3000)
-    added, replaced = (of_group(Event("gaussian", noise, kind, rate), k) for kind in ("poisson", "poisson_replace"))
+    added, replaced = (
+        scale_to_group(Event("gaussian", noise, kind, rate), k) for kind in ("poisson", "poisson_replace")
+    )
     counts = list[int]()
     for curve, event in ((log_forward, added), (mixtures.log_backward, added), (log_replaced, replaced)):
         calls.clear()
@@ -213,7 +215,9 @@ def composed(k: int, rate: float, noise: float, count: int) -> float:
 
 @pytest.mark.parametrize(("k", "rate", "noise", "count"), [(2, 0.05, 1.0, 50), (4, 0.02, 1.5, 100), (7, 0.1, 3.0, 20)])
 def test_replaced_group_epsilon_equals_integration(k, rate, noise, count):
-    found = bounds.tight({of_group(Event("gaussian", noise, "poisson_replace", rate), k): count}, DELTA)
+    found = bounds.compute_tight_epsilons(
+        {scale_to_group(Event("gaussian", noise, "poisson_replace", rate), k): count}, DELTA
+    )
     assert found["pld"] == pytest.approx(composed(k, rate, noise, count), rel=1e-3)
     assert found["rdp"] > found["pld"]
 
@@ -221,7 +225,7 @@ def test_replaced_group_epsilon_equals_integration(k, rate, noise, count):
 def test_replaced_group_collinear_shifts_are_worst():
     """Each of three members moves a sum in the plane by a vector of norm 1, in either data set, when it is drawn."""
     draws, rate, noise = np.random.default_rng(0), 0.3, 0.6
-    event, sigma = of_group(Event("gaussian", noise, "poisson_replace", rate), 3), 2 * noise
+    event, sigma = scale_to_group(Event("gaussian", noise, "poisson_replace", rate), 3), 2 * noise
     axis = np.linspace(-10, 10, 401)
     x, y = np.meshgrid(axis, axis)
     cell = (axis[1] - axis[0]) ** 2
@@ -243,15 +247,19 @@ def test_replaced_group_collinear_shifts_are_worst():
 
 
 def test_unsampled_group_closed_form():
-    assert of_group(Event("gaussian", 10.0), 4) == Event("gaussian", 2.5)
-    assert bounds.tight({of_group(Event("gaussian", 10.0), 4): 9}, DELTA)["gaussian"] == pytest.approx(epsilon_of(1.2))
-    assert bounds.quick({of_group(Event("laplace", 10.0), 4): 2}, 0.0)["pure"] == pytest.approx(0.8)
+    assert scale_to_group(Event("gaussian", 10.0), 4) == Event("gaussian", 2.5)
+    assert bounds.compute_tight_epsilons({scale_to_group(Event("gaussian", 10.0), 4): 9}, DELTA)[
+        "gaussian"
+    ] == pytest.approx(epsilon_of(1.2))
+    assert bounds.compute_quick_epsilons({scale_to_group(Event("laplace", 10.0), 4): 2}, 0.0)["pure"] == pytest.approx(
+        0.8
+    )
 
 
 @pytest.mark.parametrize("event", [Event("laplace", 2.0, "poisson", 0.1), Event("laplace", 2.0, "amplified", 0.1)])
 def test_sampled_laplace_group_upper_bound(event):
     """All k at once: with probability 1 - .9^3 something moves, by 3 at most."""
-    grouped = of_group(event, 3)
+    grouped = scale_to_group(event, 3)
     assert grouped.noise == pytest.approx(2 / 3) and grouped.rate >= 1 - 0.9**3
     # two data sets whose three members move the answer by 1 each when drawn, in one of them only
     x = np.linspace(-40, 40, 400_001)
@@ -272,7 +280,7 @@ def bounds_of(event: Event, epsilon: float) -> float:
 def test_group_of_one_unchanged():
     for selection in ("full", "poisson", "poisson_replace", "amplified", "allocation", "allocation_replace"):
         event = Event("gaussian", 1.0, selection, 1.0 if selection == "full" else 0.1)
-        assert of_group(event, 1) == event
+        assert scale_to_group(event, 1) == event
 
 
 def test_log_difference_of_equal_is_minus_infinity():

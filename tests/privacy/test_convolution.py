@@ -11,7 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution as dpa
 from scipy.stats import binom
 
 from fedpriv.privacy.accounting import convolution, gaussian, pld
-from fedpriv.privacy.accounting.events import Event, bucketed
+from fedpriv.privacy.accounting.events import Event, round_noise_levels
 
 HISTORIES = [
     {Event("laplace", 16.0): 10},  # the best order of the tail alone would be infinite
@@ -35,7 +35,7 @@ def test_convolution_equals_sequential_composition(history: dict[Event, int], de
 def test_convolution_epsilon_at_least_exact(count: int, noise: float, delta: float):
     """Many normal losses are one normal loss, whose epsilon has a closed form."""
     one = dpa.from_gaussian_mechanism(noise, value_discretization_interval=1e-4)
-    exact = gaussian.epsilon_of(math.sqrt(count) / noise, delta)
+    exact = gaussian.compute_epsilon(math.sqrt(count) / noise, delta)
     assert exact <= convolution.epsilon([(one, count)], 1e-4, delta) <= 1.002 * exact
 
 
@@ -66,7 +66,7 @@ def test_convolution_window_holds_rare_losses():
 
 def test_bucketed_wide_range_few_levels():
     history = {Event("gaussian", 1.001**k): 1 for k in range(9000)}
-    few = bucketed(history)
+    few = round_noise_levels(history)
     assert sum(few.values()) == 9000 and len(few) < 200
     exact, rounded = (math.fsum(count / event.noise**2 for event, count in one.items()) for one in (history, few))
     assert exact <= rounded <= 1.02 * exact

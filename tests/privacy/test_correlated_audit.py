@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.errors import PrivacyError
 from fedpriv.oracle.sampler import BatchSampler
-from fedpriv.privacy.accounting.gaussian import epsilon_of
-from fedpriv.privacy.correlated import sensitivity
+from fedpriv.privacy.accounting.gaussian import compute_epsilon
+from fedpriv.privacy.correlated import compute_sensitivity
 from fedpriv.privacy.matrices import Matrix
 from fedpriv.privacy.settings import Noise
 
@@ -73,7 +73,7 @@ def test_audit_exceeds_epsilon_only_if_block_repeats(broken: bool, monkeypatch: 
     takes_part = np.ones(rounds) if broken else np.arange(rounds) % blocks == 0
     matrix = dense(factor, rounds)
     scores = (matrix @ takes_part) @ (matrix @ found)  # the best test between Gaussians
-    claim = epsilon_of(sensitivity(factor, rounds, blocks) / multiplier, 1e-4)
+    claim = compute_epsilon(compute_sensitivity(factor, rounds, blocks) / multiplier, 1e-4)
     empirical = lower_bound(scores, present, 1e-4)
     assert (empirical > claim) if broken else (0.2 * claim < empirical <= claim)
 
@@ -96,7 +96,10 @@ def test_example_moves_releases_within_sensitivity(noise: Matrix, slot: int) -> 
     inputs[0, slot] = 1.0
     both = [released_rows(data, noise, blocks, rounds, 1.0, seed=7) for data in (inputs, without)]
     factor = noise.factor(rounds, blocks)
-    moved, claim = np.linalg.norm(dense(factor, rounds) @ (both[0] - both[1])), sensitivity(factor, rounds, blocks)
+    moved, claim = (
+        np.linalg.norm(dense(factor, rounds) @ (both[0] - both[1])),
+        compute_sensitivity(factor, rounds, blocks),
+    )
     assert moved <= claim * (1 + 1e-4)
     if slot == 0:
         assert moved == pytest.approx(claim, rel=1e-4)

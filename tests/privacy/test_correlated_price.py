@@ -20,7 +20,14 @@ from scipy.stats import norm
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.correlated import CorrelatedNoise, Factor, inverse, sensitivity, shares, spread
+from fedpriv.privacy.correlated import (
+    CorrelatedNoise,
+    Factor,
+    compute_row_variances,
+    compute_sensitivity,
+    compute_shares,
+    invert_column,
+)
 from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.privacy.record import Record
 
@@ -77,7 +84,9 @@ def _any(draw: st.DrawFn) -> Triple:
 def test_sensitivity_equals_brute_force(case: Triple) -> None:
     """For decreasing columns and for bands within the separation."""
     factor, rounds, separation = case
-    assert sensitivity(*case) ** 2 == pytest.approx(brute(matrix_of(factor.column(rounds)), separation), rel=1e-10)
+    assert compute_sensitivity(*case) ** 2 == pytest.approx(
+        brute(matrix_of(factor.column(rounds)), separation), rel=1e-10
+    )
 
 
 @settings(max_examples=200)
@@ -86,7 +95,7 @@ def test_sensitivity_equals_brute_force(case: Triple) -> None:
 @example((Factor((0.2, -0.9)), 5, 1))
 def test_sensitivity_upper_bound_for_any_band(case: Triple) -> None:
     factor, rounds, separation = case
-    found = sensitivity(factor, rounds, separation) ** 2
+    found = compute_sensitivity(factor, rounds, separation) ** 2
     assert found >= brute(matrix_of(factor.column(rounds)), separation) * (1 - 1e-12)
 
 
@@ -94,10 +103,10 @@ def test_sensitivity_upper_bound_for_any_band(case: Triple) -> None:
 @given(_decreasing() | _within() | _any())
 def test_prefix_sensitivity_equals_leading_block(case: Triple) -> None:
     factor, rounds, separation = case
-    over_time, whole = CorrelatedNoise(factor, separation), shares(factor, 10, separation)
+    over_time, whole = CorrelatedNoise(factor, separation), compute_shares(factor, 10, separation)
     told = sum(over_time.share(t) for t in range(rounds))
     assert told == pytest.approx(whole[:rounds].sum(), rel=1e-12)
-    assert math.sqrt(told) == pytest.approx(sensitivity(*case), rel=1e-12)
+    assert math.sqrt(told) == pytest.approx(compute_sensitivity(*case), rel=1e-12)
 
 
 @settings(max_examples=100)
@@ -114,7 +123,7 @@ def test_unit_change_within_sensitivity(case: Triple, seed: int) -> None:
         if draw.random() < 0.5:
             change[chosen] = change[chosen[0]]  # an example whose gradient is always the same
         change[chosen] /= np.linalg.norm(change[chosen], axis=1, keepdims=True)
-        assert np.linalg.norm(matrix @ change) <= sensitivity(*case) * (1 + 1e-12)
+        assert np.linalg.norm(matrix @ change) <= compute_sensitivity(*case) * (1 + 1e-12)
 
 
 def test_hundred_participations_known_epsilon() -> None:
@@ -122,10 +131,10 @@ def test_hundred_participations_known_epsilon() -> None:
     for matrix in (BSR(10), Banded(10), BSR(1)):
         factor = matrix.factor(1000, 10)
         column = np.linalg.norm(factor.column(1000))
-        mu = sensitivity(factor, 1000, 10) / column
+        mu = compute_sensitivity(factor, 1000, 10) / column
         # the last columns are cut off by the end of the run, but not those of the first slot
         assert mu == pytest.approx(10, rel=1e-9)
-        assert gaussian.epsilon_of(mu, 1e-5) == pytest.approx(91.817, abs=1e-3)
+        assert gaussian.compute_epsilon(mu, 1e-5) == pytest.approx(91.817, abs=1e-3)
 
 
 def test_independent_noise_charged_per_participation() -> None:
@@ -176,20 +185,20 @@ def test_slot_sampling_wide_band_raises(matrix: BSR | BLT) -> None:
 @pytest.mark.parametrize("separation", [1, 8, 20])
 def test_epsilon_equals_numerical_gaussian(matrix: BSR | Banded | BLT, separation: int) -> None:
     """Against a two-point test between Gaussians, with scipy's distribution and root finder."""
-    mu, delta = sensitivity(matrix.factor(40, separation), 40, separation) / 3.7, 1e-5
+    mu, delta = compute_sensitivity(matrix.factor(40, separation), 40, separation) / 3.7, 1e-5
 
     def gap(epsilon: float) -> float:
         return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta
 
-    assert gaussian.epsilon_of(mu, delta) == pytest.approx(brentq(gap, 0, 200), rel=1e-6)
+    assert gaussian.compute_epsilon(mu, delta) == pytest.approx(brentq(gap, 0, 200), rel=1e-6)
 
 
 @pytest.mark.parametrize("matrix", [BSR(6), BSR(6, momentum=0.9, decay=0.99), Banded(6), BLT(2)], ids=str)
 def test_inverse_column_and_noise_variance(matrix: BSR | Banded | BLT) -> None:
     factor = matrix.factor(30, 5)
     exact = np.linalg.inv(matrix_of(factor.column(30)))
-    assert inverse(factor.column(30)) == pytest.approx(exact[:, 0], abs=1e-12)
-    assert spread(factor, 30) == pytest.approx((exact**2).sum(1))
+    assert invert_column(factor.column(30)) == pytest.approx(exact[:, 0], abs=1e-12)
+    assert compute_row_variances(factor, 30) == pytest.approx((exact**2).sum(1))
 
 
 def test_banded_square_root_squared_equals_sums() -> None:
@@ -202,7 +211,7 @@ def test_banded_square_root_squared_equals_sums() -> None:
 def _errors(factor: Factor, rounds: int, separation: int) -> tuple[float, float]:
     """Of all iterates, and of the last one, where the noise is as large as the sensitivity."""
     steps = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(matrix_of(factor.column(rounds)))
-    squared = (steps**2).sum(1) * sensitivity(factor, rounds, separation) ** 2
+    squared = (steps**2).sum(1) * compute_sensitivity(factor, rounds, separation) ** 2
     return float(squared.mean()), float(squared[-1])
 
 

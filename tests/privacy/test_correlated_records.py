@@ -13,8 +13,8 @@ from correlated_runs import ROUNDS, training_of
 import fedpriv as fp
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting.accountant import Accountant, account
-from fedpriv.privacy.accounting.gaussian import epsilon_of
-from fedpriv.privacy.correlated import CorrelatedNoise, Factor, sensitivity
+from fedpriv.privacy.accounting.gaussian import compute_epsilon
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor, compute_sensitivity
 from fedpriv.privacy.record import Record
 
 
@@ -83,6 +83,6 @@ def test_independent_releases_added_to_epsilon() -> None:
     records, multiplier = records_of(), records_of()[0].noise_multiplier
     assert isinstance(multiplier, float)
     other = replace(records[0], time=None, query="statistic:constraints", index=1, noise_multiplier=2.0)
-    mu2 = (sensitivity(fp.BSR(4).factor(ROUNDS, 4), ROUNDS, 4) / multiplier) ** 2 + 2 / 4
+    mu2 = (compute_sensitivity(fp.BSR(4).factor(ROUNDS, 4), ROUNDS, 4) / multiplier) ** 2 + 2 / 4
     found = account([*records, other, replace(other, round=1)], 4, 1e-5)
-    assert found.epsilon == pytest.approx(epsilon_of(math.sqrt(mu2), 1e-5), rel=1e-9)
+    assert found.epsilon == pytest.approx(compute_epsilon(math.sqrt(mu2), 1e-5), rel=1e-9)

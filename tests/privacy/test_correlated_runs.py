@@ -16,15 +16,15 @@ from torch import Tensor
 
 import fedpriv as fp
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.gaussian import epsilon_of
-from fedpriv.privacy.correlated import sensitivity
+from fedpriv.privacy.accounting.gaussian import compute_epsilon
+from fedpriv.privacy.correlated import compute_sensitivity
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrices import Matrix
 from fedpriv.privacy.mechanisms import Gaussian, add_noise
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.integrity import findings
+from fedpriv.runs.integrity import find_problems
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.strategies.base import Strategy
 
@@ -89,21 +89,23 @@ def test_round_epsilon_equals_leading_block(noise: Matrix, trust: fp.Local, tmp_
     factor, multiplier = noise.factor(ROUNDS, 4), training.plan.privacy.noise_multiplier
     assert multiplier is not None
     for rounds, epsilon in enumerate(told, start=1):
-        assert epsilon == pytest.approx(epsilon_of(sensitivity(factor, rounds, 4) / multiplier, 1e-5), rel=1e-9)
+        assert epsilon == pytest.approx(
+            compute_epsilon(compute_sensitivity(factor, rounds, 4) / multiplier, 1e-5), rel=1e-9
+        )
     assert told[-1] == pytest.approx(training.result().spent.epsilon, rel=1e-12) == pytest.approx(4.0, rel=1e-4)
     assert told[-1] <= 4.0
     assert "replace_one(same slots)" in str(training.result().spent)
     file = LedgerFile.read(tmp_path / "ledger.jsonl")
     assert file.header.factor == factor
     assert account(file.records, 4, 1e-5).epsilon == pytest.approx(told[-1], rel=1e-12)
-    assert not findings(RunFiles.read(tmp_path))
+    assert not find_problems(RunFiles.read(tmp_path))
 
 
 def test_cyclic_independent_noise_epsilon() -> None:
     """Slot 0 of 4 is the batch of 3 rounds among 10."""
     training = training_of(fp.Privacy(noise_multiplier=2.0, sampling=fp.Cyclic(4)))
     list(training)
-    assert training.result().spent.epsilon == pytest.approx(epsilon_of(math.sqrt(3) / 2, 1e-5), rel=1e-9)
+    assert training.result().spent.epsilon == pytest.approx(compute_epsilon(math.sqrt(3) / 2, 1e-5), rel=1e-9)
 
 
 def test_relation_scales_sensitivity() -> None:
@@ -118,8 +120,8 @@ def test_cyclic_batches_fixed_per_slot() -> None:
     training = training_of()
     seen: dict[int, list[tuple[int, ...]]] = {}
     for t in range(8):
-        training.oracle.answerer._sampler.begin_round(t, torch.arange(4))
-        chosen = training.oracle.answerer._sampler._draw_batches(fp.Cyclic(4), 0, torch.arange(4))
+        training.oracle.engine._sampler.begin_round(t, torch.arange(4))
+        chosen = training.oracle.engine._sampler._draw_batches(fp.Cyclic(4), 0, torch.arange(4))
         starts = np.concatenate([[0], chosen.counts.cumsum()])
         for client in range(4):
             seen.setdefault(client, []).append(tuple(chosen.positions[starts[client] : starts[client + 1]].tolist()))
@@ -164,7 +166,7 @@ def test_cyclic_cohorts_epsilon_and_slots(trust: fp.Central, tmp_path: Path) -> 
     list(training)
     factor, multiplier = fp.BSR(2).factor(ROUNDS, 2), training.plan.privacy.noise_multiplier
     assert multiplier is not None
-    expected = epsilon_of(sensitivity(factor, ROUNDS, 2) / multiplier, 1e-5)
+    expected = compute_epsilon(compute_sensitivity(factor, ROUNDS, 2) / multiplier, 1e-5)
     assert training.result().spent.epsilon == pytest.approx(expected, rel=1e-9)
     assert all(r.clients is None and r.time is not None and r.time.slot == r.round % 2 for r in training.ledger.records)
-    assert not findings(RunFiles.read(tmp_path))
+    assert not find_problems(RunFiles.read(tmp_path))

@@ -15,7 +15,7 @@ import fedpriv as fp
 from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor
-from fedpriv.runs.integrity import _check_turns, findings
+from fedpriv.runs.integrity import _check_turns, find_problems
 from fedpriv.runs.run_files import RunFiles
 
 # --- what a configuration says ---------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def test_edited_blocks_reported_as_finding(tmp_path: Path) -> None:
     list(build(load_config(tmp_path / "config.yaml"), tmp_path / "run"))
     folder = RunFiles.read(tmp_path / "run")
     asked = {"privacy": {"sampling": {"cyclic": {"blocks": 3}}}}
-    assert not findings(replace(folder, config=None, settings=None)) and not [
+    assert not find_problems(replace(folder, config=None, settings=None)) and not [
         *_check_turns(replace(folder, settings=asked))
     ]
     for edited in ({"sampling": {"cyclic": {"blocks": 2}}}, {"sampling": "full"}, {}):

@@ -19,7 +19,7 @@ from fedpriv.algorithms.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.papers import claims
 from fedpriv.papers.published import Published
 from fedpriv.privacy.clipping import ROUNDING
-from fedpriv.strategies.adaptive_clipping import ClipToHeard, adaptive_clipping
+from fedpriv.strategies.adaptive_clipping import ClipToReceivedBound, adaptive_clipping
 from fedpriv.strategies.fedavg import fedavg
 
 SIZES = (4, 7, 5)
@@ -48,7 +48,7 @@ def test_difference_sensitivity_within_bound(unit, given, effective):
         change = first.gradient_difference(params, anchor, given) - second.gradient_difference(params, anchor, given)
         assert change[[0, 2]].abs().max() == 0
         moves.append(float(change[VICTIM].norm()))
-        record = first.answerer.ledger.records[0]
+        record = first.engine.ledger.records[0]
         assert (record.query, record.bound) == ("gradient_difference", effective * (1 + ROUNDING))
         assert record.noise_multiplier == 1e-3
     allowed = row_sensitivity(effective, unit)
@@ -69,7 +69,7 @@ def test_full_gradient_recorded_unsampled():
     oracle = oracle_of(digits_of(SIZES), privacy)
     oracle.full_gradient(start_rows(3))
     oracle.gradient(start_rows(3))
-    full, drawn = oracle.answerer.ledger.records
+    full, drawn = oracle.engine.ledger.records
     assert (full.sampling, full.rate, drawn.sampling, drawn.rate) == ("full", 1.0, "poisson", 0.3)
 
 
@@ -117,7 +117,7 @@ def test_known_draws_epsilon_at_rate_one_is_gaussian():
     from fedpriv.privacy.accounting import gaussian
 
     assert claims.erm._epsilon_of_known_draws(0.3, 7, 1.0, 1e-5) == pytest.approx(
-        gaussian.epsilon_of(0.3 * math.sqrt(7), 1e-5), rel=1e-6
+        gaussian.compute_epsilon(0.3 * math.sqrt(7), 1e-5), rel=1e-6
     )
 
 
@@ -171,7 +171,7 @@ def test_adaptive_clipping_message_norm_at_most_one():
         def __call__(self, received, state, oracle):
             return torch.tensor([[3.0, 4.0], [0.03, 0.04], [0.0, 0.0], [1e30, 0.0]]), state
 
-    step = ClipToHeard(Anything(), 0.3)
+    step = ClipToReceivedBound(Anything(), 0.3)
     received = torch.cat([torch.zeros(4, 2), torch.full((4, 1), 0.5)], 1)
     message, _ = step(received, {}, None)
     assert (message.norm(dim=1) <= 1 + 1e-6).all()

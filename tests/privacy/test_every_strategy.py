@@ -23,7 +23,7 @@ import fedpriv as fp
 from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.oracle import oracle as answering
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.privacy.record import Record
 from fedpriv.strategies.base import Oracle, Strategy
 from fedpriv.strategies.state import flatten_with_names
@@ -35,7 +35,7 @@ QUERIES = {name for name, value in vars(Oracle).items() if callable(value) and n
 class RecordingOracle:
     """The real oracle; answers that a record was written for may be replaced by those of another run."""
 
-    def __init__(self, oracle: answering.Oracle[DataAnswerer], script: list[Tensor]) -> None:
+    def __init__(self, oracle: answering.Oracle[DataQueryEngine], script: list[Tensor]) -> None:
         self._oracle, self._script = oracle, script
         self.answers: list[Tensor] = []
 
@@ -45,9 +45,9 @@ class RecordingOracle:
 
     def _recorded(self, question: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def ask(*given: Any) -> Tensor:
-            before = len(self._oracle.answerer.ledger.records)
+            before = len(self._oracle.engine.ledger.records)
             answer = question(*given)
-            written = len(self._oracle.answerer.ledger.records) - before
+            written = len(self._oracle.engine.ledger.records) - before
             assert written <= 1
             if not written:
                 return answer  # nothing was paid: so nothing of it may be seen

@@ -14,8 +14,8 @@ import torch
 import fedpriv as fp
 from fedpriv.privacy import exact_over_time
 from fedpriv.privacy.correlated import Factor
-from fedpriv.privacy.correlated import inverse as correlated_inverse
-from fedpriv.privacy.exact_over_time import CorrelatedRows, UnitNoise, error_of_band, error_of_buffers
+from fedpriv.privacy.correlated import invert_column as correlated_inverse
+from fedpriv.privacy.exact_over_time import CorrelatedRows, UnitNoise, bound_band_error, bound_buffer_error
 from fedpriv.privacy.exact_rounding import add_and_round
 from fedpriv.privacy.inverse_column import inverse_column
 from fedpriv.privacy.mechanisms import add_noise
@@ -172,8 +172,8 @@ def test_inverse_column_equals_general_solver(factor: Factor):
 
 
 def test_unbounded_inverse_error_infinite():
-    assert error_of_band((1e6, 1e6), math.inf, 1e-13, 5.0, 1e30)[0] == math.inf
-    error, size = error_of_band((0.5,), 2.0, 1e-13, 5.0, 10.0)
+    assert bound_band_error((1e6, 1e6), math.inf, 1e-13, 5.0, 1e30)[0] == math.inf
+    error, size = bound_band_error((0.5,), 2.0, 1e-13, 5.0, 10.0)
     assert 2e-13 < error < 3e-13
     assert size == pytest.approx(10.1)
     assert inverse_column(Factor((-1000.0,))).absolute_sum(200) == math.inf
@@ -194,10 +194,10 @@ def test_inverse_column_precise_over_4000_rounds():
 def test_buffer_errors_accumulate_by_decay():
     """A buffer that forgets nothing carries its rounding error into all later rounds."""
     few, many = (
-        error_of_buffers(Factor((), (0.5,), (0.9999,)), rounds, 2.0, 0.0, 5.0, [30.0])[0] for rounds in (1, 100)
+        bound_buffer_error(Factor((), (0.5,), (0.9999,)), rounds, 2.0, 0.0, 5.0, [30.0])[0] for rounds in (1, 100)
     )
     assert many > 30 * few
-    short = [error_of_buffers(Factor((), (0.5,), (0.0,)), rounds, 2.0, 0.0, 5.0, [5.0])[0] for rounds in (1, 100)]
+    short = [bound_buffer_error(Factor((), (0.5,), (0.0,)), rounds, 2.0, 0.0, 5.0, [5.0])[0] for rounds in (1, 100)]
     assert short[0] <= short[1] <= 1.01 * short[0]
 
 

@@ -20,8 +20,8 @@ from fedpriv.privacy.exact_rounding import add_and_round
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.normal_combinations import NormalCombinations
-from fedpriv.privacy.pair_noise import MOST_BY_PAIRS, pair_noise_of_round, tree_terms
-from fedpriv.privacy.pairwise import Complete, Links, Pairs, Pairwise, RandomRegular, in_order, name_of
+from fedpriv.privacy.pair_noise import MOST_BY_PAIRS, draw_pair_noise, tree_terms
+from fedpriv.privacy.pairwise import Complete, Links, Pairs, Pairwise, RandomRegular, name_pairs, sort_pairs
 from fedpriv.privacy.real_noise import GaussianRows, RealNoise, SumOfNoise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release import Answer, PlannedRelease
@@ -34,18 +34,18 @@ from fedpriv.randomness.short_rows import BoundedRows
 from fedpriv.randomness.streams import Randomness
 
 RANDOM, DIM, RATIO, SCALE = Randomness(0, 11, run="pairs"), 150, 3.0, 0.7
-RING = in_order(nx.cycle_graph(6).edges)
+RING = sort_pairs(nx.cycle_graph(6).edges)
 GRAPHS = {"complete": (5, None), "ring": (6, RING), "many": (MOST_BY_PAIRS + 5, None)}
 
 
 def pairs_of(name: str) -> Pairs:
     edges = GRAPHS[name][1]
-    return Pairs(RATIO, 1, name_of(edges), edges)
+    return Pairs(RATIO, 1, name_pairs(edges), edges)
 
 
 def noise_of(name: str, round_index: int = 0, dim: int = DIM) -> NormalCombinations:
     everyone = range(GRAPHS[name][0])
-    noise = pair_noise_of_round(pairs_of(name), RANDOM, round_index, 0, everyone, everyone, dim)
+    noise = draw_pair_noise(pairs_of(name), RANDOM, round_index, 0, everyone, everyone, dim)
     assert noise is not None
     return noise
 
@@ -144,7 +144,7 @@ def test_correlated_releases_equal_rounded_real_sum(
     values = torch.from_numpy(np.random.default_rng(2).normal(size=(count, dim)))
 
     def noise_of_pairs(round_index: int, clients: Sequence[int]) -> NormalCombinations | None:
-        return pair_noise_of_round(pairs_of(name), RANDOM, round_index, 0, range(count), clients, dim)
+        return draw_pair_noise(pairs_of(name), RANDOM, round_index, 0, range(count), clients, dim)
 
     bits = 20 if fineness is None else fineness
     grid = mpmath.mpf(2) ** (math.ceil(math.log2(SCALE)) - bits)
@@ -219,14 +219,14 @@ def test_pair_bound_too_small_detected(name: str, monkeypatch: pytest.MonkeyPatc
     exact = rounded(noise, 2.0**-49)
     assert not np.array_equal(rounded(UnderstatedError(noise), 2.0**-49), exact)
     fine = rounded(noise, 2.0**-56)
-    promised = exact_rounding.extended_sum
+    promised = exact_rounding.compute_extended_sum
 
     def understated(*arguments: Any) -> Any:
         value, error = promised(*arguments)  # pyright: ignore[reportGeneralTypeIssues]
         return value, error * 2.0**-12
 
     with monkeypatch.context() as patch:
-        patch.setattr(exact_rounding, "extended_sum", understated)
+        patch.setattr(exact_rounding, "compute_extended_sum", understated)
         assert not np.array_equal(rounded(noise, 2.0**-56), fine)
     # without extended precision, as on some machines, the same is released
     monkeypatch.setattr(extended_draws, "is_available", lambda: False)

@@ -19,7 +19,7 @@ from fedpriv.privacy.exact_rounding import _round_sums, add_and_round
 from fedpriv.privacy.mechanisms import add_noise, is_rounded_exactly
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.normal_combinations import NormalCombinations
-from fedpriv.privacy.pair_noise import pair_noise_of_round
+from fedpriv.privacy.pair_noise import draw_pair_noise
 from fedpriv.privacy.pairwise import Pairs
 from fedpriv.privacy.real_noise import GaussianRows, LaplaceRows, LaplaceSumRows, RealNoise, SumOfNoise
 from fedpriv.privacy.record import Record
@@ -204,7 +204,7 @@ PAIRS = Pairs(ratio=3.0, colluders=1, secrets="complete")
 
 
 def own_pairs(client: int, count: int, pairs: Pairs = PAIRS, randomness: Randomness = RANDOM) -> NormalCombinations:
-    noise = pair_noise_of_round(pairs, randomness, 0, 0, range(count), [client], DIM, Secrets())
+    noise = draw_pair_noise(pairs, randomness, 0, 0, range(count), [client], DIM, Secrets())
     assert noise is not None
     return noise.times(0.7)
 
@@ -240,7 +240,7 @@ def test_pair_noise_equals_streams_of_partners():
             draw = RANDOM.pair_stream(2, other, 0, 0, Secrets()).standard_normal(DIM)
             expected += 3.0 * 0.7 * (draw if other > 2 else -draw)
         assert np.abs(noise.draws - expected).max() < 1e-13
-    alone = pair_noise_of_round(graph, RANDOM, 0, 0, range(5), [4], DIM, Secrets())
+    alone = draw_pair_noise(graph, RANDOM, 0, 0, range(5), [4], DIM, Secrets())
     assert alone is not None and not alone.in_float64().any() and not alone.keys
 
 

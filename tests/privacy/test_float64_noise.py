@@ -14,20 +14,20 @@ from commands import trained
 from privacy_worlds import blank, clients_of
 
 import fedpriv as fp
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import LedgerError
 from fedpriv.privacy import mechanisms
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.accounting.events import Event, PrivacyCost
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, to_plain
-from fedpriv.privacy.budget_shares import shares_of, spent_by
+from fedpriv.privacy.budget_shares import compute_shares, compute_spending
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.pairwise import RandomRegular
-from fedpriv.reports.spendings import spending_of
+from fedpriv.reports.spending import compute_run_charge
 from fedpriv.runs.run_directory import check_rounding
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.runs.total import total
@@ -143,7 +143,7 @@ def test_custom_mechanism_noted_in_ledger(tmp_path: Path) -> None:
     (tmp_path / "result.json").unlink()
     files = RunFiles.read(tmp_path)
     assert str(files.counted).endswith(", rounding=float64)")
-    together = compose([spending_of(files, plan_of(files))], 1e-5)
+    together = compose([compute_run_charge(files, recover_plan(files))], 1e-5)
     assert together.float64_noise == ("noise of an own mechanism",)
 
 
@@ -166,5 +166,5 @@ def test_earlier_budget_reports_float64_noise() -> None:
     charges = to_plain({PrivacyCost(None, (Event("gaussian", 2.0),)): 3})
     for noted, rounding in ((None, True), ((), False), (("noise of Opacus",), True)):
         line = Reserved("noise", "run", "now", 2, "local", None, charges, noted)
-        shares = shares_of(BudgetLines(terms, (line,), "", 0))
-        assert str(spent_by([*shares.values()], terms)).endswith(", rounding=float64)") == rounding
+        shares = compute_shares(BudgetLines(terms, (line,), "", 0))
+        assert str(compute_spending([*shares.values()], terms)).endswith(", rounding=float64)") == rounding

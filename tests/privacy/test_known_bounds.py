@@ -12,10 +12,12 @@ from fedpriv.privacy.accounting.events import Event
 
 
 def test_gaussian_epsilon_equals_exact() -> None:
-    assert gaussian.epsilon_of(1.0, DELTA) == pytest.approx(4.3772, abs=5e-5)
+    assert gaussian.compute_epsilon(1.0, DELTA) == pytest.approx(4.3772, abs=5e-5)
     assert pld.epsilon({Event("gaussian", 1.0): 1}, DELTA) == pytest.approx(4.3772, abs=5e-4)
     assert rdp_epsilon({Event("gaussian", 1.0): 1}) == pytest.approx(4.7285, abs=1e-3)
-    assert bounds.tight({Event("gaussian", 10.0): 100}, DELTA)["gaussian"] == pytest.approx(4.3772, abs=5e-5)
+    assert bounds.compute_tight_epsilons({Event("gaussian", 10.0): 100}, DELTA)["gaussian"] == pytest.approx(
+        4.3772, abs=5e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_laplace_known_epsilon(epsilon: float, count: int, tight: float, renyi: 
     history = {Event("laplace", 1 / epsilon): count}
     assert pld.epsilon(history, DELTA) == pytest.approx(tight, rel=5e-4, abs=6e-6)
     assert rdp_epsilon(history) <= renyi * 1.001
-    assert min(bounds.tight(history, DELTA).values()) <= epsilon * count
+    assert min(bounds.compute_tight_epsilons(history, DELTA).values()) <= epsilon * count
 
 
 @pytest.mark.parametrize(
@@ -69,11 +71,11 @@ def test_laplace_known_epsilon(epsilon: float, count: int, tight: float, renyi: 
 )
 @pytest.mark.parametrize("count", [3, 25, 400])
 def test_rough_bound_slightly_above_tight(event: Event, count: int) -> None:
-    tight = bounds.largest([{event: count}], DELTA)
-    rough = bounds.largest([{event: count}], DELTA, rough=True)
+    tight = bounds.compute_largest_epsilon([{event: count}], DELTA)
+    rough = bounds.compute_largest_epsilon([{event: count}], DELTA, rough=True)
     slack = 1.03 if event.law == "laplace" else 1.01
     assert tight * (1 - 1e-6) <= rough <= slack * tight
-    assert (tight < rough) == (bounds.tight({event: count}, DELTA)["pld"] == tight)
+    assert (tight < rough) == (bounds.compute_tight_epsilons({event: count}, DELTA)["pld"] == tight)
 
 
 def test_hundred_laplace_scales_equal_composition() -> None:
@@ -102,7 +104,7 @@ def _composed(distributions: list[dpa.PrivacyLossDistribution]) -> dpa.PrivacyLo
 def test_sampled_laplace_known_epsilon(
     noise: float, rate: float, steps: int, tight: float, renyi: float, pure: float
 ) -> None:
-    found = bounds.tight({Event("laplace", noise, "poisson", rate): steps}, DELTA)
+    found = bounds.compute_tight_epsilons({Event("laplace", noise, "poisson", rate): steps}, DELTA)
     assert found["pld"] == pytest.approx(tight, rel=3e-4)
     assert found["rdp"] == pytest.approx(renyi, rel=1e-3)
     assert found["pure"] == pytest.approx(pure, rel=3e-3)
@@ -121,7 +123,7 @@ def test_sampled_laplace_known_epsilon(
 def test_fixed_size_gaussian_known_epsilon(
     sigma: float, rate: float, steps: int, fixed: float, replaced: float, added: float, earlier: float
 ) -> None:
-    found = bounds.tight({Event("gaussian", sigma / 2, "amplified", rate): steps}, DELTA)
+    found = bounds.compute_tight_epsilons({Event("gaussian", sigma / 2, "amplified", rate): steps}, DELTA)
     assert found["pld"] == pytest.approx(fixed, rel=2e-3)
     assert found["pld"] < found["rdp"] < earlier  # the general Rényi bound is looser than ours
     assert pld.epsilon({Event("gaussian", sigma / 2, "poisson_replace", rate): steps}, DELTA) == pytest.approx(
@@ -138,8 +140,8 @@ def test_fixed_size_laplace_known_epsilon() -> None:
 @pytest.mark.parametrize("noise", [0.7, 1.3])
 def test_epoch_epsilon_ignores_last_bits_of_noise(noise: float) -> None:
     """Noise is rounded down, by less than 1.1e-5 of it: what differs in its last bits has one price."""
-    epsilon = bounds.quick({Event("gaussian", noise, "allocation", 1 / 5): 1}, DELTA)["pld"]
-    near = bounds.quick({Event("gaussian", noise * (1 + 1e-13), "allocation", 1 / 5): 1}, DELTA)["pld"]
+    epsilon = bounds.compute_quick_epsilons({Event("gaussian", noise, "allocation", 1 / 5): 1}, DELTA)["pld"]
+    near = bounds.compute_quick_epsilons({Event("gaussian", noise * (1 + 1e-13), "allocation", 1 / 5): 1}, DELTA)["pld"]
     assert epsilon == near
     least, most = (allocation.epsilon_bounds(5, noise * shrunk, 1, DELTA).upper for shrunk in (1, 1 - 2e-5))
     assert least < epsilon < most

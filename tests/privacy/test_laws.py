@@ -37,21 +37,23 @@ def test_noise_distribution_facts_equal_draws(name: Any) -> None:
     for answers in (1, 2, 8):
         means = draws.reshape(-1, answers).mean(1)
         assert (np.abs(means) <= reach / math.sqrt(answers)).mean() >= 0.945
-    assert math.isfinite(rdp.pure(Event(name, 2.0))) == law.pure
+    assert math.isfinite(rdp.compute_pure_epsilon(Event(name, 2.0))) == law.pure
 
 
 def test_distribution_without_curve_raises() -> None:
     unheard: Any = "unheard of"
     with pytest.raises(KeyError):
-        bounds.quick({Event(unheard, 1.0): 3}, 1e-5)
+        bounds.compute_quick_epsilons({Event(unheard, 1.0): 3}, 1e-5)
 
 
 def test_curve_only_distribution_not_amplified(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reach of its tails is unknown, so sampling does not reduce epsilon, and no loss distribution exists."""
     new: Any = "new"
     monkeypatch.setattr(rdp, "_CURVES", rdp._CURVES | {new: rdp._CURVES["laplace"]})
-    rdp.renyi.cache_clear()
-    plain, sampled = (bounds.tight({Event(new, 2.0, *how): 3}, 1e-5) for how in ((), ("poisson", 0.01)))
+    rdp.compute_divergences.cache_clear()
+    plain, sampled = (
+        bounds.compute_tight_epsilons({Event(new, 2.0, *how): 3}, 1e-5) for how in ((), ("poisson", 0.01))
+    )
     assert sampled == plain
     assert plain["pure"] == plain["pld"] == math.inf
-    assert plain["rdp"] == bounds.quick({Event("laplace", 2.0): 3}, 1e-5)["rdp"]
+    assert plain["rdp"] == bounds.compute_quick_epsilons({Event("laplace", 2.0): 3}, 1e-5)["rdp"]

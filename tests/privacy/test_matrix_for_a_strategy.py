@@ -19,10 +19,10 @@ from fedpriv.config import load_config, to_yaml
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
 from fedpriv.planning import plan
-from fedpriv.planning.impulses import MOST_ROUNDS, responses
+from fedpriv.planning.impulses import MOST_ROUNDS, compute_responses
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy import matrices
-from fedpriv.privacy.correlated import CorrelatedNoise, Factor, inverse, sensitivity
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor, compute_sensitivity, invert_column
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.randomness.streams import Randomness
@@ -57,12 +57,12 @@ CASES: dict[str, tuple[Strategy, np.ndarray]] = {
 def errors(response: np.ndarray, factor: Factor, blocks: int) -> tuple[float, float]:
     """Squared error of all iterates and of the last, with noise as large as the sensitivity: all matrices dense."""
     left = response @ np.linalg.inv(matrix_of(factor.column(len(response))))
-    squares = (left**2).sum(1) * sensitivity(factor, len(response), blocks) ** 2
+    squares = (left**2).sum(1) * compute_sensitivity(factor, len(response), blocks) ** 2
     return float(squares.mean()), float(squares[-1])
 
 
 def noise_response(strategy: Strategy, rounds: int = ROUNDS, network: Any = None) -> np.ndarray | None:
-    return responses(strategy, PRIVACY, network or Star(4), rounds, Randomness(0))
+    return compute_responses(strategy, PRIVACY, network or Star(4), rounds, Randomness(0))
 
 
 def factor_of(strategy: Strategy, noise: Any, rounds: int = ROUNDS, blocks: int = BLOCKS) -> Factor:
@@ -110,9 +110,9 @@ def test_optimised_band_sensitivity_covers_brute_force() -> None:
         for band in (3, 5):
             factor = factor_of(strategy, Banded(band), rounds=9, blocks=3)
             exact = brute(matrix_of(factor.column(9)), 3)
-            assert sensitivity(factor, 9, 3) ** 2 >= exact * (1 - 1e-12), name
+            assert compute_sensitivity(factor, 9, 3) ** 2 >= exact * (1 - 1e-12), name
             if band <= 3:
-                assert sensitivity(factor, 9, 3) ** 2 == pytest.approx(exact, rel=1e-10)
+                assert compute_sensitivity(factor, 9, 3) ** 2 == pytest.approx(exact, rel=1e-10)
 
 
 def test_graph_strategy_noise_response() -> None:
@@ -140,8 +140,8 @@ def test_optimised_band_thousand_rounds_under_20_seconds() -> None:
     assert time.process_time() - start < 20
 
     def left(matrix: Factor) -> float:
-        turned = np.convolve(response[-1][::-1], inverse(matrix.column(1000)))[:1000]
-        return float(np.linalg.norm(turned)) * sensitivity(matrix, 1000, 100)
+        turned = np.convolve(response[-1][::-1], invert_column(matrix.column(1000)))[:1000]
+        return float(np.linalg.norm(turned)) * compute_sensitivity(matrix, 1000, 100)
 
     assert left(factor) < 0.85 * min(left(matrix.factor(1000, 100)) for matrix in (BSR(100), BLT(4)))
 
@@ -149,7 +149,7 @@ def test_optimised_band_thousand_rounds_under_20_seconds() -> None:
 def test_matrix_computed_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last digits of sums, and of a matrix, may depend on the number of threads."""
     allowed, seen = torch.get_num_threads(), list[int]()
-    real = plan.responses
+    real = plan.compute_responses
     monkeypatch.setattr(plan, "responses", lambda *asked: seen.append(torch.get_num_threads()) or real(*asked))
     try:
         torch.set_num_threads(2)

@@ -11,13 +11,13 @@ import fedpriv as fp
 from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.network.local import CyclicCohort, Star
 from fedpriv.planning.compatibility import check
-from fedpriv.planning.rounds_together import with_matrix
-from fedpriv.privacy.adversaries import ADVERSARIES, view
+from fedpriv.planning.correlated_rounds import with_matrix
+from fedpriv.privacy.adversaries import ADVERSARIES, compute_view
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release import release_scheme
 from fedpriv.privacy.settings import Trust
-from fedpriv.reports.run_statement import simulated_trust
+from fedpriv.reports.run_statement import describe_simulated_trust
 
 TRUSTS: list[Trust] = [fp.Local(), fp.SecureAggregation(2), fp.Central(), fp.Pairwise(colluders=1, ratio=3)]
 N_CLIENTS = 4
@@ -77,13 +77,13 @@ def test_new_trust_with_correlated_noise_raises(sums_only: bool):
 @pytest.mark.parametrize("adversary", ADVERSARIES)
 def test_record_of_new_trust_has_no_adversary(adversary: str):
     with pytest.raises(LedgerError, match="adversary"):
-        view([record_with("local_shuffled")], N_CLIENTS, adversary, 1)
+        compute_view([record_with("local_shuffled")], N_CLIENTS, adversary, 1)
 
 
 def test_statement_of_new_trust_raises():
     """A name that begins like a known one does not get its sentences."""
     with pytest.raises(LedgerError, match="run_statement"):
-        simulated_trust([RunCost("run", [record_with("local_shuffled")], N_CLIENTS)])
+        describe_simulated_trust([RunCost("run", [record_with("local_shuffled")], N_CLIENTS)])
 
 
 @pytest.mark.parametrize("trust", TRUSTS, ids=str)
@@ -93,6 +93,6 @@ def test_each_trust_has_scheme_adversaries_and_sentences(trust: Trust):
     scheme = release_scheme(privacy, [10] * N_CLIENTS)
     assert scheme.sums_only == trust.sums_only
     record = record_with(privacy.trusted)
-    assert all(view([record], N_CLIENTS, adversary, 1).assumes for adversary in ADVERSARIES)
-    assert len(simulated_trust([RunCost("run", [record], N_CLIENTS)])) == 2
-    assert simulated_trust([RunCost("run", [replace(record, trust=f"{trust}+no_power_cut")], N_CLIENTS)])
+    assert all(compute_view([record], N_CLIENTS, adversary, 1).assumes for adversary in ADVERSARIES)
+    assert len(describe_simulated_trust([RunCost("run", [record], N_CLIENTS)])) == 2
+    assert describe_simulated_trust([RunCost("run", [replace(record, trust=f"{trust}+no_power_cut")], N_CLIENTS)])

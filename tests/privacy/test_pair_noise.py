@@ -25,15 +25,15 @@ from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.normal_combinations import Term
-from fedpriv.privacy.pairwise import Edges, Links, Pairwise, RandomRegular, in_order
+from fedpriv.privacy.pairwise import Edges, Links, Pairwise, RandomRegular, sort_pairs
 from fedpriv.randomness.streams import Randomness, normal
 
 REAL = pair_noise.pair_terms
 GRAPHS: dict[str, tuple[int, Edges | None]] = {
     "complete": (5, None),
-    "complete, by pairs": (5, in_order(nx.complete_graph(5).edges)),
-    "ring": (6, in_order(nx.cycle_graph(6).edges)),
-    "random": (7, in_order(nx.gnp_random_graph(7, 0.4, seed=1).edges)),
+    "complete, by pairs": (5, sort_pairs(nx.complete_graph(5).edges)),
+    "ring": (6, sort_pairs(nx.cycle_graph(6).edges)),
+    "random": (7, sort_pairs(nx.gnp_random_graph(7, 0.4, seed=1).edges)),
     "regular": (8, RandomRegular(4).edges(8)),
 }
 
@@ -79,12 +79,12 @@ def test_tree_terms_covariance_equals_pairs(count: int) -> None:
 def test_complete_graph_one_draw_per_client() -> None:
     """Each draw has a separate stream; rows of a subset equal the rows within the whole."""
     count, pairs = pair_noise.MOST_BY_PAIRS + 4, pairs_of(None, ratio=2.0)
-    everyone = pair_noise.pair_noise_of_round(pairs, RANDOM, 0, 0, range(count), range(count), 500)
+    everyone = pair_noise.draw_pair_noise(pairs, RANDOM, 0, 0, range(count), range(count), 500)
     assert everyone is not None and len(set(everyone.keys)) == count - 1
     rows = everyone.in_float64()
     assert law_holds(rows[:6], 4.0 * (count * np.eye(6) - 1))
     assert float(rows.sum(0).abs().max()) < 1e-12 * count**2
-    some = pair_noise.pair_noise_of_round(pairs, RANDOM, 0, 0, range(count), [7, 2], 500)
+    some = pair_noise.draw_pair_noise(pairs, RANDOM, 0, 0, range(count), [7, 2], 500)
     assert some is not None and torch.equal(some.in_float64(), rows[[7, 2]])
 
 
@@ -114,14 +114,14 @@ def test_client_row_from_shared_secrets_only(name: str) -> None:
     n, edges = GRAPHS[name]
     assert edges is not None
     pairs = pairs_of(edges)
-    together = pair_noise.pair_noise_of_round(pairs, RANDOM, 4, 1, range(n), range(n), 100)
+    together = pair_noise.draw_pair_noise(pairs, RANDOM, 4, 1, range(n), range(n), 100)
     assert together is not None
     for client in range(n):
         partners = [i + j - client for i, j in edges if client in (i, j)]
         held = {other: RANDOM.pair_secret(client, other, "noise") for other in partners}
         public = Randomness(0, 99, run="a run")  # names the run; its secret is another one
         secrets = OwnSecrets(client, held)
-        alone = pair_noise.pair_noise_of_round(pairs, public, 4, 1, range(n), [client], 100, secrets)
+        alone = pair_noise.draw_pair_noise(pairs, public, 4, 1, range(n), [client], 100, secrets)
         assert alone is not None and torch.equal(alone.in_float64()[0], together.in_float64()[client])
 
 
@@ -211,7 +211,7 @@ def views(n: int, colluders: Sequence[int], moved: int, ratio: float) -> Iterato
 
     Every column is an experiment. Noise is that of real pair streams, and it is new in the second world.
     """
-    edges = in_order(nx.complete_graph(n).edges)
+    edges = sort_pairs(nx.complete_graph(n).edges)
     for world in (0, 1):
         rows = rows_of(pairs_of(edges, ratio, len(colluders)), range(n), at=world)
         rows[moved] += world
@@ -226,12 +226,12 @@ def views(n: int, colluders: Sequence[int], moved: int, ratio: float) -> Iterato
 @pytest.mark.parametrize("ratio", [1.0, 10.0])
 def test_audit_exceeds_claim_only_with_extra_colluder(ratio: float) -> None:
     """Three clients with one colluder, as declared; then two, which leave the third only its individual noise."""
-    claimed = math.sqrt(price.complete(3, ratio, 1)) / SIGMA
+    claimed = math.sqrt(price.compute_complete_exposure(3, ratio, 1)) / SIGMA
     found = {}
     for colluders in ((2,), (1, 2)):
         one, other = views(3, colluders, 0, ratio)
         honest = 3 - len(colluders)
-        joint = price.covariance(price.adjacency(in_order(nx.complete_graph(honest).edges), honest), ratio)
+        joint = price.make_covariance(price.make_adjacency(sort_pairs(nx.complete_graph(honest).edges), honest), ratio)
         found[len(colluders)] = auditor(one, other, np.linalg.inv(joint)[0])
     error = 4 * math.sqrt(2 / DIM)
     assert claimed * 0.75 < found[1] < claimed + error

@@ -13,11 +13,11 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.forecast.pairs import forecast_of_pairs
+from fedpriv.forecast.pairs import forecast_pairs
 from fedpriv.models import SoftmaxRegression
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import Accountant
@@ -31,7 +31,7 @@ N, FEATURES, RATIO = 5, 2000, 3.0
 RING = ((0, 1), (1, 2), (2, 3), (3, 4), (0, 4))
 TRUST = Pairwise(1, RATIO, Links(RING))
 MULTIPLIER = 2.0
-OWN = MULTIPLIER * math.sqrt(price.exposure(TRUST.pairs(N), None, N))
+OWN = MULTIPLIER * math.sqrt(price.compute_exposure(TRUST.pairs(N), None, N))
 RANDOM = Randomness(0, 7)
 
 
@@ -41,7 +41,7 @@ def answer(trust: Trust, multiplier: float, cohort: list[int]) -> tuple[Tensor, 
     data = [TensorDataset(torch.randn(8, FEATURES, generator=draw), torch.arange(8) % 2) for _ in range(N)]
     population = Population(fp.make_clients(SoftmaxRegression(FEATURES, 2), nn.CrossEntropyLoss(), data))
     privacy = replace(PRIVACY, epsilon=None, noise_multiplier=multiplier, trust=trust, sampling=fp.FullBatch())
-    sums = ClippedSums(choose("auto", population.model, population.loss), N, population.device)
+    sums = ClippedSums(build_backend("auto", population.model, population.loss), N, population.device)
     ledger = Ledger(Accountant(N, privacy.delta))
     oracle = data_oracle(population, sums, privacy, ledger, RANDOM)
     oracle.begin_round(0, torch.tensor(cohort))
@@ -64,7 +64,7 @@ def test_late_dropout_leaves_pair_noise_in_mean() -> None:
         left += drawn if other < gone else -drawn  # the smaller number adds, the other one subtracts
     torch.testing.assert_close(mean - without, left / (N - 1), rtol=0, atol=1e-5 * own)
     # and in a plan: what is left of own noise and of these pairs, over four clients' noise under local trust
-    found = forecast_of_pairs(
+    found = forecast_pairs(
         make_plan(
             fp.fedavg(0.5),
             replace(PRIVACY, epsilon=None, noise_multiplier=MULTIPLIER, trust=TRUST, sampling=fp.FullBatch()),
@@ -89,7 +89,7 @@ def test_outage_before_round_leaves_no_pair_noise() -> None:
     """The client is absent before the round begins: only pairs with both clients present add noise, and it cancels."""
     here = [0, 1, 3, 4]
     paired, own = answer(TRUST, MULTIPLIER, here)
-    exposed = math.sqrt(price.exposure(TRUST.pairs(N), here, N))
+    exposed = math.sqrt(price.compute_exposure(TRUST.pairs(N), here, N))
     assert own == pytest.approx(MULTIPLIER * exposed * PRIVACY.sensitivity / 8)
     plain, _ = answer(fp.Local(), MULTIPLIER * exposed, here)
     assert float((paired.mean(0) - plain.mean(0)).abs().max()) < 1e-5 * own

@@ -15,9 +15,9 @@ from pairs_over_time import PRIVACY, RING, TRUST, N, Zeros
 import fedpriv as fp
 from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Complete, Links, Pairwise, Topology
@@ -125,7 +125,7 @@ def test_agreed_secrets_with_correlated_noise_raise() -> None:
 
     def oracle(privacy: fp.Privacy, pair_secrets: Randomness | None) -> Any:
         sums = ClippedSums(
-            choose("linear", training.population.model, training.population.loss), N, torch.device("cpu")
+            build_backend("linear", training.population.model, training.population.loss), N, torch.device("cpu")
         )
         ledger = Ledger(Accountant(N, privacy.delta))
         return data_oracle(
@@ -135,5 +135,5 @@ def test_agreed_secrets_with_correlated_noise_raise() -> None:
     with pytest.raises(ConfigError, match=r"privacy\.noise = 'over time': noise shared by pairs is new in every"):
         oracle(over_time, secrets)
     # either of them alone is an oracle
-    assert oracle(over_time, None).answerer.excluded == frozenset()
-    assert oracle(replace(over_time, noise=fp.Independent()), secrets).answerer.excluded == frozenset()
+    assert oracle(over_time, None).engine.excluded == frozenset()
+    assert oracle(replace(over_time, noise=fp.Independent()), secrets).engine.excluded == frozenset()

@@ -16,7 +16,7 @@ import fedpriv as fp
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.mechanisms import Gaussian
-from fedpriv.privacy.pairwise import Complete, Links, Pairwise, Secrets, in_order
+from fedpriv.privacy.pairwise import Complete, Links, Pairwise, Secrets, sort_pairs
 
 SECRETS: dict[str, Secrets] = {"ring": Links(RING), "one pair": Links(((0, 1),)), "complete": Complete()}
 
@@ -24,9 +24,9 @@ SECRETS: dict[str, Secrets] = {"ring": Links(RING), "one pair": Links(((0, 1),))
 def expected_law(trust: Pairwise, factor: Factor) -> np.ndarray:
     """Covariance of all rounds and clients over the variance of own noise: a Kronecker product."""
     edges = trust.pairs(N).edges
-    shared = price.adjacency(in_order(nx.complete_graph(N).edges) if edges is None else edges, N)
+    shared = price.make_adjacency(sort_pairs(nx.complete_graph(N).edges) if edges is None else edges, N)
     inverse = np.linalg.inv(matrix_of(factor.column(ROUNDS)))
-    return np.kron(inverse @ inverse.T, price.covariance(shared, trust.ratio))
+    return np.kron(inverse @ inverse.T, price.make_covariance(shared, trust.ratio))
 
 
 @pytest.mark.parametrize("noise", [fp.BSR(4), fp.BLT(2), fp.Independent()], ids=str)
@@ -44,7 +44,7 @@ def test_noise_covariance_equals_kronecker_product(secrets: str, noise: Any) -> 
 @pytest.mark.parametrize("secrets", SECRETS)
 def test_pair_noise_cancels_in_sum_of_every_round(secrets: str, noise: Any) -> None:
     made = Zeros(Pairwise(1, 30.0, SECRETS[secrets]), noise, dim=50)
-    keys = [made.training.oracle.answerer._randomness.keys("noise", t, 0, range(N)) for t in range(ROUNDS)]
+    keys = [made.training.oracle.engine._randomness.keys("noise", t, 0, range(N)) for t in range(ROUNDS)]
     units = torch.stack([Gaussian().draw(key, 50).sum(0) for key in keys]).numpy()
     factor = noise.factor(ROUNDS, 4)
     own = made.own * np.linalg.inv(matrix_of(factor.column(ROUNDS))) @ units

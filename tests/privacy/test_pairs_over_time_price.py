@@ -22,12 +22,12 @@ from test_pairwise_price import graph_of
 import fedpriv as fp
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.gaussian import epsilon_of
-from fedpriv.privacy.correlated import CorrelatedNoise, Factor, sensitivity
+from fedpriv.privacy.accounting.gaussian import compute_epsilon
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor, compute_sensitivity
 from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.privacy.pairwise import Edges, Pairs, in_order, name_of
+from fedpriv.privacy.pairwise import Edges, Pairs, name_pairs, sort_pairs
 from fedpriv.privacy.record import Record
-from fedpriv.runs.integrity import findings
+from fedpriv.runs.integrity import find_problems
 from fedpriv.runs.run_files import RunFiles
 
 
@@ -70,41 +70,41 @@ def test_epsilon_equals_brute_force_worst_unit(seed: int) -> None:
     buffers = Factor((), (0.4, 0.2), (0.9, 0.3))
     ratio = float(draw.choice([0.3, 1.0, 3.0]))
     for factor in (within, decreasing, buffers):
-        records = records_of(Pairs(ratio, colluders, name_of(edges), edges), factor, rounds, blocks, own=4.0)
+        records = records_of(Pairs(ratio, colluders, name_pairs(edges), edges), factor, rounds, blocks, own=4.0)
         worst = worst_shift(n, edges, ratio, colluders, factor, rounds, blocks) / 4.0
         found = account(records, n, 1e-5).epsilon
-        assert found == pytest.approx(epsilon_of(worst, 1e-5), rel=1e-6)
-        assert found >= epsilon_of(worst, 1e-5) * (1 - 1e-9)
+        assert found == pytest.approx(compute_epsilon(worst, 1e-5), rel=1e-6)
+        assert found >= compute_epsilon(worst, 1e-5) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_epsilon_upper_bound_for_bands_of_any_sign(seed: int) -> None:
-    draw, edges = np.random.default_rng(seed), in_order(nx.path_graph(3).edges)
+    draw, edges = np.random.default_rng(seed), sort_pairs(nx.path_graph(3).edges)
     factor, rounds, blocks = Factor(tuple(draw.normal(size=4).tolist())), 6, int(draw.integers(1, 4))
-    records = records_of(Pairs(2.0, 1, name_of(edges), edges), factor, rounds, blocks, own=4.0)
+    records = records_of(Pairs(2.0, 1, name_pairs(edges), edges), factor, rounds, blocks, own=4.0)
     worst = worst_shift(3, edges, 2.0, 1, factor, rounds, blocks) / 4.0
-    assert account(records, 3, 1e-5).epsilon >= epsilon_of(worst, 1e-5) * (1 - 1e-9)
+    assert account(records, 3, 1e-5).epsilon >= compute_epsilon(worst, 1e-5) * (1 - 1e-9)
 
 
 def test_round_epsilon_is_product_of_both_factors(tmp_path: Path) -> None:
     training = training_of(PRIVACY, folder=tmp_path)
     told = [report.epsilon for report in training]
-    factor, exposed = fp.BSR(4).factor(ROUNDS, 4), price.exposure(TRUST.pairs(N), None, N)
+    factor, exposed = fp.BSR(4).factor(ROUNDS, 4), price.compute_exposure(TRUST.pairs(N), None, N)
     own = training.plan.records[0].noise_multiplier
     assert isinstance(own, float) and exposed < 1
     for rounds, epsilon in enumerate(told, start=1):
-        shift = sensitivity(factor, rounds, 4) * math.sqrt(exposed) / own
-        assert epsilon == pytest.approx(epsilon_of(shift, 1e-5), rel=1e-9)
+        shift = compute_sensitivity(factor, rounds, 4) * math.sqrt(exposed) / own
+        assert epsilon == pytest.approx(compute_epsilon(shift, 1e-5), rel=1e-9)
     assert told[-1] == pytest.approx(4.0, rel=1e-4) and told[-1] <= 4.0
     file = LedgerFile.read(tmp_path / "ledger.jsonl")
-    assert (file.header.factor, file.header.secrets) == (factor, in_order(RING))
+    assert (file.header.factor, file.header.secrets) == (factor, sort_pairs(RING))
     assert account(file.records, N, 1e-5).epsilon == pytest.approx(told[-1], rel=1e-12)
-    assert not findings(RunFiles.read(tmp_path))
+    assert not find_problems(RunFiles.read(tmp_path))
 
 
 def test_slot_sampling_epsilon_equals_effective_noise() -> None:
     pairs = Pairs(3.0, 1, "complete")
-    worth = 1 / math.sqrt(price.complete(5, 3.0, 1))
+    worth = 1 / math.sqrt(price.compute_complete_exposure(5, 3.0, 1))
     plain = drawn(fp.BSR(4), 40, 4, 0.2, noise_multiplier=5.0 * worth)
     paired = drawn(fp.BSR(4), 40, 4, 0.2, noise_multiplier=5.0, pairs=pairs)
     assert account(paired, 5, 1e-5).epsilon == pytest.approx(account(plain, 5, 1e-5).epsilon, rel=1e-9)

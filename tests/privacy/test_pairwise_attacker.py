@@ -21,9 +21,9 @@ from test_attacker import LOCAL, ROUNDS, RUNS, N, clients, lower_bound
 import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.network.rounds import initial_state, run_rounds
-from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends import build_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.planning.plan import Plan, make_plan
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
@@ -42,7 +42,7 @@ def runs_of(x: float) -> tuple[np.ndarray, list[Randomness], Plan]:
     population, network = Population(clients(x, None)), Wiretap(N)
     strategy, sizes = fp.fedavg(STEP), population.shard.sizes.tolist()
     plan = make_plan(strategy, PRIVACY, sizes, network, rounds=ROUNDS)
-    backend, start = choose("auto", population.model, population.loss), population.params.clone()
+    backend, start = build_backend("auto", population.model, population.loss), population.params.clone()
     sent, streams = [], []
     for _ in range(RUNS):
         randomness, ledger = Randomness(secrets.randbits(128)), Ledger(Accountant(N, PRIVACY.delta))

@@ -53,12 +53,12 @@ def test_header_without_pairs_raises(tmp_path: Path) -> None:
 
 
 def test_resume_with_other_pairs_reported(tmp_path: Path) -> None:
-    from fedpriv.runs.integrity import against_plan
+    from fedpriv.runs.integrity import compare_with_plan
     from fedpriv.runs.run_files import RunFiles
 
     training = training_of(folder=tmp_path / "run")
     list(training)
     files, plan = RunFiles.read(tmp_path / "run"), training.plan
-    assert not list(against_plan(files, plan))
+    assert not list(compare_with_plan(files, plan))
     fewer = [replace(record, pairs=replace(record.pairs, colluders=2)) for record in plan.records if record.pairs]
-    assert "other pairs" in next(against_plan(files, replace(plan, records=tuple(fewer)))).text
+    assert "other pairs" in next(compare_with_plan(files, replace(plan, records=tuple(fewer)))).text

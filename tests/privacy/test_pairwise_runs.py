@@ -47,13 +47,15 @@ def test_pairwise_noise_below_local_at_same_epsilon() -> None:
     paired, local = (training_of(replace(PRIVACY, trust=trust)) for trust in (PAIRWISE, fp.Local()))
     own = paired.plan.records[0].noise_multiplier
     assert isinstance(own, float)
-    assert own / local.plan.records[0].noise_multiplier == pytest.approx(math.sqrt(price.complete(4, 3.0, 1)), rel=2e-3)
+    assert own / local.plan.records[0].noise_multiplier == pytest.approx(
+        math.sqrt(price.compute_complete_exposure(4, 3.0, 1)), rel=2e-3
+    )
     assert paired.plan.privacy.noise_multiplier == pytest.approx(local.plan.privacy.noise_multiplier, rel=2e-3)
 
 
 def test_pairwise_noise_scaled_to_cohort() -> None:
     """Cohorts of two among four: one may collude, and the other has its own noise alone."""
-    for size, exposed in ((2, 1.0), (3, price.complete(3, 3.0, 1))):
+    for size, exposed in ((2, 1.0), (3, price.compute_complete_exposure(3, 3.0, 1))):
         training = training_of(PRIVACY, fp.fedavg(0.5), network=fp.Star(4, fp.FixedCohort(size)))
         list(training)
         multiplier = training.plan.privacy.noise_multiplier
@@ -72,7 +74,7 @@ def test_outage_increases_noise_of_remaining_nodes() -> None:
     assert few and all(record.clients == (0, 1, 3) for record in few)
     whole = next(record for record in training.ledger.records if record.clients is None)
     assert isinstance(whole.noise_multiplier, float)
-    ratio = price.complete(3, 3.0, 1) / price.complete(4, 3.0, 1)
+    ratio = price.compute_complete_exposure(3, 3.0, 1) / price.compute_complete_exposure(4, 3.0, 1)
     assert few[0].noise_multiplier == pytest.approx(whole.noise_multiplier * math.sqrt(ratio))
 
 

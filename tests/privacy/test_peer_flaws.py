@@ -141,7 +141,7 @@ def test_repeated_round_raises() -> None:
     with pytest.raises(fp.PrivacyError, match="round 0"):
         oracle.begin_round(0, torch.arange(3))
         oracle.gradient(start_rows(3, seed=9))
-    assert len(oracle.answerer.ledger.records) == 2
+    assert len(oracle.engine.ledger.records) == 2
 
 
 def test_pure_epsilon_run_meets_target() -> None:

@@ -16,7 +16,7 @@ from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.privacy.accounting import pld
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.calibration import calibrate
-from fedpriv.privacy.accounting.events import History, cost_of
+from fedpriv.privacy.accounting.events import History, compute_cost
 from fedpriv.privacy.accounting.milestones import Milestones
 from fedpriv.privacy.accounting.plan_filter import PlanFilter, UnplannedRelease, covers
 from fedpriv.privacy.record import Record
@@ -118,7 +118,7 @@ def test_release_covers_subset_of_clients_only() -> None:
 
 
 def _cost(release: Record) -> Any:
-    return cost_of(release, 2)
+    return compute_cost(release, 2)
 
 
 # --- the limit --------------------------------------------------------------------------------------------------------

@@ -147,8 +147,8 @@ def test_declared_sensitivity_attained(unit: str, relation: str, norm: str, samp
     oracle = oracle_of(base, privacy)
     oracle.begin_round(0, torch.arange(len(SIZES)))
     oracle.gradient(torch.zeros(len(SIZES), DIM).double())
-    assert oracle.answerer._newest is not None
-    planned, factors = oracle.answerer._newest
+    assert oracle.engine._newest is not None
+    planned, factors = oracle.engine._newest
     assert planned.record.noise_multiplier == MULTIPLIER
     scale = oracle.queries.scheme.noise_scales(planned, factors)[VICTIM]
     assert moved <= scale / MULTIPLIER <= moved * 1.01
@@ -170,7 +170,7 @@ def test_client_gradient_sensitivity_without_weight(unit: str, sampling: str) ->
     for seed in range(1 if sampling == "full" else 8):
         first, second = (oracle_of(side, privacy, seed=seed) for side in pair)
         moved.append(float((first.client_gradient(params) - second.client_gradient(params))[VICTIM].norm()))
-        noise.append(first.answerer.ledger.records[0].noise_multiplier)
+        noise.append(first.engine.ledger.records[0].noise_multiplier)
     rate = 0.5 if sampling == "poisson" else 1.0
     expected = 2 * BOUND / (1 if unit == "client" else rate * SIZES[VICTIM])
     assert max(moved) == pytest.approx(expected, rel=1e-4)
@@ -205,7 +205,7 @@ def test_nonfinite_record_not_spread_by_padding(unit: str, backend: str) -> None
     a, b = first.gradient(params), second.gradient(params)
     assert torch.equal(a[1:], b[1:])
     assert torch.isfinite(b).all()
-    assert second.answerer._sums.broken_examples.tolist() == [1, 0, 0]
+    assert second.engine._sums.broken_examples.tolist() == [1, 0, 0]
 
 
 def test_overflowing_input_counted_as_broken() -> None:
@@ -216,7 +216,7 @@ def test_overflowing_input_counted_as_broken() -> None:
             data, privacy_of("sample", "replace_one", "l2", "full"), backend=backend, dtype=torch.float32
         )
         assert torch.isfinite(oracle.gradient(start_rows(3).float())).all()
-        assert oracle.answerer._sums.broken_examples.tolist() == [1, 0, 0]
+        assert oracle.engine._sums.broken_examples.tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost"])

@@ -61,7 +61,7 @@ def log_excess(order: float, loss: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("law", "selection"), SELECTIONS)
 def test_sampled_renyi_equals_integral(law: str, selection: str, rate: float, noise: float) -> None:
     event = Event(law, noise, selection, rate)  # pyright: ignore[reportArgumentType]
-    found, without = rdp.renyi(event), rdp.unsampled(event)
+    found, without = rdp.compute_divergences(event), rdp.compute_unsampled(event)
     for place in (0, 5, 13, 22, 30, 50, 62, 75):
         exact = direct(event, rdp.ORDERS[place])
         assert found[place] >= exact * (1 - 1e-6)
@@ -100,7 +100,7 @@ def test_zcdp_profile_equals_best_order(noise: float, u: float) -> None:
 def test_laplace_renyi_equals_formula(noise: float) -> None:
     """Mironov (2017), table II, in sixty digits."""
     mp.dps = 60
-    found = rdp.curves([Event("laplace", noise)])[0]
+    found = rdp.compute_curves([Event("laplace", noise)])[0]
     for place in (0, 13, 40, 70, len(rdp.ORDERS) - 1):
         a, shift = mpf(rdp.ORDERS[place]), 1 / mpf(noise)
         exact = mp.log(a / (2 * a - 1) * mp.e ** ((a - 1) * shift) + (a - 1) / (2 * a - 1) * mp.e ** (-a * shift))
@@ -112,7 +112,7 @@ def test_laplace_renyi_equals_formula(noise: float) -> None:
 def test_renyi_integral_covers_peak(noise: float) -> None:
     """Losses in the hundreds at the orders next to 1, and orders in the ten thousands of tiny ones."""
     event = Event("gaussian", noise, "poisson", 0.9)
-    found = rdp.renyi(event)
+    found = rdp.compute_divergences(event)
     for place in range(len(rdp.ORDERS)) if noise > 1 else range(20):
         assert found[place] >= direct(event, rdp.ORDERS[place]) * (1 - 1e-6)
 
@@ -123,26 +123,32 @@ def _noise(event: Event) -> float:
 
 def test_many_noise_levels_bucketed_upper_bound() -> None:
     history = {Event("gaussian", 20 + level / 1500, "poisson", 0.013): 1 + level % 3 for level in range(3000)}
-    before = rdp.renyi.cache_info().misses
-    found = rdp.total(history)
-    assert rdp.renyi.cache_info().misses - before < 110  # log(22 / 20) / log(1.001) = 95
+    before = rdp.compute_divergences.cache_info().misses
+    found = rdp.compute_total(history)
+    assert rdp.compute_divergences.cache_info().misses - before < 110  # log(22 / 20) / log(1.001) = 95
     some = list(history)[::30]
     for event in some:  # each is rounded to at most .1 % less noise
-        near = rdp.renyi(event._replace(noise=event.noise / 1.001))
-        assert (rdp.renyi(event) <= near).all()
+        near = rdp.compute_divergences(event._replace(noise=event.noise / 1.001))
+        assert (rdp.compute_divergences(event) <= near).all()
     counts = sum(history.values())
-    most, least = (rdp.renyi(event) * counts for event in (min(history, key=_noise), max(history, key=_noise)))
+    most, least = (
+        rdp.compute_divergences(event) * counts for event in (min(history, key=_noise), max(history, key=_noise))
+    )
     assert (found <= most).all() and (found >= least).all()
-    exact = sum(history[event] * rdp.renyi(event) for event in some) / sum(history[event] for event in some) * counts
+    exact = (
+        sum(history[event] * rdp.compute_divergences(event) for event in some)
+        / sum(history[event] for event in some)
+        * counts
+    )
     np.testing.assert_allclose(found[10:60], exact[10:60], rtol=5e-3)
 
 
 def test_delta_zero_epsilon_finite_only_without_events() -> None:
-    curves = np.stack([rdp.total({}), rdp.total({Event("gaussian", 5.0): 1})])
-    assert rdp.epsilons(curves, 0.0).tolist() == [0.0, math.inf]
+    curves = np.stack([rdp.compute_total({}), rdp.compute_total({Event("gaussian", 5.0): 1})])
+    assert rdp.compute_epsilons(curves, 0.0).tolist() == [0.0, math.inf]
 
 
 def test_long_history_events_counted_once() -> None:
     history = {Event("laplace", 1 + level / 100): 1 + level % 3 for level in range(2500)}
-    each = np.array([count * rdp.unsampled(event) for event, count in history.items()])
-    np.testing.assert_allclose(rdp.total(history), each.sum(0), rtol=1e-12)
+    each = np.array([count * rdp.compute_unsampled(event) for event, count in history.items()])
+    np.testing.assert_allclose(rdp.compute_total(history), each.sum(0), rtol=1e-12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.privacy.correlated import Factor, shares
+from fedpriv.privacy.correlated import Factor, compute_shares
 from fedpriv.privacy.noise_history import NoiseHistory
 
 FACTORS = {
@@ -55,7 +55,7 @@ def worst(matrix: np.ndarray, separation: int) -> float:
 @pytest.mark.parametrize("separation", [2, 3, 8])
 def test_restart_within_planned_sensitivity(name: str, separation: int) -> None:
     factor = FACTORS[name]
-    planned = float(shares(factor, ROUNDS, separation).sum())
+    planned = float(compute_shares(factor, ROUNDS, separation).sum())
     assert worst(with_restarts(factor, ()), separation) <= planned * (1 + 1e-12)
     for starts in [(1,), (3,), (4,), (7,), (2, 3), (3, 6), (1, 2, 5)]:
         assert worst(with_restarts(factor, starts), separation) <= planned * (1 + 1e-12)
@@ -64,7 +64,7 @@ def test_restart_within_planned_sensitivity(name: str, separation: int) -> None:
 def test_two_blocks_cost_more_than_longer_block() -> None:
     """So the releases before a restart do count."""
     factor = FACTORS["bsr"]
-    assert worst(with_restarts(factor, (4,)), 2) > 1.5 * float(shares(factor, 4, 2).sum())
+    assert worst(with_restarts(factor, (4,)), 2) > 1.5 * float(compute_shares(factor, 4, 2).sum())
 
 
 def filtered(history: NoiseHistory, unit: torch.Tensor, rounds: range) -> torch.Tensor:

@@ -87,7 +87,7 @@ def calibrated(epsilon: float, mechanism: fp.Gaussian | fp.Laplace, norm: str) -
     relative = fp.Privacy(noise_multiplier=1.0, mechanism=mechanism, clip=fp.Clip(1.0, norm))
     oracle = oracle_of(digits_of([SIZE]), relative)
     oracle.gradient(torch.zeros(1, DIM, dtype=torch.float64))
-    factor = calibrate(oracle.answerer.ledger.records, 1, epsilon, DELTA)
+    factor = calibrate(oracle.engine.ledger.records, 1, epsilon, DELTA)
     return fp.Privacy(noise_multiplier=factor, mechanism=mechanism, clip=fp.Clip(1.0, norm))
 
 
@@ -111,7 +111,7 @@ def test_projection_attack_detects_too_little_noise() -> None:
 def test_published_noise_epsilon_infinite() -> None:
     oracle = oracle_of(digits_of([SIZE]), fp.Privacy(published=fp.Published(epsilon_bar=0.01)))
     oracle.gradient(torch.zeros(1, DIM, dtype=torch.float64))
-    spent = account(oracle.answerer.ledger.records, 1, DELTA)
+    spent = account(oracle.engine.ledger.records, 1, DELTA)
     assert math.isinf(spent.epsilon)
     assert "measured on the client's own data" in str(spent)
 
@@ -128,5 +128,5 @@ def test_public_cohort_no_amplification() -> None:
     params = torch.zeros(1, DIM, dtype=torch.float64)
     oracle.begin_round(0, torch.tensor([1]), params)
     oracle.gradient(params)
-    assert [(r.clients, r.sampling, r.rate) for r in oracle.answerer.ledger.records] == [((1,), "full", 1.0)]
-    assert account(oracle.answerer.ledger.records, 3, DELTA).per_client[::2] == (0.0, 0.0)
+    assert [(r.clients, r.sampling, r.rate) for r in oracle.engine.ledger.records] == [((1,), "full", 1.0)]
+    assert account(oracle.engine.ledger.records, 3, DELTA).per_client[::2] == (0.0, 0.0)

@@ -14,7 +14,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian, rdp
 from fedpriv.privacy.accounting.events import Event
 from fedpriv.privacy.accounting.orders import ORDERS
-from fedpriv.privacy.accounting.search import NegativeBinomial, NumberOfTrials, PoissonTrials, hidden
+from fedpriv.privacy.accounting.search import NegativeBinomial, NumberOfTrials, PoissonTrials, compute_hidden_epsilon
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.record import Record
 
@@ -28,7 +28,9 @@ def cost_of_visible_trials(trials: int, **made: object) -> float:
 
 
 def test_visible_trials_cost_all_releases():
-    assert cost_of_visible_trials(20) == pytest.approx(gaussian.epsilon_of(math.sqrt(30 * 20) / 2, DELTA), rel=1e-9)
+    assert cost_of_visible_trials(20) == pytest.approx(
+        gaussian.compute_epsilon(math.sqrt(30 * 20) / 2, DELTA), rel=1e-9
+    )
     grid = {"value_discretization_interval": 2e-4, "sampling_prob": 0.02}
     other = dpa.from_gaussian_mechanism(2.0, **grid).self_compose(30 * 20)
     assert cost_of_visible_trials(20, sampling="poisson", rate=0.02) == pytest.approx(
@@ -85,14 +87,14 @@ def test_hidden_search_gaussian_equals_formula(shape: float):
         return float(curve + math.log1p(-1 / a) - (math.log(DELTA) + math.log(a)) / (a - 1))
 
     best = minimize(epsilon, np.log([10.0, 10.0]), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-9})
-    found = hidden(number, [{Event("gaussian", rho**-0.5 / math.sqrt(2)): 1}], DELTA)
+    found = compute_hidden_epsilon(number, [{Event("gaussian", rho**-0.5 / math.sqrt(2)): 1}], DELTA)
     assert best.fun <= found <= best.fun * (1 + 1e-3)
 
 
 def test_poisson_trials_gaussian_equals_formula():
     """With so much noise that the whole extra cost is that of drawing, `log(mu) / (a - 1)`."""
     history = {Event("gaussian", 50.0): 4}
-    one = rdp.total(history)
+    one = rdp.compute_total(history)
     curve = PoissonTrials(20.0).curve(one)
     small = ORDERS < 3
     assert curve[small] == pytest.approx((one + math.log(20) / (ORDERS - 1))[small], rel=1e-6)
@@ -101,9 +103,9 @@ def test_poisson_trials_gaussian_equals_formula():
 
 def test_hidden_search_cost_between_one_and_all():
     history = {Event("gaussian", 1.0): 2}
-    one, all_of_them = (gaussian.epsilon_of(math.sqrt(2 * trials), DELTA) for trials in (1, 100))
+    one, all_of_them = (gaussian.compute_epsilon(math.sqrt(2 * trials), DELTA) for trials in (1, 100))
     for number in (NegativeBinomial(100.0), NegativeBinomial(100.0, 1.0)):
-        assert one < hidden(number, [history], DELTA) < all_of_them / 4
+        assert one < compute_hidden_epsilon(number, [history], DELTA) < all_of_them / 4
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from privacy_worlds import record
 
-from fedpriv.privacy.composition import RunCost, always_drawn, compose
+from fedpriv.privacy.composition import RunCost, compose, with_every_round_drawn
 
 BATCHES, NOISE, DRAWS = 4, 1.2, 200_000
 
@@ -68,7 +68,7 @@ def test_copied_run_not_amplified_by_allocation() -> None:
     run = RunCost("a", records, 3, run_name="same")
     copy = replace(run, name="b")
     other = replace(run, name="b", run_name="another")
-    drawn = replace(other, records=[always_drawn(each) for each in records])
+    drawn = replace(other, records=[with_every_round_drawn(each) for each in records])
     assert compose([run, copy], 1e-5).epsilon == compose([run, drawn], 1e-5).epsilon
     assert compose([run, copy], 1e-5).epsilon > compose([run, other], 1e-5).epsilon
     assert compose([run, replace(copy, run_name=None)], 1e-5).epsilon == compose([run, other], 1e-5).epsilon

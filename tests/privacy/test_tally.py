@@ -11,7 +11,7 @@ import pytest
 from fedpriv.privacy.accounting import rdp
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.accounting.events import Event
-from fedpriv.privacy.accounting.running_totals import RunningTotals, Totals, price_of
+from fedpriv.privacy.accounting.running_totals import RunningTotals, Totals, compute_quick_costs
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
@@ -36,7 +36,7 @@ def test_running_totals_equal_client_totals(seed: int) -> None:
     n = 7
     tally, alone = RunningTotals(n, DELTA), [Totals.zeros(1) for _ in range(n)]
     for cohort, events in drawn(seed, n):
-        price = price_of(tuple(events))
+        price = compute_quick_costs(tuple(events))
         clients = range(n) if cohort is None else cohort
         after = tally.after(cohort, price)
         tally.take(cohort, price)
@@ -66,7 +66,7 @@ def test_release_memory_scales_with_cohort() -> None:
 
 
 def test_previewed_release_not_counted() -> None:
-    tally, price = RunningTotals(5, DELTA), price_of((Event("gaussian", 2.0),))
+    tally, price = RunningTotals(5, DELTA), compute_quick_costs((Event("gaussian", 2.0),))
     tally.after((1, 2), price)
     tally.after(None, price)
     assert (tally.epsilon() == 0).all() and tally.largest() == 0

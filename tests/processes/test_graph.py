@@ -37,8 +37,8 @@ def mixed(name: str, rounds: int, parallelism: str) -> tuple[list[Tensor], list[
     found, heard = list[Tensor](), list[int]()
     for index in range(rounds):
         cohort = shared.participants(index, Randomness(3))
-        some = shared.here(cohort, rows)
-        rows = shared.fill(shared.mix(rows[some]), rows)
+        some = shared.local_positions(cohort, rows)
+        rows = shared.replace_rows(shared.mix(rows[some]), rows)
         found.append(torch.cat([*mesh.clients.all_gather_object(rows)]))
         found.append(torch.tensor(shared.numbers_sent))
         if parallelism == "clients":

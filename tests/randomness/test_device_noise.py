@@ -48,14 +48,14 @@ def cipher(key: bytes, size: int) -> bytes:
 
 @pytest.mark.parametrize(("key", "block"), PUBLISHED)
 def test_chacha_blocks_equal_rfc8439(key: bytes, block: int) -> None:
-    found = chacha.words(as_keys(key), 8 * (block + 1))[0, 8 * block :]
+    found = chacha.compute_words(as_keys(key), 8 * (block + 1))[0, 8 * block :]
     assert found.numpy().astype("<i8").tobytes().hex() == PUBLISHED[key, block]
 
 
 @settings(max_examples=60)
 @given(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=5), st.integers(1, 200))
 def test_chacha_words_equal_cipher(keys: list[bytes], size: int) -> None:
-    found = chacha.words(as_keys(*keys), size)
+    found = chacha.compute_words(as_keys(*keys), size)
     assert found.shape == (len(keys), size)
     for row, key in zip(found, keys, strict=True):
         assert row.numpy().astype("<i8").tobytes() == cipher(key, 8 * size)
@@ -64,7 +64,7 @@ def test_chacha_words_equal_cipher(keys: list[bytes], size: int) -> None:
 def test_chacha_long_stream_equals_cipher() -> None:
     size = 2**17 + 3
     keys = [bytes([7] * 32), bytes([255] * 32)]
-    for row, key in zip(chacha.words(as_keys(*keys), size), keys, strict=True):
+    for row, key in zip(chacha.compute_words(as_keys(*keys), size), keys, strict=True):
         assert row.numpy().astype("<i8").tobytes() == cipher(key, 8 * size)
 
 

@@ -9,10 +9,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedpriv.privacy.real_noise import WeightedDraws, extended_sum
+from fedpriv.privacy.real_noise import WeightedDraws, compute_extended_sum
 from fedpriv.randomness import extended_draws, normal_rows
 from fedpriv.randomness.extended_draws import extended_normals
-from fedpriv.randomness.real_draws import LeadingBits, box_muller, real_normal, words_of_normal
+from fedpriv.randomness.real_draws import LeadingBits, box_muller, locate_normal_words, real_normal
 
 KEYS = [hashlib.sha256(b"extended %d" % number).digest() for number in range(1500)]
 SIZE = 70_001  # a block and a part of another
@@ -49,7 +49,7 @@ def test_extended_draw_extreme_words_within_bound(is_cosine: bool, monkeypatch: 
     without_bound = 0
     cases = list(product(ENDS, ANGLES, (0, 2**64 - 1)))
     for radius, angle, bits in cases:
-        words = {words_of_normal(SIZE, index).radius: radius, words_of_normal(SIZE, index).angle: angle}
+        words = {locate_normal_words(SIZE, index).radius: radius, locate_normal_words(SIZE, index).angle: angle}
 
         def leading(key: bytes, word: int, extra: int, words: dict[int, int] = words, bits: int = bits) -> LeadingBits:
             return LeadingBits((words[word] << 64 * extra) + bits * extra, 63 + 64 * extra)
@@ -71,7 +71,7 @@ def test_extended_sum_error_within_bound() -> None:
     rng = np.random.default_rng(4)
     for count in (1, 7, 700):
         weights = rng.normal(size=count).astype(np.longdouble) * 10.0 ** rng.integers(-9, 3, size=count)
-        total, error = extended_sum(WeightedDraws(KEYS[:count], weights), SIZE, 77)
+        total, error = compute_extended_sum(WeightedDraws(KEYS[:count], weights), SIZE, 77)
         with mpmath.workprec(300):
             terms = [
                 exact(weight) * +mpmath.mpf(real_normal(key, SIZE, 77, 2)[0])

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.errors import counted
+from fedpriv.errors import format_count
 
 CONFIG = """
 data: {name: digits, partition: {kind: iid, n_clients: 1}}
@@ -60,7 +60,7 @@ def test_init_prints_target_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_counted_singular_and_plural() -> None:
-    assert (counted(1, "colluder"), counted(2, "colluder"), counted(0, "run")) == (
+    assert (format_count(1, "colluder"), format_count(2, "colluder"), format_count(0, "run")) == (
         "1 colluder",
         "2 colluders",
         "0 runs",

@@ -67,7 +67,7 @@ def test_self_ended_run_reports_one_epsilon(tmp_path: Path) -> None:
         assert "overspend" not in text
     assert json.loads(cli("show", str(tmp_path), "--json").stdout)["epsilon"] == result["epsilon"]
     assert found.spent.epsilon == result["epsilon"] == found.metrics[-1]["epsilon"]
-    assert "  4 of 20 " in comparison.table([found, found])[1]
+    assert "  4 of 20 " in comparison.format_table([found, found])[1]
     training = fp.Training(clients(), stops_at_four(), fp.Privacy(epsilon=2, delta=1e-3), rounds=20)
     list(training)
     price = training.population.clients[0].released_price

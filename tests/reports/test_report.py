@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import FedprivError
 from fedpriv.reports import comparison
 from fedpriv.reports.picture import draw
@@ -153,7 +153,7 @@ def test_show_infinite_results(finished: Path):
     try:
         run = Run.read(finished)
         assert run.rows()["test loss"] == "inf"
-        assert "inf" in comparison.table([run, run])[1]
+        assert "inf" in comparison.format_table([run, run])[1]
     finally:
         (finished / "result.json").write_text(whole)
 
@@ -173,7 +173,7 @@ def test_read_folder_without_run_raises(tmp_path: Path):
 
 def test_comparison_table_and_total_cost(tmp_path: Path):
     runs = [half_a_run(tmp_path / "one"), half_a_run(tmp_path / "other", "privacy.epsilon=1", "privacy.delta=1e-6")]
-    heading, *lines = comparison.table(runs)
+    heading, *lines = comparison.format_table(runs)
     assert heading.split()[:3] == ["run", "what", "rounds"]
     for run, line in zip(runs, lines, strict=True):
         assert line.startswith(str(run.folder))
@@ -181,8 +181,8 @@ def test_comparison_table_and_total_cost(tmp_path: Path):
         assert "4 so far" in line
         # every column starts where its heading does
         assert line[heading.index("unit") :].startswith("sample ")
-    plans = [plan_of(run.files) for run in runs]
-    differing, total, *unfinished = comparison.notes(runs, plans)
+    plans = [recover_plan(run.files) for run in runs]
+    differing, total, *unfinished = comparison.collect_notes(runs, plans)
     assert [note.partition(" ")[0] for note in unfinished] == [str(run.folder) for run in runs]
     assert differing == "these epsilons are not comparable: the runs differ in delta"
     together, least, epsilon, delta = (float(number) for number in re.findall(r"(?:epsilon|delta)=([\d.e-]+)", total))
@@ -206,7 +206,7 @@ def test_comparison_table_and_total_cost(tmp_path: Path):
 )
 def test_comparison_notes_differences(overrides: list[str], notes: list[str], tmp_path: Path):
     runs = [half_a_run(tmp_path / "one", rounds=1), half_a_run(tmp_path / "other", *overrides, rounds=1)]
-    plans = [plan_of(run.files) for run in runs]
-    found = [note for note in comparison.notes(runs, plans) if "is not finished" not in note]
+    plans = [recover_plan(run.files) for run in runs]
+    found = [note for note in comparison.collect_notes(runs, plans) if "is not finished" not in note]
     assert len(found) == len(notes)
     assert all(words in note for words, note in zip(notes, found, strict=True))

@@ -10,7 +10,7 @@ from reported_runs import clients
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.oracle.dry_run import RecordingAnswerer
+from fedpriv.oracle.dry_run import RecordingEngine
 from fedpriv.privacy.accounting.accountant import account
 
 
@@ -52,7 +52,7 @@ def test_query_outside_plan_raises(target: float | None) -> None:
             return getattr(self.inner, name)
 
         def __call__(self, received: Tensor, state: Any, oracle: fp.Oracle) -> tuple[Tensor, Any]:
-            if not isinstance(oracle.answerer, RecordingAnswerer):  # pyright: ignore
+            if not isinstance(oracle.engine, RecordingEngine):  # pyright: ignore
                 oracle.gradient(received)
             return self.inner(received, state, oracle)  # pyright: ignore
 

@@ -16,7 +16,7 @@ from commands import error_line, fedpriv, trained
 from officer import VERIFIER, epsilon_by_verifier
 
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.reports.pages import WRITERS, html, markdown, pdf
+from fedpriv.reports.pages import WRITERS, render_html, render_markdown, render_pdf
 from fedpriv.reports.statement import Statement
 
 FEDAVG = "strategy={name: fedavg, learning_rate: 0.5}"
@@ -203,10 +203,10 @@ def test_statement_escapes_names():
         checks=[("|", "<i>")],
         release_table=(("a", "b"), ("1", "|")),
     )
-    web, text = html(page).decode(), markdown(page).decode()
+    web, text = render_html(page).decode(), render_markdown(page).decode()
     assert "<script>" not in web and "&lt;script&gt;" in web and "<i>" not in web and "<b>run" not in web
     assert "name\\|of" in text and "\\| 多" in text
-    assert pdf(page).startswith(b"%PDF")
+    assert render_pdf(page).startswith(b"%PDF")
 
 
 def test_statement_sections_same_order_in_formats(runs: list[Path]):

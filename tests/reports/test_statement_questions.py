@@ -15,7 +15,7 @@ from officer import check_answers, epsilon_by_verifier
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.reports.run_statement import SECRET
-from fedpriv.runs.results import software
+from fedpriv.runs.results import get_software_versions
 
 DELTA = 1e-5
 SECURE = [
@@ -39,7 +39,7 @@ def done(*words: str) -> str:
 
 def gaussians(count: int, one: float = 3.0) -> str:
     """Epsilon of so many runs without sampling together."""
-    return round_up(gaussian.epsilon_of(count**0.5 * gaussian.ratio_of(one, DELTA), DELTA))
+    return round_up(gaussian.compute_epsilon(count**0.5 * gaussian.compute_ratio(one, DELTA), DELTA))
 
 
 def priced(*words: str) -> dict[tuple[str, str], float]:
@@ -95,7 +95,11 @@ def test_statement_of_demo_run(tmp_path: Path):
             ],
         },
     )
-    assert result["software"] == software() and "fedpriv " in software() and "PyTorch " in software()
+    assert (
+        result["software"] == get_software_versions()
+        and "fedpriv " in get_software_versions()
+        and "PyTorch " in get_software_versions()
+    )
     assert result["head"] in done("show", str(run))
     budget.unlink()
     assert f"{budget}, which cannot be read" in done("statement", str(run))
@@ -127,7 +131,7 @@ def test_statement_of_simulated_secure_aggregation(tmp_path: Path):
                 f"| with one more like the last | epsilon={gaussians(2)} at delta=1e-5 |",
                 "| lifetime budget | none was set |",
             ],
-            10: ["3 records in a chain, head ", f"| runs made by | {software()} |"],
+            10: ["3 records in a chain, head ", f"| runs made by | {get_software_versions()} |"],
         },
     )
 
@@ -208,7 +212,7 @@ def test_statement_of_search(search: Path):
             10: [
                 f"9 records in 3 chains; SHA-256 of all in order {ledgers}",
                 hashlib.sha256((folder / "search.json").read_bytes()).hexdigest(),
-                f"| runs made by | {software()} |",
+                f"| runs made by | {get_software_versions()} |",
             ],
         },
     )
@@ -293,7 +297,7 @@ def test_statement_of_search_with_secret_trials(tmp_path: Path):
                 hashlib.sha256((folder / "best" / "model.pt").read_bytes()).hexdigest(),
                 "the privacy cost is that of the plan",
                 "| compute without fedpriv | not possible: it needs the ledgers",
-                f"| trials made by | {software()} |",
+                f"| trials made by | {get_software_versions()} |",
             ],
         },
     )

@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.config.of_run import plan_of
+from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate_rest
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
-from fedpriv.reports.spendings import spending_of
-from fedpriv.runs.integrity import findings
+from fedpriv.reports.spending import compute_run_charge
+from fedpriv.runs.integrity import find_problems
 from fedpriv.runs.run_files import RunFiles
 
 CONFIG = """
@@ -56,7 +56,7 @@ def test_extended_ledger_includes_earlier_records(finished: Path) -> None:
     assert result.spent.epsilon == account(records, 2, 1e-5).epsilon
     assert account(records[ROUNDS:], 2, 1e-5).epsilon < 2.99 < result.spent.epsilon <= 3.0
     assert (result.rounds, result.releases) == (9, 9)
-    assert findings(RunFiles.read(folder)) == []
+    assert find_problems(RunFiles.read(folder)) == []
 
 
 def test_two_extensions_use_different_attempts(finished: Path) -> None:
@@ -155,7 +155,7 @@ def test_extended_run_resumes(finished: Path) -> None:
     assert (result.ended, result.rounds) == ("rounds", 9)
     assert len(records) == result.releases == 9
     assert result.spent.epsilon == account(records, 2, 1e-5).epsilon <= 3.0
-    assert findings(RunFiles.read(folder)) == []
+    assert find_problems(RunFiles.read(folder)) == []
 
 
 def test_budget_charges_added_rounds_only(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_extension_keeps_uncovered_disclosures(tmp_path: Path) -> None:
     assert first.spent.not_covered == gap
     gc.collect()
     files = RunFiles.read(tmp_path / "a")
-    assert spending_of(files, plan_of(files)).not_covered == gap
+    assert compute_run_charge(files, recover_plan(files)).not_covered == gap
     assert RunFiles.read(tmp_path / "a").counted.not_covered == gap
     assert run(tmp_path / "b", 6, epsilon=3.0, extend=tmp_path / "a").spent.not_covered == gap
     gc.collect()

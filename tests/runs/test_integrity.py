@@ -16,7 +16,7 @@ from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.reports.sinks import Jsonl
-from fedpriv.storage.identity import of_config
+from fedpriv.storage.identity import digest_config
 
 CONFIG = str(Path(__file__).parents[1] / "run.yaml")
 SHORT = [
@@ -112,10 +112,10 @@ def test_forged_ledger_differs_from_configuration(finished: Path) -> None:
     forge_all_files(finished, unit="sample", delta=1e-3)
     assert "config.yaml has delta = 1e-05, but the ledger 0.001" in fedpriv("show", str(finished))[1]
     in_config("privacy", epsilon=1.0)(finished)
-    forge_all_files(finished, delta=1e-5, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    forge_all_files(finished, delta=1e-5, config=digest_config(yaml.safe_load((finished / "config.yaml").read_text())))
     assert "the ledger's records cost more than the 1 that config.yaml allows" in fedpriv("show", str(finished))[1]
     in_config("privacy", epsilon=3.0)(finished)
-    forge_all_files(finished, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    forge_all_files(finished, config=digest_config(yaml.safe_load((finished / "config.yaml").read_text())))
     assert fedpriv("show", str(finished))[0] == 0
 
 

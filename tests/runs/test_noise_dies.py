@@ -21,7 +21,7 @@ from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.integrity import findings
+from fedpriv.runs.integrity import find_problems
 from fedpriv.runs.run_files import RunFiles
 
 ROUNDS = 12
@@ -361,7 +361,7 @@ def test_possible_releases_of_copy_within_limit(tmp_path: Path, budget: Budget) 
     finally:
         del CASES["limit"]
     assert result.spent.epsilon <= 1.5
-    assert findings(RunFiles.read(tmp_path / "run")) == []
+    assert find_problems(RunFiles.read(tmp_path / "run")) == []
 
 
 def test_extended_allocation_run_with_budget_resumes(tmp_path: Path, budget: Budget) -> None:

@@ -173,14 +173,14 @@ class Broken(Exception):
 
 def test_error_raised_after_sync(disk: SyncedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = fp.Training(**arguments(tmp_path / "run"))
-    answer = training.oracle.answerer.gradients
+    answer = training.oracle.engine.gradients
 
     def gradients(*given: object) -> torch.Tensor:
         if training.progress.round == 2:
             raise Broken
         return answer(*given)
 
-    monkeypatch.setattr(training.oracle.answerer, "gradients", gradients)
+    monkeypatch.setattr(training.oracle.engine, "gradients", gradients)
     with pytest.raises(Broken):
         list(training.in_groups())
     assert disk.records == len(training.ledger.records) > 0

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.runs.settings_in_words import difference, settings_in_words
+from fedpriv.runs.settings_text import format_difference, format_settings
 
 PRIVACY = fp.Privacy(epsilon=2.0, clip=fp.Clip(1.0))
 
@@ -88,8 +88,8 @@ def test_cli_resume_names_changed_setting(tmp_path: Path) -> None:
 
 def test_many_differences_abbreviated() -> None:
     before, now = ({f"a{i}": str(i + move) for i in range(8)} for move in (0, 1))
-    text = difference(before, now)
+    text = format_difference(before, now)
     assert text.startswith("a0: 0 then, 1 now; ")
     assert text.endswith("; and 3 more")
-    assert difference(before, before) == ""
-    assert settings_in_words(x={"y": torch.zeros(2)}) == {"x.y": "a tensor of shape (2,)"}
+    assert format_difference(before, before) == ""
+    assert format_settings(x={"y": torch.zeros(2)}) == {"x.y": "a tensor of shape (2,)"}

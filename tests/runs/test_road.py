@@ -90,7 +90,7 @@ def test_clients_passed_through_few_functions():
 
     road = followed(clients, lambda: fp.train(clients, fp.fedavg(learning_rate=0.1), fp.Privacy(epsilon=3), rounds=3))
 
-    assert ("oracle/data_answerer.py", "data_oracle") in road.places, "the road does not end at the oracle"
+    assert ("oracle/data_query_engine.py", "data_oracle") in road.places, "the road does not end at the oracle"
     # two of them since 30: real examples for the test of a loss, and the test for state
     assert len(road.places) <= 32, road.places
     assert len(road.climbs) <= 8, road.climbs

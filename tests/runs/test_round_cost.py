@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.clients.layout import changed_constants, constant_totals, constants
+from fedpriv.clients.layout import checksum_constants, collect_constants, find_changed_constants
 from fedpriv.privacy.accounting.running_totals import Totals
 from fedpriv.privacy.record import Record
 from fedpriv.storage.folder import RunFolder
@@ -106,11 +106,11 @@ class Holder(nn.Module):
 @pytest.mark.parametrize("kind", ["none", "buffer", "frozen"])
 def test_changed_constants_finds_nested_constant(kind: str) -> None:
     model = Holder()
-    before = constant_totals(model)
-    assert changed_constants(model, before) == []
+    before = checksum_constants(model)
+    assert find_changed_constants(model, before) == []
     if kind == "buffer":
         model.inner[0].register_buffer("count", torch.ones(2))
     if kind == "frozen":
         model.inner[0].weight.requires_grad_(False)
     # a constant more than before is a change, whatever its value
-    assert bool(changed_constants(model, before)) == (kind != "none") == bool(constants(model))
+    assert bool(find_changed_constants(model, before)) == (kind != "none") == bool(collect_constants(model))

@@ -12,7 +12,7 @@ from error_texts import error_of
 
 import fedpriv
 from fedpriv.config import load_config
-from fedpriv.settings.translations import settings_called
+from fedpriv.settings.translations import find_settings_called
 
 RUN = Path(__file__).parents[1] / "run.yaml"
 
@@ -82,7 +82,7 @@ def test_ambiguous_word_translated_in_python(name: str) -> None:
 
 def test_ambiguous_word_settings_by_section() -> None:
     def meant(place: str) -> list[str]:
-        return [setting.parameter for setting in settings_called("alpha", place)]
+        return [setting.parameter for setting in find_settings_called("alpha", place)]
 
     assert meant("") == ["learning_rate", "alpha"]
     assert meant("partition") == meant("data.partition") == ["alpha"]

@@ -20,7 +20,7 @@ from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.settings import checks
-from fedpriv.settings.checks import Count, Finite, Positive, PositiveOrInfinite, Probability, Whole, checked
+from fedpriv.settings.checks import Count, Finite, Positive, PositiveOrInfinite, Probability, Whole, validate_arguments
 from fedpriv.strategies.proximal import L1, L2, ElasticNet, Simplex
 from fedpriv.strategies.solvers import LBFGS
 
@@ -207,7 +207,7 @@ def test_published_variant_bad_epsilon_raises(name: str):
     assert refused(lambda: published(epsilon_bar=-1.0, **given)).field == "strategy.epsilon_bar"
 
 
-@checked("thing")
+@validate_arguments("thing")
 @dataclass(frozen=True)
 class Thing:
     rate: Positive
@@ -221,7 +221,7 @@ class Speaks(Protocol):
     def say(self) -> str: ...
 
 
-@checked("call")
+@validate_arguments("call")
 def call(x: Finite, *, whole: Whole = 0, flag: bool = False, name: str = "", speaker: Speaks | None = None) -> float:
     return x
 
@@ -259,7 +259,7 @@ def test_valid_arguments_pass():
     assert Thing(np.float32(0.5), np.int64(3), "c", L2(1.0), 4).label == 4
     assert Thing(1).rate == 1
     assert call(0, whole=0, flag=True, speaker=None) == 0
-    assert checks.complaint(PositiveOrInfinite, INF) is None and checks.complaint(Probability, 1) is None
+    assert checks.describe_error(PositiveOrInfinite, INF) is None and checks.describe_error(Probability, 1) is None
 
 
 def of_two(first: int, second: int = 2) -> object:
@@ -283,9 +283,9 @@ def test_checked_call_accepts_same_signature(
     try:
         expected = function(*arguments, **options)
     except TypeError:
-        refused(lambda: checked("")(function)(*arguments, **options))
+        refused(lambda: validate_arguments("")(function)(*arguments, **options))
     else:
-        assert checked("")(function)(*arguments, **options) == expected
+        assert validate_arguments("")(function)(*arguments, **options) == expected
 
 
 def test_nonfinite_values_raise_with_client():
@@ -307,7 +307,7 @@ def test_minimum_in_message_is_accepted() -> None:
     named = [(bound, found) for bound in bounds if (found := re.search(r"at least (\d+)", bound.words))]
     assert named
     for bound, found in named:
-        assert bound.complaint(float, int(found[1])) is None, bound.words
+        assert bound.describe_error(float, int(found[1])) is None, bound.words
 
 
 def test_published_scale_0_is_non_private() -> None:

@@ -13,15 +13,15 @@ from torch.utils.data import DataLoader
 
 import fedpriv
 from fedpriv.config import STRATEGIES
-from fedpriv.settings.translations import entries
+from fedpriv.settings.translations import read_entries
 
 
-@pytest.mark.parametrize("name", entries("fedpriv"))
+@pytest.mark.parametrize("name", read_entries("fedpriv"))
 def test_foreign_name_suggests_existing_names(name: str):
     with pytest.raises(AttributeError, match=f"fedpriv has no {name}: write ") as caught:
         getattr(fedpriv, name)
     assert caught.value.name == name
-    for call, words in re.findall(r"fedpriv\.([\w.]+)(?:\(([^()]*))?", entries("fedpriv")[name]):
+    for call, words in re.findall(r"fedpriv\.([\w.]+)(?:\(([^()]*))?", read_entries("fedpriv")[name]):
         thing = fedpriv
         for part in call.strip(".").split("."):
             thing = getattr(thing, part)
@@ -37,7 +37,7 @@ def test_unknown_name_raises_attribute_error():
 
 def test_foreign_result_attribute_suggests_existing():
     result = run(test=dataset())
-    for word, write in entries("result").items():
+    for word, write in read_entries("result").items():
         with pytest.raises(AttributeError, match="a result has no "):
             getattr(result, word)
         for path in re.findall(r"result\.([\w.]+)", write):
@@ -77,7 +77,7 @@ def test_make_clients_uses_loader_collate():
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_name_has_python_function(name: str):
-    assert hasattr(fedpriv, name) or name in entries("fedpriv")
+    assert hasattr(fedpriv, name) or name in read_entries("fedpriv")
 
 
 def test_list_of_pairs_accepted_as_data_set():

@@ -8,7 +8,7 @@ import pytest
 from error_texts import clients, error_of, run
 
 import fedpriv
-from fedpriv.settings.translations import entries
+from fedpriv.settings.translations import read_entries
 
 # --- another word for a setting ---------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ def test_foreign_strategy_option_translated(word: str):
 
 @pytest.mark.parametrize("call", [fedpriv.fit, fedpriv.PrivateLogisticRegression])
 def test_function_specific_advice_shown(call: Any):
-    advice = entries("functions", call.__name__)
+    advice = read_entries("functions", call.__name__)
     assert advice
     for word, text in advice.items():
         assert error_of(lambda word=word: call(**{word: 0.5})) == f"{word} = 0.5: {text.replace('{value}', '0.5')}"

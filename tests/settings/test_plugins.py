@@ -19,7 +19,7 @@ from fedpriv.models import MODELS
 from fedpriv.models.constraints import CONSTRAINTS, ClassLossAtMost, Constraint, LossAtMost
 from fedpriv.network.activity import ACTIVITIES, Activity, Always
 from fedpriv.settings import plugins
-from fedpriv.settings.plugins import Registry, RegistryEntry, build, checked, find, resolve_object
+from fedpriv.settings.plugins import Registry, RegistryEntry, build, check_class, find, resolve_object
 
 RUN = Path(__file__).parents[1] / "run.yaml"
 NUMBER = 3
@@ -216,22 +216,22 @@ def own_constraint() -> Constraint:
 
 @pytest.mark.parametrize("found", [Own, own, either, nn.Linear])
 def test_checked_accepts_module_factories(found: Callable[..., Any]):
-    assert checked(found, (nn.Module,), "x:y", "model") is found
+    assert check_class(found, (nn.Module,), "x:y", "model") is found
 
 
 @pytest.mark.parametrize("found", [Pair, pair, unannotated, any_one, "Own", nn.Module(), torch.relu, print])
 def test_checked_rejects_other_objects(found: object):
     with pytest.raises(ConfigError, match="model = 'x:y'"):
-        checked(found, (nn.Module,), "x:y", "model")
+        check_class(found, (nn.Module,), "x:y", "model")
 
 
 @pytest.mark.parametrize("found", [LossAtMost, ClassLossAtMost, OwnConstraint, own_constraint])
 def test_checked_protocol_by_methods(found: Callable[..., Any]):
-    assert checked(found, CONSTRAINTS.makes, "x:y", "problem.constraints") is found
-    assert checked(Always, ACTIVITIES.makes, "x:y", "network.activity") is Always
+    assert check_class(found, CONSTRAINTS.makes, "x:y", "problem.constraints") is found
+    assert check_class(Always, ACTIVITIES.makes, "x:y", "network.activity") is Always
     for kinds in (ACTIVITIES.makes, (nn.Module, Activity)):
         with pytest.raises(ConfigError):
-            checked(OwnConstraint, kinds, "x:y", "network.activity")
+            check_class(OwnConstraint, kinds, "x:y", "network.activity")
 
 
 # --- installed packages

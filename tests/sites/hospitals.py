@@ -16,13 +16,13 @@ from signed import Authority
 from fedpriv.clients.population import Population
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config import load_config, to_yaml
-from fedpriv.config.building import divided, load_data, make_population
+from fedpriv.config.building import divide_examples, load_data, make_population
 from fedpriv.config.schema import Config
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
@@ -79,7 +79,7 @@ def hospitals(folder: Path, budgets: Mapping[str, float], authority: Authority |
         told = {"name": name, "budget": limit, "data": config.data.model_dump(mode="json"), "client": number}
         if source is not None:
             own = folder / f"{name}-data"
-            share = divided(config.data, split)[number].indices
+            share = divide_examples(config.data, split)[number].indices
             write_part(source, own, [int(index) for index in share])
             told = {"name": name, "budget": limit, "data": {"name": "adult", "root": str(own)}}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(told))

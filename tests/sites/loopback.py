@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from parties import PATIENCE, Parties, free_port, until
 
-from fedpriv.sites.over_flower.starting import environment, program
+from fedpriv.sites.over_flower.starting import find_program, make_environment
 
 
 def certificates(folder: Path) -> dict[str, Path]:
@@ -48,7 +48,7 @@ class Loopback(Parties):
     """A SuperLink with TLS that takes registered nodes only, and sites that reach it."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, {**environment(), "FLWR_HOME": str(folder / "flwr")})
+        super().__init__(folder, {**make_environment(), "FLWR_HOME": str(folder / "flwr")})
         self.port, self.tls = free_port(), certificates(folder)
         self.env["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.05"
         secure = [
@@ -59,7 +59,7 @@ class Loopback(Parties):
             "--ssl-keyfile",
             self.tls["key"],
         ]
-        words = [program("flower-superlink"), "--host", "127.0.0.1", "--port", self.port, *secure]
+        words = [find_program("flower-superlink"), "--host", "127.0.0.1", "--port", self.port, *secure]
         self.start("superlink", [*words, "--enable-supernode-auth", "--disable-runtime-dependency-installation"])
         until(self._listens, "the SuperLink does not listen")
 
@@ -73,7 +73,7 @@ class Loopback(Parties):
         home.mkdir(exist_ok=True)
         told = f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{self.address}"\n'
         (home / "config.toml").write_text(f'{told}root-certificates = "{self.tls["ca"]}"\n')
-        words = [program("flwr"), "supernode", "register", str(site / "node_key.pub"), "here"]
+        words = [find_program("flwr"), "supernode", "register", str(site / "node_key.pub"), "here"]
         found = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=PATIENCE)
         assert found.returncode == 0, found.stdout + found.stderr
 

@@ -19,7 +19,7 @@ from fedpriv.network.graph import Graph
 from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile

@@ -20,7 +20,7 @@ from fedpriv.network.local import Star
 from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.data_query_engine import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record

@@ -24,8 +24,8 @@ from sites_in_memory import InMemory, Party, config_of, party, public_info
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Federation, Site, SiteRound, propose
 from fedpriv.sites.absence_notice import AbsenceNotice
-from fedpriv.sites.messages import TrainRequest, TrainResponse, pack, question_limit, unpack_response
-from fedpriv.sites.operating import operating
+from fedpriv.sites.messages import TrainRequest, TrainResponse, compute_request_limit, pack, unpack_response
+from fedpriv.sites.operating import run_operator_services
 from fedpriv.sites.operator_log import read_log
 from fedpriv.sites.reply_counter import ReplyCounter
 
@@ -100,7 +100,7 @@ def test_oversized_request_refused_unread(found: Party, monkeypatch: pytest.Monk
     replies: list[bytes] = []
     assert most_memory(lambda: replies.extend([site.answer(huge), site.answer(long)])) < 1_000_000
     assert [code(reply) for reply in replies] == ["malformed"] * 2
-    assert len(question(found, 0)) < question_limit(DIM, 4)
+    assert len(question(found, 0)) < compute_request_limit(DIM, 4)
 
 
 def test_header_with_too_large_size_refused(found: Party) -> None:
@@ -252,7 +252,7 @@ def test_request_flood_keeps_replies_and_logs_party(found: Party) -> None:
         b"\x00" * 2000,
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with operating(site):
+    with run_operator_services(site):
         for number in range(6000):
             reply = site.answer(kinds[number % len(kinds)], f"stranger-{number % 500}")
             if number % len(kinds) == 0:

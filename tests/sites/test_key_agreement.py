@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.privacy.pair_noise import pair_noise_of_round
-from fedpriv.privacy.pairwise import Pairs, in_order
+from fedpriv.privacy.pair_noise import draw_pair_noise
+from fedpriv.privacy.pairwise import Pairs, sort_pairs
 from fedpriv.randomness.streams import Randomness, normal
 from fedpriv.sites.agreement import AgreedSecrets, fingerprint_of, new_key, public_key
 
@@ -108,17 +108,17 @@ def test_intercepted_keys_give_different_secrets() -> None:
 @pytest.mark.parametrize("graph", [nx.complete_graph(5), nx.cycle_graph(5)], ids=["complete", "ring"])
 def test_separately_drawn_pair_noise_cancels(graph: nx.Graph) -> None:
     randomness, made = Randomness(0, 3, run="a run"), owners(5)
-    pairs = Pairs(1.0, 1, "some", in_order(graph.edges))
-    noises = [pair_noise_of_round(pairs, randomness, 4, 1, range(5), [client], 64, made[client]) for client in range(5)]
+    pairs = Pairs(1.0, 1, "some", sort_pairs(graph.edges))
+    noises = [draw_pair_noise(pairs, randomness, 4, 1, range(5), [client], 64, made[client]) for client in range(5)]
     rows = [noise.in_float64()[0] for noise in noises if noise is not None]
     assert float(torch.stack(rows).sum(0).abs().max()) < 1e-12
     expected = torch.zeros(5, 64).double()
-    for i, j in in_order(graph.edges):
+    for i, j in sort_pairs(graph.edges):
         draw = normal(randomness.pair_stream(i, j, 4, 1, made[i]), 64)
         expected[i] += draw
         expected[j] -= draw
     torch.testing.assert_close(torch.stack(rows), expected, rtol=0, atol=1e-12)
-    simulated = pair_noise_of_round(pairs, randomness, 4, 1, range(5), range(5), 64)
+    simulated = draw_pair_noise(pairs, randomness, 4, 1, range(5), range(5), 64)
     assert simulated is not None
     assert not torch.allclose(expected, simulated.in_float64())  # the run's own secret knows nothing of it
 

@@ -19,7 +19,7 @@ from fedpriv.config import load_config
 from fedpriv.errors import ConfigError
 from fedpriv.models import MODELS
 from fedpriv.sites import FederationPlan
-from fedpriv.sites.model_size import check_model_size, largest_in_memory
+from fedpriv.sites.model_size import check_model_size, compute_largest_in_memory
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
 FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
@@ -70,7 +70,7 @@ def test_parameter_limit_is_exact(found: Party) -> None:
     check_model_size(config, outline, 640, "plan.model", "at most")
     with pytest.raises(ConfigError, match=r"a model of more than 639 parameters.*at most 639"):
         check_model_size(config, outline, 639, "plan.model", "at most")
-    most = largest_in_memory()
+    most = compute_largest_in_memory()
     assert most is None or 10**6 < most < HUGE
 
 

@@ -17,7 +17,7 @@ from sites_in_memory import Party, config_of, party, public_info
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.privacy.accounting.pairwise import by_client, complete, covariance
+from fedpriv.privacy.accounting.pairwise import compute_client_exposures, compute_complete_exposure, make_covariance
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.pairwise import Pairs, Pairwise
 from fedpriv.privacy.release import Answer, release_scheme
@@ -65,7 +65,7 @@ def test_absence_notice_excludes_pairs_and_cost(found: Party) -> None:
     ]
     unnoticed, noticed = (of_rounds.sum(0).std() for of_rounds in rows)
     # without a notice the sum has the noise of three pairs with the absent one; with it only three sites' own
-    own = (complete(3, RATIO, 1) / complete(4, RATIO, 1)) ** 0.5
+    own = (compute_complete_exposure(3, RATIO, 1) / compute_complete_exposure(4, RATIO, 1)) ** 0.5
     assert unnoticed / noticed == pytest.approx(((3 + 3 * RATIO**2) / 3) ** 0.5 / own, rel=0.1)
     # a row has two pairs instead of three, each with more noise
     assert rows[1].std() / rows[0].std() == pytest.approx(own * (2 / 3) ** 0.5, rel=0.1)
@@ -226,7 +226,7 @@ def true_exposure(present: Sequence[int], kept: Sequence[Sequence[int]], at: int
     Rows are divided by the deviation of their own noise, which is public and may differ.
     """
     shared = ~np.eye(len(present), dtype=bool)
-    matrix = covariance(shared, ratio) + ratio**2 * np.diag([float(len(one)) for one in kept])
+    matrix = make_covariance(shared, ratio) + ratio**2 * np.diag([float(len(one)) for one in kept])
     return float(np.linalg.inv(matrix)[at, at])
 
 
@@ -241,7 +241,7 @@ def test_exposure_bounded_by_charge_any_notices(data: st.DataObject, n: int, col
     shown = [data.draw(st.sets(st.sampled_from([*signed, *bad]))) if signed | bad else set() for _ in present]
     kept = [[site for site in signed if site not in told] for told in shown]
     for at, told in enumerate(shown):
-        paid = complete(n - len(told), ratio, colluders)
+        paid = compute_complete_exposure(n - len(told), ratio, colluders)
         assert true_exposure(present, kept, at, ratio) <= paid * (1 + 1e-6)
 
 
@@ -252,10 +252,10 @@ def test_notice_on_chain_graph_exceeds_charge() -> None:
     shared = np.zeros((3, 3), dtype=bool)
     for a, b in chain.edges or ():
         shared[a, b] = shared[b, a] = True
-    paid = by_client(shared, ratio, 0)[0]
-    among_two = np.linalg.inv(covariance(shared[:2, :2], ratio))[0, 0]
+    paid = compute_client_exposures(shared, ratio, 0)[0]
+    among_two = np.linalg.inv(make_covariance(shared[:2, :2], ratio))[0, 0]
     assert among_two > paid * 1.01
-    both = np.linalg.inv(covariance(shared, ratio)[:2, :2])[0, 0]
+    both = np.linalg.inv(make_covariance(shared, ratio)[:2, :2])[0, 0]
     assert both <= paid * (1 + 1e-9)  # were south's pair kept by all, as without a notice
 
 
@@ -266,7 +266,9 @@ def test_notice_for_one_site_noise_matches_charge(found: Party, tmp_path: Path) 
     mine, theirs = records(found, "north")[0], records(found, "east")[0]
     assert (mine.clients, theirs.clients) == ((0, 1, 2), None)
     own = mine.noise_multiplier / theirs.noise_multiplier
-    assert own == pytest.approx((complete(3, RATIO, 1) / complete(4, RATIO, 1)) ** 0.5)
+    assert own == pytest.approx(
+        (compute_complete_exposure(3, RATIO, 1) / compute_complete_exposure(4, RATIO, 1)) ** 0.5
+    )
     # the pair of both is in both, with each one's own deviation; east carries its pair with west besides
     assert told.std() / not_told.std() == pytest.approx(own * (2 / 3) ** 0.5, rel=0.1)
     assert float(torch.corrcoef(torch.stack([told, not_told]))[0, 1]) == pytest.approx(-1 / (2 * 3) ** 0.5, abs=0.1)

@@ -31,8 +31,8 @@ from fedpriv.sites import Site, propose
 from fedpriv.sites import site as site_module
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
-from fedpriv.sites.operating import operating
-from fedpriv.sites.operator_log import LogSettings, printing_log, read_log, writing_log
+from fedpriv.sites.operating import run_operator_services
+from fedpriv.sites.operator_log import LogSettings, print_log, read_log, write_log
 from fedpriv.sites.plan_review import review_within
 from fedpriv.sites.proposals import MAX_PROPOSAL_BYTES, offer, pack_proposal
 
@@ -64,7 +64,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 def test_log_lines_json_with_party_and_code(found: Party) -> None:
     site = found.sites[0]
-    with operating(site):
+    with run_operator_services(site):
         site.answer(question(found, 1), "coordinator.example.org")
         site.answer(question(found, 0), "coordinator.example.org")
         site.answer(b"\xff" * 100, "stranger.example.org")
@@ -85,7 +85,7 @@ def test_log_lines_json_with_party_and_code(found: Party) -> None:
 
 def test_log_size_bounded(tmp_path: Path) -> None:
     activity = Activity()
-    with writing_log(tmp_path, LogSettings(level="warning", max_megabytes=1)):
+    with write_log(tmp_path, LogSettings(level="warning", max_megabytes=1)):
         for number in range(20_000):
             activity.count_answer("coordinator", "a" * 64, number)
             activity.count_refusal(f"party {number}", "b" * 100_000, number, "other_plan")
@@ -103,7 +103,7 @@ def test_prometheus_metrics_without_budget(found: Party) -> None:
     site = found.sites[0]
     site.answer(question(found, 1))
     site.answer(question(found, 0))
-    with operating(site) as rows:
+    with run_operator_services(site) as rows:
         assert rows["metrics"].startswith("http://127.0.0.1:")
         with urllib.request.urlopen(rows["metrics"], timeout=60) as reply:
             text = reply.read().decode()
@@ -130,14 +130,14 @@ def test_prometheus_metrics_without_budget(found: Party) -> None:
 
 def test_metrics_off_by_default(tmp_path: Path) -> None:
     made = party(tmp_path, FEDAVG)
-    with operating(made.sites[0]) as rows:
+    with run_operator_services(made.sites[0]) as rows:
         assert [*rows] == ["log"]
     made.close()
 
 
 def test_status_shows_budget_plans_refusals(found: Party) -> None:
     folder = found.folder / "north"
-    with operating(found.sites[0]):
+    with run_operator_services(found.sites[0]):
         found.sites[0].answer(question(found, 0), "coordinator")
         found.sites[0].answer(question(found, 0)[:-9], "coordinator")
         shown = fedpriv("site", "status", folder)
@@ -167,7 +167,7 @@ def test_status_explains_epsilon_of_statement(found: Party) -> None:
 
 def test_log_readable_and_json_on_request(found: Party) -> None:
     folder = found.folder / "north"
-    with operating(found.sites[0]):
+    with run_operator_services(found.sites[0]):
         found.sites[0].answer(question(found, 1), "coordinator")
         found.sites[0].answer(question(found, 0), "coordinator")
     (line,) = [line for line in fedpriv("site", "log", folder).splitlines() if "refused" in line]
@@ -180,7 +180,7 @@ def test_log_readable_and_json_on_request(found: Party) -> None:
 def test_printed_log_has_no_traceback(tmp_path: Path) -> None:
     """A traceback may hold data: it stays in the site's folder."""
     stream = io.StringIO()
-    with printing_log(stream), writing_log(tmp_path, LogSettings(level="error")):
+    with print_log(stream), write_log(tmp_path, LogSettings(level="error")):
         try:
             raise ValueError("row 7")
         except ValueError:

@@ -17,7 +17,7 @@ from loopback import loopback
 from parties import rounds_of, until
 
 from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.reports.pages import markdown
+from fedpriv.reports.pages import render_markdown
 from fedpriv.sites.statement import site_statement
 
 
@@ -55,7 +55,9 @@ def test_killed_site_and_spent_site_run_completes() -> None:
         assert [one["absent"].get("west") for one in told[ends:]] == ["over_budget"] * (rounds - ends)
         assert (result["absent"]["west"], result["noticed"]) == ("over_budget", ["west"])
         assert f"absent in rounds {ends + 1} to {rounds} (over_budget)" in " ".join(log.split())
-        assert f"rounds {ends + 1} to {rounds} (over_budget)" in markdown(site_statement(folder / "west")).decode()
+        assert (
+            f"rounds {ends + 1} to {rounds} (over_budget)" in render_markdown(site_statement(folder / "west")).decode()
+        )
         assert "X25519" in result["at_most"]
         assert "simulated" not in result["at_most"]
         assert torch.load(server / "model.pt", weights_only=True)

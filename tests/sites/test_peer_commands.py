@@ -11,7 +11,7 @@ from parties import free_port, until
 from PIL import Image
 from test_site_commands import fedpriv, refused
 
-from fedpriv.reports.pages import markdown
+from fedpriv.reports.pages import render_markdown
 from fedpriv.sites import FederationPlan, Site
 from fedpriv.sites.statement import site_statement
 
@@ -91,7 +91,7 @@ def test_three_peer_processes_train(plan: FederationPlan, tmp_path: Path) -> Non
     assert (result["ended"], result["rounds"]) == ("finished", 4)
     assert result["neighbours"]["south"]["last_up"] == 4
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 4
-    page = markdown(site_statement(Path("middle"))).decode()
+    page = render_markdown(site_statement(Path("middle"))).decode()
     assert "without a server" in page
     assert "the server" not in page
 

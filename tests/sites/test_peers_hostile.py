@@ -15,7 +15,7 @@ from sites_in_memory import config_of, public_info
 
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.sites import FederationPlan, Site, propose
-from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.certificates import find_credentials
 from fedpriv.sites.over_zenoh.link import Link, open_link
 from fedpriv.sites.over_zenoh.peers import PeersOverZenoh, peer_key
 from fedpriv.sites.peers.messages import longest_message
@@ -100,7 +100,7 @@ def ask(found: Path4, keys: Path, name: str, key: str, address: str, question: b
     """What a session with this certificate gets if it asks on a key."""
     pin = found.sites[NAMES.index(name)].card.certificate if keys.parent.name == name else found.authority_pin
     limit = longest_message(found.terms.widths[1]) + 1024
-    link = Link(credentials_in(keys, pin), limit, connect=[address], answerers={n: ["fedpriv/**"] for n in NAMES})
+    link = Link(find_credentials(keys, pin), limit, connect=[address], repliers={n: ["fedpriv/**"] for n in NAMES})
     with open_link(link) as session:
         time.sleep(1.0)
         replies = session.get(key, payload=question, timeout=2.0)

@@ -16,7 +16,7 @@ from parties import Parties, free_port, rounds_of, until
 from signed import Authority
 
 from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.reports.pages import markdown
+from fedpriv.reports.pages import render_markdown
 from fedpriv.sites.statement import site_statement
 
 
@@ -109,7 +109,7 @@ def check(found: Hearts, organisations: Neighbours) -> None:
         models.append(
             torch.cat([value.flatten() for value in torch.load(found.run_folder(name) / "model.pt").values()])
         )
-        assert "gradient_tracking" in markdown(site_statement(found.folder / name)).decode()
+        assert "gradient_tracking" in render_markdown(site_statement(found.folder / name)).decode()
     assert any(line["status"] == "passed" for line in organisations.rounds("budapest"))
     corrected = [(name, line["round"]) for name in NAMES for line in organisations.rounds(name) if line["corrected"]]
     for name, rounds in up.items():

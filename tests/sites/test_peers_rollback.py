@@ -14,9 +14,9 @@ from fedpriv.errors import FedprivError
 from fedpriv.sites import Site
 from fedpriv.sites.absence_notice import new_key, public_key
 from fedpriv.sites.counter_store import COUNTERS, CounterStore
-from fedpriv.sites.on_record import RolledBack
 from fedpriv.sites.peers.messages import PeerMessage
 from fedpriv.sites.reply_counter import ReplyCounter
+from fedpriv.sites.site_records import RolledBack
 from fedpriv.sites.statement import site_statement
 
 NORTH, EAST, SOUTH, WEST = range(4)

@@ -14,8 +14,8 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Federation, Site
 from fedpriv.sites.absence_notice import new_key, public_key
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
-from fedpriv.sites.on_record import ROLLBACK, RolledBack
 from fedpriv.sites.reply_counter import InvalidCounter, ReplyCounter
+from fedpriv.sites.site_records import ROLLBACK, RolledBack
 from fedpriv.sites.statement import site_statement
 
 DIM = 640

@@ -15,8 +15,8 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
 from fedpriv.sites import Site
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import SessionState
 from fedpriv.sites.site_folder import SiteFolder
+from fedpriv.sites.site_records import SessionState
 from fedpriv.sites.statement import site_statement
 
 

@@ -13,7 +13,7 @@ from fedpriv.errors import LedgerError
 from fedpriv.privacy.budget import Budget
 from fedpriv.sites import FederationPlan, Site
 from fedpriv.sites.messages import TrainRequest, pack
-from fedpriv.sites.over_zenoh.certificates import pin_of
+from fedpriv.sites.over_zenoh.certificates import make_pin
 
 RUNNER = CliRunner()
 DIGITS = "{name: digits, flat: true, partition: {kind: iid, n_clients: 2}}"
@@ -98,7 +98,7 @@ def test_certificates_signed_and_pinned_by_plan(tmp_path: Path, monkeypatch: pyt
     fedpriv("federate", "keys", server, *installed, "ca/coordinator.pem")
     pins = [plan.document.coordinator, *(card.certificate for card in plan.cards)]
     assert [pin.common_name for pin in pins if pin] == ["coordinator", "north", "south"]
-    assert pin_of(Path("north/tls/certificate.pem")) == pins[1]
+    assert make_pin(Path("north/tls/certificate.pem")) == pins[1]
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
     assert "needs TLS: use tls/HOST:PORT" in refused("site", "run", "north")
     assert "is another machine" in refused("site", "run", "north", "--superlink", "example.org:8000")

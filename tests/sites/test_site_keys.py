@@ -18,10 +18,10 @@ from fedpriv.sites import Site, propose
 from fedpriv.sites.budget_picture import draw_site
 from fedpriv.sites.descriptor import CertificatePin
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
-from fedpriv.sites.on_record import RolledBack
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.sealing import move_secrets, renew_keys, seal_site
-from fedpriv.sites.site_keys import earlier_files
+from fedpriv.sites.site_keys import list_earlier_files
+from fedpriv.sites.site_records import RolledBack
 from fedpriv.sites.statement import site_statement
 from fedpriv.storage import files
 
@@ -96,11 +96,11 @@ def test_old_keys_destroyed_with_last_plan(begun: Party) -> None:
     renew_keys(folder)  # no plan has the second ones
     assert all(key in everything(folder) for key in first_keys)
     assert not any(key in everything(folder) for key in second_keys)
-    assert len(earlier_files(folder)) == 2
+    assert len(list_earlier_files(folder)) == 2
     before = site_statement(folder)
     seal_site(folder, unfinished=True)
     assert not any(key in everything(folder) for key in first_keys)
-    assert not earlier_files(folder)
+    assert not list_earlier_files(folder)
     assert site_statement(folder).summary == before.summary  # what the closed plan cost is still known
 
 
@@ -133,7 +133,7 @@ def test_interrupted_key_renewal_repeats(step: int, begun: Party, monkeypatch: p
     site = reopened(begun)
     assert secret_with_east(site, begun) == before
     assert {card.public_key, card.signing_key} == {*site._folder.public_keys.values()}
-    assert len(earlier_files(folder)) == 2
+    assert len(list_earlier_files(folder)) == 2
     site.close()
 
 
@@ -150,7 +150,7 @@ def test_old_keys_move_and_are_destroyed(place: str, begun: Party) -> None:  # n
     renew_keys(folder)  # where they are now
     assert "folder, not encrypted" not in fedpriv("secrets", folder)
     seal_site(folder, unfinished=True)
-    assert not earlier_files(folder)
+    assert not list_earlier_files(folder)
     assert secrets_of(folder) == [b"destroyed"] * 2
 
 
@@ -189,6 +189,6 @@ def test_renew_keys_prints_fingerprint_for_sites_only(tmp_path: Path, monkeypatc
     site = Site("north")
     assert site.card.fingerprint in printed
     site.close()
-    assert not earlier_files(Path("north"))  # no plan had them
+    assert not list_earlier_files(Path("north"))  # no plan had them
     Path("run").mkdir()
     assert "is not the folder of a site" in refused("secrets", "run", "--renew-keys")

@@ -13,8 +13,8 @@ from test_site_commands import fedpriv, refused
 
 from fedpriv.errors import FedprivError
 from fedpriv.sites import Site
-from fedpriv.sites.on_record import SessionState
 from fedpriv.sites.sealing import move_secrets, seal_site
+from fedpriv.sites.site_records import SessionState
 from fedpriv.sites.statement import site_statement
 
 PAIRS = "privacy.trust={pairwise: {colluders: 0, ratio: 3.0}}"

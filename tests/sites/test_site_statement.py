@@ -15,7 +15,7 @@ from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports import picture
-from fedpriv.runs.results import software
+from fedpriv.runs.results import get_software_versions
 from fedpriv.sites import Site
 from fedpriv.sites.sealing import seal_site
 from fedpriv.sites.statement import site_statement
@@ -42,9 +42,9 @@ def test_site_statement_answers_ten_questions(trained: Party):
     text, plan = page_of(trained, "east"), trained.proposal
     spent = trained.sites[1].spent()
     head = LedgerFile.read(trained.folder / "east" / "runs" / _run(trained, "east") / "ledger.jsonl").head(4)
-    mu = gaussian.ratio_of(spent.epsilon, 1e-5)
+    mu = gaussian.compute_ratio(spent.epsilon, 1e-5)
     assert epsilon_by_verifier(text) == pytest.approx(spent.epsilon, rel=0.01)
-    twice, ten = (gaussian.epsilon_of(factor * mu, 1e-5) for factor in (2**0.5, 10))
+    twice, ten = (gaussian.compute_epsilon(factor * mu, 1e-5) for factor in (2**0.5, 10))
     check_answers(
         text,
         {
@@ -71,7 +71,11 @@ def test_site_statement_answers_ten_questions(trained: Party):
                 "epsilon=3 of 50 at delta=1e-5 is spent so far",
                 f"one more like the last | epsilon={round_up(twice)} at",
             ],
-            10: [plan.fingerprint, f"4 records in a chain, head {head}", f"| page created by | {software()}"],
+            10: [
+                plan.fingerprint,
+                f"4 records in a chain, head {head}",
+                f"| page created by | {get_software_versions()}",
+            ],
         },
     )
 

@@ -16,7 +16,7 @@ from fedpriv.errors import PrivacyError
 from fedpriv.network.rounds import ClientInput, client_update
 from fedpriv.oracle.oracle import Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
-from fedpriv.oracle.synthetic import ZeroAnswerer
+from fedpriv.oracle.synthetic import ZeroEngine
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites.messages import TrainRequest, TrainResponse, pack, unpack_request, unpack_response
@@ -24,7 +24,7 @@ from fedpriv.sites.messages import TrainRequest, TrainResponse, pack, unpack_req
 PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
 
 
-class ReplayAnswerer(ZeroAnswerer):
+class ReplayEngine(ZeroEngine):
     """Returns the recorded releases of one site in order, without access to data."""
 
     def __init__(self, number: int, queries: QueryBuilder, released: list[Tensor]) -> None:
@@ -74,7 +74,7 @@ def test_replies_computed_from_recorded_releases(
         assert len(values) == len(file.records)
         assert file.altered is None
         queries = QueryBuilder(terms.plan.privacy, terms.sizes)
-        oracle = Oracle(queries, ReplayAnswerer(number, queries, values), torch.empty(0))
+        oracle = Oracle(queries, ReplayEngine(number, queries, values), torch.empty(0))
         local = terms.strategy.local_step.init(terms.start[None])
         for (_, question), (_, reply) in zip(
             [one for one in found.transport.heard if one[0] == number],

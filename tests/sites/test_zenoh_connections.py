@@ -24,8 +24,8 @@ from fedpriv.cli import app
 from fedpriv.config import to_yaml
 from fedpriv.sites.connection_file import CONNECTIONS, ConnectionFile, connection_rows
 from fedpriv.sites.over_zenoh.certificates import install, sign_request
-from fedpriv.sites.over_zenoh.diagnosis import why_not_connected
-from fedpriv.sites.over_zenoh.refusals import log_refusals, reason_of
+from fedpriv.sites.over_zenoh.diagnosis import diagnose_connection
+from fedpriv.sites.over_zenoh.refusals import log_refusals, parse_refusal_reason
 from fedpriv.sites.over_zenoh.site_server import SiteServer
 
 
@@ -103,8 +103,8 @@ def test_wrong_server_named_in_log(made: Star, tmp_path: Path, log: pytest.LogCa
 def test_wrong_host_name_lists_certificate_hosts(made: Star) -> None:
     keys = credentials(made.folder / "north" / "tls")
     with stranger(made.folder / "keys", listen=made.address.replace("127.0.0.1", "0.0.0.0")):
-        assert why_not_connected(made.address, keys) is None
-        reason = why_not_connected(made.address.replace("127.0.0.1", "127.0.0.2"), keys)
+        assert diagnose_connection(made.address, keys) is None
+        reason = diagnose_connection(made.address.replace("127.0.0.1", "127.0.0.2"), keys)
     assert reason is not None
     assert "is for localhost, 127.0.0.1, not for 127.0.0.2" in reason
 
@@ -112,7 +112,7 @@ def test_wrong_host_name_lists_certificate_hosts(made: Star) -> None:
 def test_other_authority_named_at_site(made: Star, other: Authority, tmp_path: Path) -> None:
     other.keys(tmp_path / "alien", "north")
     with made.server():
-        reason = why_not_connected(made.address, credentials(tmp_path / "alien"))
+        reason = diagnose_connection(made.address, credentials(tmp_path / "alien"))
     assert reason is not None
     assert f"not signed by the authority in {tmp_path / 'alien' / 'authority.pem'}" in reason
 
@@ -123,20 +123,20 @@ def test_refused_certificate_reported_at_site(made: Star, other: Authority, tmp_
     _, signed = sign_request(other.folder, tmp_path / "alien" / "request.pem", 1)
     install(tmp_path / "alien", signed, made.authority.folder / "authority.pem")
     with made.server():
-        reason = why_not_connected(made.address, credentials(tmp_path / "alien"))
+        reason = diagnose_connection(made.address, credentials(tmp_path / "alien"))
     assert reason is not None
     assert "the other end rejects the certificate" in reason
 
 
 def test_unknown_host_or_missing_tls_reported(made: Star) -> None:
     keys = credentials(made.folder / "north" / "tls")
-    reason = why_not_connected("tls/no-such-host.invalid:7447", keys)
+    reason = diagnose_connection("tls/no-such-host.invalid:7447", keys)
     assert reason is not None
     assert "no-such-host.invalid" in reason
     with socket.create_server(("127.0.0.1", 0)) as plain:
         port = plain.getsockname()[1]
-        assert why_not_connected(f"tcp/127.0.0.1:{port}", None) is None
-        reason = why_not_connected(f"tls/127.0.0.1:{port}", keys)
+        assert diagnose_connection(f"tcp/127.0.0.1:{port}", None) is None
+        reason = diagnose_connection(f"tls/127.0.0.1:{port}", keys)
         assert reason is not None
         assert "does not use TLS" in reason
 
@@ -188,8 +188,8 @@ server, site, address = sys.argv[1:]
 with printing_log(sys.stderr), logging_refusals():
     print("before")
     with (
-        open_link(Link(keys(server), 1000, listen=[address], answerers={"north": ["x"]})),
-        open_link(Link(keys(site), 1000, connect=[address], askers={"coordinator": ["x"]})),
+        open_link(Link(keys(server), 1000, listen=[address], repliers={"north": ["x"]})),
+        open_link(Link(keys(site), 1000, connect=[address], requesters={"coordinator": ["x"]})),
     ):
         time.sleep(2)
     print("after")
@@ -207,10 +207,10 @@ def test_server_logs_reason_of_refusal(made: Star, other: Authority, tmp_path: P
 
 def test_zenoh_reasons_read_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     line = "2026-01-01T00:00:00Z  WARN acc-0 ThreadId(05) zenoh_link_tls::unicast: {}. Hint: increase the limit.\n"
-    assert "another authority" in (reason_of(line.format("invalid peer certificate: UnknownIssuer")) or "")
-    assert "does not list" in (reason_of(line.format("received fatal alert: BadCertificate")) or "")
-    assert reason_of(line.format("tls handshake eof")) == "it does not use mutual TLS"
-    assert reason_of("round 1 of 3\n") is None
+    assert "another authority" in (parse_refusal_reason(line.format("invalid peer certificate: UnknownIssuer")) or "")
+    assert "does not list" in (parse_refusal_reason(line.format("received fatal alert: BadCertificate")) or "")
+    assert parse_refusal_reason(line.format("tls handshake eof")) == "it does not use mutual TLS"
+    assert parse_refusal_reason("round 1 of 3\n") is None
     log_refusals(line.format("received fatal alert: UnknownCA") for _ in range(1000))
     assert len(caplog.records) == 10
 

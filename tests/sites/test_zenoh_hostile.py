@@ -17,7 +17,7 @@ from zenoh_party import NAMES, Star, star, stranger
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
-from fedpriv.sites.over_zenoh.certificates import credentials_in, pin_of
+from fedpriv.sites.over_zenoh.certificates import find_credentials, make_pin
 from fedpriv.sites.over_zenoh.signatures import read_private_key, sign
 from fedpriv.sites.over_zenoh.star import Signer
 
@@ -83,7 +83,7 @@ def test_site_of_other_authority_not_connected(made: Star, tmp_path: Path) -> No
             tmp_path / "forged",
             connect=made.address,
             answers={made.key(NORTH): lambda data: (data, b"")},
-            askers={"coordinator": [made.key(NORTH)]},
+            requesters={"coordinator": [made.key(NORTH)]},
         ),
     ):
         assert transport.wait_for_all(2) == [*NAMES]
@@ -156,7 +156,7 @@ def test_second_site_certificate_reply_ignored(made: Star, tmp_path: Path, caplo
         tmp_path / "second",
         connect=made.address,
         answers={made.key(NORTH): forge},
-        askers={"coordinator": [made.key(NORTH)]},
+        requesters={"coordinator": [made.key(NORTH)]},
     )
     with made.server(wait=5) as transport, forger:
         until(lambda: transport._is_connected(NORTH), "nobody offers to answer")  # a link alone is not yet an offer
@@ -181,7 +181,7 @@ def test_old_reply_to_new_request_ignored(made: Star) -> None:
         made.folder / "north" / "tls",
         connect=made.address,
         answers={made.key(NORTH): lambda _: old[0]},
-        askers={"coordinator": [made.key(NORTH)]},
+        requesters={"coordinator": [made.key(NORTH)]},
     )
     with made.server(wait=5) as transport, again:
         until(lambda: transport.ask({NORTH: first}) == {NORTH: reply}, "the reply to the same question is heard")
@@ -206,7 +206,7 @@ def test_too_long_message_dropped(made: Star) -> None:
         made.folder / "north" / "tls",
         connect=made.address,
         answers={north: lambda data: (long, Signer(its_key, None, north).sign_reply(data, long))},
-        askers={"coordinator": [north]},
+        requesters={"coordinator": [north]},
     )
     with made.server(wait=1) as transport:
         with long_reply:
@@ -259,7 +259,7 @@ def test_expired_certificate_refused_at_both_ends(made: Star, tmp_path: Path) ->
         made.serve(NORTH)
     with (
         made.server(wait=2) as transport,
-        stranger(keys, connect=made.address, askers={"coordinator": [made.key(NORTH)]}),
+        stranger(keys, connect=made.address, requesters={"coordinator": [made.key(NORTH)]}),
     ):
         time.sleep(1)
         assert not linked(transport._session)
@@ -276,7 +276,7 @@ def test_unplanned_certificate_raises(made: Star, tmp_path: Path) -> None:
     with pytest.raises(FedprivError, match="can be read by others"):
         made.server()
     with pytest.raises(FedprivError, match="is missing"):
-        credentials_in(tmp_path, pin_of(tmp_path / "second" / "certificate.pem"))
+        find_credentials(tmp_path, make_pin(tmp_path / "second" / "certificate.pem"))
 
 
 def test_unknown_party_named_in_log(made: Star, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

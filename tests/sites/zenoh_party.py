@@ -96,7 +96,7 @@ def stranger(
     listen: str | None = None,
     asks: Mapping[str, list[str]] | None = None,
     answers: Mapping[str, Callable[[bytes], tuple[bytes, bytes]]] | None = None,
-    askers: Mapping[str, list[str]] | None = None,
+    requesters: Mapping[str, list[str]] | None = None,
 ) -> Iterator[object]:
     """A session with these keys, as somebody makes it who does not use our ends.
 
@@ -106,7 +106,7 @@ def stranger(
         listen: Where it listens.
         asks: Key expressions that it asks, by the name of who answers.
         answers: Reply and signature to a question, by key expression.
-        askers: Key expressions that it answers, by the name of who asks.
+        requesters: Key expressions that it answers, by the name of who asks.
     """
     import zenoh
 
@@ -115,8 +115,8 @@ def stranger(
         100_000_000,
         connect=[connect] if connect else (),
         listen=[listen] if listen else (),
-        answerers=asks or {},
-        askers=askers or {},
+        repliers=asks or {},
+        requesters=requesters or {},
     )
     with open_link(link) as session:
         for key, answer in (answers or {}).items():

@@ -18,9 +18,9 @@ from fedpriv.storage.secret_store import (
     DESTROYED,
     check_where,
     destroy,
+    get_location,
     is_destroyed,
     is_encrypted,
-    place_of,
     protect,
     reveal,
 )
@@ -35,7 +35,7 @@ def test_secret_encrypted_and_revealed_at_each_place(place: str, tmp_path: Path)
     assert SECRET not in text
     assert protect(SECRET, place) != text  # encryption is random
     assert reveal(text, tmp_path) == SECRET
-    again = protect("another", place_of(text))
+    again = protect("another", get_location(text))
     assert reveal(again, tmp_path) == "another"
 
 
@@ -61,7 +61,7 @@ def test_key_rotation_first_encrypts_all_decrypt(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("RUN_KEY", old)
     text = protect(SECRET, "env:RUN_KEY")
     monkeypatch.setenv("RUN_KEY", f"{new} {old}")
-    rotated = protect(reveal(text, tmp_path), place_of(text))
+    rotated = protect(reveal(text, tmp_path), get_location(text))
     monkeypatch.setenv("RUN_KEY", new)
     assert reveal(rotated, tmp_path) == SECRET
     with pytest.raises(ConfigError):

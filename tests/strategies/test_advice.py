@@ -11,7 +11,7 @@ from fedpriv.algorithms.private_augmented_lagrangian import private_al
 from fedpriv.algorithms.svrg import svrg
 from fedpriv.algorithms.tracking import gradient_tracking, proven_ratio
 from fedpriv.network import mixing
-from fedpriv.strategies.advice import ConstraintNoise, Outlook
+from fedpriv.strategies.advice import ConstraintNoise, RunInfo
 
 
 def test_proven_ratio_matches_closed_form() -> None:
@@ -27,8 +27,8 @@ def test_proven_ratio_matches_closed_form() -> None:
 @pytest.mark.parametrize(("ratio", "message"), [(1.0, 0), (1 / 25, 0), (1 / 23, 1)])
 def test_tracking_advises_on_unproven_steps(ratio: float, message: int) -> None:
     strategy = gradient_tracking(fp.StepSize(0.1, ratio=ratio))
-    assert len(strategy.advice(Outlook(9, fp.Graph(nx.complete_graph(5))))) == message
-    assert strategy.advice(Outlook(9)) == []
+    assert len(strategy.advice(RunInfo(9, fp.Graph(nx.complete_graph(5))))) == message
+    assert strategy.advice(RunInfo(9)) == []
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_tracking_advises_on_unproven_steps(ratio: float, message: int) -> None:
     [(4, "the first epoch ends after 5"), (10, None), (12, "after 10 and after 15, so the last 2 rounds")],
 )
 def test_svrg_advises_on_incomplete_epochs(rounds: int, words: str | None) -> None:
-    notes = svrg(0.1, 5).advice(Outlook(rounds))
+    notes = svrg(0.1, 5).advice(RunInfo(rounds))
     assert [words in note for note in notes if words] == ([] if words is None else [True])
 
 
 def test_private_al_advises_on_beta() -> None:
     noise = ConstraintNoise(deviation=2.0)
-    assert private_al(9, beta=0.25, max_multiplier=5.0).advice(Outlook(9, constraints=noise)) == []
-    (message,) = private_al(9, beta=0.26, max_multiplier=5.0).advice(Outlook(9, constraints=noise))
+    assert private_al(9, beta=0.25, max_multiplier=5.0).advice(RunInfo(9, constraints=noise)) == []
+    (message,) = private_al(9, beta=0.26, max_multiplier=5.0).advice(RunInfo(9, constraints=noise))
     assert "beta = 0.26 drowns" in message and "a beta of at most 0.25" in message
 
 
 def test_fedavg_gives_no_advice() -> None:
-    assert fp.fedavg(1.0).advice(Outlook(9)) == []
+    assert fp.fedavg(1.0).advice(RunInfo(9)) == []

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import fingerprint, load_config, to_yaml
-from fedpriv.strategies.schedules import Rate, in_round
+from fedpriv.strategies.schedules import Rate, evaluate_rate
 
 RUN = Path(__file__).parents[1] / "run.yaml"
 ROUNDS = 6
@@ -174,7 +174,7 @@ def test_schedule_function_from_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with fp.allow_plugins():
         config = of_yaml(text)
         rate = config.recipe(10).strategy.local_step.step_size
-    assert [in_round(rate, t) for t in (1, 4)] == [1.0, 0.5]
+    assert [evaluate_rate(rate, t) for t in (1, 4)] == [1.0, 0.5]
     assert "function: own_schedules:root" in to_yaml(config)
 
 

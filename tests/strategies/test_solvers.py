@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver, gradient
+from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver, compute_gradient
 
 K, M, DIM = 3, 30, 4
 X = torch.tensor(np.random.default_rng(0).normal(size=(K, M, DIM)))
@@ -24,7 +24,7 @@ def ridge_logistic(w: Tensor) -> Tensor:
 def test_solvers_on_logistic_regression_match_scipy(solver: Solver) -> None:
     start = torch.zeros(K, DIM, dtype=torch.float64)
     found = solver.solve(ridge_logistic, start, 1e-8, solver.prepare(ridge_logistic, start))
-    assert gradient(ridge_logistic, found)[1].abs().max() <= 1e-8
+    assert compute_gradient(ridge_logistic, found)[1].abs().max() <= 1e-8
     for k in range(K):
         x, y = X[k].numpy(), Y[k].numpy()
         best = minimize(

@@ -24,7 +24,7 @@ from fedpriv.strategies.schedules import StepSize
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "reproduce"))
 
 from mutual_information import leaks, mutual_information, own_information
-from sensors import Promise, SensorAnswerer, Sensors
+from sensors import Promise, SensorEngine, Sensors
 from svm_problem import Problem
 from svm_runs import METHODS, NODES, WEIGHT, Blocks, Cell, Prices, suboptimality
 
@@ -88,7 +88,7 @@ def test_sensor_gradient_and_optimum():
     value = (reading - (matrix @ x[..., None])[..., 0]).square().sum() + 0.01 * x.square().sum()
     assert torch.allclose(sensors.gradient(x.detach())[:, 0], torch.autograd.grad(value, x)[0])
     strategy = fp.gradient_tracking(StepSize(0.0005), 1000.0)
-    oracle = SensorAnswerer(sensors, Promise(Geometric(0.98)), torch.zeros(1), seed=0).oracle
+    oracle = SensorEngine(sensors, Promise(Geometric(0.98)), torch.zeros(1), seed=0).oracle
     graph, start = fp.Graph(nx.complete_graph(6)), initial_state(strategy, x.detach())
     runs = run_rounds(strategy, oracle, graph, start, Randomness(0), rounds=1000)
     last = [done.progress.models for done in runs][-1]

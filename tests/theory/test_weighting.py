@@ -190,7 +190,7 @@ def test_plan_counts_gradient_evaluations() -> None:
     oracle, params = recording_oracle(fp.Privacy(noise_multiplier=1.0), SIZES), torch.zeros(3, 2)
     oracle.begin_round(0, torch.arange(3))
     oracle.gradient(params)
-    assert list(oracle.answerer.evaluations) == [sum(SIZES)]
+    assert list(oracle.engine.evaluations) == [sum(SIZES)]
     oracle.begin_round(1, torch.arange(3))
     oracle.gradient_difference(params, params)
-    assert list(oracle.answerer.evaluations) == [sum(SIZES), 2 * sum(SIZES)]
+    assert list(oracle.engine.evaluations) == [sum(SIZES), 2 * sum(SIZES)]

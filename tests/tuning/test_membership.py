@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import norm
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.accounting.gaussian import ratio_of
-from fedpriv.tuning.membership import detection_at, right_guesses
+from fedpriv.privacy.accounting.gaussian import compute_ratio
+from fedpriv.tuning.membership import compute_detection_rate, compute_guess_rate
 
 DELTA = 1e-5
 
@@ -21,27 +21,27 @@ def test_randomized_response_attains_attack_bound(epsilon: float, delta: float):
     """The truth leaks with probability delta, else it is given with e^eps / (1 + e^eps) (Kairouz et al. 2015)."""
     truth_rate = math.exp(epsilon) / (1 + math.exp(epsilon))
     right = delta + (1 - delta) * truth_rate
-    assert right_guesses(epsilon, delta) == pytest.approx(right)
+    assert compute_guess_rate(epsilon, delta) == pytest.approx(right)
     # guess "member" if the answer says so: misses and false alarms are equal, without a leak
     false_alarms = (1 - delta) * (1 - truth_rate)
-    assert detection_at(false_alarms, epsilon, delta) == pytest.approx(right)
+    assert compute_detection_rate(false_alarms, epsilon, delta) == pytest.approx(right)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
 def test_gaussian_attacks_within_bound(epsilon: float):
-    shift = ratio_of(epsilon, DELTA)
+    shift = compute_ratio(epsilon, DELTA)
     for threshold in np.linspace(-4, 8, 200):
         false_alarms, found = norm.sf(threshold), norm.sf(threshold - shift)
-        assert found <= detection_at(float(false_alarms), epsilon, DELTA) + 1e-12
-        assert (1 - false_alarms + found) / 2 <= right_guesses(epsilon, DELTA) + 1e-12
+        assert found <= compute_detection_rate(float(false_alarms), epsilon, DELTA) + 1e-12
+        assert (1 - false_alarms + found) / 2 <= compute_guess_rate(epsilon, DELTA) + 1e-12
 
 
 def test_attack_bounds_at_limits():
-    assert right_guesses(0.0, 0.0) == 0.5 and detection_at(0.01, 0.0, 0.0) == pytest.approx(0.01)
-    assert right_guesses(math.inf, 0.0) == 1.0 and detection_at(0.0, 1e4, 0.0) == 1.0
-    assert detection_at(0.0, 1.0, 1e-5) == pytest.approx(1e-5)
+    assert compute_guess_rate(0.0, 0.0) == 0.5 and compute_detection_rate(0.01, 0.0, 0.0) == pytest.approx(0.01)
+    assert compute_guess_rate(math.inf, 0.0) == 1.0 and compute_detection_rate(0.0, 1e4, 0.0) == 1.0
+    assert compute_detection_rate(0.0, 1.0, 1e-5) == pytest.approx(1e-5)
     for wrong in ((-1.0, 0.0), (math.nan, 0.0), (1.0, 1.0), (1.0, -0.1)):
         with pytest.raises(ConfigError):
-            right_guesses(*wrong)
+            compute_guess_rate(*wrong)
     with pytest.raises(ConfigError):
-        detection_at(1.5, 1.0, 0.0)
+        compute_detection_rate(1.5, 1.0, 0.0)

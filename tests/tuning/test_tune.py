@@ -41,9 +41,9 @@ def quiet(number: int, report: object) -> None:
 def test_tune_cost_composes_all_trials(sampler: str):
     """Three runs of epsilon 3, unsampled Gaussian."""
     price = search(sampler=sampler).price
-    mu = gaussian.ratio_of(3.0, 1e-5)
+    mu = gaussian.compute_ratio(3.0, 1e-5)
     assert price.one_trial.epsilon == pytest.approx(3, rel=1e-3)
-    assert price.spent.epsilon == pytest.approx(gaussian.epsilon_of(3**0.5 * mu, 1e-5), rel=1e-3)
+    assert price.spent.epsilon == pytest.approx(gaussian.compute_epsilon(3**0.5 * mu, 1e-5), rel=1e-3)
 
 
 def test_tune_uncovered_values_listed_and_budget_raises(tmp_path: Path):
@@ -68,7 +68,7 @@ def test_tune_random_trials_may_differ_in_cost():
     chosen = found._choices(6)
     mu2 = sum(one["rounds"] / one["privacy.noise_multiplier"] ** 2 for one in chosen)
     assert len({tuple(one.values()) for one in chosen}) > 1
-    assert found.price.spent.epsilon == pytest.approx(gaussian.epsilon_of(mu2**0.5, 1e-5), rel=1e-3)
+    assert found.price.spent.epsilon == pytest.approx(gaussian.compute_epsilon(mu2**0.5, 1e-5), rel=1e-3)
     learning = search("privacy.epsilon=null", "privacy.noise_multiplier=20", space=space, trials=6)
     with pytest.raises(ConfigError, match="all trials cost the same"):
         assert learning.price

@@ -14,7 +14,7 @@ from test_tune import central, quiet, search
 from torch.utils.data import TensorDataset
 
 from fedpriv.cli import app
-from fedpriv.config.building import load_data, make_model, outline
+from fedpriv.config.building import load_data, make_model, read_outline
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.randomness.real_draws import real_normal
@@ -27,8 +27,8 @@ from fedpriv.tuning.statement import search_statement
 def test_noised_score_cost_composes_with_trials():
     """Three runs of epsilon 3 and three scores, Gaussian and unsampled."""
     price = search(score_noise=10.0).price
-    mu2 = 3 * (gaussian.ratio_of(3.0, 1e-5) ** 2 + 1 / 10**2)
-    assert price.spent.epsilon == pytest.approx(gaussian.epsilon_of(mu2**0.5, 1e-5), rel=1e-3)
+    mu2 = 3 * (gaussian.compute_ratio(3.0, 1e-5) ** 2 + 1 / 10**2)
+    assert price.spent.epsilon == pytest.approx(gaussian.compute_epsilon(mu2**0.5, 1e-5), rel=1e-3)
     assert price.one_trial.epsilon > search().price.one_trial.epsilon
 
 
@@ -47,13 +47,13 @@ def test_score_noise_matches_record(relation: str, change: float):
     )
     last = record.plan({"strategy.rho.scale": 1.0}).records[-1]
     assert (last.query, last.mechanism, last.noise_multiplier, last.bound) == ("statistic:score", "gaussian", 4.0, 0.5)
-    assert scores.deviation(4.0, last.relation) == 4.0 * change
+    assert scores.compute_deviation(4.0, last.relation) == 4.0 * change
 
 
 def right_answers(searched: Search, folder: Path) -> tuple[int, int]:
     config = searched.config(json.loads((folder.parent / "trials.json").read_text())["trials"][0]["chosen"])
     split = load_data(config)
-    model, _ = make_model(config, outline(config))
+    model, _ = make_model(config, read_outline(config))
     model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
     x, y = (torch.stack([torch.as_tensor(one[k]) for one in split.test]) for k in (0, 1))
     return int((model.eval()(x).argmax(1) == y).sum()), len(y)

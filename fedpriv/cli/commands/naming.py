@@ -34,12 +34,12 @@ def topology(
     from fedpriv.config.base import check
     from fedpriv.config.files import override
     from fedpriv.config.network import NetworkSection
-    from fedpriv.network import graph_line, of_peers
+    from fedpriv.network import as_peer_graph, graph_line
 
     raw: dict[str, Any] = {"topology": {"name": name}}
     for option in options or []:
         raw = override(raw, option)
-    network = of_peers(check(NetworkSection, raw, "network").build(n_clients))
+    network = as_peer_graph(check(NetworkSection, raw, "network").build(n_clients))
     if picture is not None:
         draw_graph(network, picture)
     if as_json:
@@ -62,7 +62,7 @@ def list_names(
     """List the names that a configuration can use, the names of one kind, or the options of one name."""
     from fedpriv.cli.printing import print_json, print_tables
 
-    configs = {key: shipped.title(path) for key, path in shipped.configs().items()}
+    configs = {key: shipped.read_title(path) for key, path in shipped.list_configs().items()}
     if name == "configs":  # avoids the seconds that importing the other names takes
         tables = {"configs": configs}
     else:

@@ -133,7 +133,7 @@ def statement(
     """Write a page for a data-protection officer: protected data, adversaries, releases, and verification."""
     from fedpriv.cli import stating
 
-    stating.state(folders, outputs or [], colluders=colluders, group=group, as_json=as_json)
+    stating.write_statement(folders, outputs or [], colluders=colluders, group=group, as_json=as_json)
 
 
 @commands.command()
@@ -149,7 +149,7 @@ def track(
     """Send a run's settings and rounds to Weights & Biases or MLflow: the contents of its files, and nothing else."""
     from fedpriv.cli import tracking
 
-    tracking.send(run, wandb, mlflow)
+    tracking.send_run(run, wandb, mlflow)
 
 
 @commands.command()

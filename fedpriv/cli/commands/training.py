@@ -17,7 +17,7 @@ commands = typer.Typer()
 def _resume_command(folder: Path, *, allow_plugins: bool) -> str:
     """Returns the command that resumes a run."""
     command = f"fedpriv resume {folder}"
-    if processes.launched():
+    if processes.is_launched():
         command += f" --processes {os.environ['WORLD_SIZE']}"
     if allow_plugins:
         command += " --allow-plugins"
@@ -33,7 +33,7 @@ def _flags(**values: bool) -> list[str]:
 def init(
     name: Annotated[
         str,
-        typer.Argument(metavar="[NAME]", help="One of `fedpriv list configs`.", autocompletion=shipped.names),
+        typer.Argument(metavar="[NAME]", help="One of `fedpriv list configs`.", autocompletion=shipped.complete_names),
     ] = "digits_iadmm",
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Folder; created if it does not exist.")
@@ -48,11 +48,11 @@ def init(
     from fedpriv.cli.printing import print_rows
 
     if project:
-        next_command = starting.project(folder)
+        next_command = starting.write_project(folder)
     elif python:
-        next_command = starting.script(name, folder)
+        next_command = starting.write_script(name, folder)
     else:
-        next_command = starting.config(name, folder)
+        next_command = starting.write_config(name, folder)
     print_rows({"written": f"into {folder.resolve()}", "next": next_command})
 
 
@@ -101,8 +101,8 @@ def train(
     if fix_model:
         changes.append("model.fix=true")
     settings = load_config(shipped.resolve(config), changes)
-    if not processes.leads():
-        return running.follow(settings)
+    if not processes.is_main_process():
+        return running.run_follower(settings)
     if folder:
         run_folder = RunFolder.new(folder)
     else:
@@ -122,14 +122,14 @@ def _extend(
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.errors import ConfigError
-    from fedpriv.runs import config_file
+    from fedpriv.runs import find_config_file
     from fedpriv.storage import RunFolder
 
     if changed and "=" not in changed[0]:
         raise ConfigError("CONFIG", changed[0], f"leave it out: the extended run uses {earlier / 'config.yaml'}")
-    if number is not None or processes.launched():
+    if number is not None or processes.is_launched():
         raise ConfigError("--processes", number, "a run is extended in one process: leave it out")
-    settings = load_config(config_file(earlier), changed)
+    settings = load_config(find_config_file(earlier), changed)
     if folder:
         run_folder = RunFolder.new(folder)
     else:
@@ -155,17 +155,17 @@ def resume(
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
-    from fedpriv.runs import RunFiles, config_file, findings, refuse
+    from fedpriv.runs import RunFiles, find_config_file, find_problems, raise_problems
     from fedpriv.storage import RunFolder
 
-    path = config_file(run, f"start a run in it: fedpriv train CONFIG --out {run}")
+    path = find_config_file(run, f"start a run in it: fedpriv train CONFIG --out {run}")
     if (run / "ledger.jsonl").exists():
-        refuse(findings(RunFiles.read(run)))
+        raise_problems(find_problems(RunFiles.read(run)))
     if (run / "result.json").exists():
         raise FedprivError(f"{run} is finished; print it with: fedpriv show {run}")
     settings = load_config(path)
-    if not processes.leads():
-        return running.follow(settings, resumed=True)
+    if not processes.is_main_process():
+        return running.run_follower(settings, resumed=True)
     again = _resume_command(run, allow_plugins=allow_plugins)
     running.run(settings, RunFolder(run), again=again, resumed=True, as_json=as_json)
 
@@ -183,15 +183,15 @@ def plan(
 ) -> None:
     """Print the expected privacy cost, messages and time of a run. Trains nothing."""
     from fedpriv.cli.drawing import draw as draw_graph
-    from fedpriv.cli.printing import busy, print_forecast, print_json
+    from fedpriv.cli.printing import print_forecast, print_json, spinner
     from fedpriv.config import forecast, load_config
-    from fedpriv.network import of_peers
+    from fedpriv.network import as_peer_graph
 
     settings = load_config(shipped.resolve(config), overrides or [])
-    with busy(settings.rounds):
+    with spinner(settings.rounds):
         result = forecast(settings, timed=timed)
     if picture is not None:
-        draw_graph(of_peers(settings.network.build(result.n_clients)), picture)
+        draw_graph(as_peer_graph(settings.network.build(result.n_clients)), picture)
     if as_json:
         print_json(result.to_json())
         return

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.oracle.exact import ProblemValues
-from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised
+from fedpriv.strategies.lagrangian import Outer, compute_largest, compute_penalty, update_multipliers
 from fedpriv.strategies.proximal import Proximal, Zero
-from fedpriv.strategies.solvers import LBFGS, gradient
+from fedpriv.strategies.solvers import LBFGS, compute_gradient
 
 _MOST = 50  # outer rounds
 
@@ -64,17 +64,17 @@ def centralised_al(problem: ProblemValues, start: Tensor, regularizer: Proximal 
         nonlocal n_evaluations
         n_evaluations += 1
         objective, values = problem(point.expand(n, -1))
-        missing = penalty(mu, values, outer.beta, problem.equality)
+        missing = compute_penalty(mu, values, outer.beta, problem.equality)
         proximal = (point - w).square().sum() / (2 * outer.beta)
         return ((objective + missing).sum() + h.value(point).sum() + proximal).view(1)
 
     for k in range(_MOST):
         new = solver.solve(merit, w, outer.tau(k), solver.prepare(merit, w))
-        is_solved = float(gradient(merit, new)[1].abs().max()) <= outer.tau(k)
+        is_solved = float(compute_gradient(merit, new)[1].abs().max()) <= outer.tau(k)
         with torch.no_grad():
-            raised_mu = raised(mu, problem(new.expand(n, -1))[1], outer.beta, problem.equality)
+            raised_mu = update_multipliers(mu, problem(new.expand(n, -1))[1], outer.beta, problem.equality)
         step = float((new - w).abs().max())
-        change = float(largest(raised_mu - mu).max())
+        change = float(compute_largest(raised_mu - mu).max())
         w, mu = new, raised_mu
         converged = is_solved and outer.stops(k, step, change)
         if converged:

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Mesh
-from fedpriv.evaluation.verdict import Verdict, of_exact_values
+from fedpriv.evaluation.verdict import Verdict, judge_exact_values
 from fedpriv.network.rounds import TrainState
 from fedpriv.network.sharding import gather_rows
-from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.data_query_engine import DataQueryEngine
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
-from fedpriv.strategies.lagrangian import Loops, Measured, Priced, Remeasures, violations
+from fedpriv.strategies.lagrangian import HasMultipliers, Loops, Measured, Remeasures, compute_violations
 from fedpriv.strategies.proximal import Proximal, Zero
 
 _NEAREST = 1e-2  # slope of the violation at a point that counts as the nearest to feasible
@@ -111,7 +111,7 @@ def exact_report(
     return {
         "objective": conditions.objective,
         "constraint_values": gather_rows(conditions.constraint_values, shard, mesh).tolist(),
-        "constraints": of_exact_values(conditions.feasibility),
+        "constraints": judge_exact_values(conditions.feasibility),
         "max_violation": conditions.feasibility,
         "multipliers": gather_rows(conditions.multipliers, shard, mesh).tolist(),
         "kkt": {name: getattr(conditions, name) for name in ("stationarity", "feasibility", "complementarity")},
@@ -124,7 +124,7 @@ def exact_report(
 
 
 def private_report(
-    progress: TrainState, oracle: Oracle[DataAnswerer], local: Measured, mesh: Mesh, shard: ClientShard
+    progress: TrainState, oracle: Oracle[DataQueryEngine], local: Measured, mesh: Mesh, shard: ClientShard
 ) -> dict[str, Any]:
     """Returns fields of `result.json` for a private run, from releases only: constraint estimates and their noise.
 
@@ -133,12 +133,12 @@ def private_report(
     """
     values = local.measured[: len(shard.ids)]
     equality = oracle.equality
-    broken = mesh.max_clients(_largest(violations(values, equality)))
+    broken = mesh.max_clients(_largest(compute_violations(values, equality)))
     estimate = gather_rows(local.measured, shard, mesh)
     repeats = 0
     if isinstance(progress.server, Remeasures):
         repeats = int(progress.server.measurements)
-    width = half_width(oracle, progress.round - 1, max(repeats, 1))
+    width = compute_half_width(oracle, progress.round - 1, max(repeats, 1))
     return {
         "constraint_estimates": estimate.tolist(),
         "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
@@ -161,23 +161,25 @@ def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Ver
     return "hold"
 
 
-def round_metrics(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, shard: ClientShard) -> dict[str, float]:
+def round_metrics(
+    oracle: Oracle[DataQueryEngine], local: HasMultipliers, mesh: Mesh, shard: ClientShard
+) -> dict[str, float]:
     """Returns the largest multiplier after a round and, of noisy constraint values, the largest violation.
 
     All processes call it together. In a private run both are computed from releases.
     """
     values = {"max_multiplier": mesh.max_clients(_largest(local.multipliers[: len(shard.ids)]))}
     if isinstance(local, Measured):
-        broken = violations(local.measured[: len(shard.ids)], oracle.equality)
+        broken = compute_violations(local.measured[: len(shard.ids)], oracle.equality)
         values["max_violation_estimate"] = mesh.max_clients(_largest(broken))
     return values
 
 
-def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:
+def compute_half_width(oracle: Oracle[DataQueryEngine], round_index: int, repeats: int) -> Tensor:
     """Returns the half-width `[n, m]` of a 95 % interval for the mean of `repeats` constraint values (public)."""
     return (
         NOISE_DISTRIBUTIONS[oracle.privacy.mechanism.name].within_95
-        * oracle.answerer.statistic_deviation(round_index)
+        * oracle.engine.statistic_deviation(round_index)
         / repeats**0.5
     )
 

@@ -17,15 +17,15 @@ from fedpriv.oracle.backends.vmap import VmapBackend
 BackendName = Literal["auto", "loop", "vmap", "ghost", "linear"]
 
 
-class MakesBackend(Protocol):
-    """Type of the backend classes: called with a model and a loss, it builds a backend; see `choose`."""
+class BackendFactory(Protocol):
+    """Type of the backend classes: called with a model and a loss, it builds a backend; see `build_backend`."""
 
     def __call__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
         """Builds the backend."""
         ...
 
 
-BACKENDS: dict[str, MakesBackend] = {
+BACKENDS: dict[str, BackendFactory] = {
     "loop": LoopBackend,
     "vmap": VmapBackend,
     "ghost": GhostBackend,
@@ -33,7 +33,7 @@ BACKENDS: dict[str, MakesBackend] = {
 }
 
 
-def candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
+def list_candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
     """Returns the backends that may support the model with `views` views of each example, the fastest first.
 
     `fedpriv.oracle.backend_selection` tries them.
@@ -44,7 +44,7 @@ def candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
     return general
 
 
-def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
+def build_backend(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
     """Builds a backend.
 
     Args:
@@ -57,7 +57,7 @@ def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = 
         ConfigError: If the name is unknown, or the backend does not support the model.
     """
     if name == "auto":
-        name = candidates(model)[0]
+        name = list_candidates(model)[0]
     if name not in BACKENDS:
         raise ConfigError("compute.backend", name, f"choose 'auto' or one of {sorted(BACKENDS)}")
     return BACKENDS[name](model, loss, chunk)

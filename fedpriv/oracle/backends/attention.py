@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 from torch.nn import functional
 
-from fedpriv.oracle.backends.below_vmap import below_vmap
+from fedpriv.oracle.backends.below_vmap import call_below_vmap
 
 _DROPOUT = 10  # index of `dropout_p` among the arguments of `multi_head_attention_forward`
 
@@ -75,7 +75,7 @@ def fused_attention(
         attended = functional.scaled_dot_product_attention(folded[0], folded[1], folded[2], **options)
         return (attended.unflatten(0, front),)
 
-    return below_vmap(attend, examples, [])[0]
+    return call_below_vmap(attend, examples, [])[0]
 
 
 def _multi_head(*args: Any, **named: Any) -> tuple[Tensor, None] | None:  # noqa: ANN401 - torch's own

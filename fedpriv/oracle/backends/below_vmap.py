@@ -23,7 +23,7 @@ class _Info(NamedTuple):
     randomness: str
 
 
-def below_vmap(function: Callable[..., Tensors], examples: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensors:
+def call_below_vmap(function: Callable[..., Tensors], examples: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensors:
     """Returns the outputs of a function of plain tensors for arguments under vmap, or of a batch without.
 
     Args:

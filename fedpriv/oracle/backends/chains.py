@@ -187,7 +187,7 @@ class Chain:
         return factors
 
 
-def chain_of(model: nn.Module) -> Chain | None:
+def find_chain(model: nn.Module) -> Chain | None:
     """Returns the chain that equals a model; None if there is none, or for frozen or shared parameters or hooks.
 
     A trace finds the steps. It does not see surrounding code such as `torch.no_grad` or autocast, so gradients of

@@ -244,7 +244,7 @@ class OuterProducts(Gradients):
         """See `Gradients`; if the gradients are close, so are their factors, and the norms have little cancellation."""
         if not isinstance(other, OuterProducts):
             return super().minus(other)
-        left, right, other_left, other_right = map(widened, (self.left, self.right, other.left, other.right))
+        left, right, other_left, other_right = map(widen_to_float32, (self.left, self.right, other.left, other.right))
         left = torch.cat([left - other_left, other_left], 2)
         return OuterProducts(left, torch.cat([right, right - other_right], 2))
 
@@ -340,7 +340,7 @@ class Convolved(Gradients):
         return windows.unflatten(0, self.right.shape[:3])
 
 
-def joint_norms(gradients: Sequence[Gradients], clip: Clip, *, on_cpu: bool) -> Tensor:
+def compute_joint_norms(gradients: Sequence[Gradients], clip: Clip, *, on_cpu: bool) -> Tensor:
     """Returns the norm of all parameters' gradients of each example together, in float64, `[k, b]`.
 
     The norm of the parameters' norms is the norm of the whole gradient, both in l1 and in l2.
@@ -382,7 +382,7 @@ def _is_short_row(gradient: Gradients) -> bool:
     return isinstance(gradient, Dense) and gradient.numbers <= _SHORT
 
 
-def widened(values: Tensor) -> Tensor:
+def widen_to_float32(values: Tensor) -> Tensor:
     """Converts numbers with 16 bits to float32, which represents them exactly; returns others unchanged."""
     if values.dtype in (torch.bfloat16, torch.float16):
         return values.float()

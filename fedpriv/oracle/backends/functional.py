@@ -17,7 +17,7 @@ from fedpriv.clients.reading import Pair
 from fedpriv.models.batching import vmap
 from fedpriv.models.example_losses import example_form
 from fedpriv.models.known_code import is_known
-from fedpriv.models.nested import Nested, arguments, each
+from fedpriv.models.nested import Nested, call_arguments, map_tree
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
 """Outputs or loss of one example; the other of the two is empty.
@@ -75,7 +75,7 @@ class Functional:
         if buffers is None:
             buffers = self.buffers()
         values = {**params, **buffers}
-        positional, named = arguments(inputs)
+        positional, named = call_arguments(inputs)
         if self._tied:
             return functional_call(self.model, values, positional, named, tie_weights=self._tied)
         replaced: list[tuple[dict[str, Any], str, Tensor | None]] = []
@@ -99,7 +99,7 @@ class Functional:
 
     def example_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
         """Returns the loss of one example, passed as a batch of one: `[...], [...] -> []`."""
-        return self.loss_alone(self.outputs(params, alone(x)), y)
+        return self.loss_alone(self.outputs(params, add_batch_dimension(x)), y)
 
     def mean_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
         """Returns the mean loss of an example's views, each a batch of one: `[views, ...], [views, ...] -> []`."""
@@ -108,12 +108,12 @@ class Functional:
     def loss_alone(self, outputs: Any, y: Nested) -> Tensor:  # noqa: ANN401
         """Returns the loss of one example, from the outputs for a batch of one and its target `[...]`."""
         if self.form is not None and isinstance(outputs, Tensor):
-            return self.form.losses(outputs, alone(y)).reshape(())
-        return self.loss(outputs, alone(y)).reshape(())
+            return self.form.losses(outputs, add_batch_dimension(y)).reshape(())
+        return self.loss(outputs, add_batch_dimension(y)).reshape(())
 
     def scores_or_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
         """Returns the outputs of one example if they are one tensor, else its loss; for use in vmap."""
-        outputs = self.outputs(params, alone(x))
+        outputs = self.outputs(params, add_batch_dimension(x))
         if isinstance(outputs, Tensor):
             return (outputs.squeeze(0), ())
         return ((), self.loss_alone(outputs, y))
@@ -180,7 +180,7 @@ class Functional:
             results = vmap(scores_or_losses, randomness="different")(self.unflatten(leaf), x, y)
             scores, losses = cast("tuple[object, Tensor]", results)
             if isinstance(scores, Tensor):  # outside of vmap the loss uses torch's own kernels
-                targets = each(lambda values: values.flatten(0, 1), y)
+                targets = map_tree(lambda values: values.flatten(0, 1), y)
                 losses = self.losses(scores.flatten(0, 1), targets).view(mask.shape)
             return torch.autograd.grad((losses * mask).sum(), leaf)[0]
 
@@ -231,9 +231,9 @@ def _table(module: nn.Module | None, path: Sequence[str], key: str) -> dict[str,
     return module._buffers  # noqa: SLF001
 
 
-def alone(example: Nested) -> Nested:
+def add_batch_dimension(example: Nested) -> Nested:
     """Returns one example as a batch of one: `[...] -> [1, ...]`."""
-    return each(lambda values: values.unsqueeze(0), example)
+    return map_tree(lambda values: values.unsqueeze(0), example)
 
 
 def is_one_row(params: Tensor) -> bool:
@@ -288,4 +288,4 @@ def unpad(batch: Batch) -> Pair:
     first = batch.mask.int().argmax(1, keepdim=True)
     cell = torch.arange(batch.mask.shape[1], device=first.device).where(batch.mask, first)
     client = torch.arange(len(cell), device=cell.device).unsqueeze(1)
-    return each(lambda values: values[client, cell], (batch.inputs, batch.targets))
+    return map_tree(lambda values: values[client, cell], (batch.inputs, batch.targets))

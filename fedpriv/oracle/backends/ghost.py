@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from fedpriv.clients.client import Loss
 from fedpriv.models.batching import vmap
-from fedpriv.models.nested import Nested, each, first
+from fedpriv.models.nested import Nested, first_leaf, map_tree
 from fedpriv.oracle.backends.calls import Call, Cells
-from fedpriv.oracle.backends.chains import Chain, WithBias, chain_of
+from fedpriv.oracle.backends.chains import Chain, WithBias, find_chain
 from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts
 from fedpriv.oracle.backends.functional import ScoresOrLoss, is_one_row
-from fedpriv.oracle.backends.per_example import PerExample, in_cache
+from fedpriv.oracle.backends.per_example import PerExample, count_cached_examples
 from fedpriv.oracle.backends.recorded import DivergingExamplesError, Recording
-from fedpriv.oracle.backends.row_layers import outputs_of_rows
-from fedpriv.oracle.backends.tables import total
+from fedpriv.oracle.backends.row_layers import compute_row_outputs
+from fedpriv.oracle.backends.tables import sum_gradients
 from fedpriv.privacy.clipping import NormName
 
 _MAX_EXAMPLES = 512  # examples at once on any device: in longer sums rounding would matter (see `factors.LONGEST`)
@@ -48,11 +48,13 @@ class GhostBackend(PerExample):
         super().__init__(model, loss, min(chunk or _MAX_EXAMPLES, _MAX_EXAMPLES))
         self._keep: Callable[[Tensor], Tensor] = _identity
         self._rows_apart = True  # True if all operations of the model are known to keep examples apart
-        self._chain = chain_of(model)
+        self._chain = find_chain(model)
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
         gradients = [gradient.settled(norm) for gradient in self._gradients(params, x, y, views)]
-        return in_cache(sum(gradient.numbers for gradient in gradients) * params.element_size(), _MEBIBYTES)
+        return count_cached_examples(
+            sum(gradient.numbers for gradient in gradients) * params.element_size(), _MEBIBYTES
+        )
 
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         gradients = self._recorded_gradients(params, x, y, views)
@@ -79,7 +81,7 @@ class GhostBackend(PerExample):
     def _chained_gradients(self, chain: Chain, row: Tensor, x: Tensor, y: Nested) -> list[Gradients]:
         """Returns the gradients of a model that is a chain of linear layers and activations, from a few products."""
         cells = _cells(x)
-        targets = each(lambda values: values.flatten(0, 1), y)
+        targets = map_tree(lambda values: values.flatten(0, 1), y)
         gradient_of = partial(self._functional.output_gradients, targets=targets)
         gradients: dict[str, Gradients] = {}
         params = self._functional.unflatten(row.detach())
@@ -102,11 +104,11 @@ class GhostBackend(PerExample):
         """
         cells = _cells(x)
         calls: list[Call] = []
-        x, y = each(lambda values: values.flatten(0, 1), (x, y))
+        x, y = map_tree(lambda values: values.flatten(0, 1), (x, y))
         with torch.enable_grad():
             # each is a leaf: slicing a row that has a gradient would be recorded
             params = {name: leaf.requires_grad_() for name, leaf in self._functional.unflatten(row.detach()).items()}
-            outputs, copies = outputs_of_rows(self._functional, params, x, calls, self._keep)
+            outputs, copies = compute_row_outputs(self._functional, params, x, calls, self._keep)
             output_gradients = self._functional.closed_gradients(outputs, y)
             if output_gradients is None:
                 objective = self._functional.losses(outputs, y).sum()
@@ -125,7 +127,7 @@ class GhostBackend(PerExample):
         unflatten = self._functional.unflatten
         calls: list[Call] = []
         one_row = is_one_row(params)
-        flat_x, flat_y = each(lambda values: values.flatten(0, 1), (x, y))
+        flat_x, flat_y = map_tree(lambda values: values.flatten(0, 1), (x, y))
         # one copy of the parameters for each example; with one row the clients' examples are one long batch
         if one_row:
             shared = params[0]
@@ -162,7 +164,7 @@ class GhostBackend(PerExample):
                 if views == 1:
                     targets = flat_y
                 else:
-                    targets = each(lambda values: values.flatten(0, 1), flat_y)
+                    targets = map_tree(lambda values: values.flatten(0, 1), flat_y)
                 losses = self._functional.losses(scores.flatten(0, levels - 1), targets)
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
@@ -196,11 +198,11 @@ class GhostBackend(PerExample):
         for name, summands in terms.items():
             if not summands:  # the loss does not depend on it
                 summands.append(Dense(params.new_zeros(*cells, sizes[name])))
-        return [total(summands) for summands in terms.values()]
+        return [sum_gradients(summands) for summands in terms.values()]
 
 
 def _cells(x: Nested) -> Cells:
-    clients, examples, *_ = first(x).shape
+    clients, examples, *_ = first_leaf(x).shape
     return clients, examples
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.errors import ConfigError
-from fedpriv.models.nested import each, first
+from fedpriv.models.nested import first_leaf, map_tree
 from fedpriv.oracle.backends.chains import is_flatten, traced_nodes
 from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, without_nan
 from fedpriv.oracle.backends.summation import sum_of_products
@@ -115,7 +115,7 @@ class LinearBackend:
             outputs = torch.bmm(x, weight.mT)
             if self._has_bias:
                 outputs = outputs + bias.unsqueeze(1)
-        targets = each(lambda y: y.flatten(0, 1), batch.targets)
+        targets = map_tree(lambda y: y.flatten(0, 1), batch.targets)
         gradients = self._functional.output_gradients(outputs.flatten(0, 1), targets)
         return gradients.unflatten(0, batch.mask.shape).contiguous()
 
@@ -188,7 +188,7 @@ def _check_one_view(batch: Batch) -> None:
 
 def _inputs(batch: Batch) -> Tensor:
     """Returns the inputs, `[k, b, features]`; a linear layer has one input."""
-    return first(batch.inputs).flatten(2)
+    return first_leaf(batch.inputs).flatten(2)
 
 
 def _only_layer(model: nn.Module) -> nn.Linear | None:

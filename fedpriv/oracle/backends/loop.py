@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
-from fedpriv.models.nested import Nested, each
+from fedpriv.models.nested import Nested, map_tree
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.privacy.clipping import Clip
 
@@ -70,7 +70,7 @@ class LoopBackend:
         """Returns the mean gradient of the views of an example."""
         if views == 1:
             return self._gradient(row, x, y)
-        pairs = [each(lambda values, view=view: values[view], (x, y)) for view in range(views)]
+        pairs = [map_tree(lambda values, view=view: values[view], (x, y)) for view in range(views)]
         return torch.stack([self._gradient(row, view_x, view_y) for view_x, view_y in pairs]).mean(0)
 
     def _gradient(self, row: Tensor, x: Nested, y: Nested) -> Tensor:
@@ -80,4 +80,4 @@ class LoopBackend:
 
 
 def _cell(pair: Pair, client: int, example: int) -> Pair:
-    return each(lambda values: values[client, example], pair)
+    return map_tree(lambda values: values[client, example], pair)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
-from fedpriv.models.nested import Nested, each
-from fedpriv.oracle.backends.factors import Gradients, add_all, joint_norms
+from fedpriv.models.nested import Nested, map_tree
+from fedpriv.oracle.backends.factors import Gradients, add_all, compute_joint_norms
 from fedpriv.oracle.backends.functional import Functional, are_finite, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
 from fedpriv.oracle.backends.padding import PaddedEmbedding
@@ -143,7 +143,7 @@ class PerExample(ABC):
                     if part.weights is not None:
                         gradient = gradient.times(part.weights)
                     gradients[index] = gradient.settled(norm.norm)
-                yield part_rows, gradients, joint_norms(gradients, norm, on_cpu=is_on_cpu(params)), part.mask
+                yield part_rows, gradients, compute_joint_norms(gradients, norm, on_cpu=is_on_cpu(params)), part.mask
                 gradients.clear()  # frees the memory for the next piece even if the caller still holds the list
 
     def _differences(
@@ -253,7 +253,7 @@ class PerExample(ABC):
     def _summed_of_client(self, rows: Tensor, x: Nested, y: Nested, mask: Tensor, client: int) -> Tensor:
         """Returns the gradient of one client's summed loss, `[1, dim]`."""
         one = slice(client, client + 1)
-        x, y = each(lambda values: values[one], (x, y))
+        x, y = map_tree(lambda values: values[one], (x, y))
         return self._summed_gradients(rows[one], x, y, mask[one])
 
     def _summed_gradients(self, rows: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ class PerExample(ABC):
         if len(rows) == 1:  # plain autograd is faster than torch.func and needs no vmap
             with torch.enable_grad():
                 leaf = rows[0].detach().requires_grad_()
-                x, y = each(lambda values: values[0], (x, y))
+                x, y = map_tree(lambda values: values[0], (x, y))
                 loss = self._summed_loss(self._functional.unflatten(leaf), x, y, mask[0])
                 return torch.autograd.grad(loss, leaf)[0].unsqueeze(0)
         with self._kernels, PaddedEmbedding(), _draws_saved(rows.device) as restore_draws:
@@ -279,7 +279,7 @@ class PerExample(ABC):
         return (self._functional.batch_losses(params, x, y) * mask).sum()
 
 
-def in_cache(size: int, mebibytes: int = 16) -> int:
+def count_cached_examples(size: int, mebibytes: int = 16) -> int:
     """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about this many mebibytes."""
     return min(max((mebibytes << 20) // max(size, 1), 4), _MAX_EXAMPLES)
 
@@ -298,7 +298,7 @@ def _draws_saved(device: torch.device) -> Generator[Callable[[], None]]:
 
 
 def _piece(pair: Pair, rows: slice, cells: slice) -> Pair:
-    return each(lambda values: values[rows, cells], pair)
+    return map_tree(lambda values: values[rows, cells], pair)
 
 
 def _cut(clients: int, examples: int, chunk: int, height: int) -> Iterator[tuple[slice, slice]]:

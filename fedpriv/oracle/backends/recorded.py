@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from fedpriv.oracle.backends.attention import WRITTEN_OUT, fused_attention
 from fedpriv.oracle.backends.calls import Call, Cells, Terms, Value
 from fedpriv.oracle.backends.cells import cell_functions
-from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, Integers, OuterProducts, widened
+from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, Integers, OuterProducts, widen_to_float32
 from fedpriv.oracle.backends.recurrent import RecurrentRecorder
 from fedpriv.oracle.backends.tables import few_rows
 
@@ -144,8 +144,8 @@ class Recording(TorchFunctionMode):
         size = tuple(weight.shape[2:])
 
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
-            left = _images(widened(out), cells, dims)
-            right = _images(widened(x), cells, dims)
+            left = _images(widen_to_float32(out), cells, dims)
+            right = _images(widen_to_float32(x), cells, dims)
             return [
                 Convolved(left, right, size, (strides, paddings, dilations), groups),
                 Dense(left.flatten(4).sum((2, 4))),
@@ -174,7 +174,7 @@ class Recording(TorchFunctionMode):
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
             if padding_idx is not None:
                 out = out.masked_fill((x == padding_idx % n_rows).unsqueeze(-1), 0)
-            return [few_rows(x.reshape(*cells, -1), _positions(widened(out), cells), n_rows)]
+            return [few_rows(x.reshape(*cells, -1), _positions(widen_to_float32(out), cells), n_rows)]
 
         if id(weight) in self._names and len(Value.of(input).dims) < self._levels:
             # positions are the same for all examples, their gradients are not
@@ -218,7 +218,7 @@ class Recording(TorchFunctionMode):
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
             if mode == "mean":
                 out = out / positions
-            values = _positions(widened(out), cells).expand(-1, -1, positions, -1)
+            values = _positions(widen_to_float32(out), cells).expand(-1, -1, positions, -1)
             return [few_rows(x.reshape(*cells, positions), values, n_rows)]
 
         return self._record(lambda x, w, _: functional.embedding_bag(x, w, mode=mode), terms, input, weight, None)

@@ -12,7 +12,7 @@ from torch._C._functorch import is_batchedtensor
 from torch.nn import functional
 
 from fedpriv.oracle.backends import recurrence
-from fedpriv.oracle.backends.below_vmap import below_vmap
+from fedpriv.oracle.backends.below_vmap import call_below_vmap
 from fedpriv.oracle.backends.calls import Call, Cells, Value
 from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts
 from fedpriv.oracle.backends.recurrence import Order, Steps, Weights
@@ -117,7 +117,7 @@ class RecurrentRecorder:
         if mask is not None:
             examples.append(mask.bool().unsqueeze(0))
         names = [self._names.get(id(weight), "") for weight in weights]
-        output, last, last_cell = below_vmap(_Computation(settings, names, self._calls).run, examples, shared)
+        output, last, last_cell = call_below_vmap(_Computation(settings, names, self._calls).run, examples, shared)
         if packed:
             output = output.squeeze(0)
         elif not batch_first:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn import functional
 
-from fedpriv.models.nested import Nested, first, leaves
+from fedpriv.models.nested import Nested, first_leaf, list_leaves
 from fedpriv.oracle.backends import row_operations
 from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError, Operation
 from fedpriv.oracle.backends.calls import Call
@@ -42,7 +42,7 @@ def _layer(least: int) -> Operation:
 
     def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         x, weight = args[:2]
-        offset = row_operations.argument(args, kwargs, 2, "bias")
+        offset = row_operations.get_argument(args, kwargs, 2, "bias")
         _require(mode.is_rows(x) and x.dim() >= least)
         if _weights(mode, weight, offset):
             return _recorded(mode, func, args, kwargs)
@@ -170,7 +170,7 @@ OPERATIONS: dict[object, Operation] = {
 """The replacement of each torch function that a model may call."""
 
 
-def outputs_of_rows(
+def compute_row_outputs(
     model: Functional,
     params: Mapping[str, Tensor],
     x: Nested,
@@ -194,7 +194,7 @@ def outputs_of_rows(
     """
     buffers = model.buffers()
     constants = [*buffers.values(), *model.frozen]
-    mode = BatchedForward(params, constants, leaves(x), len(first(x)), calls, keep, OPERATIONS)
+    mode = BatchedForward(params, constants, list_leaves(x), len(first_leaf(x)), calls, keep, OPERATIONS)
     with disable_saved_tensors_hooks("a hook on saved tensors would receive all examples"), mode:
         outputs = model.outputs(params, x, buffers)
     if not mode.is_rows(outputs):
@@ -215,7 +215,7 @@ def keeps_rows_apart(model: Functional, row: Tensor, x: Nested) -> bool:
     params = {name: leaf.requires_grad_() for name, leaf in model.unflatten(row.detach()).items()}
     try:
         with torch.enable_grad():
-            outputs_of_rows(model, params, x, [], lambda tensor: tensor)
+            compute_row_outputs(model, params, x, [], lambda tensor: tensor)
     except Exception:  # errors of models that compute with hidden sizes, and `MixingRowsError`
         return False
     return True

@@ -17,7 +17,9 @@ def _require(condition: bool) -> None:
         raise MixingRowsError("an operation's arguments are not known to keep examples apart")
 
 
-def argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str, default: object = None) -> Any:  # noqa: ANN401
+def get_argument(
+    args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str, default: object = None
+) -> Any:  # noqa: ANN401
     """Returns an argument of a call, passed by position or by name."""
     if len(args) > position:
         return args[position]
@@ -88,13 +90,13 @@ def _elementwise(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any
     return func(*aligned, **{name: _aligned(mode, value, dims) for name, value in kwargs.items()})
 
 
-def _one(mode: BatchedForward, args: tuple[Any, ...]) -> Tensor:
+def _first_argument(mode: BatchedForward, args: tuple[Any, ...]) -> Tensor:
     """Returns the first argument, the only one that is a tensor."""
     _require(bool(args) and mode.is_rows(args[0]) and len([*_tensors(args[1:])]) == 0)
     return args[0]
 
 
-def _inner(dims: object, count: int) -> None:
+def _check_example_dimensions(dims: object, count: int) -> None:
     """Raises `MixingRowsError` unless all dimensions, of `count`, differ from the dimension of examples."""
     if not isinstance(dims, (tuple, list)):
         dims = (dims,)
@@ -102,14 +104,14 @@ def _inner(dims: object, count: int) -> None:
         _require(type(dim) is int and -count <= dim < count and dim % count != 0)
 
 
-def _along(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> Operation:
+def _make_dimension_operation(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> Operation:
     """Returns an operation along the dimensions in the given argument; the result has `extra` more dimensions."""
 
     def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        x = _one(mode, args)
+        x = _first_argument(mode, args)
         dims = [kwargs[name] for name in names if name in kwargs] + [*args[position : position + 1]]
         _require(len(dims) == 1)
-        _inner(dims[0], x.dim() + extra)
+        _check_example_dimensions(dims[0], x.dim() + extra)
         return func(*args, **kwargs)
 
     return check
@@ -117,9 +119,9 @@ def _along(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> 
 
 def _mean(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """Computes a mean as a sum divided by its length, rounded as in torch on a CPU, but with a compact gradient."""
-    x = _one(mode, args)
-    dims = argument(args, kwargs, 1, "dim")
-    _inner(dims, x.dim())
+    x = _first_argument(mode, args)
+    dims = get_argument(args, kwargs, 1, "dim")
+    _check_example_dimensions(dims, x.dim())
     if x.dtype not in (torch.float32, torch.float64) or x.device.type != "cpu" or {*kwargs} - {"dim", "keepdim"}:
         return func(*args, **kwargs)
     sums = x.sum(*args[1:], **kwargs)
@@ -127,23 +129,23 @@ def _mean(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...],
 
 
 def _transpose(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    x = _one(mode, args)
+    x = _first_argument(mode, args)
     _require(len(args) == 3 and not kwargs)
-    _inner(args[1:], x.dim())
+    _check_example_dimensions(args[1:], x.dim())
     return func(*args)
 
 
 def _permute(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    x = _one(mode, args)
+    x = _first_argument(mode, args)
     dims = _given_sizes(args)
     _require(len(dims) == x.dim() and not kwargs and dims[0] == 0)
     return func(*args)
 
 
 def _flatten(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    x = _one(mode, args)
-    start = argument(args, kwargs, 1, "start_dim", 0)
-    _inner(start, max(x.dim(), 2))
+    x = _first_argument(mode, args)
+    start = get_argument(args, kwargs, 1, "start_dim", 0)
+    _check_example_dimensions(start, max(x.dim(), 2))
     return func(*args, **kwargs)
 
 
@@ -171,9 +173,9 @@ def _join(new: int) -> Operation:
     def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         tensors = args[0]
         _require(isinstance(tensors, (tuple, list)) and all(mode.is_rows(tensor) for tensor in tensors))
-        dim = argument(args, kwargs, 1, "dim", 0)
+        dim = get_argument(args, kwargs, 1, "dim", 0)
         _require(all(tensor.dim() == tensors[0].dim() for tensor in tensors))
-        _inner(dim, tensors[0].dim() + new)
+        _check_example_dimensions(dim, tensors[0].dim() + new)
         return func(*args, **kwargs)
 
     return check
@@ -204,15 +206,15 @@ def _index(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...]
 
 def _pooling(dims: int) -> Operation:
     def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        _require(_one(mode, args).dim() == dims)
+        _require(_first_argument(mode, args).dim() == dims)
         return func(*args, **kwargs)
 
     return check
 
 
 def _pad(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    x = _one(mode, args)
-    pad = argument(args, kwargs, 1, "pad")
+    x = _first_argument(mode, args)
+    pad = get_argument(args, kwargs, 1, "pad")
     _require(len(pad) <= 2 * (x.dim() - 1))
     return func(*args, **kwargs)
 
@@ -291,12 +293,12 @@ def _named(operation: Operation, names: str) -> dict[object, Operation]:
 def _matrix_transpose(
     mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:  # noqa: ANN401
-    _require(_one(mode, args).dim() >= 3)
+    _require(_first_argument(mode, args).dim() >= 3)
     return func(*args, **kwargs)
 
 
 def _converted(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    _one(mode, args)
+    _first_argument(mode, args)
     return func(*args, **kwargs)
 
 
@@ -311,11 +313,11 @@ _FACTORIES = (torch.arange, torch.zeros, torch.ones, torch.full, torch.eye, torc
 
 OPERATIONS: dict[object, Operation] = {
     **_named(_applied_to_rows(_elementwise), _ELEMENTWISE),
-    **_named(_applied_to_rows(_along(1)), _ALONG),
+    **_named(_applied_to_rows(_make_dimension_operation(1)), _ALONG),
     **_named(_applied_to_rows(_mean), "mean"),
-    **_named(_applied_to_rows(_along(1, extra=1)), "unsqueeze"),
-    **_named(_applied_to_rows(_along(2)), "split chunk"),
-    **_named(_applied_to_rows(_along(1, names=("dimension",))), "unfold"),
+    **_named(_applied_to_rows(_make_dimension_operation(1, extra=1)), "unsqueeze"),
+    **_named(_applied_to_rows(_make_dimension_operation(2)), "split chunk"),
+    **_named(_applied_to_rows(_make_dimension_operation(1, names=("dimension",))), "unfold"),
     **_named(_applied_to_rows(_transpose), "transpose swapaxes"),
     **_named(_applied_to_rows(_permute), "permute"),
     **_named(_applied_to_rows(_flatten), "flatten"),

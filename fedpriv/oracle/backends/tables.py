@@ -109,8 +109,8 @@ class FewRows(Gradients):
     def plus(self, other: Gradients) -> Gradients:
         """See `Gradients`."""
         if isinstance(other, OuterProducts):
-            return Tied(other, self)
-        if isinstance(other, Tied):
+            return TiedGradients(other, self)
+        if isinstance(other, TiedGradients):
             return other.plus(self)
         if not isinstance(other, FewRows):
             return super().plus(other)
@@ -136,12 +136,12 @@ class FewRows(Gradients):
         rows = self.rows.flatten(0, 1)
         values = self.values.flatten(0, 1)
         if is_on_cpu(rows):
-            cells = torch.from_numpy(np.flatnonzero(_repeats(rows).any(-1)))
+            cells = torch.from_numpy(np.flatnonzero(_mark_repeated_rows(rows).any(-1)))
             if len(cells) == 0:
                 return None
             if 2 * len(cells) < len(rows):
-                return cells, _added_up(rows.index_select(0, cells), values.index_select(0, cells))
-        return None, _added_up(rows, values).view(self.values.shape)
+                return cells, _sum_equal_rows(rows.index_select(0, cells), values.index_select(0, cells))
+        return None, _sum_equal_rows(rows, values).view(self.values.shape)
 
 
 class OneVector(FewRows):
@@ -175,7 +175,7 @@ class OneVector(FewRows):
     def _pairs(self) -> Tensor:
         """Returns the sum over rows of the squared number of positions with that row, in float64, `[k, b]`."""
         positions = self.rows.shape[2]
-        repeats = _repeats(self.rows)
+        repeats = _mark_repeated_rows(self.rows)
         cells = repeats.any(-1)
         pairs = np.full(cells.shape, float(positions))
         if cells.any():
@@ -192,7 +192,7 @@ def few_rows(rows: Tensor, values: Tensor, n_rows: int) -> FewRows:
     return FewRows(rows, values, n_rows)
 
 
-def _repeats(rows: Tensor) -> npt.NDArray[np.bool_]:
+def _mark_repeated_rows(rows: Tensor) -> npt.NDArray[np.bool_]:
     """Returns True where a sorted row equals the row before it, for each example, `[..., t - 1]`.
 
     Computed in numpy, which takes a third of torch's time for operations on few numbers.
@@ -201,7 +201,7 @@ def _repeats(rows: Tensor) -> npt.NDArray[np.bool_]:
     return ordered[..., 1:] == ordered[..., :-1]
 
 
-def _sorted(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _sort_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the rows of each example in order, and their original positions, both `[n, t]`."""
     if not is_on_cpu(rows):
         return rows.sort(-1)
@@ -210,7 +210,7 @@ def _sorted(rows: Tensor) -> tuple[Tensor, Tensor]:
     return rows.gather(-1, order), order
 
 
-def _added_up(rows: Tensor, values: Tensor) -> Tensor:
+def _sum_equal_rows(rows: Tensor, values: Tensor) -> Tensor:
     """Returns sums of the values of equal rows in float64, each at one of their positions, with zeros at the others.
 
     Args:
@@ -218,7 +218,7 @@ def _added_up(rows: Tensor, values: Tensor) -> Tensor:
         values: Their values, `[n, t, d]`.
     """
     examples, positions, _ = values.shape
-    ordered, order = _sorted(rows)
+    ordered, order = _sort_rows(rows)
     firsts = order.gather(-1, torch.searchsorted(ordered, rows.contiguous()))
     starts = torch.arange(0, examples * positions, positions, device=rows.device).unsqueeze(1)
     wide = values.flatten(0, 1).double()
@@ -227,7 +227,7 @@ def _added_up(rows: Tensor, values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Tied(Gradients):
+class TiedGradients(Gradients):
     """Gradients of a table that is also the weight of a linear layer: products and a few rows.
 
     Attributes:
@@ -290,18 +290,18 @@ class Tied(Gradients):
             return self.products.plus(other).plus(self.few)
         if isinstance(other, FewRows):
             return self.products.plus(self.few.plus(other))
-        if isinstance(other, Tied):
+        if isinstance(other, TiedGradients):
             return self.plus(other.products).plus(other.few)
         return super().plus(other)
 
     def minus(self, other: Gradients) -> Gradients:
         """See `Gradients`."""
-        if not isinstance(other, Tied):
+        if not isinstance(other, TiedGradients):
             return super().minus(other)
         return self.products.minus(other.products).plus(self.few.minus(other.few))
 
 
-def total(summands: Sequence[Gradients]) -> Gradients:
+def sum_gradients(summands: Sequence[Gradients]) -> Gradients:
     """Returns the sum of gradients of one parameter, of the same examples."""
     products = [summand for summand in summands if isinstance(summand, OuterProducts)]
     others = [summand for summand in summands if not isinstance(summand, OuterProducts)]

@@ -6,10 +6,10 @@ from torch import Tensor
 from torch.func import grad
 
 from fedpriv.models.batching import vmap
-from fedpriv.models.nested import Nested, each, first
+from fedpriv.models.nested import Nested, first_leaf, map_tree
 from fedpriv.oracle.backends.factors import Dense, Gradients
 from fedpriv.oracle.backends.functional import is_one_row
-from fedpriv.oracle.backends.per_example import PerExample, in_cache
+from fedpriv.oracle.backends.per_example import PerExample, count_cached_examples
 from fedpriv.privacy.clipping import NormName
 
 
@@ -26,10 +26,10 @@ class VmapBackend(PerExample):
     """
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
-        return max(in_cache(params.shape[1] * params.element_size()) // views, 1)
+        return max(count_cached_examples(params.shape[1] * params.element_size()) // views, 1)
 
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        cells = first(x).shape[:2]
+        cells = first_leaf(x).shape[:2]
         if views == 1:
             loss = self._functional.example_loss
         else:
@@ -37,7 +37,7 @@ class VmapBackend(PerExample):
         example_gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
         if is_one_row(params):
             # one vmap over [c * b, ...]
-            x, y = each(lambda values: values.flatten(0, 1), (x, y))
+            x, y = map_tree(lambda values: values.flatten(0, 1), (x, y))
             gradients = example_gradients(self._functional.unflatten(params[0]), x, y)
             return [Dense(g.reshape(*cells, -1)) for g in gradients.values()]
         gradients = vmap(example_gradients, randomness="different")(self._functional.unflatten(params), x, y)

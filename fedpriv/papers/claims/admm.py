@@ -28,7 +28,7 @@ def output_perturbed_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5, 
         stated=f"({epsilon_bar:g}, {delta_bar:g})-DP in each round, Gaussian noise for gradients of bounded norm",
         stated_epsilon=epsilon_bar,
         basic_total=rounds * epsilon_bar,
-        tight_total=min(bounds.tight({Event("gaussian", noise): rounds}, delta).values()),
+        tight_total=min(bounds.compute_tight_epsilons({Event("gaussian", noise): rounds}, delta).values()),
         why_not="The bound on each sample's gradient is assumed and not enforced. Clip each gradient instead",
     )
 
@@ -45,7 +45,7 @@ def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
         ConfigError: If an argument is out of range.
     """
     _check(epsilon_bar, rounds)
-    epsilons = bounds.tight({Event("laplace", 1 / epsilon_bar): rounds}, delta)
+    epsilons = bounds.compute_tight_epsilons({Event("laplace", 1 / epsilon_bar): rounds}, delta)
     return Claim(
         paper="Ryu, Kim 2022",
         stated=f"epsilon_bar={epsilon_bar:g}-DP in each round, Laplace noise of scale Delta_t / epsilon_bar",

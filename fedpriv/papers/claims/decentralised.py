@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedpriv.errors import ConfigError
 from fedpriv.forecast.claim import Claim, NoiseClaim, check_positive
 from fedpriv.privacy.accounting import Event, bounds, gaussian
-from fedpriv.settings import Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.settings import Positive, PositiveOrInfinite, Ratio, validate_arguments
 
 _ROUGH = 50.0  # above this epsilon, coarse bounds are close enough, and finer ones slow
 
@@ -107,7 +107,7 @@ def dual_averaging_published(
         paper="Liu, Johansson, Shi 2023, theorem 1",
         stated=f"({epsilon:g}, delta)-DP for some delta, sigma^2 = 32 iota^2 L^2 T ln(2/{delta0:g}) / (q epsilon)^2",
         stated_epsilon=epsilon,
-        basic_total=active * gaussian.epsilon_of(2 / replaced.noise, delta / active),
+        basic_total=active * gaussian.compute_epsilon(2 / replaced.noise, delta / active),
         tight_total=replaced.messages,
         why_not=(
             "the bound L on the gradients is assumed, not enforced. The proof sets delta' = epsilon, so its "
@@ -137,7 +137,9 @@ def _sampled(noise: float, rate: float, count: int, delta: float) -> float:
     coarse = rare_large(noise, rate, count, delta)
     if coarse > _ROUGH:
         return coarse
-    return min(coarse, *bounds.tight({Event("gaussian", noise, "poisson", rate): count}, delta).values())
+    return min(
+        coarse, *bounds.compute_tight_epsilons({Event("gaussian", noise, "poisson", rate): count}, delta).values()
+    )
 
 
 def dual_averaging_stated(noise: float, rounds: int, examples: int, active_fraction: float) -> NoiseClaim:
@@ -163,7 +165,7 @@ def gradient_tracking_total(epsilon: float, q1: float, q2: float, rounds: float 
     return epsilon * (q2 - q1) / q2**2 * (1 - ratio**rounds) / (1 - ratio)
 
 
-@checked("strategy")
+@validate_arguments("strategy")
 @dataclass(frozen=True)
 class TrackingNoise:
     """Step and Laplace noise of gradient tracking, eq 5 of Xie, Liu and Chai (2025), for rounds k = 1, 2, ...
@@ -286,4 +288,6 @@ def _laplace_total(each: NDArray[np.float64], delta: float) -> float:
     total = float(each.sum())
     if total > _ROUGH or delta == 0:
         return total
-    return min(bounds.tight({Event("laplace", float(1 / epsilon)): 1 for epsilon in each}, delta).values())
+    return min(
+        bounds.compute_tight_epsilons({Event("laplace", float(1 / epsilon)): 1 for epsilon in each}, delta).values()
+    )

@@ -41,7 +41,7 @@ def svrg(
             f"sigma^2 = c G^2 {counted} ln({2 if doubling else 1}/delta) / (n epsilon)^2"
         ),
         stated_epsilon=epsilon,
-        basic_total=steps * gaussian.epsilon_of(ratio, delta),
+        basic_total=steps * gaussian.compute_epsilon(ratio, delta),
         tight_total=_epsilon_of_known_draws(ratio, steps, 1 / n_examples, delta),
         why_not=(
             f"the theorem holds only for epsilon below c_1 {counted} / n^2 = {counted / n_examples**2:.2g} c_1, "
@@ -102,7 +102,7 @@ def _epsilon_of_known_draws(ratio: float, steps: int, rate: float, delta: float)
         ]
         return math.fsum(terms) + beyond - delta
 
-    high = gaussian.epsilon_of(math.sqrt(largest) * ratio, delta)
+    high = gaussian.compute_epsilon(math.sqrt(largest) * ratio, delta)
     if excess(0.0) <= 0:
         return 0.0
-    return gaussian.root(excess, 0.0, high, 1e-9 * high) * (1 + 1e-9)
+    return gaussian.find_root(excess, 0.0, high, 1e-9 * high) * (1 + 1e-9)

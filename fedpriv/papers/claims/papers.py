@@ -18,7 +18,7 @@ from fedpriv.papers.claims.decentralised import (
     two_variable_tracking,
 )
 from fedpriv.papers.claims.erm import accelerated_mirror_descent, svrg, svrg_deviation
-from fedpriv.privacy.accounting import Event, History, enough
+from fedpriv.privacy.accounting import Event, History, estimate_sufficient_factor
 
 Settings = Mapping[str, float]
 
@@ -71,7 +71,7 @@ class Paper:
         if self.history is None:
             return None
         history, delta = self.history(**settings)
-        return enough(history, self.claim(**settings).stated_epsilon, delta)
+        return estimate_sufficient_factor(history, self.claim(**settings).stated_epsilon, delta)
 
     def over_rounds(self, settings: Settings, points: int = 9) -> list[tuple[int, Claim]]:
         """Returns the claim for runs with fewer rounds, each with the paper's noise for that number of rounds."""

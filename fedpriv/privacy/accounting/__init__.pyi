@@ -2,15 +2,22 @@ from . import bounds as bounds
 from . import gaussian as gaussian
 from . import search as search
 from .accountant import Accountant, account
-from .bounds import ceiling
-from .calibration import enough
+from .bounds import make_dominating_history
+from .calibration import estimate_sufficient_factor
 from .epochs import count_costs
-from .events import Event, History, histories
-from .gaussian import epsilon_of, ratio_of
-from .pairwise import MOST_WORK, adjacency, complete, covariance, exposure, work
-from .plan_filter import PlanFilter, UnplannedRelease, n_within
+from .events import Event, History, group_histories
+from .gaussian import compute_epsilon, compute_ratio
+from .pairwise import (
+    MOST_WORK,
+    compute_complete_exposure,
+    compute_exposure,
+    estimate_work,
+    make_adjacency,
+    make_covariance,
+)
+from .plan_filter import PlanFilter, UnplannedRelease, count_within_limit
 from .pld import rare_large
-from .search import NegativeBinomial, NumberOfTrials, PoissonTrials, hidden
+from .search import NegativeBinomial, NumberOfTrials, PoissonTrials, compute_hidden_epsilon
 from .spent import PrivacySpent, round_up
 
 __all__ = [
@@ -25,22 +32,22 @@ __all__ = [
     "PrivacySpent",
     "UnplannedRelease",
     "account",
-    "adjacency",
     "bounds",
-    "ceiling",
-    "complete",
+    "compute_complete_exposure",
+    "compute_epsilon",
+    "compute_exposure",
+    "compute_hidden_epsilon",
+    "compute_ratio",
     "count_costs",
-    "covariance",
-    "enough",
-    "epsilon_of",
-    "exposure",
+    "count_within_limit",
+    "estimate_sufficient_factor",
+    "estimate_work",
     "gaussian",
-    "hidden",
-    "histories",
-    "n_within",
+    "group_histories",
+    "make_adjacency",
+    "make_covariance",
+    "make_dominating_history",
     "rare_large",
-    "ratio_of",
     "round_up",
     "search",
-    "work",
 ]

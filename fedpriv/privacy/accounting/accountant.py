@@ -14,7 +14,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.composition import Composition
 from fedpriv.privacy.accounting.epochs import PlannedCosts
 from fedpriv.privacy.accounting.events import Event, PrivacyCost
-from fedpriv.privacy.accounting.running_totals import RunningTotals, Totals, price_of
+from fedpriv.privacy.accounting.running_totals import RunningTotals, Totals, compute_quick_costs
 from fedpriv.privacy.accounting.spent import PrivacySpent
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ class Accountant:
 
     def _price(self, events: Sequence[Event]) -> Totals:
         """Returns the quick costs of events, a row for each."""
-        return price_of(tuple([event if event.selection == "full" else self._rounded(event) for event in events]))
+        return compute_quick_costs(
+            tuple([event if event.selection == "full" else self._rounded(event) for event in events])
+        )
 
     def _rounded(self, event: Event) -> Event:
         """Returns a sampled event as it is; past a few hundred noise levels, the event with up to 1 % less noise.

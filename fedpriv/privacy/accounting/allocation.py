@@ -133,7 +133,7 @@ def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resol
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
         raise ConfigError("delta", delta, "must be a failure probability between 0 and 1, such as 1e-5")
-    unamplified = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
+    unamplified = gaussian.compute_epsilon(2 * math.sqrt(epochs) / noise, delta)
     try:
         ratio = _ratio_of_epochs(batches, noise, epochs, "upper", resolution)
     except OverflowError:
@@ -186,7 +186,7 @@ def _simple_epsilons(batches: int, noise: float, epochs: int, delta: float) -> B
     With the assignment known, each epoch is one Gaussian release; deltas are jointly convex. And the mean of k ratios
     is at least one of them over k.
     """
-    unamplified = gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
+    unamplified = gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
     return Bounds(max(0.0, unamplified * (1 - 1e-9) - epochs * math.log(batches)), unamplified)
 
 

@@ -75,7 +75,7 @@ def epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: f
         ConfigError: an argument is out of range.
     """
     _check(batches, noise, epochs, delta)
-    unamplified = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
+    unamplified = gaussian.compute_epsilon(2 * math.sqrt(epochs) / noise, delta)
     if batches == 1:
         return unamplified
     # in theory below the next one; what cells lose may be more than the difference

@@ -10,7 +10,7 @@ from functools import lru_cache
 from fedpriv.privacy.accounting import gaussian, rdp
 from fedpriv.privacy.accounting.events import Event, History, covers
 
-__all__ = ["tight"]
+__all__ = ["compute_tight_epsilons"]
 
 BOUNDS = ("pure", "rdp", "gaussian", "pld")
 _SLOW = "pld"
@@ -20,16 +20,16 @@ _FINITE = 1e300
 MOST_TIGHT = 64  # histories that get a privacy loss distribution; the others keep the quick bound, also an upper bound
 
 
-def quick(history: History, delta: float) -> dict[str, float]:
+def compute_quick_epsilons(history: History, delta: float) -> dict[str, float]:
     """Returns the epsilon of each closed-form bound, by the bound's name; infinite where it does not apply."""
     paid = {event: count for event, count in history.items() if math.isfinite(event.noise)}
     bounds = {
-        "pure": sum(count * rdp.pure(event) for event, count in paid.items()),
-        "rdp": float(rdp.epsilons(rdp.total(paid), delta)),
+        "pure": sum(count * rdp.compute_pure_epsilon(event) for event, count in paid.items()),
+        "rdp": float(rdp.compute_epsilons(rdp.compute_total(paid), delta)),
     }
     if all(event.composes_exactly for event in paid):
         mu2 = sum(count / event.noise**2 for event, count in paid.items())
-        bounds["gaussian"] = gaussian.epsilon_of(math.sqrt(mu2), delta)
+        bounds["gaussian"] = gaussian.compute_epsilon(math.sqrt(mu2), delta)
     epochs = _equal_epochs(history)
     if epochs is not None and delta > 0:
         event, count = epochs
@@ -60,7 +60,7 @@ def _epsilon_of_epochs(event: Event, count: int, delta: float, *, is_tight: bool
     return allocation.replace_epsilon(event.batches, 2 * noise, count, delta)
 
 
-def tight(history: History, delta: float, *, rough: bool = False) -> dict[str, float]:
+def compute_tight_epsilons(history: History, delta: float, *, rough: bool = False) -> dict[str, float]:
     """Returns the epsilon of each bound that may be the smallest, by name.
 
     A privacy loss distribution is computed only where it may help: not where the exact Gaussian bound applies, nor
@@ -71,7 +71,7 @@ def tight(history: History, delta: float, *, rough: bool = False) -> dict[str, f
         delta: Delta of the guarantee.
         rough: True if a privacy loss distribution may be a little less tight; see `pld.epsilon`.
     """
-    bounds = quick(history, delta)
+    bounds = compute_quick_epsilons(history, delta)
     epochs = _equal_epochs(history)
     if epochs is not None and delta > 0:
         event, count = epochs
@@ -88,22 +88,24 @@ def tight(history: History, delta: float, *, rough: bool = False) -> dict[str, f
     return bounds
 
 
-def largest(histories: Sequence[History], delta: float, enough: float = 0.0, *, rough: bool = False) -> float:
+def compute_largest_epsilon(
+    histories: Sequence[History], delta: float, enough: float = 0.0, *, rough: bool = False
+) -> float:
     """Returns the largest epsilon of several histories, with as little work as possible.
 
     Args:
         histories: The distinct histories.
         delta: Delta of the guarantee.
         enough: No tight bound is computed for histories whose quick bound is at most this.
-        rough: True if bounds may be slightly less tight; see `tight`.
+        rough: True if bounds may be slightly less tight; see `compute_tight_epsilons`.
 
     Returns:
         The largest epsilon; if all are at most ``enough``, any number between it and ``enough``.
     """
-    return worst(histories, delta, enough, rough=rough)[0]
+    return compute_worst_epsilon(histories, delta, enough, rough=rough)[0]
 
 
-def worst(
+def compute_worst_epsilon(
     histories: Sequence[History], delta: float, enough: float = 0.0, only: str | None = None, *, rough: bool = False
 ) -> tuple[float, str]:
     """Returns the largest epsilon of several histories, and the name of the bound that gave it.
@@ -111,14 +113,16 @@ def worst(
     Args:
         histories: The distinct histories.
         delta: Delta of the guarantee.
-        enough: See `largest`.
+        enough: See `compute_largest_epsilon`.
         only: Name of a single bound to use, e.g. `"rdp"`; infinite where it does not apply. None uses the smallest.
-        rough: See `largest`.
+        rough: See `compute_largest_epsilon`.
 
     Returns:
         Epsilon, and the bound's name; `"none"` where no bound is finite.
     """
-    by_quick_bound = sorted(((_least(quick(h, delta), only), h) for h in histories), key=lambda pair: -pair[0][0])
+    by_quick_bound = sorted(
+        ((_least(compute_quick_epsilons(h, delta), only), h) for h in histories), key=lambda pair: -pair[0][0]
+    )
     result = (0.0, only or "pure")
     tightened = list[History]()
     for bound, history in by_quick_bound:
@@ -133,9 +137,9 @@ def worst(
             return max(result, bound)
 
         # a history that another one dominates cannot be the worst
-        if not any(dominated(history, other) for other in tightened):
+        if not any(is_dominated(history, other) for other in tightened):
             if only is not None or len(tightened) < MOST_TIGHT:
-                bound = _least(tight(history, delta, rough=rough), only)
+                bound = _least(compute_tight_epsilons(history, delta, rough=rough), only)
             result = max(result, bound)
             tightened.append(history)
     if math.isfinite(result[0]):
@@ -150,22 +154,22 @@ def _least(epsilons: Mapping[str, float], only: str | None) -> tuple[float, str]
     return min((epsilon, name) for name, epsilon in epsilons.items())
 
 
-def ceiling(histories: Sequence[History]) -> History:
+def make_dominating_history(histories: Sequence[History]) -> History:
     """Returns a history that costs at least as much as each of `histories`.
 
     It is one of them if one dominates all others. If not, it is the union of those that no other one dominates.
     """
     undominated = list[History]()
     for history in sorted(histories, key=lambda h: -sum(h.values())):
-        if not any(dominated(history, other) for other in undominated):
-            undominated = [*(other for other in undominated if not dominated(other, history)), history]
+        if not any(is_dominated(history, other) for other in undominated):
+            undominated = [*(other for other in undominated if not is_dominated(other, history)), history]
     union: Counter[Event] = Counter()
     for history in undominated:
         union |= Counter(dict(history))
     return union
 
 
-def dominated(history: History, other: History) -> bool:
+def is_dominated(history: History, other: History) -> bool:
     """True if each event of ``history`` can be paired with a different event of ``other`` that costs at least as much.
 
     Guarantee: True is certain; False may be wrong.

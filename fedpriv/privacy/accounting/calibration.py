@@ -12,8 +12,8 @@ from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.accountant import check_target
 from fedpriv.privacy.accounting.epochs import count_costs
-from fedpriv.privacy.accounting.events import Event, History, PrivacyCost, bucketed, histories
-from fedpriv.privacy.record_table import kinds_of
+from fedpriv.privacy.accounting.events import Event, History, PrivacyCost, group_histories, round_noise_levels
+from fedpriv.privacy.record_table import list_kinds
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
@@ -50,11 +50,11 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
         PrivacyError: the plan protects different units or relations.
     """
     check_target(n_clients, delta, epsilon)
-    if len({(record.unit, record.relation) for record in kinds_of(plan)}) > 1:
+    if len({(record.unit, record.relation) for record in list_kinds(plan)}) > 1:
         raise PrivacyError(
             "the plan has several privacy units or neighbouring relations: plan and account for them separately"
         )
-    paid = [_without_free_events(history) for _, history in histories(count_costs(plan, n_clients), n_clients)]
+    paid = [_without_free_events(history) for _, history in group_histories(count_costs(plan, n_clients), n_clients)]
     paid = [history for history in paid if history]
     _check_reachable(paid, delta)
     if not paid:
@@ -64,7 +64,7 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     goal = epsilon * (1 - _MARGIN)
     if all(event.composes_exactly for history in paid for event in history):
         mu2 = max(sum(count / event.noise**2 for event, count in history.items()) for history in paid)
-        ratio = gaussian.ratio_of(goal, delta)
+        ratio = gaussian.compute_ratio(goal, delta)
         if not (math.isfinite(mu2) and mu2 <= (ratio * _WIDEST) ** 2):
             raise _unreachable(epsilon)
         return math.sqrt(mu2) / ratio
@@ -72,7 +72,7 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
         return _quick_factor(_quick_epsilon(paid, delta), goal)
 
     # start from the quick bound, which needs more noise than the tight one
-    rough = [bucketed(history, max_levels=_ROUGH_LEVELS, width=_ROUGH_WIDTH) for history in paid]
+    rough = [round_noise_levels(history, max_levels=_ROUGH_LEVELS, width=_ROUGH_WIDTH) for history in paid]
     quick = _quick_epsilon(rough, delta)
     if any(event.is_epoch for history in paid for event in history):
         stride = _SHORT_STRIDE
@@ -107,7 +107,7 @@ def calibrate_rest(
         PrivacyError: the releases protect different units or relations.
     """
     check_target(n_clients, delta, epsilon)
-    if len({(record.unit, record.relation) for record in (*kinds_of(spent), *kinds_of(plan))}) > 1:
+    if len({(record.unit, record.relation) for record in (*list_kinds(spent), *list_kinds(plan))}) > 1:
         raise PrivacyError("the released and the planned part differ in privacy unit or neighbouring relation")
     spent_costs = count_costs(spent, n_clients)
     planned_costs = count_costs(plan, n_clients)
@@ -118,10 +118,12 @@ def calibrate_rest(
         for charge, count in planned_costs.items():
             events = tuple(event._replace(noise=event.noise * factor) for event in charge.events)
             scaled[replace(charge, events=events)] += count
-        return bounds.largest([history for _, history in histories(spent_costs + scaled, n_clients)], delta)
+        return bounds.compute_largest_epsilon(
+            [history for _, history in group_histories(spent_costs + scaled, n_clients)], delta
+        )
 
     _check_reachable(
-        [_without_free_events(history) for _, history in histories(spent_costs + planned_costs, n_clients)], delta
+        [_without_free_events(history) for _, history in group_histories(spent_costs + planned_costs, n_clients)], delta
     )
     # bracket the solution between `low`, which is too little noise, and `high`, which is enough
     high = 1.0
@@ -143,7 +145,7 @@ def calibrate_rest(
     return high
 
 
-def enough(history: History, epsilon: float, delta: float) -> float:
+def estimate_sufficient_factor(history: History, epsilon: float, delta: float) -> float:
     """Returns a factor for the noise of a history that meets a target, by the quick bounds: somewhat more than needed.
 
     Raises:
@@ -174,12 +176,14 @@ def delta_warning(delta: float, n: int) -> str | None:
 
 def _quick_epsilon(paid: Sequence[History], delta: float) -> Epsilon:
     """Returns the quick bound on epsilon, as a function of the factor of all noise."""
-    return lambda factor: max(min(bounds.quick(_scaled(history, factor), delta).values()) for history in paid)
+    return lambda factor: max(
+        min(bounds.compute_quick_epsilons(_scaled(history, factor), delta).values()) for history in paid
+    )
 
 
 def _tight_epsilon(paid: Sequence[History], delta: float) -> Epsilon:
     """Returns the tight bound on epsilon, as a function of the factor of all noise."""
-    return lambda factor: bounds.largest([_scaled(history, factor) for history in paid], delta)
+    return lambda factor: bounds.compute_largest_epsilon([_scaled(history, factor) for history in paid], delta)
 
 
 def _without_free_events(history: History) -> dict[Event, int]:
@@ -239,7 +243,7 @@ def _quick_factor(epsilon: Epsilon, goal: float, stride: float = _STRIDE) -> flo
             raise _unreachable(goal)
     while gap(low) <= 0:
         low, high = low - stride, low
-    log_root = gaussian.root(gap, low, high, 1e-4)
+    log_root = gaussian.find_root(gap, low, high, 1e-4)
     while gap(log_root) > 0:
         log_root += 1e-4
     return math.exp(log_root)

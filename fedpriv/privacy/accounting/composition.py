@@ -11,7 +11,7 @@ from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.continuity import Continuity
 from fedpriv.privacy.accounting.epochs import EpochCharges, PlannedCosts, costs_by_kind
-from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
+from fedpriv.privacy.accounting.events import PrivacyCost, compute_cost, group_histories
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record_table import RecordTable
 
@@ -46,7 +46,7 @@ class Composition:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: see `due`.
         """
-        return self.due(record, cost_of(record, self._n_clients))
+        return self.due(record, compute_cost(record, self._n_clients))
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
         """Returns the added cost of a record, given its cost alone.
@@ -95,15 +95,15 @@ class Composition:
     def spent(self, delta: float) -> PrivacySpent:
         """Returns a tight upper bound on the cost of all records together, with the conditions under which it holds."""
         groups = [
-            (bounds.quick(history, delta), clients, history)
-            for clients, history in histories(self.charges, self._n_clients)
+            (bounds.compute_quick_epsilons(history, delta), clients, history)
+            for clients, history in group_histories(self.charges, self._n_clients)
         ]
         priced = dict[int, tuple[float, str]]()
         # tight bounds are slow: only the histories that cost most by the quick bound get one
         by_quick_bound = sorted(groups, key=lambda group: -min(group[0].values()))
         for rank, (quick_bounds, clients, history) in enumerate(by_quick_bound):
             if rank < bounds.MOST_TIGHT:
-                epsilons = bounds.tight(history, delta)
+                epsilons = bounds.compute_tight_epsilons(history, delta)
             else:
                 epsilons = quick_bounds
             name = min(epsilons, key=lambda key: epsilons[key])

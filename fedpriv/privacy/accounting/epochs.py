@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpriv.errors import PrivacyError
-from fedpriv.privacy.accounting.events import FREE, Event, PrivacyCost, cost_of, covers
+from fedpriv.privacy.accounting.events import FREE, Event, PrivacyCost, compute_cost, covers
 from fedpriv.privacy.record_table import RecordTable
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class EpochCharges:
 
         Args:
             record: The record.
-            cost: Its cost alone, as `cost_of` returns it: with random allocation, the cost of its whole epoch.
+            cost: Its cost alone, as `compute_cost` returns it: with random allocation, the cost of its whole epoch.
 
         Returns:
             The cost; nothing if the record belongs to an epoch that was charged.
@@ -89,16 +89,16 @@ class EpochCharges:
         charged.rounds.add(record.round)
 
     def charge(self, records: Iterable[Record], n_clients: int) -> list[PrivacyCost]:
-        """Charges the epochs of several records, and returns the cost of each record; see `costs_of`."""
+        """Charges the epochs of several records, and returns the cost of each record; see `compute_costs`."""
         costs = list[PrivacyCost]()
         for record in records:
-            cost = cost_of(record, n_clients)
+            cost = compute_cost(record, n_clients)
             costs.append(self.due(record, cost))
             self.take(record, cost)
         return costs
 
 
-def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
+def compute_costs(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
     """Returns the cost of each of several records, every epoch of random allocation charged with its first record.
 
     Args:
@@ -107,7 +107,7 @@ def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | 
         charged: The epochs that were charged before; none by default. Not changed.
 
     Raises:
-        ConfigError: see `cost_of`.
+        ConfigError: see `compute_cost`.
         PrivacyError: the noise of an epoch changes.
     """
     if charged is None:
@@ -130,14 +130,14 @@ def costs_by_kind(
 
     Yields:
         A kind, a cost, and how often it occurs. Where the table has the clients of each record, clients who take part
-        equally often share a cost, so that each client's events are counted as by `costs_of`.
+        equally often share a cost, so that each client's events are counted as by `compute_costs`.
 
     Raises:
-        ConfigError: see `cost_of`.
+        ConfigError: see `compute_cost`.
     """
     for number, count, participations in table.counts(start, len(table) if end is None else end):
         kind = table.kinds[number]
-        cost = cost_of(kind, n_clients)
+        cost = compute_cost(kind, n_clients)
         if participations is None:
             yield kind, cost, count
         elif not participations.any():
@@ -145,7 +145,7 @@ def costs_by_kind(
         else:
             for times in np.unique(participations[participations > 0]).tolist():
                 clients = tuple(np.flatnonzero(participations == times).tolist())
-                yield kind, cost_of(kind.changed(clients=clients), n_clients), times
+                yield kind, compute_cost(kind.changed(clients=clients), n_clients), times
 
 
 class PlannedCosts:
@@ -157,7 +157,7 @@ class PlannedCosts:
         charged: The epochs of random allocation that were charged before.
 
     Raises:
-        ConfigError, PrivacyError: see `costs_of`.
+        ConfigError, PrivacyError: see `compute_costs`.
     """
 
     def __init__(self, records: Sequence[Record], n_clients: int, charged: EpochCharges | None = None) -> None:
@@ -168,13 +168,13 @@ class PlannedCosts:
             self._table = records
         else:
             known = dict[PrivacyCost, PrivacyCost]()  # equal costs are one object
-            self._costs = [known.setdefault(cost, cost) for cost in costs_of(records, n_clients, charged)]
+            self._costs = [known.setdefault(cost, cost) for cost in compute_costs(records, n_clients, charged)]
 
     def events(self) -> set[Event]:
         """Returns the distinct events of all releases."""
         costs = self._costs
         if self._table is not None:
-            costs = [cost_of(kind, self._n_clients) for kind in self._table.kinds]
+            costs = [compute_cost(kind, self._n_clients) for kind in self._table.kinds]
         return {event for cost in costs for event in cost.events}
 
     def between(self, start: int, end: int) -> Counter[PrivacyCost]:
@@ -191,7 +191,7 @@ def count_costs(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCos
     """Returns the distinct costs of records, with the number of times that each occurs.
 
     Raises:
-        ConfigError, PrivacyError: see `costs_of`.
+        ConfigError, PrivacyError: see `compute_costs`.
     """
     return PlannedCosts(records, n_clients).between(0, len(records))
 

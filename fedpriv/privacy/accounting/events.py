@@ -35,7 +35,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.accounting.pairwise import exposure
+from fedpriv.privacy.accounting.pairwise import compute_exposure
 
 if TYPE_CHECKING:
     from fedpriv.privacy.correlated import CorrelatedNoise
@@ -111,7 +111,7 @@ class PrivacyCost:
     events: tuple[Event, ...]
 
 
-def cost_of(record: Record, n_clients: int) -> PrivacyCost:
+def compute_cost(record: Record, n_clients: int) -> PrivacyCost:
     """Reduces a record to its cost and the clients that it concerns.
 
     A record of random allocation costs its whole epoch here, and concerns all clients; `epochs` charges an epoch once.
@@ -152,7 +152,7 @@ def _effective_noise(record: Record, noises: tuple[float, ...], n_clients: int) 
     if record.mechanism != "gaussian":
         fix = "noise that cancels between pairs has a known privacy cost only if it is Gaussian"
         raise ConfigError("record.mechanism", record.mechanism, fix)
-    growth = 1 / math.sqrt(exposure(record.pairs, record.clients, n_clients))
+    growth = 1 / math.sqrt(compute_exposure(record.pairs, record.clients, n_clients))
     return tuple(noise * growth for noise in noises)
 
 
@@ -239,7 +239,7 @@ def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
     )
 
 
-def bucketed(history: History, max_levels: int = MOST_LEVELS, width: float = 0.008) -> dict[Event, int]:
+def round_noise_levels(history: History, max_levels: int = MOST_LEVELS, width: float = 0.008) -> dict[Event, int]:
     """Rounds noise levels down to fewer ones, if a history has more than `max_levels` events.
 
     Guarantee: the rounded history costs at least as much, since less noise costs more.
@@ -277,7 +277,7 @@ def bucketed(history: History, max_levels: int = MOST_LEVELS, width: float = 0.0
     return dict(result)
 
 
-def histories(charges: Mapping[PrivacyCost, int], n_clients: int) -> list[tuple[list[int], dict[Event, int]]]:
+def group_histories(charges: Mapping[PrivacyCost, int], n_clients: int) -> list[tuple[list[int], dict[Event, int]]]:
     """Groups the clients that have the same events.
 
     Returns:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-__all__ = ["epsilon_of", "log_delta", "ratio_of", "root"]
+__all__ = ["compute_epsilon", "compute_ratio", "find_root", "log_delta"]
 
 Array = NDArray[np.float64]
 _HUGE = 1e6  # there is hardly any noise, and rounding hides the curve
@@ -31,7 +31,7 @@ def log_delta(mu: float, epsilon: Array) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def epsilon_of(mu: float, delta: float) -> float:
+def compute_epsilon(mu: float, delta: float) -> float:
     """Returns the smallest epsilon of a Gaussian mechanism with ratio ``mu`` at ``delta``; infinity if none."""
     if mu == 0:
         return 0.0
@@ -43,21 +43,21 @@ def epsilon_of(mu: float, delta: float) -> float:
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
     if mu > _HUGE:
         return high * (1 + _SLACK)
-    return root(lambda epsilon: _gap(epsilon, mu, delta), 0.0, high, 1e-13 * high) * (1 + _SLACK)
+    return find_root(lambda epsilon: _gap(epsilon, mu, delta), 0.0, high, 1e-13 * high) * (1 + _SLACK)
 
 
 @lru_cache(maxsize=64)
-def ratio_of(epsilon: float, delta: float) -> float:
+def compute_ratio(epsilon: float, delta: float) -> float:
     """Returns the largest ``mu`` with an epsilon at ``delta`` of at most ``epsilon``; 0 if there is none."""
     if delta == 0:
         return 0.0
     low, high = 0.0, 1.0
-    while epsilon_of(high, delta) <= epsilon:
+    while compute_epsilon(high, delta) <= epsilon:
         low, high = high, 2 * high
-    return root(lambda mu: epsilon_of(mu, delta) - epsilon, low, high, 1e-12 * high) * (1 - _SLACK)
+    return find_root(lambda mu: compute_epsilon(mu, delta) - epsilon, low, high, 1e-12 * high) * (1 - _SLACK)
 
 
-def root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+def find_root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
     """Returns where a function changes its sign between ``low`` and ``high``, to an absolute tolerance."""
     from scipy.optimize import brentq  # imported here: 36 MB that a run with a given noise multiplier does not need
 

@@ -23,7 +23,7 @@ import math
 from fedpriv.privacy.accounting.events import Event
 
 
-def of_group(event: Event, k: int) -> Event:
+def scale_to_group(event: Event, k: int) -> Event:
     """Returns the event that a release is for a group of k units, from the event that it is for one.
 
     Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.epochs import EpochCharges, PlannedCosts
-from fedpriv.privacy.accounting.events import histories
+from fedpriv.privacy.accounting.events import group_histories
 from fedpriv.privacy.record_table import RecordTable
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ class Milestones:
             end = bisect_left(self._plan_rounds, mark)
             self._counted_costs.update(self._costs.between(self._n_counted, end))
             self._n_counted = max(self._n_counted, end)
-            groups = histories(self._counted_costs, self._n_clients)
+            groups = group_histories(self._counted_costs, self._n_clients)
             is_rough = mark < self._rounds
-            self._epsilons[mark] = bounds.largest([history for _, history in groups], self._delta, rough=is_rough)
+            self._epsilons[mark] = bounds.compute_largest_epsilon(
+                [history for _, history in groups], self._delta, rough=is_rough
+            )
         return self._epsilons[mark]

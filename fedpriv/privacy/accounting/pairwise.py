@@ -43,7 +43,7 @@ MOST_WORK = 5e8
 _AT_ONCE = 2**22  # numbers of the matrices that are inverted together
 
 
-def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -> float:
+def compute_exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -> float:
     """Returns the largest `[Sigma_H^-1]_ii`, at most 1: a client's individual noise variance over the effective one.
 
     Args:
@@ -61,7 +61,7 @@ def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -
     if pairs.ratio == 0 or count <= 1:
         return 1.0
     if pairs.edges is None:
-        return complete(count, pairs.ratio, pairs.colluders)
+        return compute_complete_exposure(count, pairs.ratio, pairs.colluders)
     if participants is None or count == n_clients:
         subset = None  # one entry of the cache, for any order of the clients
     else:
@@ -69,7 +69,7 @@ def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -
     return _exposure_of_graph(pairs.edges, pairs.ratio, pairs.colluders, n_clients, subset)
 
 
-def complete(n: int, ratio: float, colluders: int) -> float:
+def compute_complete_exposure(n: int, ratio: float, colluders: int) -> float:
     """Returns the exact exposure of `n` participants of whom every pair shares a secret."""
     h = max(1, n - colluders)
     return 1 / h + (1 - 1 / h) / (1 + ratio**2 * h)
@@ -79,12 +79,12 @@ def complete(n: int, ratio: float, colluders: int) -> float:
 def _exposure_of_graph(
     edges: Edges, ratio: float, colluders: int, n_clients: int, participants: tuple[int, ...] | None
 ) -> float:
-    shared = adjacency(edges, n_clients)
+    shared = make_adjacency(edges, n_clients)
     if participants is not None:
         shared = shared[np.ix_(participants, participants)]
-    if work(len(shared), colluders) <= MOST_WORK:
-        return float(by_client(shared, ratio, colluders).max())
-    bound = spectral(shared, ratio, colluders)
+    if estimate_work(len(shared), colluders) <= MOST_WORK:
+        return float(compute_client_exposures(shared, ratio, colluders).max())
+    bound = compute_spectral_bound(shared, ratio, colluders)
     if bound is None:
         fix = (
             f"{len(shared)} clients, {colluders} of them colluders, are too many sets to check, and the graph "
@@ -95,7 +95,7 @@ def _exposure_of_graph(
     return bound
 
 
-def adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
+def make_adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
     """Returns the adjacency matrix `[n, n]` of the pairs that share a secret.
 
     Raises:
@@ -113,7 +113,7 @@ def adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
     return shared
 
 
-def covariance(shared: NDArray[np.bool_], ratio: float) -> Array:
+def make_covariance(shared: NDArray[np.bool_], ratio: float) -> Array:
     """Returns `I + r^2 L` of participants with the adjacency matrix `shared [..., h, h]`."""
     joint = -(ratio**2) * shared.astype(float)
     diagonal = np.arange(shared.shape[-1])
@@ -121,13 +121,13 @@ def covariance(shared: NDArray[np.bool_], ratio: float) -> Array:
     return joint
 
 
-def work(n: int, colluders: int) -> float:
-    """Returns about how many operations `by_client` takes."""
+def estimate_work(n: int, colluders: int) -> float:
+    """Returns about how many operations `compute_client_exposures` takes."""
     h = max(1, n - colluders)
     return min(math.comb(n, h), 10**12) * float(h) ** 3
 
 
-def by_client(shared: NDArray[np.bool_], ratio: float, colluders: int) -> Array:
+def compute_client_exposures(shared: NDArray[np.bool_], ratio: float, colluders: int) -> Array:
     """Returns the largest `[Sigma_H^-1]_ii` over all sets of colluders without i, for each client i, `[n]`.
 
     Rounding is included: `Sigma_H` is at least I, so the error of the inverse is little more than its condition number.
@@ -140,12 +140,12 @@ def by_client(shared: NDArray[np.bool_], ratio: float, colluders: int) -> Array:
     sets = combinations(range(n), q)
     while chunk := list(islice(sets, max(1, _AT_ONCE // (n * n)))):
         honest = np.stack([np.delete(everyone, list(colluding)) for colluding in chunk])
-        inverse = np.linalg.inv(covariance(shared[honest[:, :, None], honest[:, None, :]], ratio))
+        inverse = np.linalg.inv(make_covariance(shared[honest[:, :, None], honest[:, None, :]], ratio))
         np.maximum.at(largest, honest, inverse.diagonal(axis1=1, axis2=2))
     return np.minimum(largest + rounding, 1.0)
 
 
-def spectral(shared: NDArray[np.bool_], ratio: float, colluders: int) -> float | None:
+def compute_spectral_bound(shared: NDArray[np.bool_], ratio: float, colluders: int) -> float | None:
     """Returns a bound on the exposure of every client from `lambda_2`, the second smallest eigenvalue of the Laplacian.
 
     None if no such bound holds.

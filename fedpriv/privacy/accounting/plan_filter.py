@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fedpriv.errors import BudgetExhausted, PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.accountant import Accountant, check_target
-from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
+from fedpriv.privacy.accounting.events import PrivacyCost, compute_cost, group_histories
 from fedpriv.privacy.accounting.events import covers as event_covers
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.record_table import RecordTable
@@ -152,8 +152,8 @@ class PlanFilter:
                 return position, self._cost_of_kind(number, record)
             # costs from elsewhere: from another machine, or from a site for the sites that answer
             planned = self._plan[position]
-            cost = cost_of(record, n_clients)
-            if _is_planned(record, planned) and covers(cost_of(planned, n_clients), cost, SLACK):
+            cost = compute_cost(record, n_clients)
+            if _is_planned(record, planned) and covers(compute_cost(planned, n_clients), cost, SLACK):
                 return position, cost
         return None
 
@@ -161,7 +161,7 @@ class PlanFilter:
         """Returns what a release of a kind costs by itself."""
         cost = self._costs[number]
         if cost is None:
-            return cost_of(record, self.accountant.n_clients)
+            return compute_cost(record, self.accountant.n_clients)
         if self._plan.kinds[number].clients == ():
             return PrivacyCost(record.clients, cost.events)
         return cost
@@ -179,7 +179,7 @@ class PlanFilter:
         coming: Sequence[int] = range(first, last + 1)
         if self._is_unused.count(0, first, last):
             coming = [position for position in coming if self._is_unused[position]]
-        n_allowed = n_within(self.accountant, self._plan.at(coming), self._limit)
+        n_allowed = count_within_limit(self.accountant, self._plan.at(coming), self._limit)
         if n_allowed == 0:
             return range(0)
         return range(first, coming[n_allowed - 1] + 1)
@@ -199,7 +199,7 @@ class PlanFilter:
         )
 
 
-def n_within(accountant: Accountant, coming: Sequence[Record], limit: float) -> int:
+def count_within_limit(accountant: Accountant, coming: Sequence[Record], limit: float) -> int:
     """Returns how many of the coming releases, from the first on, stay within a limit together with the counted ones.
 
     It tries all of them, and if that is too much, searches by halving. Quick bounds decide where they can, tight ones
@@ -246,15 +246,15 @@ def covers(planned: PrivacyCost, cost: PrivacyCost, slack: float = 0.0) -> bool:
 
 def _largest(accountant: Accountant, extra: Counter[PrivacyCost], enough: float = 0.0) -> float:
     """Largest epsilon of a client after further releases, or any number up to `enough` if it is at most that."""
-    groups = histories(accountant.charges + extra, accountant.n_clients)
-    return bounds.largest([history for _, history in groups], accountant.delta, enough)
+    groups = group_histories(accountant.charges + extra, accountant.n_clients)
+    return bounds.compute_largest_epsilon([history for _, history in groups], accountant.delta, enough)
 
 
 def _cost_of_kind(kind: Record, n_clients: int) -> PrivacyCost | None:
     """Returns the cost of each release of a kind alone; None if that depends on its round."""
     if kind.time is not None:
         return None
-    return cost_of(kind, n_clients)
+    return compute_cost(kind, n_clients)
 
 
 def _is_of_kind(record: Record, kind: Record) -> bool:

@@ -17,7 +17,7 @@ from scipy.special import log_ndtr
 
 from fedpriv.privacy.accounting import allocation, allocation_replace, convolution, mixtures, rdp
 from fedpriv.privacy.accounting.dp_accounting_pld import dpa, pld_pmf
-from fedpriv.privacy.accounting.events import Event, History, bucketed
+from fedpriv.privacy.accounting.events import Event, History, round_noise_levels
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
 Array = NDArray[np.float64]
@@ -39,7 +39,7 @@ def epsilon(history: History, delta: float, *, rough: bool = False) -> float:
         history: The events, each with how often it happened.
         delta: Failure probability.
         rough: True for a grid with eight times larger steps, which takes a tenth of the time. Compared with the other
-                bounds (`bounds.tight`), epsilon is then up to 1 % larger, or 3 % with Laplace noise.
+                bounds (`bounds.compute_tight_epsilons`), epsilon is then up to 1 % larger, or 3 % with Laplace noise.
 
     Returns:
         Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, hardly any
@@ -78,7 +78,7 @@ def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
 @lru_cache(maxsize=1024)
 def _epsilon(paid: frozenset[tuple[Event, int]], delta: float, rough: bool) -> float:
     # sorted: the order of composition must not depend on the hash of the set
-    events = bucketed(_merged(dict(sorted(paid))))
+    events = round_noise_levels(_merged(dict(sorted(paid))))
     interval = _interval(events)
     if rough:
         interval *= _ROUGH
@@ -123,7 +123,7 @@ def _divergence(event: Event) -> float:
     """Rényi divergence of the smallest order, which determines the grid of losses; approximate for an epoch."""
     if event.is_epoch and event.shift < 10:
         return float(rdp.ORDERS[0] * math.log1p(math.expm1(event.shift**2) * event.rate) / 2)
-    return float(rdp.renyi(event)[0])
+    return float(rdp.compute_divergences(event)[0])
 
 
 def _inflation(counts: Array, widths: Array, interval: float) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.privacy.accounting import mixtures
-from fedpriv.privacy.accounting.events import MOST_LEVELS, Event, History, bucketed
+from fedpriv.privacy.accounting.events import MOST_LEVELS, Event, History, round_noise_levels
 from fedpriv.privacy.accounting.orders import ORDERS
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
@@ -35,7 +35,7 @@ _LOG_FIRST = np.log(_FIRST)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
-def epsilons(rdp: Array, delta: float) -> Array:
+def compute_epsilons(rdp: Array, delta: float) -> Array:
     """Returns the smallest epsilon that each row of Rényi divergences proves, ``[..., orders] -> [...]``.
 
     Source: Canonne, Kamath, Steinke 2020, proposition 12; zero by Bretagnolle-Huber when the divergence is tiny.
@@ -46,7 +46,7 @@ def epsilons(rdp: Array, delta: float) -> Array:
     return np.where(-np.expm1(-rdp[..., 0]) < delta**2, 0.0, best)
 
 
-def allowance(epsilon: float, delta: float) -> Array:
+def compute_allowance(epsilon: float, delta: float) -> Array:
     """Returns the largest divergences ``[orders]`` that prove ``epsilon``; being at most one of them is enough."""
     if delta > 0:
         return epsilon - _toll(delta)
@@ -61,17 +61,17 @@ def _toll(delta: float) -> Array:
     return toll
 
 
-def total(history: History) -> Array:
+def compute_total(history: History) -> Array:
     """Returns the Rényi divergences of a whole history ``[orders]``.
 
     Many sampled noise levels are rounded to a little less noise, since the curve of each takes milliseconds.
     """
     sampled = {e: count for e, count in history.items() if e.selection != "full" and math.isfinite(e.noise)}
     width = _FINE
-    rounded = bucketed(sampled, width=width)
+    rounded = round_noise_levels(sampled, width=width)
     while len(sampled) > MOST_LEVELS and len(rounded) > _FEW:
         width *= 2
-        rounded = bucketed(sampled, width=width)
+        rounded = round_noise_levels(sampled, width=width)
     history = {event: history[event] for event in history if event not in sampled} | rounded
     plain = [event for event in history if event.law == "laplace" and event.selection == "full"]
     others = [event for event in history if event.law != "laplace" or event.selection != "full"]
@@ -80,22 +80,24 @@ def total(history: History) -> Array:
         # in chunks, to bound the memory of long runs
         for start in range(0, len(events), 1024):
             chunk = events[start : start + 1024]
-            result += np.array([history[event] for event in chunk]) @ curves(chunk)
+            result += np.array([history[event] for event in chunk]) @ compute_curves(chunk)
     return result
 
 
-def curves(events: Sequence[Event]) -> Array:
+def compute_curves(events: Sequence[Event]) -> Array:
     """Returns the Rényi divergences of several events ``[events, orders]``."""
     if all(event.law == "laplace" and event.selection == "full" for event in events):
         return _laplace(np.array([event.noise for event in events])[:, None])
     # unsampled events have closed forms: cheaper to compute again than to remember twenty thousand levels
-    return np.array([unsampled(event) if event.selection == "full" else renyi(event) for event in events])
+    return np.array(
+        [compute_unsampled(event) if event.selection == "full" else compute_divergences(event) for event in events]
+    )
 
 
 @lru_cache(maxsize=4096)
-def renyi(event: Event) -> Array:
+def compute_divergences(event: Event) -> Array:
     """Returns the Rényi divergences of one event ``[orders]``, read-only and cached."""
-    result = unsampled(event)
+    result = compute_unsampled(event)
     # the bound of an epoch of random allocation is the bound of one release: no example is in two batches
     is_sampled = event.selection != "full" and not event.is_epoch
     if is_sampled and event.law in _AMPLIFIED and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
@@ -109,7 +111,7 @@ def renyi(event: Event) -> Array:
     return result
 
 
-def pure(event: Event) -> float:
+def compute_pure_epsilon(event: Event) -> float:
     """Returns the epsilon of one event at delta = 0; infinite for Gaussian noise."""
     if event.law == "none":
         return math.inf
@@ -127,7 +129,7 @@ def amplify(epsilon: float, rate: float) -> float:
     return epsilon
 
 
-def unsampled(event: Event) -> Array:
+def compute_unsampled(event: Event) -> Array:
     """Returns the Rényi divergences of one event ``[orders]`` without its sampling."""
     return _CURVES[event.law](np.asarray(event.noise / event.group))
 

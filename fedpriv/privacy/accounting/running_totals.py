@@ -69,9 +69,9 @@ class Totals:
     def bounds(self, delta: float) -> dict[str, Array]:
         """Returns the epsilon of every row by each quick bound, by the bound's name."""
         ratios = self.mu2.tolist()
-        exact = {mu2: gaussian.epsilon_of(mu2**0.5, delta) for mu2 in {*ratios}}
+        exact = {mu2: gaussian.compute_epsilon(mu2**0.5, delta) for mu2 in {*ratios}}
         by_gaussian = np.array([exact[mu2] for mu2 in ratios])
-        return {"pure": self.pure, "rdp": rdp.epsilons(self.rdp, delta), "gaussian": by_gaussian}
+        return {"pure": self.pure, "rdp": rdp.compute_epsilons(self.rdp, delta), "gaussian": by_gaussian}
 
     def epsilon(self, delta: float) -> Array:
         """Returns the smallest of the quick bounds for every row."""
@@ -180,11 +180,11 @@ class RunningTotals:
 
 
 @lru_cache(maxsize=4)
-def price_of(events: tuple[Event, ...]) -> Totals:
+def compute_quick_costs(events: tuple[Event, ...]) -> Totals:
     """Returns the quick costs of events, a row for each; read-only and cached, since most rounds cost the same."""
-    pure = [rdp.pure(event) for event in events]
+    pure = [rdp.compute_pure_epsilon(event) for event in events]
     mu2 = [event.noise**-2 if _closed(event) else math.inf for event in events]
-    return Totals(rdp.curves(events), np.array(pure), np.array(mu2))
+    return Totals(rdp.compute_curves(events), np.array(pure), np.array(mu2))
 
 
 def _closed(event: Event) -> bool:

@@ -33,9 +33,9 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian, rdp
 from fedpriv.privacy.accounting.events import History
 from fedpriv.privacy.accounting.orders import ORDERS
-from fedpriv.settings.checks import Positive, checked
+from fedpriv.settings.checks import Positive, validate_arguments
 
-__all__ = ["hidden"]
+__all__ = ["compute_hidden_epsilon"]
 
 Array = NDArray[np.float64]
 _MOST_TRIALS = 10_000
@@ -58,7 +58,7 @@ class NumberOfTrials(Protocol):
         ...
 
 
-@checked("trials")
+@validate_arguments("trials")
 @dataclass(frozen=True)
 class NegativeBinomial:
     """Truncated negative binomial: at least one trial.
@@ -98,7 +98,7 @@ class NegativeBinomial:
         def gap(log_gamma: float) -> float:
             return math.log(math.expm1(-log_gamma) / -log_gamma / self.mean)
 
-        return math.exp(gaussian.root(gap, -2 * math.log(_MOST_TRIALS) - 10, -1e-9, 1e-12))
+        return math.exp(gaussian.find_root(gap, -2 * math.log(_MOST_TRIALS) - 10, -1e-9, 1e-12))
 
     def draw(self, uniform: float) -> int:
         """Returns the smallest k with ``P(K <= k) > uniform``."""
@@ -122,7 +122,7 @@ class NegativeBinomial:
         return trial_curve + second + math.log(self.mean) / (ORDERS - 1)
 
 
-@checked("trials")
+@validate_arguments("trials")
 @dataclass(frozen=True)
 class PoissonTrials:
     """Poisson: there may be no trial, and then nothing is published.
@@ -165,7 +165,7 @@ def _delta(curve: Array, epsilon: float) -> float:
     return float(min(1.0, np.exp(np.minimum(logs, 0.0)).min()))
 
 
-def hidden(number: NumberOfTrials, histories: Sequence[History], delta: float) -> float:
+def compute_hidden_epsilon(number: NumberOfTrials, histories: Sequence[History], delta: float) -> float:
     """Returns the epsilon at `delta` of the one published result of a search, for an observer of nothing else.
 
     Guarantee: an upper bound, if settings are drawn independently from a public distribution, the score follows from
@@ -177,4 +177,7 @@ def hidden(number: NumberOfTrials, histories: Sequence[History], delta: float) -
         histories: Histories of one trial; one of them costs at least the maximum over units.
         delta: Failure probability.
     """
-    return max((float(rdp.epsilons(number.curve(rdp.total(history)), delta)) for history in histories), default=0.0)
+    return max(
+        (float(rdp.compute_epsilons(number.curve(rdp.compute_total(history)), delta)) for history in histories),
+        default=0.0,
+    )

@@ -131,7 +131,7 @@ def _halves(batches: int, difference: Difference) -> tuple[SignedLaw, SignedLaw]
     return first, first
 
 
-def single(difference: Difference, resolution: float) -> SignedLaw:
+def make_single_law(difference: Difference, resolution: float) -> SignedLaw:
     """Returns the law of one W, with cells of equal width in Z.
 
     Probabilities and means of the cells are exact differences of normal probabilities. W grows with Z, so that a cell
@@ -195,7 +195,7 @@ def combine(first: SignedLaw, second: SignedLaw, difference: Difference) -> Sign
 
 def _sum_of(count: int, difference: Difference) -> SignedLaw:
     """The law of a sum of `count` W, by doubling; the leading bit is W itself."""
-    result = single(difference, difference.resolution)
+    result = make_single_law(difference, difference.resolution)
     for bit in bin(count)[3:]:
         result = combine(result, result, difference)
         if bit == "1":
@@ -205,7 +205,7 @@ def _sum_of(count: int, difference: Difference) -> SignedLaw:
 
 def _added(terms: int, difference: Difference) -> SignedLaw:
     """The law of one W, a small part of the variance of a sum of many terms: wider cells are sufficient."""
-    return single(difference, difference.resolution * min(math.sqrt(terms), _COARSEST))
+    return make_single_law(difference, difference.resolution * min(math.sqrt(terms), _COARSEST))
 
 
 def _normal_masses(points: Array) -> Array:

@@ -7,8 +7,8 @@ individual noise:
     sigma = (z / share) S max_k f_k sqrt(e),    Z, P standard normal
 
 The P_ij are known to i and j alone. They cancel in the sum over participants, in which only individual noise remains. e
-is the `exposure`: how much the variance of individual noise grows because colluders know the P that they share with a
-client.
+is the exposure (`compute_exposure`): how much the variance of individual noise grows because colluders know the P that
+they share with a client.
 
 Guarantee: against the server, any outside observer and any `colluders` participants together, all rows of a round are a
 Gaussian mechanism of the data of each other participant, with the noise multiplier on record.
@@ -23,14 +23,14 @@ from dataclasses import replace
 from torch import Tensor
 
 from fedpriv.errors import PrivacyError
-from fedpriv.privacy.accounting.pairwise import exposure
+from fedpriv.privacy.accounting.pairwise import compute_exposure
 from fedpriv.privacy.exact_over_time import PairNoise
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.normal_combinations import NormalCombinations
-from fedpriv.privacy.pair_noise import pair_noise_of_round
+from fedpriv.privacy.pair_noise import draw_pair_noise
 from fedpriv.privacy.pairwise import Pairs, Pairwise, variance_inflation
-from fedpriv.privacy.release.scheme import Answer, PlannedRelease, ReleaseScheme, compact
+from fedpriv.privacy.release.scheme import Answer, PlannedRelease, ReleaseScheme, collapse_equal
 from fedpriv.privacy.settings import Privacy
 
 
@@ -39,7 +39,7 @@ class PairwiseRelease(ReleaseScheme):
 
     def __init__(self, privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> None:
         super().__init__(privacy, sizes)
-        self._pairs = pairs_of(privacy, len(sizes))
+        self._pairs = make_pairs(privacy, len(sizes))
 
     def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
         """See `ReleaseScheme`. Rows of excluded participants get a noise scale, but the record names only the others.
@@ -51,7 +51,7 @@ class PairwiseRelease(ReleaseScheme):
         noise = self.relative_noise(answer)
         pairs = self._pairs_for_query(answer.query)
         self._check_participants(answer, pairs)
-        noise *= math.sqrt(exposure(pairs, answer.answering, self.n_clients))
+        noise *= math.sqrt(compute_exposure(pairs, answer.answering, self.n_clients))
 
         # noise over each client's sensitivity, which is smaller for a smaller factor
         noise_multipliers = list[float]()
@@ -63,7 +63,7 @@ class PairwiseRelease(ReleaseScheme):
             if growth < 1 + 1e-9:
                 growth = 1.0  # factors that differ in their last bits are equal
             noise_multipliers.append(noise * growth)
-        record = self.record(answer, compact(noise_multipliers or [noise]))
+        record = self.record(answer, collapse_equal(noise_multipliers or [noise]))
         return PlannedRelease.of(answer, replace(record, pairs=pairs), noise, factors)
 
     def noise_scales(self, planned: PlannedRelease, factors: Sequence[float]) -> Sequence[float]:
@@ -120,7 +120,7 @@ class PairwiseRelease(ReleaseScheme):
             participants = record.clients
 
         def pair_noise(round_index: int, clients: Sequence[int]) -> NormalCombinations | None:
-            return pair_noise_of_round(
+            return draw_pair_noise(
                 pairs,
                 self.streams.randomness,
                 round_index,
@@ -155,7 +155,7 @@ def _row_factors(pairs: Pairs, factors: Sequence[float]) -> Sequence[float]:
     return factors
 
 
-def pairs_of(privacy: Privacy, n_clients: int) -> Pairs | None:
+def make_pairs(privacy: Privacy, n_clients: int) -> Pairs | None:
     """Returns the pairwise noise of the settings for `n_clients` clients; None if they have none."""
     if not privacy.private or not isinstance(privacy.trust, Pairwise):
         return None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import ROUNDING, Clip
-from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, spread
+from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, compute_row_variances
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import PerClient, Record
@@ -244,7 +244,7 @@ class ReleaseScheme(ABC):
         """Returns the variance of a round's noise over its unit noise's variance: 1 unless rounds are correlated."""
         if self.privacy.over_time is None:
             return 1.0
-        return float(spread(self.privacy.over_time.factor, round_index + 1)[-1])
+        return float(compute_row_variances(self.privacy.over_time.factor, round_index + 1)[-1])
 
     def record(self, answer: Answer, noise_multiplier: PerClient) -> Record:
         """Returns the ledger's record of a noised query result.
@@ -267,7 +267,7 @@ class ReleaseScheme(ABC):
             kind, rate = "poisson", sampling.rate
         elif privacy.unit == "sample" and isinstance(sampling, FixedSize):
             kind = "without_replacement"
-            rate = compact([min(1.0, sampling.size / self.sizes[client]) for client in clients])
+            rate = collapse_equal([min(1.0, sampling.size / self.sizes[client]) for client in clients])
         elif privacy.cohort_rounds is not None:
             kind, rate, batches = "allocation", privacy.cohort_rate, privacy.cohort_rounds
         elif privacy.cohort_rate < 1:
@@ -333,7 +333,7 @@ def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
     raise ConfigError("privacy.noise", answer, f"{fix}: use a strategy with only that, or independent noise")
 
 
-def compact(values: Sequence[float]) -> PerClient:
+def collapse_equal(values: Sequence[float]) -> PerClient:
     """Returns a single number if all are the same, else all of them."""
     if len(set(values)) == 1:
         return values[0]

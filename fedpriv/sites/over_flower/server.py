@@ -15,7 +15,7 @@ from fedpriv.config.building import load_data
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation import Federation
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.recording import CONFIG, PLAN, follow
+from fedpriv.sites.recording import CONFIG, PLAN, record_federation
 
 _POLL = 0.1  # seconds
 app = ServerApp()
@@ -113,7 +113,7 @@ def main(grid: Grid, context: Context) -> None:
     transport = OverFlower(grid, proposal.cards, wait)
     federation = Federation(proposal, transport, folder, test)
     try:
-        for _ in follow(federation, folder):
+        for _ in record_federation(federation, folder):
             pass
     finally:
         federation.close()

@@ -39,7 +39,7 @@ wait = 120.0
 """
 
 
-def environment() -> dict[str, str]:
+def make_environment() -> dict[str, str]:
     """Returns the environment for Flower's programs, which disables telemetry and installations."""
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -50,7 +50,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, **quiet, "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
-def program(name: str) -> str:
+def find_program(name: str) -> str:
     """Returns the path of one of Flower's programs; its bare name if it is not next to this Python.
 
     Raises:
@@ -80,7 +80,9 @@ def check_address(address: str, certificates: Path | None) -> None:
         raise ConfigError("--superlink", address, fix)
 
 
-def supernode(folder: Path, superlink: str, certificates: Path | None, log: Path, port: int) -> subprocess.Popen[bytes]:
+def start_supernode(
+    folder: Path, superlink: str, certificates: Path | None, log: Path, port: int
+) -> subprocess.Popen[bytes]:
     """Starts the SuperNode of a site.
 
     Args:
@@ -99,11 +101,11 @@ def supernode(folder: Path, superlink: str, certificates: Path | None, log: Path
     secure = ["--insecure"]
     if certificates is not None:
         secure = ["--root-certificates", str(certificates), "--auth-supernode-private-key", str(key)]
-    words = [program("flower-supernode"), *secure, "--superlink", superlink, "--host", "127.0.0.1"]
+    words = [find_program("flower-supernode"), *secure, "--superlink", superlink, "--host", "127.0.0.1"]
     words += ["--port", str(port), "--node-config", f"site={json.dumps(str(folder.absolute()))}"]
     log.touch(mode=0o600)
     with log.open("ab") as output:
-        return subprocess.Popen(words, stdout=output, stderr=output, env=environment())
+        return subprocess.Popen(words, stdout=output, stderr=output, env=make_environment())
 
 
 def start_run(folder: Path, superlink: str, certificates: Path | None, wait: float) -> str:
@@ -112,7 +114,7 @@ def start_run(folder: Path, superlink: str, certificates: Path | None, wait: flo
     Args:
         folder: The federation's folder.
         superlink: Address of the SuperLink, host:port.
-        certificates: See `supernode`.
+        certificates: See `start_supernode`.
         wait: Seconds to wait for a round's replies.
 
     Raises:
@@ -154,8 +156,8 @@ def _call_flwr(
         secure = f"root-certificates = {json.dumps(str(certificates.absolute()))}"
     settings = f'[superlink]\ndefault = "fedpriv"\n[superlink.fedpriv]\naddress = "{superlink}"\n{secure}\n'
     (home / "config.toml").write_text(settings)
-    env = {**environment(), "FLWR_HOME": str(home)}
-    words = [program("flwr"), *words]
+    env = {**make_environment(), "FLWR_HOME": str(home)}
+    words = [find_program("flwr"), *words]
     process = subprocess.run(words, capture_output=True, text=True, env=env, timeout=120, check=False)
     try:
         return json.loads(process.stdout)

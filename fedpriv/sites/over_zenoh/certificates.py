@@ -122,7 +122,7 @@ def sign_request(authority: Path, request: Path, days: int) -> tuple[x509.Certif
     usage = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
     # from the request, only the host names are used: the certificate can never be an authority itself
-    hosts = hosts_of(asked.extensions)
+    hosts = list_hosts(asked.extensions)
     if hosts:
         builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
@@ -133,7 +133,7 @@ def sign_request(authority: Path, request: Path, days: int) -> tuple[x509.Certif
 
 
 def install(folder: Path, certificate: Path, authority: Path, key: Path | None = None) -> CertificatePin:
-    """Copies a certificate, its authority's, and possibly a key into a folder for `credentials_in`.
+    """Copies a certificate, its authority's, and possibly a key into a folder for `find_credentials`.
 
     Args:
         folder: The folder; it must contain the private key from `make_request` if `key` is None.
@@ -151,7 +151,7 @@ def install(folder: Path, certificate: Path, authority: Path, key: Path | None =
         private = read_private_key(folder / KEY)
     else:
         private = read_private_key(key)
-    pin = pin_of(certificate)
+    pin = make_pin(certificate)
     if fingerprint(private.public_key()) != pin.public_key:
         raise FedprivError(f"{certificate} belongs to another private key: sign {folder / REQUEST} again")
     read_certificate(authority)
@@ -162,7 +162,7 @@ def install(folder: Path, certificate: Path, authority: Path, key: Path | None =
     return pin
 
 
-def credentials_in(folder: Path, pin: CertificatePin) -> Credentials:
+def find_credentials(folder: Path, pin: CertificatePin) -> Credentials:
     """Returns the files for mutual TLS in a folder.
 
     Args:
@@ -174,7 +174,7 @@ def credentials_in(folder: Path, pin: CertificatePin) -> Credentials:
     """
     credentials = Credentials(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY)
     credentials.check()
-    actual = pin_of(credentials.certificate)
+    actual = make_pin(credentials.certificate)
     if actual != pin:
         raise FedprivError(
             f"{credentials.certificate} is for {actual.common_name}, key {actual.public_key[:23]}...; the plan "
@@ -190,14 +190,14 @@ def credentials_in(folder: Path, pin: CertificatePin) -> Credentials:
     return credentials
 
 
-def planned_pin(folder: Path) -> CertificatePin:
+def read_planned_pin(folder: Path) -> CertificatePin:
     """Returns the pin of this folder's certificate, from its signing request if there is no certificate yet.
 
     Raises:
         FedprivError: If the folder has neither.
     """
     if (folder / CERTIFICATE).exists():
-        return pin_of(folder / CERTIFICATE)
+        return make_pin(folder / CERTIFICATE)
     request = folder / REQUEST
     if not request.exists():
         raise FedprivError(f"{folder} has no certificate and no {REQUEST}: create one with `fedpriv federate keys`")
@@ -205,7 +205,7 @@ def planned_pin(folder: Path) -> CertificatePin:
     return CertificatePin(common_name=_common_name(asked.subject, request), public_key=fingerprint(asked.public_key()))
 
 
-def pin_of(certificate: Path) -> CertificatePin:
+def make_pin(certificate: Path) -> CertificatePin:
     """Returns the pin of a certificate: its common name and the fingerprint of its public key.
 
     Raises:
@@ -229,7 +229,7 @@ def read_certificate(path: Path) -> x509.Certificate:
         raise FedprivError(f"{path} is not a certificate in PEM ({error})") from None
 
 
-def hosts_of(extensions: x509.Extensions) -> Sequence[str]:
+def list_hosts(extensions: x509.Extensions) -> Sequence[str]:
     """Returns the host names and IP addresses of a request or certificate."""
     try:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedpriv.sites.connection_file import Connection
-from fedpriv.sites.over_zenoh.diagnosis import why_not_connected
+from fedpriv.sites.over_zenoh.diagnosis import diagnose_connection
 from fedpriv.sites.over_zenoh.link import Credentials
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class ConnectionWatch:
         reasons: list[str] = []
         works: list[str] = []
         for address in self._connect:
-            reason = why_not_connected(address, self._credentials)
+            reason = diagnose_connection(address, self._credentials)
             if reason is None:
                 works.append(address)
             else:

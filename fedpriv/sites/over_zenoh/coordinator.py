@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.certificates import find_credentials
 from fedpriv.sites.over_zenoh.connections import log_strangers
 from fedpriv.sites.over_zenoh.link import Link, open_link
 from fedpriv.sites.over_zenoh.signatures import BadSignature, read_private_key
@@ -55,9 +55,9 @@ class OverZenoh:
         private_key = None
         coordinator = proposal.document.coordinator
         if keys is not None and coordinator is not None:
-            credentials = credentials_in(keys, coordinator)
+            credentials = find_credentials(keys, coordinator)
             private_key = read_private_key(credentials.key)
-        answerers: dict[str, Sequence[str]] = {}
+        repliers: dict[str, Sequence[str]] = {}
         self._common_names: list[str | None] = []
         self._signers: list[Signer] = []
         for card, key in zip(proposal.cards, self._keys, strict=True):
@@ -66,13 +66,13 @@ class OverZenoh:
             if card.certificate is not None:
                 pinned = card.certificate.public_key
                 common_name = card.certificate.common_name
-                answerers[card.certificate.common_name] = [key]
+                repliers[card.certificate.common_name] = [key]
             self._signers.append(Signer(private_key, pinned, key))
             self._common_names.append(common_name)
 
         limit = message_limit(ResolvedPlan.of(proposal))
-        self._session = open_link(Link(credentials, limit, listen=listen, answerers=answerers))
-        log_strangers(self._session, answerers)
+        self._session = open_link(Link(credentials, limit, listen=listen, repliers=repliers))
+        log_strangers(self._session, repliers)
         self._queriers = [self._session.declare_querier(key) for key in self._keys]
         self._pool = ThreadPoolExecutor(min(len(self._keys), _MAX_THREADS), thread_name_prefix="ask")
 

@@ -24,7 +24,7 @@ _CLOSED = "nothing listens at {}: the other end is not running, or uses another 
 _SILENT = "{} does not respond: the machine is down, or a firewall drops the connection"
 
 
-def why_not_connected(address: str, credentials: Credentials | None) -> str | None:
+def diagnose_connection(address: str, credentials: Credentials | None) -> str | None:
     """Returns the reason why an address cannot be reached, and what to do; None if a connection is possible.
 
     Args:
@@ -45,10 +45,10 @@ def why_not_connected(address: str, credentials: Credentials | None) -> str | No
     with connection:
         if credentials is None:
             return None
-        return _why_no_tls(connection, host, port, credentials)
+        return _diagnose_tls(connection, host, port, credentials)
 
 
-def _why_no_tls(connection: socket.socket, host: str, port: int, credentials: Credentials) -> str | None:
+def _diagnose_tls(connection: socket.socket, host: str, port: int, credentials: Credentials) -> str | None:
     """Returns the reason why mutual TLS fails over a connection; None if it succeeds."""
     context = _context(credentials)
     try:

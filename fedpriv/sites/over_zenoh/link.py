@@ -4,9 +4,9 @@ A star and a graph use the same link. The replying party declares a queryable fo
 calls `session.get` with it, and each names the other's certificate:
 
     site = open_link(Link(connect=["tls/server.example.org:7447"], credentials=mine, max_bytes=n,
-                          askers={"coordinator": ["fedpriv/site/north"]}))
+                          requesters={"coordinator": ["fedpriv/site/north"]}))
     server = open_link(Link(listen=["tls/0.0.0.0:7447"], credentials=mine, max_bytes=n,
-                            answerers={"north": ["fedpriv/site/north"]}))
+                            repliers={"north": ["fedpriv/site/north"]}))
 
 All sessions are peers that neither search for others nor forward messages, so two sites that are connected to the same
 server do not reach each other. Close a session explicitly (`with`): a process that only ends may hang.
@@ -76,22 +76,22 @@ class Link:
         max_bytes: The longest message that is received, in bytes; longer ones are dropped while they arrive.
         connect: Addresses to connect to, such as `tls/server.example.org:7447`. Lost connections are re-established.
         listen: Addresses to listen on, such as `tls/0.0.0.0:7447`.
-        askers: For each certificate name (common name), the key expressions on which it may send requests to this
+        requesters: For each certificate name (common name), the key expressions on which it may send requests to this
             party.
-        answerers: For each certificate name, the key expressions on which this party sends it requests.
+        repliers: For each certificate name, the key expressions on which this party sends it requests.
     """
 
     credentials: Credentials | None
     max_bytes: int
     connect: Sequence[str] = ()
     listen: Sequence[str] = ()
-    askers: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    answerers: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    requesters: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    repliers: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @property
     def names(self) -> Sequence[str]:
         """The certificate names of all parties that may send messages."""
-        return sorted({*self.askers, *self.answerers})
+        return sorted({*self.requesters, *self.repliers})
 
 
 def open_link(link: Link) -> zenoh.Session:
@@ -207,10 +207,10 @@ def access_rules(link: Link) -> dict[str, Any]:
     for number, name in enumerate(link.names):
         # messages that arrive from this party or are sent to it
         messages = [
-            (["query"], "ingress", link.askers.get(name, ())),
-            (["reply", "declare_queryable"], "egress", link.askers.get(name, ())),
-            (["query"], "egress", link.answerers.get(name, ())),
-            (["reply", "declare_queryable"], "ingress", link.answerers.get(name, ())),
+            (["query"], "ingress", link.requesters.get(name, ())),
+            (["reply", "declare_queryable"], "egress", link.requesters.get(name, ())),
+            (["query"], "egress", link.repliers.get(name, ())),
+            (["reply", "declare_queryable"], "ingress", link.repliers.get(name, ())),
         ]
         identifiers: list[str] = []
         for kinds, flow, keys in messages:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedpriv.errors import ConfigError
 from fedpriv.sites.connection_file import Connection
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.certificates import find_credentials
 from fedpriv.sites.over_zenoh.connections import ConnectionWatch
 from fedpriv.sites.over_zenoh.link import Link, join_all, open_link
 from fedpriv.sites.peers.messages import longest_message
@@ -75,22 +75,22 @@ class PeersOverZenoh:
         self._names = {other: names[other] for other in neighbours}
         self._wait = wait
         self._is_signed: Callable[[bytes], bool] = lambda data: False
-        askers: dict[str, Sequence[str]] = {}
-        answerers: dict[str, Sequence[str]] = {}
+        requesters: dict[str, Sequence[str]] = {}
+        repliers: dict[str, Sequence[str]] = {}
         for other in neighbours:
             pin = proposal.cards[other].certificate
             if pin is not None:
-                askers[pin.common_name] = [self._answer_keys[other]]
-                answerers[pin.common_name] = [self._ask_keys[other]]
+                requesters[pin.common_name] = [self._answer_keys[other]]
+                repliers[pin.common_name] = [self._ask_keys[other]]
         credentials = None
         own_pin = proposal.cards[number].certificate
         if keys is not None and own_pin is not None:
-            credentials = credentials_in(keys, own_pin)
+            credentials = find_credentials(keys, own_pin)
         limit = longest_message(terms.widths[1]) + _FRAMING
-        link = Link(credentials, limit, connect=connect, listen=listen, askers=askers, answerers=answerers)
+        link = Link(credentials, limit, connect=connect, listen=listen, requesters=requesters, repliers=repliers)
         self._session = open_link(link)
         self._watch = ConnectionWatch(connect, listen, credentials, publish)
-        self._watch.expect(self._session, askers)
+        self._watch.expect(self._session, requesters)
         self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(min(max(len(neighbours), 1), _MAX_THREADS), thread_name_prefix="ask")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import ConfigError
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.certificates import find_credentials
 from fedpriv.sites.over_zenoh.link import Link, open_link
 from fedpriv.sites.plan_review import LONGEST_REVIEW
 from fedpriv.sites.proposals import MAX_PROPOSAL_BYTES, is_proposal, offer
@@ -79,10 +79,10 @@ def offer_over_zenoh(plan: FederationPlan, listen: Sequence[str], keys: Path, wa
     coordinator = plan.document.coordinator
     if coordinator is None:
         raise ConfigError("plan", plan.fingerprint, "names no certificates, but proposals need TLS")
-    answerers = {
+    repliers = {
         card.certificate.common_name: [proposal_key(card.name)] for card in plan.cards if card.certificate is not None
     }
-    link = Link(credentials_in(keys, coordinator), PROPOSAL_LIMIT, listen=listen, answerers=answerers)
+    link = Link(find_credentials(keys, coordinator), PROPOSAL_LIMIT, listen=listen, repliers=repliers)
     with open_link(link) as session:
         return offer(_OverLink(session, [card.name for card in plan.cards], wait), plan)
 

@@ -36,7 +36,7 @@ _OTHER = "it does not use mutual TLS"
 
 
 @contextmanager
-def logging_refusals() -> Generator[None]:
+def log_refused_connections() -> Generator[None]:
     """Logs why connections to this process were refused, until the block ends; Zenoh does not record their origin.
 
     It replaces descriptor 1 with a pipe, which it reads, and redirects Python's output to the previous target. For
@@ -86,7 +86,7 @@ def _prints_to_descriptor(stream: TextIO) -> bool:
         return False
 
 
-def reason_of(line: str) -> str | None:
+def parse_refusal_reason(line: str) -> str | None:
     """Returns why a connection was refused, from a line of Zenoh's log; None for a line about something else.
 
     Args:
@@ -105,7 +105,7 @@ def log_refusals(lines: Iterable[str]) -> None:
     """Logs the reasons in these lines, each the first, the second, the fourth time and so on."""
     counts: Counter[str] = Counter()
     for line in lines:
-        reason = reason_of(line)
+        reason = parse_refusal_reason(line)
         if reason is None:
             continue
         counts[reason] += 1

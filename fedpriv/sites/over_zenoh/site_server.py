@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.sites.connection_file import Connection
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.messages import MalformedMessage, plan_of
-from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.messages import MalformedMessage, read_plan_hash
+from fedpriv.sites.over_zenoh.certificates import find_credentials
 from fedpriv.sites.over_zenoh.connections import ConnectionWatch
 from fedpriv.sites.over_zenoh.link import Link, join_all, open_link
 from fedpriv.sites.over_zenoh.proposing import PROPOSAL_LIMIT, proposal_key, take_proposals
@@ -85,7 +85,7 @@ class SiteServer:
             pin = site.card.certificate
             if pin is None:
                 raise FedprivError("the site's card names no certificate: run `fedpriv site keys`, and make a new plan")
-            self._credentials = credentials_in(keys, pin)
+            self._credentials = find_credentials(keys, pin)
             self._private_key = read_private_key(self._credentials.key)
         self._watch = ConnectionWatch(connect, (), self._credentials, publish)
         try:
@@ -118,21 +118,21 @@ class SiteServer:
         """
         site = self._site
         plans = [_plan(proposal, site.card.name, self._private_key) for proposal in proposals]
-        askers: dict[str, list[str]] = {}
+        requesters: dict[str, list[str]] = {}
         for proposal, plan in zip(proposals, plans, strict=True):
             coordinator = proposal.document.coordinator
             if coordinator is not None:
-                askers.setdefault(coordinator.common_name, []).append(plan.key)
+                requesters.setdefault(coordinator.common_name, []).append(plan.key)
         limits = [message_limit(site.terms(plan.hash)) for plan in plans]
         for name in proposers:
-            askers.setdefault(name, []).append(proposal_key(site.card.name))
+            requesters.setdefault(name, []).append(proposal_key(site.card.name))
             limits.append(PROPOSAL_LIMIT)
         with self._lock:
             if self._is_closed.is_set():
                 return
-            session = open_link(Link(self._credentials, max(limits), connect=self._connect, askers=askers))
+            session = open_link(Link(self._credentials, max(limits), connect=self._connect, requesters=requesters))
             self._sessions.append(session)
-        self._watch.expect(session, askers)
+        self._watch.expect(session, requesters)
         for plan in plans:
             self._start(self._serve, [session, plan], f"plan {plan.hash[:8]}")
         if proposers:
@@ -182,7 +182,7 @@ class SiteServer:
         signature = b"" if query.attachment is None else query.attachment.to_bytes()
         try:
             plan.signer.check_question(signature, question)
-            if str(query.key_expr) != plan.key or plan_of(question) != plan.hash:
+            if str(query.key_expr) != plan.key or read_plan_hash(question) != plan.hash:
                 raise MalformedMessage("a question for another plan")
         except (BadSignature, MalformedMessage) as error:
             self._count_ignored(plan, str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpriv.errors import ConfigError
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.messages import OVERHEAD, question_limit
+from fedpriv.sites.messages import OVERHEAD, compute_request_limit
 from fedpriv.sites.over_zenoh.signatures import MAX_SIGNATURE_BYTES, PrivateKey, check_signature, sign
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
@@ -19,7 +19,7 @@ def question_key(plan_hash: str, site_name: str) -> str:
 def message_limit(terms: ResolvedPlan) -> int:
     """Returns the length in bytes of the longest request or reply of a plan, with all its metadata."""
     received, sent = terms.widths
-    question = question_limit(received, len(terms.cards))
+    question = compute_request_limit(received, len(terms.cards))
     reply = 4 * sent + OVERHEAD
     return max(question, reply) + MAX_SIGNATURE_BYTES + _FRAMING
 

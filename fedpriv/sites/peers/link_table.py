@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedpriv.sites.peers.messages import Kind, PeerMessage
 from fedpriv.sites.peers.neighbours import Link, Neighbour, Patience
-from fedpriv.sites.peers.node_folder import Doubt, NodeFolder, UpLink
+from fedpriv.sites.peers.node_folder import NodeFolder, UnresolvedRound, UpLink
 from fedpriv.sites.peers.round_links import Correction, RoundLinks
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class LinkTable:
         self,
         neighbours: Mapping[int, Neighbour],
         folder: NodeFolder,
-        doubts: Mapping[int, Doubt],
+        doubts: Mapping[int, UnresolvedRound],
         corrections: Sequence[Correction],
         patience: Patience,
     ) -> None:
@@ -238,7 +238,7 @@ class LinkTable:
         assert self._row is not None
         for other, link in self.links.items():
             if link.status == "doubt":
-                self.doubts[other] = Doubt(self._round, link.weight, self._row)
+                self.doubts[other] = UnresolvedRound(self._round, link.weight, self._row)
         self.corrections = []
 
     def _is_huge(self, row: Tensor) -> bool:

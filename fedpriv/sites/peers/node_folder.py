@@ -17,15 +17,15 @@ from torch import Tensor
 
 from fedpriv.errors import FedprivError
 from fedpriv.network import TrainState
-from fedpriv.sites.on_record import NODE_LINKS, NODE_STATE
 from fedpriv.sites.peers.round_links import Correction
+from fedpriv.sites.site_records import NODE_LINKS, NODE_STATE
 from fedpriv.storage import files
 
 _UNREADABLE = (RuntimeError, KeyError, TypeError, ValueError, EOFError, UnpicklingError)
 
 
 @dataclass(frozen=True)
-class Doubt:
+class UnresolvedRound:
     """A round that a follower closed without receiving its decider's decision about the link.
 
     Attributes:
@@ -66,7 +66,7 @@ class NodeState:
     """
 
     progress: TrainState
-    doubts: Mapping[int, Doubt] = field(default_factory=dict[int, Doubt])
+    doubts: Mapping[int, UnresolvedRound] = field(default_factory=dict[int, UnresolvedRound])
     corrections: tuple[Correction, ...] = ()
     last_up: Mapping[int, int] = field(default_factory=dict[int, int])
 
@@ -103,7 +103,7 @@ class NodeFolder:
                 raise FedprivError(f"{path} belongs to another plan: this node cannot continue")
             return NodeState(
                 progress=initial.restored({**initial.stored(), **stored["progress"]}),
-                doubts={number: Doubt(**doubt) for number, doubt in stored["doubts"].items()},
+                doubts={number: UnresolvedRound(**doubt) for number, doubt in stored["doubts"].items()},
                 corrections=tuple(Correction(**correction) for correction in stored["corrections"]),
                 last_up=stored["last_up"],
             )

@@ -120,7 +120,7 @@ class NodeNetwork:
             mixed += correction.row.to(rows)
         return mixed
 
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+    def replace_rows(self, rows: Tensor, others: Tensor) -> Tensor:
         """Returns the node's new row, or its row in `others` if it took no part: `[k, m], [1, m] -> [1, m]`."""
         if len(rows):
             return rows

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedpriv.errors import FedprivError, LedgerError, counted
+from fedpriv.errors import FedprivError, LedgerError, format_count
 from fedpriv.privacy import LedgerFile
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.reply_counter import ReplyCounter
@@ -97,7 +97,7 @@ def erase_state(plan_folder: Path) -> None:
             files.erase(node_file)
 
 
-def plan_files(folder: Path) -> Sequence[Path]:
+def list_plan_files(folder: Path) -> Sequence[Path]:
     """Returns the files of all plans that a site has accepted; each is next to the ledger of its federation.
 
     Args:
@@ -108,7 +108,7 @@ def plan_files(folder: Path) -> Sequence[Path]:
     """
     check_rollback(folder)
     plans = {path.parent.name: path for path in sorted((folder / "runs").glob(f"*/{PLAN}"))}
-    for plan_hash in accepted_hashes(folder):
+    for plan_hash in list_accepted_hashes(folder):
         if plan_hash not in plans:
             raise LedgerError(
                 f"{folder / 'runs' / plan_hash} is missing or has lost its plan, so this site's privacy cost is "
@@ -117,11 +117,11 @@ def plan_files(folder: Path) -> Sequence[Path]:
     return [*plans.values()]
 
 
-def ledger_beside(plan_file: Path) -> LedgerFile:
+def read_plan_ledger(plan_file: Path) -> LedgerFile:
     """Returns the ledger of a federation after checking that no line is missing.
 
     Args:
-        plan_file: One of `plan_files`.
+        plan_file: One of `list_plan_files`.
 
     Raises:
         LedgerError: If the ledger is missing, lost lines of rounds with a reply, or is damaged or altered.
@@ -137,7 +137,7 @@ def ledger_beside(plan_file: Path) -> LedgerFile:
     count = len(ledger.records)
     if count < n_replied:
         raise LedgerError(
-            f"{path} has {counted(count, 'record')}, but the site has replied with {n_replied}: part of the "
+            f"{path} has {format_count(count, 'record')}, but the site has replied with {n_replied}: part of the "
             "ledger is lost, so this site's privacy cost is unknown. Restore the file; until then the site "
             "answers no plan"
         )
@@ -167,8 +167,8 @@ def check_rollback(folder: Path) -> None:
     n_notices = len(read_notices(run / NOTICES))
     if counter.exceeds(n_records, n_notices):
         raise RolledBack(
-            f"{folder} is an older copy: its site has signed {counted(counter.records, 'record')} and "
-            f"{counted(counter.notices, 'notice')} of plan {counter.plan[:32]}, but this folder has {n_records} "
+            f"{folder} is an older copy: its site has signed {format_count(counter.records, 'record')} and "
+            f"{format_count(counter.notices, 'notice')} of plan {counter.plan[:32]}, but this folder has {n_records} "
             f"and {n_notices}. Its privacy cost is unknown, so the site does not answer: restore the newest "
             "folder. If that is lost, this site cannot be used again; the budget of a new site must exclude "
             "everything that this one may have spent"
@@ -189,7 +189,7 @@ def read_notices(path: Path) -> list[AbsenceNotice]:
         raise FedprivError(f"{path} cannot be read: this site cannot continue in that federation") from error
 
 
-def accepted_hashes(folder: Path) -> Sequence[str]:
+def list_accepted_hashes(folder: Path) -> Sequence[str]:
     """Returns the hashes of all plans that a site has accepted, from its list of plans.
 
     Raises:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpriv.clients.batch import Batch
 from fedpriv.distributed import threads
 from fedpriv.models.copies import copy_with_modules
-from fedpriv.models.nested import leaves
+from fedpriv.models.nested import list_leaves
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import is_on_cpu
 from fedpriv.oracle.backends.linear import LinearBackend
@@ -26,7 +26,7 @@ Tensors = tuple[Tensor, ...]
 _WORTH_SHARING = 2 * 10**7
 
 
-def in_threads(backend: Backend, *, insist: bool = False) -> Backend:
+def wrap_in_threads(backend: Backend, *, insist: bool = False) -> Backend:
     """Wraps the backend in threads if that is faster; others cache whole batches' norms or are slow on purpose.
 
     Args:
@@ -34,13 +34,13 @@ def in_threads(backend: Backend, *, insist: bool = False) -> Backend:
         insist: True if the user has set the number of threads; otherwise little work uses one thread.
     """
     if isinstance(backend, PerExample):
-        return InThreads(backend, insist=insist)
+        return ThreadedBackend(backend, insist=insist)
     if isinstance(backend, LinearBackend) and not insist:
-        return OneForLittle(backend)
+        return SizeDependentBackend(backend)
     return backend
 
 
-class OneForLittle:
+class SizeDependentBackend:
     """Computes a linear model's sums with one of torch's threads if the work is too little for several.
 
     For linear models the number of multiplications is known: one for each example and parameter.
@@ -71,7 +71,7 @@ class OneForLittle:
             return self._backend.largest_norm(params, batch, norm)
 
 
-class InThreads:
+class ThreadedBackend:
     """Computes a backend's sums with as many threads as torch may use; each thread computes some of the clients.
 
     Threads process the blocks into which the backend splits its work, so the number of threads changes no bit of a sum.
@@ -127,7 +127,7 @@ class InThreads:
                 return compute(self._backend, slice(0, clients))
         copies = [copy_backend(self._backend) for _ in range(count)]
         before = torch.default_generator.get_state()
-        results = threads.each(lambda number, rows: compute(copies[number], rows), blocks)
+        results = threads.map_in_threads(lambda number, rows: compute(copies[number], rows), blocks)
         if not torch.equal(before, torch.default_generator.get_state()):
             # the model draws random numbers, so their order would depend on the threads
             self._single_thread = True
@@ -138,7 +138,7 @@ class InThreads:
 
 def _size(params: Tensor, batch: Batch) -> int:
     """Returns the number of examples times the number of parameters or, if larger, times an example's inputs."""
-    inputs = sum(values[:1, :1].numel() for values in leaves(batch.inputs))
+    inputs = sum(values[:1, :1].numel() for values in list_leaves(batch.inputs))
     return batch.mask.numel() * max(params.shape[1], inputs)
 
 

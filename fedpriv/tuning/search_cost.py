@@ -7,16 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedpriv.config import Config
-from fedpriv.config.building import planned
+from fedpriv.config.building import load_plan
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.planning import Plan
 from fedpriv.privacy import RunCost, compose
-from fedpriv.privacy.accounting import PrivacySpent, ceiling, count_costs, histories, round_up, search
+from fedpriv.privacy.accounting import (
+    PrivacySpent,
+    count_costs,
+    group_histories,
+    make_dominating_history,
+    round_up,
+    search,
+)
 from fedpriv.tuning.settings import SearchSettings
 
 
 @dataclass(frozen=True)
-class SearchPrice:
+class SearchCost:
     """The privacy cost of a search.
 
     Attributes:
@@ -36,10 +43,10 @@ def plan_trial(config: Config) -> Plan:
     Raises:
         ConfigError: If a setting of the trial cannot be used.
     """
-    return planned(config, config.seed or 0)
+    return load_plan(config, config.seed or 0)
 
 
-def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | None = None) -> SearchPrice:
+def compute_search_cost(settings: SearchSettings, plans: Sequence[Plan], data: str | None = None) -> SearchCost:
     """Returns the privacy cost of a whole search.
 
     Guarantee: an upper bound. If every trial is visible, it is the cost of all releases of all trials together: the
@@ -73,7 +80,7 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
         spent = compose(runs, plans[0].privacy.delta)
         rests_on = "all results of all trials may be seen; the number of trials and their noise are fixed in advance"
     else:
-        spent = _price_hidden(settings, plans[0], one_trial, data)
+        spent = _compute_hidden_cost(settings, plans[0], one_trial, data)
         rests_on = (
             "only the best trial's model and settings are ever seen: not the number of trials (a secret "
             f"{settings.secret_trials} draw, {settings.trials} on average), their duration, or the other trials"
@@ -84,10 +91,12 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
             f"{settings.epsilon:g}, and a trial {_format_epsilon(one_trial.epsilon)}; nothing was released. Use fewer "
             "trials, or more noise in each (a smaller privacy.epsilon)"
         )
-    return SearchPrice(spent, one_trial, rests_on)
+    return SearchCost(spent, one_trial, rests_on)
 
 
-def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent, data: str | None) -> PrivacySpent:
+def _compute_hidden_cost(
+    settings: SearchSettings, plan: Plan, one_trial: PrivacySpent, data: str | None
+) -> PrivacySpent:
     """Returns the cost of a search with a number of trials that is a secret draw."""
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
@@ -97,10 +106,10 @@ def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent,
             "charged"
         )
     costs = count_costs(plan.records, plan.n_clients)
-    client_histories = [history for _, history in histories(costs, plan.n_clients)]
+    client_histories = [history for _, history in group_histories(costs, plan.n_clients)]
     if data is None:
-        client_histories = [ceiling(client_histories)]
-    epsilon = search.hidden(settings.number, client_histories, plan.privacy.delta)
+        client_histories = [make_dominating_history(client_histories)]
+    epsilon = search.compute_hidden_epsilon(settings.number, client_histories, plan.privacy.delta)
     # a trial's other outputs besides its model are never published
     return replace(one_trial, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients, not_covered=())
 
@@ -111,7 +120,9 @@ def _plans_of_all_trials(settings: SearchSettings, plans: Sequence[Plan]) -> lis
     return list(plans)
 
 
-def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, run_name: str) -> RunCost:
+def compute_reserved_cost(
+    settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, run_name: str
+) -> RunCost:
     """Returns the cost of all releases of all trials, as charged to a lifetime budget."""
     # each trial draws separate batches: the epochs of different trials are different
     records = [

@@ -11,11 +11,11 @@ from torch import nn
 from fedpriv.clients import Layout, PublicDataInfo
 from fedpriv.config.schema import Config, LogSection
 from fedpriv.errors import ConfigError
-from fedpriv.evaluation import BINARY, ERRORS, CustomMetric, Evaluator, MetricSet, reported_names
+from fedpriv.evaluation import BINARY, ERRORS, CustomMetric, Evaluator, MetricSet, list_reported_names
 from fedpriv.settings import plugins
 
 
-def metrics_of(config: Config, n_classes: int | None, scale: float = 1.0) -> dict[str, CustomMetric]:
+def load_metrics(config: Config, n_classes: int | None, scale: float = 1.0) -> dict[str, CustomMetric]:
     """Returns the user's metrics by name.
 
     Args:
@@ -71,17 +71,17 @@ def check_measured(config: Config, public_info: PublicDataInfo, model: nn.Module
         ConfigError: The same error that the run would raise.
     """
     check_owners(config, are_known=public_info.tests_have_owners)
-    with named_in_log():
-        metric_set = MetricSet(metrics_of(config, public_info.n_classes))
+    with prefix_log_errors():
+        metric_set = MetricSet(load_metrics(config, public_info.n_classes))
         if config.log.stop is None:
             return
         (example,) = replace(public_info, sizes=(1,)).synthetic_datasets()
         names = Evaluator(model, loss, example, custom=metric_set).names(Layout.of(model).row_of(model))
-        config.log.stop.begin(reported_names(names, {0: example} if config.log.client_tests else {}))
+        config.log.stop.begin(list_reported_names(names, {0: example} if config.log.client_tests else {}))
 
 
 @contextmanager
-def named_in_log() -> Generator[None]:
+def prefix_log_errors() -> Generator[None]:
     """Context manager that adds `log.` to errors about arguments that are in that section of a configuration."""
     try:
         yield

@@ -2,10 +2,11 @@
 
 The point at which data leave a client determines the computation. `data_oracle` chooses the class for this boundary:
 
-1. `GradientRows` (`noise_on: gradient`): each client's sum of clipped examples, or its clipped gradient, is released.
-2. `GradientSum` (`noise_on: gradient`): as before, but only the sum over clients is released.
-3. `Messages` (`noise_on: message`): gradients stay with the client; its message is clipped and released.
-4. `Unprotected` (`noise_on: none`, or noise as published in a paper): recorded as not private.
+1. `GradientRowsEngine` (`noise_on: gradient`): the sum of clipped examples, or the clipped gradient, of each client is
+   released.
+2. `GradientSumEngine` (`noise_on: gradient`): as before, but only the sum over clients is released.
+3. `MessageEngine` (`noise_on: message`): gradients stay with the client; its message is clipped and released.
+4. `UnprotectedEngine` (`noise_on: none`, or noise as published in a paper): recorded as not private.
 
 Each query result is matched to its planned release (fedpriv/oracle/releases.py), clipped by that release's clip, and
 noised. The release scheme (fedpriv/privacy/release) adds the noise: to rows, also between pairs, or to one sum.
@@ -51,7 +52,7 @@ def sum_rows(rows: Tensor) -> Tensor:
     return rows.sum(0, keepdim=True)
 
 
-class DataAnswerer(ABC):
+class DataQueryEngine(ABC):
     """Computes query results from the clients' data: clips, adds noise and writes the ledger.
 
     Guarantee: every tensor that a method returns is the output of a Gaussian or Laplace mechanism with the sensitivity
@@ -128,7 +129,7 @@ class DataAnswerer(ABC):
     # --- the round
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`; draws the clients that compute in this round, if they are drawn in secret."""
+        """See `QueryEngine`; draws the clients that compute in this round, if they are drawn in secret."""
         if not self._shard.is_whole:
             context = replace(context, positions=self._shard.positions(context.cohort))
         self._drawn_positions = self._sampler.begin_round(context.round, context.cohort)
@@ -137,15 +138,15 @@ class DataAnswerer(ABC):
 
     @property
     def is_aggregate(self) -> bool:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return False
 
     def equality(self, context: RoundContext) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._population.equality[self._shard.rows(context.cohort)]
 
     def common_bound(self, bound: float | None) -> float | None:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         if bound is None:
             return None
         return self._max_clients(bound)
@@ -154,7 +155,7 @@ class DataAnswerer(ABC):
 
     @abstractmethod
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
 
     def _sum(
         self,
@@ -174,7 +175,7 @@ class DataAnswerer(ABC):
         return self._sums.gradients(batches, self._sampler.rows[which], params, anchor, clip, weights)
 
     def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         self._check_points(context, params, None)
         planned = self._releases.release(query, context, self.excluded)
         sampled = self._sampled_factors(query.sampling, context.cohort)
@@ -183,13 +184,13 @@ class DataAnswerer(ABC):
         return self.constraints.values(released)
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         raise PrivacyError(
             f"privacy.noise_on is {self._privacy.noise_on!r}, so messages are not released; set it to 'message'"
         )
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         raise PrivacyError(
             f"privacy.noise_on is {self._privacy.noise_on!r}, but exact query results are not private; set it to 'none'"
         )
@@ -285,7 +286,7 @@ class DataAnswerer(ABC):
         return self.ledger.open(release).to(self._population.params.dtype)
 
     def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         if self._newest is None:
             exact = [0.0] * len(context.positions)
             return exact, exact
@@ -304,11 +305,11 @@ class DataAnswerer(ABC):
             raise ConfigError("oracle query", tuple(params.shape), f"needs one row per participant: {expected}")
 
 
-class GradientRows(DataAnswerer):
+class GradientRowsEngine(DataQueryEngine):
     """Releases each client's gradient row, with the boundary at gradients."""
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         self._check_points(context, params, anchor)
         planned = self._releases.release(query, context, self.excluded)
         if self._privacy.unit == "sample":
@@ -319,16 +320,16 @@ class GradientRows(DataAnswerer):
         return self._release(planned, context, clipped, [1.0] * len(context.clients))
 
 
-class GradientSum(DataAnswerer):
+class GradientSumEngine(DataQueryEngine):
     """Releases only the sum of gradients over clients, with the boundary at gradients; the cohort may be secret."""
 
     @property
     def is_aggregate(self) -> bool:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return True
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`; the sum of the clients' contributions is computed for some clients at a time."""
+        """See `QueryEngine`; the sum of the clients' contributions is computed for some clients at a time."""
         self._check_points(context, params, anchor)
         planned = self._releases.release(query, context)
         self._n_rows = len(params)
@@ -368,25 +369,25 @@ class GradientSum(DataAnswerer):
             )
 
 
-class Messages(DataAnswerer):
+class MessageEngine(DataQueryEngine):
     """Releases messages, with the boundary there: gradients stay with clients, a possibly secret part of a cohort."""
 
     _answered_round = -1
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`; rows of queries belong to the drawn clients."""
+        """See `QueryEngine`; rows of queries belong to the drawn clients."""
         context, _ = super().begin_round(context)
         if self._drawn_positions is None:
             return context, None
         return replace(context, positions=context.positions[self._drawn_positions]), self._drawn_positions
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`; without clipping and noise, for use by the clients themselves."""
+        """See `QueryEngine`; without clipping and noise, for use by the clients themselves."""
         self._check_points(context, params, anchor)
         return scale_rows(self._sum(query, context, params, anchor), self._queries.factors(query, context.queried))
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         rate = self._privacy.cohort_rate
         if rate < 1 and context.round <= self._answered_round:
             raise PrivacyError(
@@ -403,11 +404,11 @@ class Messages(DataAnswerer):
         return released
 
 
-class Unprotected(DataAnswerer):
+class UnprotectedEngine(DataQueryEngine):
     """Returns exact results, or results with noise as published in a paper, without a boundary. Not private."""
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         self._check_points(context, params, anchor)
         factors = self._queries.factors(query, context.queried)
         rows = scale_rows(self._sum(query, context, params, anchor), factors)
@@ -416,17 +417,17 @@ class Unprotected(DataAnswerer):
         return self._release_unprotected(query, context, rows, factors, params)
 
     def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         self._check_points(context, params, None)
         record = self._releases.release(query, context).record
         return self._open(Release(record, self.problem(params)[1].detach()))
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         return self._release_unprotected(query, context, message, [1.0] * len(context.positions), message)
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Answerer`."""
+        """See `QueryEngine`."""
         objective, constraints = self.problem(params)
         if context.index == 0:
             check_finite(objective, "objective")
@@ -478,17 +479,17 @@ def data_oracle(
     max_clients: Callable[[float], float] = float,
     pair_secrets: PairSecrets | None = None,
     table: ReleaseTable | None = None,
-) -> Oracle[DataAnswerer]:
-    """Returns the oracle of a run; see `DataAnswerer` for the arguments, except for the privacy settings."""
+) -> Oracle[DataQueryEngine]:
+    """Returns the oracle of a run; see `DataQueryEngine` for the arguments, except for the privacy settings."""
     queries = QueryBuilder(privacy, population.shard.all_sizes)
-    boundary: type[DataAnswerer]
+    boundary: type[DataQueryEngine]
     if not privacy.private:
-        boundary = Unprotected
+        boundary = UnprotectedEngine
     elif privacy.noise_on == "message":
-        boundary = Messages
+        boundary = MessageEngine
     elif queries.scheme.sums_only:
-        boundary = GradientSum
+        boundary = GradientSumEngine
     else:
-        boundary = GradientRows
-    answerer = boundary(population, sums, queries, ledger, randomness, sum_clients, max_clients, pair_secrets, table)
-    return Oracle(queries, answerer, population.params)
+        boundary = GradientRowsEngine
+    engine = boundary(population, sums, queries, ledger, randomness, sum_clients, max_clients, pair_secrets, table)
+    return Oracle(queries, engine, population.params)

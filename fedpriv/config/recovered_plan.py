@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.config.building import outline, planned
+from fedpriv.config.building import load_plan, read_outline
 from fedpriv.config.files import load_config
 from fedpriv.config.schema import Config
 from fedpriv.errors import FedprivError
 from fedpriv.planning import FirstPart
 from fedpriv.privacy import Record
-from fedpriv.reports.spendings import PlannedSpending, may_stay_unfinished
-from fedpriv.runs import PlannedReleases, RunFiles, fixed_data, settings_in_words
+from fedpriv.reports.spending import PlannedSpending, may_stay_unfinished
+from fedpriv.runs import PlannedReleases, RunFiles, describe_fixed_data, format_settings
 
 _LONGEST = 60  # characters of sizes in a checkpoint's text; longer texts are cut
 
 
-def plan_of(files: RunFiles) -> PlannedSpending:
+def recover_plan(files: RunFiles) -> PlannedSpending:
     """Returns public sizes and unreleased records of a run's plan; None for each that is unknown.
 
     The sizes are computed from the configuration and the data in their present state. User files may have changed since
@@ -27,7 +27,7 @@ def plan_of(files: RunFiles) -> PlannedSpending:
     if files.config is not None:
         try:
             config = load_config(files.folder / "config.yaml")
-            sizes = outline(config).sizes
+            sizes = read_outline(config).sizes
             if not _are_sizes_of_run(sizes, files):
                 sizes = None
         except FedprivError:
@@ -50,7 +50,7 @@ def _remaining(files: RunFiles, config: Config | None, sizes: Sequence[int] | No
         else:
             # a checkpoint of an earlier version: the plan is recomputed from the configuration, if the data are the
             # same
-            plan = PlannedReleases.of(planned(config, int(checkpoint.seed, 16), FirstPart.of(files.ledger)))
+            plan = PlannedReleases.of(load_plan(config, int(checkpoint.seed, 16), FirstPart.of(files.ledger)))
         if not plan.is_of(files.ledger):
             return None
         return tuple(plan.remaining(files.ledger.records, checkpoint.attempt, checkpoint.round))
@@ -60,9 +60,9 @@ def _remaining(files: RunFiles, config: Config | None, sizes: Sequence[int] | No
 
 def _are_sizes_of_run(sizes: Sequence[int], files: RunFiles) -> bool:
     """Returns True if the clients of the run had these numbers of examples; False if that is not on record."""
-    if fixed_data(files.config) is not None:
+    if describe_fixed_data(files.config) is not None:
         return True
     if files.checkpoint is None:
         return False
-    text = settings_in_words(sizes=list(sizes))["sizes"]
+    text = format_settings(sizes=list(sizes))["sizes"]
     return text == files.checkpoint.words.get("sizes") and len(text) < _LONGEST

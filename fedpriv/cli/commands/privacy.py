@@ -123,7 +123,7 @@ def compare(
         typer.Argument(
             metavar="CONFIG... [SECTION.FIELD=VALUE]...",
             help="YAML files or names of shipped configurations, and settings to change in all of them.",
-            autocompletion=shipped.names,
+            autocompletion=shipped.complete_names,
         ),
     ],
     variants: Annotated[

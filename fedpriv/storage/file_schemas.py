@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict  # pydantic reads the standard library's from Python 3.12 on
 
-from fedpriv.errors import FedprivError, shown
+from fedpriv.errors import FedprivError, format_value
 
 
 def _infinite(value: object) -> object:
@@ -128,7 +128,13 @@ _NUMBERS = TypeAdapter(dict[str, Number | None])
 _SPREADS = TypeAdapter(dict[str, _Spread])
 
 
-def checked(kind: TypeAdapter[Any], content: Any, path: Path | str, fix: str, metrics: Collection[str] = ()) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
+def validate_fields(  # JSON and YAML hold anything
+    kind: TypeAdapter[Any],
+    content: Any,  # noqa: ANN401
+    path: Path | str,
+    fix: str,
+    metrics: Collection[str] = (),
+) -> Any:  # noqa: ANN401
     """Returns the content of a file if it has the required fields; it may have more.
 
     Args:
@@ -157,4 +163,4 @@ def _describe_error(first: ErrorDetails) -> str:
     path = ".".join(str(key) for key in first["loc"][:4])
     if first["type"] == "missing":
         return f" or was written by an earlier fedpriv (it has no {path})"
-    return f" ({path + ' = ' if path else ''}{shown(first['input'])}: {first['msg']})"
+    return f" ({path + ' = ' if path else ''}{format_value(first['input'])}: {first['msg']})"

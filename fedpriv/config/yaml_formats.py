@@ -1,7 +1,7 @@
-"""The spelling in YAML of parameters that are objects in Python; all others are written as in Python.
+"""The YAML formats of parameters that are objects in Python; all others are written as in Python.
 
-`SPELLINGS` is a table by annotation; `wrapped` is for one factory around another. Names, bounds and defaults are read
-from the factories.
+`YAML_FORMATS` is a table by annotation; `with_wrapper_options` is for one factory around another. Names, bounds and
+defaults are read from the factories.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, Discriminator, Field, PlainSeria
 
 from fedpriv.algorithms import admm
 from fedpriv.config import rates
-from fedpriv.config.base import Choice, Spelled, named_fields, options_model
+from fedpriv.config.base import Choice, YamlFormat, options_model, with_field_errors
 from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite
 from fedpriv.strategies import (
     L1,
@@ -47,17 +47,17 @@ from fedpriv.strategies import (
     StepSize,
     Strategy,
     Zero,
-    keywords,
-    signed,
+    read_keyword_parameters,
+    with_signature,
 )
 
 
-def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN401 - an annotation
-    """Returns the spelling `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for the object `nothing`.
+def keyed_format(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN401 - an annotation
+    """Returns the YAML format `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for `nothing`.
 
-    A class with fields that have a spelling is passed as the result of `by_fields`.
+    A class with fields that have a YAML format is passed as the result of `fields_format`.
     """
-    options: dict[str, Any] = {key: (named_fields(kind) | None, None) for key, kind in classes.items()}
+    options: dict[str, Any] = {key: (with_field_errors(kind) | None, None) for key, kind in classes.items()}
     model = create_model("Choice", __base__=Choice, **options)
     model.neither = neither
     model.words = {neither: type(nothing)}
@@ -68,20 +68,20 @@ def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN40
         if value == nothing:
             return neither
         key = keys[type(value)]
-        if get_args(classes[key]):  # some of its fields have a spelling
+        if get_args(classes[key]):  # some of its fields have a YAML format
             return {key: TypeAdapter(classes[key]).dump_python(value, mode="json")}
         return {key: asdict(value)}
 
     return Annotated[model, AfterValidator(lambda chosen: chosen.value(nothing)), PlainSerializer(write)]
 
 
-def choice_of(spelling: Any) -> type[Choice]:  # noqa: ANN401 - an annotation
-    """Returns the section behind a spelling of `by_key`."""
-    return get_args(spelling)[0]
+def get_choice(yaml_format: Any) -> type[Choice]:  # noqa: ANN401 - an annotation
+    """Returns the section behind a format of `keyed_format`."""
+    return get_args(yaml_format)[0]
 
 
-def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation
-    """Returns the spelling `{kind: box, bound: 3}`: a class as `kind`, and its fields."""
+def tagged_format(**classes: type) -> Any:  # noqa: ANN401 - an annotation
+    """Returns the YAML format `{kind: box, bound: 3}`: a class as `kind`, and its fields."""
     tags: dict[str, Any] = {key: {"kind": (Literal[key], key)} for key in classes}
     models: list[Any] = [create_model(key, __base__=options_model(classes[key]), **tag) for key, tag in tags.items()]
     keys = {kind: key for key, kind in classes.items()}
@@ -97,14 +97,14 @@ def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation
     return Annotated[union, AfterValidator(read), PlainSerializer(write)]
 
 
-def by_fields(kind: type, spellings: Mapping[Any, Any]) -> Any:  # noqa: ANN401 - an annotation
-    """Returns the spelling of a class by its fields.
+def fields_format(kind: type, yaml_formats: Mapping[Any, Any]) -> Any:  # noqa: ANN401 - an annotation
+    """Returns the YAML format of a class by its fields.
 
     Args:
         kind: The class.
-        spellings: Spelling in YAML for values of some annotations.
+        yaml_formats: YAML format for values of some annotations.
     """
-    model = options_model(kind, spellings=spellings)
+    model = options_model(kind, yaml_formats=yaml_formats)
 
     def read(chosen: BaseModel) -> object:
         fields = dict(chosen)
@@ -114,11 +114,11 @@ def by_fields(kind: type, spellings: Mapping[Any, Any]) -> Any:  # noqa: ANN401 
         return model.model_construct(**vars(value)).model_dump(mode="json")
 
     form = Annotated[model, AfterValidator(read), PlainSerializer(write)]
-    return Annotated[kind, Spelled(form)]
+    return Annotated[kind, YamlFormat(form)]
 
 
-def by_word(**objects: object) -> Any:  # noqa: ANN401 - an annotation
-    """Returns the spelling `newton`: one word for an object."""
+def word_format(**objects: object) -> Any:  # noqa: ANN401 - an annotation
+    """Returns the YAML format `newton`: one word for an object."""
 
     def write(value: object) -> str:
         return next(word for word, candidate in objects.items() if candidate == value)
@@ -127,8 +127,8 @@ def by_word(**objects: object) -> Any:  # noqa: ANN401 - an annotation
     return Annotated[words, AfterValidator(objects.__getitem__), PlainSerializer(write)]
 
 
-def number_or(number: Any, kind: type) -> Any:  # noqa: ANN401 - annotations
-    """Returns the spelling of a number, or of an object of this class by its fields."""
+def number_or_fields_format(number: Any, kind: type) -> Any:  # noqa: ANN401 - annotations
+    """Returns the YAML format of a number, or of an object of this class by its fields."""
 
     def which(raw: object) -> str:
         if isinstance(raw, dict | kind):
@@ -136,26 +136,30 @@ def number_or(number: Any, kind: type) -> Any:  # noqa: ANN401 - annotations
         return "@number"
 
     by_number = Annotated[number, Tag("@number")]
-    by_fields = Annotated[named_fields(kind), Tag("@fields")]
+    by_fields = Annotated[with_field_errors(kind), Tag("@fields")]
     return Annotated[Union[by_number, by_fields], Discriminator(which)]  # noqa: UP007 - made at run time
 
 
-SPELLINGS: Mapping[Any, Any] = {
-    Union[Average, None]: Union[number_or(NonNegative, Ema), None],  # noqa: UP007 - made at run time
-    Proximal: by_key("zero", Zero(), l2=L2, l1=L1, elastic_net=ElasticNet, ball=Ball, box=Box, simplex=Simplex),
-    Solver: by_word(lbfgs=LBFGS(), newton=Newton(), accelerated_gradient=AcceleratedGradient(), quadratic=Quadratic()),
-    Optimizer[Any]: by_key("sgd", Sgd(), momentum=Momentum, adam=Adam, adamw=AdamW),
-    Rate: rates.spelled(Positive, StepSize),
-    Union[Rate, None]: Union[rates.spelled(Positive, StepSize), None],  # noqa: UP007 - made at run time
-    RateOrInfinite: rates.spelled(PositiveOrInfinite, Decay),
-    PenaltyRate: rates.spelled(Positive, Penalty),
-    admm.Everywhere | admm.BoxSet | admm.BallSet: by_kind(
-        everywhere=admm.Everywhere, box=admm.BoxSet, ball=admm.BallSet
+YAML_FORMATS: Mapping[Any, Any] = {
+    Union[Average, None]: Union[number_or_fields_format(NonNegative, Ema), None],  # noqa: UP007 - made at run time
+    Proximal: keyed_format("zero", Zero(), l2=L2, l1=L1, elastic_net=ElasticNet, ball=Ball, box=Box, simplex=Simplex),
+    Solver: word_format(
+        lbfgs=LBFGS(), newton=Newton(), accelerated_gradient=AcceleratedGradient(), quadratic=Quadratic()
+    ),
+    Optimizer[Any]: keyed_format("sgd", Sgd(), momentum=Momentum, adam=Adam, adamw=AdamW),
+    Rate: rates.rate_format(Positive, StepSize),
+    Union[Rate, None]: Union[rates.rate_format(Positive, StepSize), None],  # noqa: UP007 - made at run time
+    RateOrInfinite: rates.rate_format(PositiveOrInfinite, Decay),
+    PenaltyRate: rates.rate_format(Positive, Penalty),
+    admm.Unconstrained | admm.BoxSet | admm.BallSet: tagged_format(
+        everywhere=admm.Unconstrained, box=admm.BoxSet, ball=admm.BallSet
     ),
 }
 
 
-def wrapped(factory: Callable[..., Strategy], **around: Callable[..., Strategy]) -> Callable[..., Strategy]:
+def with_wrapper_options(
+    factory: Callable[..., Strategy], **around: Callable[..., Strategy]
+) -> Callable[..., Strategy]:
     """Adds options to a factory, each for a function from strategy to strategy; null omits it."""
 
     def build(**options: Any) -> Strategy:  # noqa: ANN401 - checked by the factory
@@ -172,4 +176,4 @@ def wrapped(factory: Callable[..., Strategy], **around: Callable[..., Strategy])
         )
         for name, function in around.items()
     ]
-    return signed(build, factory, [*keywords(factory), *more])
+    return with_signature(build, factory, [*read_keyword_parameters(factory), *more])

@@ -1,4 +1,4 @@
-"""Replaces an object among a factory's parameters by the object's fields: `spread(inexact_admm, step=Prox)`.
+"""Replaces an object among a factory's parameters by its fields: `flatten_parameters(inexact_admm, step=Prox)`.
 
 The result has simple options only, as configurations need. Names, annotations, bounds and defaults are read from the
 factory and from the objects' classes.
@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 
 
-def spread(factory: Callable[..., Any], **parts: type) -> Callable[..., Any]:
+def flatten_parameters(factory: Callable[..., Any], **parts: type) -> Callable[..., Any]:
     """Returns the factory with each parameter in `parts` replaced by the fields of a dataclass."""
 
     def build(**options: object) -> Any:  # noqa: ANN401 - what the factory makes
@@ -22,23 +22,23 @@ def spread(factory: Callable[..., Any], **parts: type) -> Callable[..., Any]:
         return factory(**options)
 
     parameters: list[inspect.Parameter] = []
-    for parameter in keywords(factory):
+    for parameter in read_keyword_parameters(factory):
         kind = parts.get(parameter.name)
         if kind is None:
             parameters.append(parameter)
         else:
             parameters += _field_parameters(kind)
-    return signed(build, factory, parameters)
+    return with_signature(build, factory, parameters)
 
 
-def keywords(factory: Callable[..., Any]) -> list[inspect.Parameter]:
+def read_keyword_parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
     """Returns the parameters of a factory as keyword parameters, with evaluated annotations."""
     hints = get_type_hints(factory, include_extras=True)
     parameters = inspect.signature(factory).parameters.values()
     return [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in parameters]
 
 
-def signed(
+def with_signature(
     build: Callable[..., Any], factory: Callable[..., Any], parameters: list[inspect.Parameter]
 ) -> Callable[..., Any]:
     """Gives `build` these parameters as its signature, and the factory's name and docstring; returns it."""

@@ -7,14 +7,14 @@ from dataclasses import fields, is_dataclass
 
 from torch import Tensor, nn
 
-from fedpriv.errors import cut
+from fedpriv.errors import truncate
 from fedpriv.storage.identity import is_graph
 
 _LONGEST = 60  # characters of a value
 _MOST = 5  # settings that an error names
 
 
-def settings_in_words(**settings: object) -> dict[str, str]:
+def format_settings(**settings: object) -> dict[str, str]:
     """Returns settings as text by name: `privacy.clip.bound` is `"1.0"`.
 
     Args:
@@ -33,10 +33,10 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             yield from _flat(f"{name}.{key}", item)
     else:
-        yield name, setting_as_text(value)
+        yield name, format_setting(value)
 
 
-def setting_as_text(value: object) -> str:
+def format_setting(value: object) -> str:
     """Returns a setting as a short text; for a module or a function, its name."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
@@ -47,14 +47,14 @@ def setting_as_text(value: object) -> str:
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__name__))
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 10:
-        return f"{len(value)} values, {cut(repr(value), _LONGEST)}"
+        return f"{len(value)} values, {truncate(repr(value), _LONGEST)}"
     text = repr(value)
     if " at 0x" in text:
         return type(value).__name__
-    return cut(text, _LONGEST)
+    return truncate(text, _LONGEST)
 
 
-def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def format_difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Returns the settings that differ, with both values; empty if all are equal.
 
     Args:

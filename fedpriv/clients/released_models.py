@@ -30,14 +30,14 @@ class _Note:
 _NOTES = WeakTensorKeyDictionary()
 
 
-def note_result(model: nn.Module, price: str) -> None:
+def record_result(model: nn.Module, price: str) -> None:
     """Notes that a run has written its result into the trainable parameters of a model, with its cost."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             _NOTES[parameter] = _Note(price, parameter._version)  # noqa: SLF001 - torch counts changes there
 
 
-def price_of(model: nn.Module) -> str | None:
+def find_privacy_cost(model: nn.Module) -> str | None:
     """Returns the privacy spent on a parameter of a model, frozen ones included; None if none holds a result."""
     for parameter in model.parameters():
         note: _Note | None = _NOTES.get(parameter)
@@ -46,12 +46,12 @@ def price_of(model: nn.Module) -> str | None:
     return None
 
 
-def check_fresh(field: str, model: nn.Module) -> None:
+def check_untrained(field: str, model: nn.Module) -> None:
     """Raises if a model holds the result of a run, before it is copied: a copy does not have the note.
 
     Raises:
         ConfigError: names the field and the privacy spent on the model.
     """
-    price = price_of(model)
+    price = find_privacy_cost(model)
     if price is not None:
         raise ConfigError(field, price, f"{EARLIER_RESULT}; create a new model. {GO_ON}")

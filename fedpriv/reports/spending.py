@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy import Record, RunCost
-from fedpriv.runs import CHARGED_WHOLE, RunFiles, findings, fixed_data, refuse
+from fedpriv.runs import CHARGED_WHOLE, RunFiles, describe_fixed_data, find_problems, raise_problems
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def is_unfinished(files: RunFiles, plan: PlannedSpending) -> bool:
     return files.result is None and plan.remaining != ()
 
 
-def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
+def compute_run_charge(files: RunFiles, plan: PlannedSpending) -> RunCost:
     """Returns the charge of a run.
 
     An unfinished run is charged for its whole plan, as if it were never resumed: the decision to stop it may depend on
@@ -56,7 +56,7 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
         PrivacyError: If the run ended early or is not finished, and the remaining releases of its plan, for which it is
             charged, are unknown.
     """
-    refuse(findings(files))
+    raise_problems(find_problems(files))
     header = files.ledger.header
     name = str(files.folder)
     records = list(files.ledger.records)
@@ -78,7 +78,7 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
         name,
         records,
         header.n_clients,
-        fixed_data(files.config),
+        describe_fixed_data(files.config),
         plan.sizes,
         files.not_covered,
         files.ledger.first_run,

@@ -66,10 +66,10 @@ def _separation(privacy: Privacy, network: RoundNetwork) -> int:
         if isinstance(privacy.sampling, Cyclic):
             return privacy.sampling.blocks
         return 1
-    return blocks_of(network)
+    return count_blocks(network)
 
 
-def blocks_of(network: RoundNetwork) -> int:
+def count_blocks(network: RoundNetwork) -> int:
     """Returns the number of fixed blocks of clients that take turns; 1 if there are none."""
     if isinstance(network, Star):
         return network.blocks
@@ -95,7 +95,7 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
         raise ConfigError("privacy.trust.cohort_rounds", privacy.cohort_rounds, fix)
     if network.everyone:
         return
-    blocks = blocks_of(network)
+    blocks = count_blocks(network)
     if blocks == 1:
         fix = (
             "correlated noise (noise.correlated) and cyclic batches need all clients in every round, or {cyclic: "
@@ -134,7 +134,7 @@ def check_noise(privacy: Privacy) -> None:
         raise ConfigError("privacy.schedule", str(privacy.schedule), fix)
 
 
-def check_questions(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
+def check_queries(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
     """Raises for a strategy that makes no query in some rounds: correlated noise covers one query in each round.
 
     Raises:
