@@ -94,18 +94,7 @@ def texts(name: str) -> list[Sentence]:
     return of_markdown(ROOT / name)
 
 
-UNFINISHED = pytest.mark.xfail(strict=False, reason="other pages and docstrings are being rewritten")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md",
-        "CHANGELOG.md",
-        pytest.param("docs", marks=UNFINISHED),
-        pytest.param("docstrings", marks=UNFINISHED),
-    ],
-)
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs", "docstrings"])
 def test_prose_phrase_rate_below_limit(name: str) -> None:
     found = texts(name)
     if rate(found) > LIMIT:

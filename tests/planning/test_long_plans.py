@@ -14,7 +14,7 @@ from fedpriv.algorithms.dual_averaging import DualStep
 from fedpriv.algorithms.tracking import ImplicitTracking, TwoVariableTracking
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.accountant import Accountant
-from fedpriv.privacy.accounting.plan_filter import PlanFilter, UnplannedRelease, n_within
+from fedpriv.privacy.accounting.plan_filter import PlanFilter, UnplannedRelease, count_within_limit
 from fedpriv.runs.planned_releases import PlannedReleases
 
 SIZES = [100, 120, 90, 100, 80, 70]
@@ -112,7 +112,7 @@ def test_limit_counts_cohorts_as_single_records(limit):
     """The number of releases within a limit is that of the same records, counted one by one."""
     plan = make_plan(fp.dual_averaging(), PRIVACY, SIZES, graph(fp.RandomNodes(0.5)), rounds=40)
     accountant = Accountant(6, 1e-5)
-    within = n_within(accountant, plan.records, limit)
+    within = count_within_limit(accountant, plan.records, limit)
     by_record = [n for n in range(len(plan.records) + 1) if _epsilon(plan.records[:n]) <= limit]
     assert within == max(by_record)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import fedpriv as fp
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.epochs import PlannedCosts, compute_costs, count_costs
-from fedpriv.privacy.accounting.events import histories
+from fedpriv.privacy.accounting.events import group_histories
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.record_table import RecordTable
 from fedpriv.privacy.release.scheme import ReleaseScheme
@@ -45,8 +45,8 @@ def test_table_equals_its_records(privacy: fp.Privacy) -> None:
     assert [table[position] for position in table.positions(1)] == [record for record in records if record.round == 1]
     costs, one_by_one = PlannedCosts(table, 3), compute_costs(records, 3)
     for start, end in ((0, len(records)), (1, 4), (2, 2)):
-        assert histories(costs.between(start, end), 3) == histories(Counter(one_by_one[start:end]), 3)
-    assert histories(count_costs(table, 3), 3) == histories(count_costs(records, 3), 3)
+        assert group_histories(costs.between(start, end), 3) == group_histories(Counter(one_by_one[start:end]), 3)
+    assert group_histories(count_costs(table, 3), 3) == group_histories(count_costs(records, 3), 3)
     assert account(table, 3, 1e-5) == account(records, 3, 1e-5)
 
 
