@@ -73,7 +73,7 @@ def row(part: float, given: argparse.Namespace) -> list[str]:
     for canaries in given.canaries:
         each = canaries // CLIENTS
         known = compute_reach(toy, each, ROUNDS)
-        cells += proved(run_game(toy, each, ROUNDS, known) for _ in range(given.count_duplicates))
+        cells += proved(run_game(toy, each, ROUNDS, known) for _ in range(given.repeats))
     known = compute_reach(toy, 1, ROUNDS)
     single = [run_game(toy, 1, ROUNDS, known) for _ in range(given.pool)]
     for runs in given.runs:
@@ -82,7 +82,7 @@ def row(part: float, given: argparse.Namespace) -> list[str]:
         run = subject(part, rounds)
         found = [
             check_trace_noise(trace_run(run, run.data(), rounds)).verdict == "found"
-            for _ in range(given.count_duplicates)
+            for _ in range(given.repeats)
         ]
         cells.append(f"{share(found):.0%}")
     return cells

@@ -58,7 +58,7 @@ def main() -> None:
             ("Gaussian", Gaussian64(), fp.Gaussian()),
             ("Laplace", Laplace64(), fp.Laplace()),
         ):
-            seconds = nanoseconds(rows, dim, [plain, exact], options.count_duplicates)
+            seconds = nanoseconds(rows, dim, [plain, exact], options.repeats)
             ratio = seconds[1] / seconds[0]
             lines.append(f"| {name} | {rows} | {dim} | {seconds[0]:.2f} | {seconds[1]:.2f} | {ratio:.2f} |")
     lines += ["", "| over time | rows | numbers a row | rounds | float64, ns | exact, ns | ratio |", "|---" * 7 + "|"]

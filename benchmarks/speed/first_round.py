@@ -45,7 +45,7 @@ def main() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name in options.only:
         took: list[tuple[float, float, list[str]]] = []
-        for _ in range(options.count_duplicates):
+        for _ in range(options.repeats):
             code = FIRST_ROUND.replace("{model}", MODELS[name])
             done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=environment)
             took.append(json.loads(done.stdout))

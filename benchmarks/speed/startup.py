@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="+", default=list(AGAINST), choices=list(AGAINST))
     options = parser.parse_args()
-    against, repeats = {name: AGAINST[name] for name in options.only}, options.count_duplicates
+    against, repeats = {name: AGAINST[name] for name in options.only}, options.repeats
     alone = {code: seconds(code, repeats) for code in {base for _, base in against.values()}}
     for name, (code, base) in against.items():
         took = seconds(code, repeats)

@@ -98,7 +98,7 @@ def test_pairwise_and_correlated_noise_multiply():
     """The ratio between noise options is the same with and without pairwise noise."""
     alone, paired = (choices(draft(trust=trust)) for trust in (fp.Local(), fp.Pairwise(1, 3.0)))
     assert alone.keys() == paired.keys()
-    assert sum("time" in words for words in paired) == 4
+    assert sum("correlated" in words for words in paired) == 4
     for words, choice in paired.items():
         assert choice.left == pytest.approx(alone[words].left, rel=1e-3)
 

@@ -150,7 +150,7 @@ def test_matrix_computed_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last digits of sums, and of a matrix, may depend on the number of threads."""
     allowed, seen = torch.get_num_threads(), list[int]()
     real = plan.compute_responses
-    monkeypatch.setattr(plan, "responses", lambda *asked: seen.append(torch.get_num_threads()) or real(*asked))
+    monkeypatch.setattr(plan, "compute_responses", lambda *asked: seen.append(torch.get_num_threads()) or real(*asked))
     try:
         torch.set_num_threads(2)
         factor_of(fp.fedavg(0.5), Banded(4))

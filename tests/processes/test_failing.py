@@ -87,7 +87,7 @@ def records_differ(rank_of: int) -> str:
 
 def test_different_records_written_nowhere(workers: Workers) -> None:
     for text in workers.of(2, records_differ, 1):
-        assert text.startswith("0 written: round 0, gradient: processes ask different questions")
+        assert text.startswith("0 written: round 0, gradient: processes make different queries")
 
 
 def refused(what: str) -> str:
@@ -108,7 +108,7 @@ def refused(what: str) -> str:
         clients = fp.lazy_clients(model, loss, data.__getitem__, split_runs.SIZES[:5])
     if what in ("a comparison", "exact answers"):
         clients, strategy, privacy = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(noise_on="none")
-        more["compare"] = what == "a comparison"
+        more["compare_centralized"] = what == "a comparison"
     try:
         fp.Training(clients, strategy, privacy, rounds=2, **more)
     except fp.ConfigError as error:
@@ -135,7 +135,7 @@ def test_unsupported_in_processes_raises_at_setup(workers: Workers, what: str, w
 
 def test_processes_need_torchrun() -> None:
     compute = fp.Compute(parallelism="clients")
-    with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'clients': .*--processes 2"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'clients or examples': .*--processes 2"):
         fp.Training(split_runs.clients(), fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
 
 

@@ -96,7 +96,7 @@ OVERFLOW = [
 def test_nonfinite_model_ends_run_charged_whole(strategy: str, tmp_path: Path):
     folder = tmp_path / "run"
     done = fedpriv("train", DIGITS, "--out", str(folder), *SMALL, strategy, code=3)
-    warnings = [line for line in done.stderr.splitlines() if "finite" in line]
+    warnings = [line for line in done.stderr.splitlines() if "not finite" in line]
     assert len(warnings) == 1
     assert re.match(
         r"warning: round 1: the released model is not finite \(\d+ of 640 values\); the run ends", warnings[0]

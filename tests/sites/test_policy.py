@@ -70,7 +70,7 @@ def test_plan_within_policy_accepted(found: Party) -> None:
 
 
 def test_invalid_policy_raises(found: Party, tmp_path: Path) -> None:
-    for wrong, words in (({"hours": ["8-20"]}, "no window"), ({"algorithm": ["fedavg"]}, "algorithms")):
+    for wrong, words in (({"hours": ["8-20"]}, "is not a time window"), ({"algorithm": ["fedavg"]}, "algorithms")):
         with pytest.raises(ConfigError, match=words):
             with_policy(found, **wrong)
     with_policy(found)

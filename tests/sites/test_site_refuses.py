@@ -204,7 +204,7 @@ def test_edited_plan_not_accepted(found: Party, tmp_path: Path) -> None:
         ({"settings__privacy__noise_multiplier": None}, "a plan needs a value for it"),
         ({"settings__privacy__trust": {"secure_aggregation": {"min_honest": 2}}}, "would receive single rows"),
         ({"settings__privacy__trust": "central"}, "would receive single rows"),
-        ({"settings__privacy__at": "none"}, "only private query results"),
+        ({"settings__privacy__noise_on": "none"}, "only private query results"),
         ({"settings__privacy__fsync": False}, "before it answers"),
         ({"settings__privacy__budget": "/etc/passwd"}, "names no files"),
         ({"settings__privacy__sampling": {"cyclic": {"blocks": 2}}}, "privacy cost would be unknown"),
