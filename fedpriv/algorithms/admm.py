@@ -292,7 +292,7 @@ def inexact_admm(
         The strategy.
 
     Raises:
-        ConfigError: an argument is out of range, or `Trust` with a set W other than a box around an l-infinity ball.
+        ConfigError: If an argument is out of range, or `Trust` with a set W other than a box around an l-infinity ball.
 
     Examples:
         >>> import fedpriv

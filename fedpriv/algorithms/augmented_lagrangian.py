@@ -313,7 +313,7 @@ def proximal_al(
         The strategy. The run ends when w is stationary and feasible to the tolerances of `outer`.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv, torch

@@ -91,7 +91,7 @@ def decentralized_sgd(
         The strategy. Each round every active node computes one private gradient.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv, networkx

@@ -39,7 +39,7 @@ class DualMap:
         active_fraction: iota, expected fraction of active nodes.
 
     Raises:
-        ConfigError: gamma is 0 though h is not strongly convex.
+        ConfigError: If gamma is 0 though h is not strongly convex.
     """
 
     regularizer: Proximal = field(default_factory=lambda: L2(5e-4))
@@ -221,7 +221,7 @@ def dual_averaging(
         The strategy. It starts at the minimiser of h; the clients' initial parameters are not used.
 
     Raises:
-        ConfigError: gamma is 0 though h is not strongly convex, or an argument is out of range.
+        ConfigError: If gamma is 0 though h is not strongly convex, or an argument is out of range.
 
     Examples:
         >>> import fedpriv, networkx

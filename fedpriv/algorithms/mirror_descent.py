@@ -252,7 +252,7 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, pub
         The strategy.
 
     Raises:
-        ConfigError: smoothness or the set's size is not positive.
+        ConfigError: If smoothness or the set's size is not positive.
 
     Examples:
         >>> import fedpriv

@@ -241,7 +241,7 @@ def private_al(
         The strategy, for `Privacy(noise_on="gradient")`; with `rounds`, for a run of exactly this number of rounds.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv, torch

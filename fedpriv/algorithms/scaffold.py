@@ -168,7 +168,7 @@ def scaffold(
         The strategy. The server needs each client's message, so it cannot run with secure aggregation.
 
     Raises:
-        ConfigError: an option is out of range.
+        ConfigError: If an option is out of range.
 
     Examples:
         >>> import fedpriv

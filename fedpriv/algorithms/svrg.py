@@ -278,7 +278,7 @@ def svrg(
         The strategy. A run of S epochs has `Epochs(epoch_length, doubling).rounds(S)` rounds.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: If a number is out of range.
 
     Examples:
         >>> import fedpriv
@@ -318,7 +318,7 @@ def proven(
         eta and m.
 
     Raises:
-        ConfigError: `epoch_length` is not given and no length is sufficient: mu is zero, or eta at least 1 / (24 L).
+        ConfigError: If `epoch_length` is not given and no length is sufficient: mu is zero, or eta at least 1 / (24 L).
 
     Examples:
         >>> from fedpriv.algorithms.svrg import proven

@@ -251,7 +251,7 @@ def gradient_tracking(
         convex problems, for any difference of the nodes' data.
 
     Raises:
-        ConfigError: `beta` is too large, or an argument is out of range.
+        ConfigError: If `beta` is too large, or an argument is out of range.
 
     Examples:
         >>> import fedpriv, networkx
@@ -279,7 +279,7 @@ def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average 
         The strategy.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv, networkx

@@ -157,7 +157,7 @@ class Each(Transform):
         """See `Transform`.
 
         Raises:
-            DataError: a view has another shape, or the function fails.
+            DataError: If a view has another shape, or the function fails.
         """
         device = first_leaf(inputs).device
         rows = map_tree(Tensor.cpu, inputs)
@@ -200,7 +200,7 @@ class Augmentation:
     change the views of other examples. Views of a private run are computed from the secret of its noise.
 
     Raises:
-        ConfigError: an argument has another type.
+        ConfigError: If an argument has another type.
 
     Examples:
         >>> import fedpriv
@@ -242,7 +242,7 @@ class Augmentation:
         """Raises if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not used.
 
         Raises:
-            ConfigError: the transforms fail on synthetic numbers, or change their shape or type.
+            ConfigError: If the transforms fail on synthetic numbers, or change their shape or type.
         """
         made_up = map_tree(lambda like: torch.full_like(like[:1], 0.5 if like.is_floating_point() else 0), inputs)
         names = ", ".join(type(step).__name__ for step in self.steps)

@@ -44,8 +44,8 @@ class Client(nn.Module):
         augmentation: Random views of the examples, the same for all clients of a run; none by default.
 
     Raises:
-        ConfigError: the loss or the loader cannot be used, or `public_size` is below 1.
-        DataError: the data set has no length and index (it streams) or is empty, or a sampler leaves examples out.
+        ConfigError: If the loss or the loader cannot be used, or `public_size` is below 1.
+        DataError: If the data set has no length and index (it streams) or is empty, or a sampler leaves examples out.
 
     Examples:
         >>> import fedpriv, torch
@@ -106,7 +106,7 @@ class Client(nn.Module):
         """Reads all examples in order: inputs `[m, ...]` and targets `[m, ...]`.
 
         Raises:
-            DataError: an example is no (input, target) pair, is not finite, or cannot be read.
+            DataError: If an example is no (input, target) pair, is not finite, or cannot be read.
         """
         return read_all(self.loader, len(self)).pair
 
@@ -134,8 +134,8 @@ def make_clients(
         The clients, in the order of `datasets`.
 
     Raises:
-        ConfigError: `datasets` is no sequence of data sets or loaders, or the model holds the result of a run.
-        DataError: a data set is empty or streams.
+        ConfigError: If `datasets` is no sequence of data sets or loaders, or the model holds the result of a run.
+        DataError: If a data set is empty or streams.
 
     Examples:
         >>> import fedpriv, torch

@@ -34,7 +34,7 @@ def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, num
         Public number of examples of each client, `[n_clients]`. In a terminal a progress bar is shown.
 
     Raises:
-        DataError: a client's data set cannot be loaded, streams, or is empty; the message names the client.
+        DataError: If a client's data set cannot be loaded, streams, or is empty; the message names the client.
 
     Examples:
         >>> import fedpriv

@@ -100,7 +100,7 @@ class LazyClients(Sequence[Client]):
         """Loads the data set of a client.
 
         Raises:
-            DataError: it cannot be loaded, streams, or does not have the public size.
+            DataError: If it cannot be loaded, streams, or does not have the public size.
         """
         try:
             dataset = self._load(client)
@@ -128,7 +128,7 @@ class LazyClients(Sequence[Client]):
         """Reads all examples of a client.
 
         Raises:
-            DataError: they cannot be used.
+            DataError: If they cannot be used.
         """
         dataset = self.dataset(client)
         try:
@@ -228,7 +228,7 @@ class ReadWhenDrawn:
         """See `Examples.take`.
 
         Raises:
-            DataError: a client's data cannot be used; the message names the client.
+            DataError: If a client's data cannot be used; the message names the client.
         """
         pairs = [self._pair_of(client) for client in clients.tolist()]
         ends = torch.tensor([len(first_leaf(targets)) for _, targets in pairs]).cumsum(0)
@@ -296,7 +296,7 @@ def lazy_clients(
         clients.
 
     Raises:
-        ConfigError: there is no client, a size is below 1, or the model holds the result of a run.
+        ConfigError: If there is no client, a size is below 1, or the model holds the result of a run.
 
     Examples:
         >>> import fedpriv, torch

@@ -151,7 +151,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
                 sum divided by n. Gradients are clipped with the weight included.
 
         Raises:
-            ValueError: parameters or data cannot be used.
+            ValueError: If parameters or data cannot be used.
         """
         _check_numbers(X)
         callers = find_fit_callers()
@@ -208,8 +208,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
                 `encoder.get_feature_names_out()`.
 
         Raises:
-            ConfigError: the model was fitted without `intervals`, the level is not between 0 and 1, or there is not one
-                name for each column.
+            ConfigError: If the model was fitted without `intervals`, the level is not between 0 and 1, or there is not
+                one name for each column.
         """
         check_is_fitted(self)
         if not self.intervals:
@@ -238,7 +238,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             names: Names of the columns, as in `coefficients`.
 
         Raises:
-            ConfigError: as for `coefficients`.
+            ConfigError: As for `coefficients`.
         """
         rows = self.coefficients(level, names)
         ends = f"{100 * level:g} % interval"
@@ -278,7 +278,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             the interval; both are infinite if noise hides the coefficients.
 
         Raises:
-            ConfigError: a setting or an argument is out of range, or y does not have two classes.
+            ConfigError: If a setting or an argument is out of range, or y does not have two classes.
         """
         quantile = _quantile(level)
         if n is None:
@@ -394,7 +394,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """Raises if n rows with d coefficients have infinite intervals for any data.
 
         Raises:
-            ConfigError: the message contains the number of rows that is needed at least.
+            ConfigError: If n is too small; the message contains the smallest sufficient number of rows.
         """
         budget = logistic_intervals.Budget.of(self.epsilon, self.delta, n, _INPUT_NORM)
         # the information of the intercept is at most this; the columns together have at most 1/4
@@ -549,7 +549,7 @@ def _check_numbers(rows: Any) -> None:  # noqa: ANN401 - whatever a user gives
     """Raises if a DataFrame has columns that are not numbers.
 
     Raises:
-        DataError: the message names the first such column and an encoder for it.
+        DataError: If there is such a column; the message names the first one and an encoder for it.
     """
     if not hasattr(rows, "iloc") or not hasattr(rows, "dtypes") or not hasattr(rows, "columns"):
         return
@@ -669,7 +669,7 @@ def _explain_nan() -> Generator[None]:
     """Replaces scikit-learn's advice on missing values: an imputer would compute its fill values without noise.
 
     Raises:
-        DataError: a value is NaN or infinite.
+        DataError: If a value is NaN or infinite.
     """
     try:
         yield

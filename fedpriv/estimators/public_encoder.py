@@ -89,8 +89,8 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         """Returns features `[n, n_features]`.
 
         Raises:
-            ConfigError: the frame lacks a column, or a setting is wrong.
-            DataError: a value is missing without a replacement, no number or not listed; the message names the row.
+            ConfigError: If the frame lacks a column, or a setting is wrong.
+            DataError: If a value is missing without a replacement, no number or not listed; the message names the row.
         """
         encoder = self._encoder()
         check_columns("X", encoder.feature_columns, _names(X))
@@ -139,7 +139,7 @@ def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of sci
             has its own guarantee.
 
     Raises:
-        PrivacyError: the message names each step that learns from data, and an alternative.
+        PrivacyError: If a step learns from data; the message names each such step, and an alternative.
 
     Examples:
         >>> import fedpriv
@@ -189,7 +189,7 @@ def _names(frame: Any) -> list[str]:  # noqa: ANN401 - whatever a user gives
     """Returns the names of a frame's columns.
 
     Raises:
-        DataError: it is no DataFrame.
+        DataError: If the object is no DataFrame.
     """
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):  # pandas is no dependency
         raise DataError(f"X is a {type(frame).__name__}: use a pandas DataFrame, which has column names")

@@ -209,7 +209,7 @@ def _columns(outputs: Tensor, targets: Tensor, *, probabilities: bool) -> tuple[
     """Returns probabilities and truth with a column for each label, `[n, labels]`.
 
     Raises:
-        ValueError: the shapes do not fit, or a target is neither 0 nor 1.
+        ValueError: If the shapes do not fit, or a target is neither 0 nor 1.
     """
     scores = outputs.double()
     if scores.ndim == 2 and scores.shape[1] == 2 and targets.ndim == 1:

@@ -57,7 +57,7 @@ class Stop:
             private: True if the run is private.
 
         Raises:
-            ConfigError: there is no such metric, or its better direction is unknown.
+            ConfigError: If there is no such metric, or its better direction is unknown.
         """
         name = self.name_in(names)
         min_rounds = self.min_rounds
@@ -71,7 +71,7 @@ class Stop:
         """Returns the name of the metric in an evaluation.
 
         Raises:
-            ConfigError: there is no such metric.
+            ConfigError: If there is no such metric.
         """
         if self.metric in names:
             return self.metric
@@ -92,7 +92,7 @@ def sign_of_metric(name: str, better: Better | None) -> float:
         better: Better direction; None for the known direction of the metric.
 
     Raises:
-        ConfigError: the direction is not known.
+        ConfigError: If the direction is not known.
     """
     better = better or metrics.get_direction(name)
     if better is None:

@@ -35,7 +35,7 @@ class FiniteCheck:
         first: For `"model"` and `"test_loss"` the first round, counted from 1, in which it was not finite.
 
     Raises:
-        ConfigError: `stop_on` is unknown.
+        ConfigError: If `stop_on` is unknown.
     """
 
     stop_on: StopOn = "nonfinite"

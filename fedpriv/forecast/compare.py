@@ -156,7 +156,7 @@ def compare(
         The comparison. Its text is a table; `plot()` draws it.
 
     Raises:
-        ConfigError: an argument is not one of `train`, or cannot be shared by several runs.
+        ConfigError: If an argument is not one of `train`, or cannot be shared by several runs.
 
     Examples:
         >>> import fedpriv, torch

@@ -76,7 +76,7 @@ class Group:
         """Returns the public fraction of a client's examples in the group or, without one, the mean of `members [b]`.
 
         Raises:
-            DataError: the group is empty and no fraction is given.
+            DataError: If the group is empty and no fraction is given.
         """
         if self.fraction is not None:
             return self.fraction
@@ -274,7 +274,7 @@ class LinearEquality:
         """See `Constraint.values`.
 
         Raises:
-            ConfigError: the shapes do not fit each other, or the model's parameters.
+            ConfigError: If the shapes do not fit each other, or the model's parameters.
         """
         expected = (len(self.offset), len(model.params))
         if self.coefficients.shape != expected:
@@ -313,7 +313,8 @@ class Function:
         """See `Constraint.values`.
 
         Raises:
-            ConfigError: the function does not return one number for each entry of `equality`, or they have no gradient.
+            ConfigError: If the function does not return one number for each entry of `equality`, or they have no
+                gradient.
         """
         values = self.function(model, inputs, targets)
         name = getattr(self.function, "__name__", "function")

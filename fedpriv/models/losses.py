@@ -27,7 +27,7 @@ class Loss(nn.Module):
         reduction: `"mean"` (default), `"sum"` or `"none"`.
 
     Raises:
-        ConfigError: the reduction is unknown.
+        ConfigError: If the reduction is unknown.
 
     Examples:
         >>> import torch
@@ -74,7 +74,7 @@ def cross_entropy_gradients(outputs: Tensor, labels: Tensor) -> Tensor:
     loss of an ignored label is 0.
 
     Raises:
-        RuntimeError: a label is neither a class from 0 to k - 1 nor `IGNORED`.
+        RuntimeError: If a label is neither a class from 0 to k - 1 nor `IGNORED`.
     """
     exponentials = (outputs - outputs.amax(1, keepdim=True)).exp_()
     probabilities = exponentials.div_(exponentials.sum(1, keepdim=True))

@@ -24,7 +24,7 @@ class Problem:
         constraints: Constraints on its data, e.g. `(LossAtMost(0.5),)`; none by default.
 
     Raises:
-        ConfigError: the objective or a constraint cannot be used.
+        ConfigError: If the objective or a constraint cannot be used.
 
     Examples:
         >>> import fedpriv
@@ -70,7 +70,7 @@ class Problem:
         """Returns objective and constraints on a client's examples; None if one of them is no sum of losses.
 
         Raises:
-            DataError: a group has no example, and no public fraction.
+            DataError: If a group has no example, and no public fraction.
         """
         sums = _sums(self.terms)
         if sums is None:

@@ -45,7 +45,7 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
         **options: The options of the model.
 
     Raises:
-        ConfigError: unknown name or option, or not a `torch.nn.Module`.
+        ConfigError: If the name or an option is unknown, or the result is not a `torch.nn.Module`.
     """
     context = {"input_shape": tuple(input_shape), "n_features": prod(input_shape), "n_classes": n_classes}
     if n_classes is None and name in MODELS and "n_classes" in signature(MODELS[name].build).parameters:
@@ -58,7 +58,7 @@ def resolve_loss(name: str, **options: object) -> nn.Module:
     """Builds a loss `(outputs, targets) -> scalar`: a key of `LOSSES`, or `package.module:Name`.
 
     Raises:
-        ConfigError: unknown name or option, or not a `torch.nn.Module`.
+        ConfigError: If the name or an option is unknown, or the result is not a `torch.nn.Module`.
     """
     return _as_module(plugins.build(name, LOSSES, options, field="loss"), name, "loss")
 
@@ -92,7 +92,7 @@ def make(
         target_shape: Shape of one target: `()`, or `(length,)` where an example has a sequence of classes.
 
     Raises:
-        ConfigError: unknown names or options, a layer that mixes examples, or a loss that does not fit the model.
+        ConfigError: If a name or an option is unknown, a layer mixes examples, or the loss does not fit the model.
     """
     if abs(seed) < 2**32:
         torch.manual_seed(seed)

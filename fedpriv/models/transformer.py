@@ -80,7 +80,7 @@ class CharTransformer(nn.Module):
         heads: Number of attention heads; it divides the width.
 
     Raises:
-        ConfigError: the heads do not divide the width.
+        ConfigError: If the heads do not divide the width.
 
     Source: Press, Smith and Lewis (2022).
     """

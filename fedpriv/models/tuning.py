@@ -28,7 +28,7 @@ def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
         The model.
 
     Raises:
-        ConfigError: a pattern fits no parameter; names the nearest ones.
+        ConfigError: If a pattern matches no parameter; the message contains the most similar names.
     """
     all_names = [name for name, _ in model.named_parameters()]
     trained = {name for pattern in names for name in match_names(pattern, all_names, "model.train")}
@@ -46,7 +46,7 @@ def match_names(pattern: str, names: Collection[str], field: str) -> list[str]:
         field: The setting with the pattern, for errors.
 
     Raises:
-        ConfigError: no name matches; names the nearest ones.
+        ConfigError: If no name matches; the message contains the most similar names.
     """
     matches = [name for name in names if fnmatchcase(name, pattern)]
     if not matches:

@@ -32,7 +32,7 @@ def validate_model(model: nn.Module) -> None:
     trainable parameter, or of TorchScript. A BatchNorm in eval mode is a fixed map of each example and is accepted.
 
     Raises:
-        ConfigError: names the first such layer by its path, and the fix.
+        ConfigError: If there is such a layer; the message names the first one by its path, and the fix.
     """
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
@@ -71,7 +71,7 @@ def fix_model(model: nn.Module) -> nn.Module:
     GroupNorm: **another model** with other outputs, with a Python warning. Frozen layers stay frozen.
 
     Raises:
-        ConfigError: there is no replacement for a layer.
+        ConfigError: If there is no replacement for a layer.
     """
     fixed = copy_module(model)
     unfit = [

@@ -38,7 +38,7 @@ class Weights:
         """Returns the SHA-256 digest of the file's contents.
 
         Raises:
-            ConfigError: the file cannot be read.
+            ConfigError: If the file cannot be read.
         """
         try:
             with Path(self.file).open("rb") as opened:
@@ -64,7 +64,7 @@ def load_weights(model: nn.Module, file: str | Path, *, exclude: Sequence[str] =
         The model.
 
     Raises:
-        ConfigError: the file cannot be read, names or shapes differ, or a number is not finite.
+        ConfigError: If the file cannot be read, names or shapes differ, or a number is not finite.
     """
     model_tensors = dict(model.state_dict())
     file_tensors = _read(Path(file))

@@ -239,7 +239,7 @@ class LinkFunction:
         """Returns the graph of the function's links.
 
         Raises:
-            ConfigError: the graph has no such link.
+            ConfigError: If the graph has no such link.
         """
         active = nx.Graph(self.function(round_index))
         for a, b in active.edges:
@@ -268,7 +268,7 @@ class Outage:
         stop: First round after the outage; None (default) if the node never returns.
 
     Raises:
-        ConfigError: `stop` is not after `start`.
+        ConfigError: If `stop` is not after `start`.
 
     Examples:
         >>> import fedpriv

@@ -73,7 +73,7 @@ class Graph:
             no epsilon.
 
     Raises:
-        ConfigError: the graph is not connected, or the weights are no mixing matrix.
+        ConfigError: If the graph is not connected, or the weights are no mixing matrix.
 
     Examples:
         >>> import fedpriv, networkx
@@ -240,7 +240,7 @@ class Graph:
         """Not available without a server, like `gather`, `total` and `largest`.
 
         Raises:
-            ConfigError: always.
+            ConfigError: Always.
         """
         raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
 
@@ -300,7 +300,7 @@ def as_peer_graph(network: Star | Graph) -> Graph:
     """Returns the network, if it is a graph.
 
     Raises:
-        ConfigError: it is a star.
+        ConfigError: If it is a star.
     """
     if isinstance(network, Star):
         raise ConfigError(

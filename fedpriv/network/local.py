@@ -126,7 +126,7 @@ class Star:
             `FixedCohort(size)` or `CyclicCohort(blocks)`.
 
     Raises:
-        ConfigError: the cohort is larger than the number of clients.
+        ConfigError: If the cohort is larger than the number of clients.
 
     Examples:
         >>> import fedpriv

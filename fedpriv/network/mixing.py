@@ -87,8 +87,9 @@ def check_mixing_matrix(weights: NDArray[np.float64] | Weights, graph: Undirecte
         tolerance: Allowed rounding error of sums.
 
     Raises:
-        ConfigError: wrong shape, entries that are not finite or negative, not symmetric, rows that do not sum to one,
-            weight without a link, or a graph that is not connected. The message names the row or node.
+        ConfigError: If the matrix has a wrong shape, entries that are negative or not finite, rows that do not sum to
+            one, or a weight without a link; if it is not symmetric; or if the graph is not connected. The message
+            names the row or node.
     """
     matrix = sparse.csr_array(weights)
     n = len(graph)
@@ -121,7 +122,7 @@ def check_connected(graph: Undirected) -> None:
     """Raises if a graph is not connected.
 
     Raises:
-        ConfigError: the message names a node that node 0 cannot reach.
+        ConfigError: If the graph is not connected; the message names a node that node 0 cannot reach.
     """
     unreachable = _unreachable_node(graph, len(graph))
     if unreachable is not None:

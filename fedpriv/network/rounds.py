@@ -111,7 +111,7 @@ class SumOnlyView:
         """Not available, like `gather` and `largest`, which use single messages.
 
         Raises:
-            PrivacyError: always.
+            PrivacyError: Always.
         """
         raise PrivacyError(
             "only sums of messages are visible, so network.mix, gather and largest do not exist: use "
@@ -200,7 +200,7 @@ class TrainState:
         """Returns a copy with the values that `stored` returned.
 
         Raises:
-            KeyError: the values belong to a strategy with other state.
+            KeyError: If the values belong to a strategy with other state.
         """
         trees = {name: unflatten_like(getattr(self, name), stored[name]) for name in _STATES}
         return TrainState(**{**stored, **trees})
@@ -240,7 +240,7 @@ def initial_state(
         start: Makes the clients' state from the client update's `init` and the parameters.
 
     Raises:
-        ConfigError: `monitor` names a number that the aggregator's state does not have.
+        ConfigError: If `monitor` names a number that the aggregator's state does not have.
     """
     received, server = strategy.aggregator.init(params)
     unknown = [name for name in strategy.monitor if name not in dir(server)]

@@ -89,7 +89,7 @@ def shard_network(whole: RoundNetwork, shard: ClientShard, mesh: Mesh) -> RoundN
     """Returns the network with the rows of this process's clients.
 
     Raises:
-        ConfigError: the network is neither a star nor a graph.
+        ConfigError: If the network is neither a star nor a graph.
     """
     if mesh.clients.world_size == 1:
         return whole
@@ -137,7 +137,7 @@ def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) 
         mesh: The processes.
 
     Raises:
-        ConfigError: the examples differ.
+        ConfigError: If the examples differ.
     """
     if mesh.examples.world_size == 1:
         return
@@ -180,9 +180,9 @@ class SharedLedger:
         See `fedpriv.privacy.ledger.LedgerSync`.
 
         Raises:
-            BudgetExhausted: the release would exceed the limit.
-            PrivacyError: the processes do not release the same query at the same cost.
-            ProcessError: rank 0 failed.
+            BudgetExhausted: If the release would exceed the limit.
+            PrivacyError: If the processes do not release the same query at the same cost.
+            ProcessError: If rank 0 failed.
         """
         facts = hashlib.blake2b(repr(record).encode(), digest_size=8).digest()
         if len({*self.communicator.all_gather_bytes(facts)}) > 1:

@@ -81,8 +81,8 @@ class DiskStore:
         """See `StateStore`.
 
         Raises:
-            ConfigError: the strategy's clients start with different rows.
-            FedprivError: a file cannot be written, or does not belong to the checkpoint.
+            ConfigError: If the strategy's clients start with different rows.
+            FedprivError: If a file cannot be written, or does not belong to the checkpoint.
         """
         if restart is None:
             tables = None

@@ -33,7 +33,7 @@ def check_graph(graph: Undirected, n_clients: int) -> Undirected:
     Other labels are numbered in sorted order (as text where they are not comparable).
 
     Raises:
-        ConfigError: a directed graph, another number of nodes than clients, or too large a graph.
+        ConfigError: If the graph is directed or too large, or its number of nodes is not the number of clients.
     """
     _check_size(len(graph), 2 * graph.number_of_edges() / max(len(graph), 1))
     if graph.is_directed():

@@ -35,7 +35,7 @@ class Published(UnprotectedNoise):
         flaw: Why noise of that scale is not private, as reports print it.
 
     Raises:
-        ConfigError: an argument is out of range, or noise on messages has no `scale`.
+        ConfigError: If an argument is out of range, or noise on messages has no `scale`.
 
     Examples:
         >>> import fedpriv

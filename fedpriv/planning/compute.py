@@ -59,7 +59,7 @@ class Compute:
             the same up to rounding. Not for secret cohorts and random views. False by default.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv
@@ -96,7 +96,7 @@ class Compute:
         """Raises if the client state of a checkpoint is stored elsewhere than in `client_state`.
 
         Raises:
-            ConfigError: the two differ.
+            ConfigError: If the two places differ.
         """
         if self.client_state != begun_with:
             fix = f"cannot change on resume; set compute.client_state={begun_with}"
@@ -106,7 +106,7 @@ class Compute:
         """Sets the number of threads and returns the device, see `torch_device`.
 
         Raises:
-            ConfigError: torch makes tensors elsewhere than on the CPU by default.
+            ConfigError: If torch makes tensors elsewhere than on the CPU by default.
         """
         default = torch.get_default_device()
         if default.type != "cpu":  # indices, counts and keys are made on the CPU, and moved where they are needed
@@ -147,7 +147,7 @@ class Compute:
         """The device that a run with these settings will use, which need not be on this machine.
 
         Raises:
-            ConfigError: torch knows no such device.
+            ConfigError: If torch has no such device.
         """
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -161,7 +161,7 @@ class Compute:
         """Returns the device as a `torch.device`, after a first computation on it.
 
         Raises:
-            ConfigError: the device cannot be used on this machine.
+            ConfigError: If the device cannot be used on this machine.
         """
         if self.device == "auto":
             return self.planned_device

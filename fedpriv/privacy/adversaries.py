@@ -47,7 +47,7 @@ def compute_view(records: Sequence[Record], n_clients: int, adversary: str, coll
         colluders: How many clients collude, for that adversary.
 
     Raises:
-        LedgerError: the records name an unknown trust, or several kinds of it.
+        LedgerError: If the records name an unknown trust, or several kinds of it.
     """
     trusts = {record.trust for record in records} or {"local"}
     kinds = {_kind(trust) for trust in trusts}

@@ -117,7 +117,7 @@ class Budget:
         path: A file that `Budget.create` or `fedpriv budget` made.
 
     Raises:
-        LedgerError: the file is missing, damaged or altered, or was replaced with an earlier copy.
+        LedgerError: If the file is missing, damaged or altered, or was replaced with an earlier copy.
 
     Examples:
         >>> import fedpriv, tempfile
@@ -160,8 +160,8 @@ class Budget:
                 None (default) uses the smallest.
 
         Raises:
-            ConfigError: a term is out of range.
-            LedgerError: the file exists already, or cannot be written.
+            ConfigError: If a term is out of range.
+            LedgerError: If the file exists already, or cannot be written.
         """
         check_target(1, delta, epsilon)
         check_choice("budget.unit", unit, "sample", "client")
@@ -209,7 +209,7 @@ class Budget:
         """Returns the number of rounds of a run that may have been released, in its folder or in a copy of it.
 
         Raises:
-            LedgerError: the run has a reservation, and its progress is not recorded.
+            LedgerError: If the run has a reservation, and its progress is not recorded.
         """
         mark = read_mark(self.path, run)
         if mark is not None:
@@ -231,7 +231,7 @@ class Budget:
             rounds: Rounds from 0 on that it may release until it calls `advance`.
 
         Raises:
-            LedgerError: another process has begun in between, or the file cannot be written.
+            LedgerError: If another process has begun in between, or the file cannot be written.
         """
         with lock_budget(self.path):
             if self.rounds_of(run) != seen:
@@ -247,7 +247,8 @@ class Budget:
             rounds: Rounds from 0 on that it may release until it calls `advance` again.
 
         Raises:
-            LedgerError: another process trains the run now, from a copy of its folder; or the file cannot be written.
+            LedgerError: If another process trains the run now, from a copy of its folder; or the file cannot be
+                written.
         """
         with lock_budget(self.path):
             mark = read_mark(self.path, run)
@@ -265,8 +266,8 @@ class Budget:
             run: The whole plan of the run.
 
         Raises:
-            BudgetExhausted: the run would exceed the limit.
-            PrivacyError: the run does not protect the unit or relation of the budget.
+            BudgetExhausted: If the run would exceed the limit.
+            PrivacyError: If the run does not protect the unit or relation of the budget.
         """
         self._fits(BudgetLines.read(self.path), run)
 
@@ -277,9 +278,9 @@ class Budget:
             run: The whole plan. A resumed run finds its reservation by its `run_name` (`holds`).
 
         Raises:
-            BudgetExhausted: the run would exceed the limit; nothing is charged.
-            PrivacyError: the run does not protect the unit or relation of the budget, or has a reservation.
-            LedgerError: the file cannot be written; nothing is charged.
+            BudgetExhausted: If the run would exceed the limit; nothing is charged.
+            PrivacyError: If the run does not protect the unit or relation of the budget, or has a reservation.
+            LedgerError: If the file cannot be written; nothing is charged.
         """
         if not run.run_name:
             raise ConfigError("run.run_name", run.run_name, "give the run its own name: secrets.token_hex(16)")
@@ -302,8 +303,8 @@ class Budget:
                 number of releases does not depend on the data: a public limit ended the run, not its query results.
 
         Raises:
-            PrivacyError: there is no such reservation, or it is smaller than `used`.
-            LedgerError: the file cannot be written; the whole reservation stays charged.
+            PrivacyError: If there is no such reservation, or it is smaller than `used`.
+            LedgerError: If the file cannot be written; the whole reservation stays charged.
         """
         with lock_budget(self.path):
             lines = BudgetLines.read(self.path)

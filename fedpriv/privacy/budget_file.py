@@ -152,7 +152,7 @@ class BudgetLines:
         """Reads a budget file.
 
         Raises:
-            LedgerError: it is missing, damaged or altered, or an earlier state of it was put back.
+            LedgerError: If it is missing, damaged or altered, or an earlier state of it was put back.
         """
         # before the file: a line that another process adds in between must not look as if it were missing
         head = _read_head(path)
@@ -191,7 +191,7 @@ class BudgetLines:
         """Raises for changes that no budget makes.
 
         Raises:
-            ValueError: two runs have one name, or a run ends without having begun, or ends twice.
+            ValueError: If two runs have one name, or a run ends without having begun, or ends twice.
         """
         begun = set[str]()
         ended = set[str]()
@@ -213,7 +213,7 @@ def write_new(path: Path, terms: BudgetTerms) -> None:
     """Writes a new budget file with its terms.
 
     Raises:
-        LedgerError: the file exists already, or cannot be written.
+        LedgerError: If the file exists already, or cannot be written.
     """
     text, chain = add_chained_line(_canonical(terms), START)
     with lock_budget(path):
@@ -233,7 +233,7 @@ def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
     """Writes one more line; it is on the physical disk on return. Call it within `lock_budget`.
 
     Raises:
-        LedgerError: the line cannot be written, and does not count.
+        LedgerError: If the line cannot be written, and does not count.
     """
     text, chain = add_chained_line(_canonical(change), lines.chain)
     try:
@@ -249,7 +249,7 @@ def read_mark(path: Path, run: str) -> RunMark | None:
     """Returns the possible progress of a run; None for a run that has not begun.
 
     Raises:
-        LedgerError: the file is damaged.
+        LedgerError: If the file is damaged.
     """
     return _read_marks(path).get(run)
 
@@ -258,7 +258,7 @@ def write_mark(path: Path, run: str, mark: RunMark) -> None:
     """Writes the possible progress of a run; it is on the physical disk on return. Call it within `lock_budget`.
 
     Raises:
-        LedgerError: the file cannot be written.
+        LedgerError: If the file cannot be written.
     """
     marks = {name: asdict(each) for name, each in (_read_marks(path) | {run: mark}).items()}
     try:
@@ -285,7 +285,7 @@ def lock_budget(path: Path) -> Generator[None]:
     """Locks a budget, so that no other process changes it.
 
     Raises:
-        FedprivError: another process has held the lock for minutes, or the file system has no locks.
+        FedprivError: If another process has held the lock for minutes, or the file system has no locks.
     """
     name = path.with_name(f".{path.name}.lock")
     lock = FileLock(name, mode=0o600, thread_local=False, fallback_to_soft=False, timeout=_PATIENCE)
@@ -312,7 +312,7 @@ def from_plain(charges: Charges) -> Counter[PrivacyCost]:
     """Reads charges that `to_plain` wrote.
 
     Raises:
-        ValueError: a packed list of clients is damaged.
+        ValueError: If a packed list of clients is damaged.
     """
     counts: Counter[PrivacyCost] = Counter()
     for clients, events, count in charges:

@@ -34,7 +34,7 @@ class Clip:
         norm: `"l2"` (for Gaussian noise) or `"l1"` (for Laplace noise).
 
     Raises:
-        ConfigError: the bound is not a positive finite number, or the norm is unknown.
+        ConfigError: If the bound is not a positive finite number, or the norm is unknown.
 
     Examples:
         >>> import fedpriv, torch

@@ -75,8 +75,8 @@ def common_guarantee(runs: Sequence[RunCost]) -> Guarantee:
     """Returns the guarantee that runs have in common.
 
     Raises:
-        ConfigError: there are no runs.
-        PrivacyError: a run protects several kinds of units, or the whole clients of runs are not the same.
+        ConfigError: If there are no runs.
+        PrivacyError: If a run protects several kinds of units, or the whole clients of runs are not the same.
     """
     if not runs:
         raise ConfigError("runs", [], "name at least one run")
@@ -144,8 +144,8 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
         accountant: The one bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes the smallest.
 
     Raises:
-        ConfigError: an argument or a record is out of range.
-        PrivacyError: the runs have no guarantee in common.
+        ConfigError: If an argument or a record is out of range.
+        PrivacyError: If the runs have no guarantee in common.
     """
     check_target(1, delta, 1.0)
     check_accountant(accountant)
@@ -186,7 +186,7 @@ def check_accountant(name: str | None) -> None:
     """Raises for an unknown name of a bound.
 
     Raises:
-        ConfigError: the name is none of `BOUNDS`.
+        ConfigError: If the name is none of `BOUNDS`.
     """
     if name is not None and name not in bounds.BOUNDS:
         raise ConfigError("accountant", name, f"must be {', '.join(bounds.BOUNDS)}, or be left out for the smallest")

@@ -46,7 +46,7 @@ def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, r
         How many numbers needed multiple precision.
 
     Raises:
-        PrivacyError: the functions of numpy or torch are less exact than the bounds need.
+        PrivacyError: If the functions of numpy or torch are less exact than the bounds need.
     """
     check_functions()
     sums, errors, largest_noise = noise.approximate(rows)

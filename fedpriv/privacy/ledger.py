@@ -80,8 +80,8 @@ class LedgerSync(Protocol):
             write: Writes a record; called in one process alone.
 
         Raises:
-            BudgetExhausted: the release would exceed the limit.
-            PrivacyError: the release is not allowed, or not the same in all processes.
+            BudgetExhausted: If the release would exceed the limit.
+            PrivacyError: If the release is not allowed, or not the same in all processes.
         """
         ...
 
@@ -114,7 +114,7 @@ class Ledger:
         together: Synchronises the processes that open releases with this one.
 
     Raises:
-        LedgerError: the file exists (use `Ledger.resume`) or cannot be written.
+        LedgerError: If the file exists (use `Ledger.resume`) or cannot be written.
     """
 
     def __init__(
@@ -167,9 +167,9 @@ class Ledger:
         """Writes the record, then returns the value.
 
         Raises:
-            BudgetExhausted: the release would exceed the limit; nothing is written or returned.
-            PrivacyError: the same release was made before.
-            LedgerError: the record could not be written.
+            BudgetExhausted: If the release would exceed the limit; nothing is written or returned.
+            PrivacyError: If the same release was made before.
+            LedgerError: If the record could not be written.
         """
         self.together.enter(release.record, self._write_record)
         return release._value
@@ -178,7 +178,7 @@ class Ledger:
         """Counts and writes the records of an earlier run, which this run extends. For a new ledger only.
 
         Raises:
-            LedgerError: this ledger has records, or one could not be written.
+            LedgerError: If this ledger has records, or one could not be written.
         """
         if self._records:
             raise LedgerError("the releases of an earlier run must come first, but this ledger already has others")
@@ -188,7 +188,7 @@ class Ledger:
         """Counts and writes releases that were made elsewhere, in a copy of the folder, or may have been.
 
         Raises:
-            LedgerError: one could not be written.
+            LedgerError: If a record could not be written.
         """
         for record in records:
             self._write_record(record, self._guard.count)
@@ -212,7 +212,7 @@ class Ledger:
             reason: Why, in words; it becomes the reason for which epsilon is infinite.
 
         Raises:
-            LedgerError: the record could not be written.
+            LedgerError: If the record could not be written.
         """
         if not self._records:
             return
@@ -239,7 +239,7 @@ class Ledger:
         """Waits until the records so far are on the physical disk (fsync), where they survive a power cut.
 
         Raises:
-            LedgerError: they may not be on the disk; nothing computed from their values may leave the process.
+            LedgerError: If they may not be on the disk; nothing computed from their values may leave the process.
         """
         if self._file is not None:
             try:
@@ -268,7 +268,7 @@ class Ledger:
             keep: Number of records at the checkpoint.
 
         Raises:
-            LedgerError: the file is missing, damaged or altered, cannot be written, or holds fewer records than the
+            LedgerError: If the file is missing, damaged or altered, cannot be written, or holds fewer records than the
                 checkpoint has seen.
         """
         file = LedgerFile.read(path)
@@ -311,7 +311,7 @@ class FollowerLedger:
         """Not available: only the process that writes the ledger has records.
 
         Raises:
-            LedgerError: always; an epsilon that was computed here would be too small.
+            LedgerError: Always; an epsilon that was computed here would be too small.
         """
         raise LedgerError("the ledger is in process 0 of this run: read records and epsilon there")
 

@@ -111,7 +111,7 @@ class LedgerFile:
         """Reads a ledger file.
 
         Raises:
-            LedgerError: the file is missing, begins with no header, or is of another format.
+            LedgerError: If the file is missing, begins with no header, or is of another format.
         """
         try:
             *lines, _ = files.read(path).split(b"\n")
@@ -157,7 +157,7 @@ class LedgerFile:
         """The releases, in order.
 
         Raises:
-            LedgerError: the chain is broken, or a line is damaged.
+            LedgerError: If the chain is broken, or a line is damaged.
         """
         if self.altered:
             raise LedgerError(f"{self.altered}; {_RESTORE}")
@@ -174,7 +174,7 @@ def read_ledger(path: Path) -> list[Record]:
     """Returns the records of a ledger file.
 
     Raises:
-        LedgerError: the file is missing, damaged or altered.
+        LedgerError: If the file is missing, damaged or altered.
     """
     return LedgerFile.read(path).records
 

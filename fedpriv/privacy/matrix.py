@@ -104,8 +104,8 @@ def compute_bound_matrix(
             trials.
 
     Raises:
-        ConfigError: an argument or a record is out of range.
-        PrivacyError: the runs have no guarantee in common, or their trust is not known.
+        ConfigError: If an argument or a record is out of range.
+        PrivacyError: If the runs have no guarantee in common, or their trust is not known.
     """
     check_count("colluders", colluders, "must be the number of clients that share all their information, e.g. 3")
     check_count("group", group, "must be the number of privacy units that change together, e.g. 10")

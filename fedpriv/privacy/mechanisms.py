@@ -165,8 +165,8 @@ def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> 
     """Raises if rows have no noise scale, or share a client and therefore its noise.
 
     Raises:
-        ConfigError: a scale is not positive and finite.
-        PrivacyError: rows would share noise.
+        ConfigError: If a scale is not positive and finite.
+        PrivacyError: If rows would share noise.
     """
     if not all(0 < scale < math.inf for scale in scales):
         raise ConfigError(
@@ -209,8 +209,8 @@ def add_noise(
         The noised rows, in float64, as a `Release` that only a ledger opens.
 
     Raises:
-        ConfigError: a scale is not positive and finite.
-        PrivacyError: rows would share noise.
+        ConfigError: If a scale is not positive and finite.
+        PrivacyError: If rows would share noise.
 
     The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
     can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, the real sum is rounded

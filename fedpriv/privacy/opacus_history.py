@@ -45,8 +45,8 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
         The cost of the run.
 
     Raises:
-        ConfigError: the argument is no history of Opacus, or a number in it is out of range.
-        PrivacyError: the batches were not Poisson draws.
+        ConfigError: If the argument is no history of Opacus, or a number in it is out of range.
+        PrivacyError: If the batches were not Poisson draws.
 
     Examples:
         >>> import fedpriv
@@ -97,9 +97,9 @@ def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, c
         The history and the mechanism, as Opacus stores them.
 
     Raises:
-        PrivacyError: Opacus' accountants cannot compute the cost of a release. They can only for independent Gaussian
-            noise under `add_remove`, on all examples or on Poisson batches.
-        ConfigError: no record concerns this client.
+        PrivacyError: If Opacus' accountants cannot compute the cost of a release. They can only for independent
+            Gaussian noise under `add_remove`, on all examples or on Poisson batches.
+        ConfigError: If no record concerns this client.
 
     Examples:
         >>> import fedpriv

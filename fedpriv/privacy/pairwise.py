@@ -62,7 +62,7 @@ class RandomRegular:
         """Returns the pairs among `n_clients` clients.
 
         Raises:
-            ConfigError: there is no such graph.
+            ConfigError: If no graph has this degree and number of clients.
         """
         if self.degree >= n_clients or n_clients * self.degree % 2:
             fix = f"needs a degree below the number of clients, {n_clients}, and an even product of both"
@@ -108,7 +108,7 @@ class Links:
         """Returns the pairs, sorted.
 
         Raises:
-            ConfigError: a pair of one client, or a client that does not exist.
+            ConfigError: If a pair holds one client twice, or a client that does not exist.
         """
         for a, b in self.pairs:
             if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
@@ -162,7 +162,7 @@ class Pairwise:
         """Returns the pairwise noise as records hold it.
 
         Raises:
-            ConfigError: there is no such graph of secrets.
+            ConfigError: If there is no such graph of secrets.
         """
         edges = self.secrets.edges(n_clients)
         return Pairs(self.ratio, self.colluders, name_pairs(edges), edges)

@@ -73,7 +73,7 @@ class Geometric:
             rounds: Number of rounds; infinite needs `ratio < 1`.
 
         Raises:
-            ConfigError: the total is infinite.
+            ConfigError: If the total is infinite.
         """
         if math.isinf(rounds) and self.ratio >= 1:
             raise ConfigError("rounds", rounds, "an infinite horizon needs a ratio below 1")
@@ -104,7 +104,7 @@ class Custom:
         """Returns the function's share.
 
         Raises:
-            ConfigError: the function fails, or gives no positive number.
+            ConfigError: If the function fails, or gives no positive number.
         """
         try:
             share = _number(self.function(round_index))

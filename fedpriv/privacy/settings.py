@@ -227,7 +227,7 @@ class Central:
             is lower than with a rate of `1 / cohort_rounds`. It needs Gaussian noise and the unit `"client"`.
 
     Raises:
-        ConfigError: both options are given, or one is out of range.
+        ConfigError: If both options are given, or one is out of range.
 
     Examples:
         >>> import fedpriv
@@ -346,7 +346,7 @@ class Privacy:
             in.
 
     Raises:
-        ConfigError: a setting is out of range, or two settings contradict each other.
+        ConfigError: If a setting is out of range, or two settings contradict each other.
 
     Examples:
         >>> import fedpriv

@@ -32,8 +32,8 @@ def total(
         The total cost: epsilon with its delta, unit, relation and accountant.
 
     Raises:
-        ConfigError: there are no results, or an argument is out of range.
-        PrivacyError: the runs protect different kinds of units, or different whole clients.
+        ConfigError: If there are no results, or an argument is out of range.
+        PrivacyError: If the runs protect different kinds of units, or different whole clients.
 
     Examples:
         >>> import fedpriv

@@ -25,8 +25,8 @@ def train(options: TrainOptions) -> Result:
     and a model or a test loss that is not finite.
 
     Raises:
-        ConfigError: settings cannot work; raised before data are read, with field, value and fix.
-        FedprivError: data or a folder cannot be used.
+        ConfigError: If settings cannot work; raised before data are read, with field, value and fix.
+        FedprivError: If data or a folder cannot be used.
 
     Examples:
         >>> import fedpriv, torch

@@ -56,7 +56,7 @@ class Training:
     object exists, or until `folder.close()`.
 
     Raises:
-        ConfigError: settings cannot work; raised before data are read.
+        ConfigError: If settings cannot work; raised before data are read.
 
     Examples:
         >>> import fedpriv, torch

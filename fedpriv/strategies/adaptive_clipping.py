@@ -152,7 +152,7 @@ def adaptive_clipping(
         The strategy with the adaptive bound.
 
     Raises:
-        ConfigError: an option is out of range, or clients of the strategy exchange other values.
+        ConfigError: If an option is out of range, or clients of the strategy exchange other values.
 
     Examples:
         >>> import fedpriv

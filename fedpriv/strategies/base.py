@@ -249,7 +249,7 @@ class Strategy:
         message_norm: Largest l2 norm of a message, by construction; with `noise_on: message` the clip must equal it.
 
     Raises:
-        ConfigError: the client update or the aggregator lacks an attribute, or returns another type or shape (the
+        ConfigError: If the client update or the aggregator lacks an attribute, or returns another type or shape (the
             message contains the line to write), or the values that one sends are not those that the other receives.
 
     Examples:

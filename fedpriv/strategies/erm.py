@@ -88,7 +88,7 @@ class ProximalStep:
     An optimiser other than `Sgd` makes the step from y; it needs h = 0 and no momentum.
 
     Raises:
-        ConfigError: an optimiser is combined with a regulariser or momentum.
+        ConfigError: If an optimiser is combined with a regulariser or momentum.
     """
 
     is_sum: ClassVar[bool] = True
@@ -243,7 +243,7 @@ def gradient_descent(
         The strategy.
 
     Raises:
-        ConfigError: `random_iterate` together with `average` or `momentum`, or a number is out of range.
+        ConfigError: If `random_iterate` together with `average` or `momentum`, or a number is out of range.
 
     Examples:
         >>> import fedpriv

@@ -197,7 +197,7 @@ def fedavg(
         The strategy.
 
     Raises:
-        ConfigError: an option is out of range.
+        ConfigError: If an option is out of range.
 
     Examples:
         >>> import fedpriv, torch
@@ -245,7 +245,7 @@ def fedprox(
     Source: Li et al., 2020.
 
     Raises:
-        ConfigError: an option is out of range.
+        ConfigError: If an option is out of range.
 
     Examples:
         >>> import fedpriv
@@ -291,7 +291,7 @@ def fedopt(
         The strategy.
 
     Raises:
-        ConfigError: an option is out of range.
+        ConfigError: If an option is out of range.
 
     Examples:
         >>> import fedpriv

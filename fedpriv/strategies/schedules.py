@@ -53,7 +53,7 @@ def evaluate_rate(rate: Number, t: int) -> float:
     """Returns the value of a rate in round `t` = 1, 2, ...
 
     Raises:
-        ConfigError: a function fails, or returns no finite number of at least 0.
+        ConfigError: If a function fails, or returns no finite number of at least 0.
     """
     value = evaluate_rate_or_infinite(rate, t)
     if math.isinf(value):
@@ -147,7 +147,7 @@ class Cosine:
         warmup: Number of warm-up rounds at the start, 0 by default; see `Warmup`.
 
     Raises:
-        ConfigError: the warm-up does not end before the run does.
+        ConfigError: If the warm-up does not end before the run does.
 
     Examples:
         >>> import fedpriv

@@ -65,7 +65,7 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, accura
             to 0, or in the hundreds; the bounds hold in any case.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
@@ -95,7 +95,7 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
         resolution: Width of the cells that the computation uses, in deviations: both bounds err by its square.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(batches, noise, epochs)
     if not epsilon >= 0:
@@ -128,7 +128,7 @@ def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resol
         resolution: See `delta_bounds`.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
@@ -162,8 +162,8 @@ def privacy_loss(batches: int, noise: float, interval: float, side: Side = "uppe
         side: `"upper"` for a pessimistic distribution, `"lower"` for an optimistic one.
 
     Raises:
-        ConfigError: an argument is out of range.
-        OverflowError: the noise is below about 0.07, so that likelihood ratios are no floating-point numbers. One
+        ConfigError: If an argument is out of range.
+        OverflowError: If the noise is below about 0.07, so that likelihood ratios are no floating-point numbers. One
             Gaussian release for each epoch is an upper bound.
     """
     _check(batches, noise, 1)

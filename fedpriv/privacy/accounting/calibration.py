@@ -46,8 +46,8 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
         noise at most 0.1 % more than needed. 1 if nothing in the plan costs anything.
 
     Raises:
-        ConfigError: the target is out of range, or no noise of the planned kind can meet it.
-        PrivacyError: the plan protects different units or relations.
+        ConfigError: If the target is out of range, or no noise of the planned kind can meet it.
+        PrivacyError: If the plan protects different units or relations.
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in list_kinds(plan)}) > 1:
@@ -103,8 +103,8 @@ def calibrate_rest(
         The number by which the noise multipliers of the plan must be multiplied, at most 0.1 % more than needed.
 
     Raises:
-        ConfigError: the target is out of range, or already spent, or no noise of the planned kind can meet it.
-        PrivacyError: the releases protect different units or relations.
+        ConfigError: If the target is out of range, or already spent, or no noise of the planned kind can meet it.
+        PrivacyError: If the releases protect different units or relations.
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in (*list_kinds(spent), *list_kinds(plan))}) > 1:
@@ -149,7 +149,7 @@ def estimate_sufficient_factor(history: History, epsilon: float, delta: float) -
     """Returns a factor for the noise of a history that meets a target, by the quick bounds: somewhat more than needed.
 
     Raises:
-        ConfigError: the target is out of range, or no noise of this kind can meet it.
+        ConfigError: If the target is out of range, or no noise of this kind can meet it.
     """
     check_target(1, delta, epsilon)
     _check_reachable([history], delta)

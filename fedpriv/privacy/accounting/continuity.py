@@ -21,8 +21,8 @@ class Continuity:
         """Compares a record with the one before it.
 
         Raises:
-            PrivacyError: a round is missing or comes twice, a block of units takes part out of turn, or the noise does
-                    not continue the noise of the rounds before.
+            PrivacyError: If a round is missing or comes twice, a block of units takes part out of turn, or the noise
+                does not continue the noise of the rounds before.
         """
         if record.time is None:
             return

@@ -117,8 +117,8 @@ def compute_cost(record: Record, n_clients: int) -> PrivacyCost:
     A record of random allocation costs its whole epoch here, and concerns all clients; `epochs` charges an epoch once.
 
     Raises:
-        ConfigError: a field is out of range, names a client that does not exist, or is a kind of sampling for which no
-            sound bound is known.
+        ConfigError: If a field is out of range, names a client that does not exist, or is a kind of sampling for which
+            no sound bound is known.
     """
     clients = record.clients
     if clients is None:

@@ -52,7 +52,7 @@ def compute_exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients
         n_clients: Number of clients of the run.
 
     Raises:
-        ConfigError: there are too many sets of colluders to check, and no bound holds.
+        ConfigError: If there are too many sets of colluders to check, and no bound holds.
     """
     if participants is None:
         count = n_clients
@@ -99,7 +99,7 @@ def make_adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
     """Returns the adjacency matrix `[n, n]` of the pairs that share a secret.
 
     Raises:
-        ConfigError: a pair of one client, or a client that does not exist.
+        ConfigError: If a pair holds one client twice, or a client that does not exist.
     """
     odd = next((pair for pair in edges if not 0 <= pair[0] < pair[1] < n_clients), None)
     if odd is not None:

@@ -57,7 +57,7 @@ class PlanFilter:
         is_exhausted: True if a release was rejected because of the limit.
 
     Raises:
-        ConfigError: the limit is out of range.
+        ConfigError: If the limit is out of range.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class PlanFilter:
         """Counts a release that is about to be made.
 
         Raises:
-            UnplannedRelease: the plan does not have the release, or has it at a lower cost, or it was made already.
-            BudgetExhausted: the limit does not allow the plan up to this release.
-            ConfigError: the record is out of range, or no sound bound on its epsilon is known.
-            PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                    correlated with the noise of missing rounds.
+            UnplannedRelease: If the plan does not have the release, or has it at a lower cost, or it was made already.
+            BudgetExhausted: If the limit does not allow the plan up to this release.
+            ConfigError: If the record is out of range, or no sound bound on its epsilon is known.
+            PrivacyError: If the record protects another unit or relation than the ones before it, or its noise is
+                correlated with the noise of missing rounds.
         """
         slot = self._find_slot(record)
         if slot is None:
@@ -114,7 +114,7 @@ class PlanFilter:
         """Counts a release that was made before and is on record, whether or not it is within the limit.
 
         Raises:
-            ConfigError, PrivacyError: as for `admit`.
+            ConfigError, PrivacyError: See `admit`.
         """
         self.accountant.count(record)
         self.mark(record)

@@ -69,7 +69,7 @@ class NegativeBinomial:
             probable that there are few trials.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: If a number is out of range.
 
     Examples:
         >>> from fedpriv.privacy.accounting.search import NegativeBinomial
@@ -131,7 +131,7 @@ class PoissonTrials:
         mean: Expected number of trials.
 
     Raises:
-        ConfigError: it is out of range.
+        ConfigError: If it is out of range.
 
     Examples:
         >>> from fedpriv.privacy.accounting.search import PoissonTrials
