@@ -2,9 +2,10 @@
 
     x_i <- sum_j W_ij (x_j - alpha_t g~_j(x_j))
 
-g~_j is the private gradient of node j and W the mixing matrix. With a constant step, nodes with different data do not
-reach the common optimum (heterogeneity bias); with a decaying one they do. With a geometric step and a geometric noise
-schedule it is DPOP (Huang, Mitra and Vaidya, 2015); its Laplace noise on x is alpha_t times noise on the gradient.
+g~_j is the private gradient of node j and W the mixing matrix. With a constant step size,
+nodes with different data do not reach the common optimum (heterogeneity bias); with a decaying step size they do. With
+a geometric step size and a geometric noise schedule the algorithm is DPOP (Huang, Mitra and Vaidya, 2015); DPOP's
+Laplace noise on x is alpha_t times noise on the gradient.
 """
 
 from __future__ import annotations

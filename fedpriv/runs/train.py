@@ -20,12 +20,12 @@ def train(options: TrainOptions) -> Result:
     Returns:
         The result, with the trained module as `model` and an upper bound on the epsilon as `spent`.
 
-    Guarantee: every query result that the strategy receives is noised and accounted for first. A query that would
-    exceed the target epsilon is not answered, and ends the run. Python warnings report settings that weaken privacy,
-    and a model or a test loss that is not finite.
+    Guarantee: every query result is noised and accounted for before the strategy receives it. A query that would exceed
+    the target epsilon returns no result, and ends the run. Python warnings report settings that weaken privacy, and a
+    model or a test loss that is not finite.
 
     Raises:
-        ConfigError: If settings cannot work; raised before data are read, with field, value and fix.
+        ConfigError: If settings cannot work. The error is raised before data are read, and names field, value and fix.
         FedprivError: If data or a folder cannot be used.
 
     Examples:
