@@ -39,8 +39,8 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
 
     Args:
         name: A key of `MODELS`, or `package.module:Name`.
-        input_shape: Shape of one example. The model gets it, `n_features` (its product) and `n_classes` if it has
-            parameters with these names.
+        input_shape: Shape of one example. `input_shape`, `n_features` (the product of the shape) and `n_classes` are
+            passed to the model if it has parameters with these names.
         n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` raise.
         **options: The options of the model.
 
@@ -77,7 +77,7 @@ def make(
     seed: int = 0,
     target_shape: tuple[int, ...] = (),
 ) -> tuple[nn.Module, nn.Module]:
-    """Builds a model and a loss by name, and tries them on one synthetic example.
+    """Builds a model and a loss by name, and tests them on one synthetic example.
 
     Args:
         model: Name and options, see `resolve`.
@@ -87,7 +87,7 @@ def make(
         fix: True replaces layers that mix examples, see `fix_model`.
         weights: Initial weights, see `load_weights`; None draws them by the seed.
         lora: Adapters, which are trained, see `add_lora`; None adds none.
-        train: The parameters to train, see `train_only`; None leaves the model's choice.
+        train: The parameters to train, see `train_only`; None trains the parameters that the model marks as trainable.
         seed: Seed of the initial parameters, which are public.
         target_shape: Shape of one target: `()`, or `(length,)` where an example has a sequence of classes.
 

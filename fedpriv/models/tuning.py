@@ -17,12 +17,12 @@ def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
     """Makes the parameters of these names trainable and freezes all others, in place.
 
     A run sends, noises and changes only trainable parameters. Frozen parameters are constants that are released with
-    the model: epsilon does not cover data that they were fitted on, so they must be public.
+    the model. They must be public, because epsilon does not cover the data that they were fitted on.
 
     Args:
         model: Any module.
-        names: Patterns of names as in `model.named_parameters()`: `head.*` is all of the head, `*.bias` every bias; `*`
-            stands for any text, `?` for a letter and `[ab]` for one of these.
+        names: Patterns of names as in `model.named_parameters()`. For example, `head.*` matches all parameters of the
+            head and `*.bias` every bias. `*` matches any text, `?` one letter, and `[ab]` one of these letters.
 
     Returns:
         The model.

@@ -30,7 +30,7 @@ class Accountant:
     Guarantee: all counted releases together are (epsilon, delta)-DP for every client with the epsilon of `spent()`,
     as long as noise levels, sampling rates and cohorts do not depend on earlier releases.
 
-    It also is a `fedpriv.privacy.ledger.PrivacyFilter`: one without a plan or a limit, which admits every release.
+    It is also a `fedpriv.privacy.ledger.PrivacyFilter` without a plan or a limit, which admits every release.
 
     Args:
         n_clients: Number of clients.
@@ -55,7 +55,7 @@ class Accountant:
 
     @property
     def charges(self) -> Counter[PrivacyCost]:
-        """The counted costs, each with how often it occurred. Read-only for callers."""
+        """The distinct counted costs, with the number of times that each occurred. Read-only for callers."""
         return self._composition.charges
 
     @property
@@ -68,7 +68,7 @@ class Accountant:
 
         Raises:
             ConfigError: If the record is out of range, or no sound bound on its epsilon is known.
-            PrivacyError: If the record protects another unit or relation than the ones before it, or its noise is
+            PrivacyError: If the record protects another unit or relation than the earlier records, or its noise is
                 correlated with the noise of missing rounds.
         """
         return self._composition.check(record)
@@ -111,7 +111,7 @@ class Accountant:
         """Returns a quick upper bound on the largest epsilon of a client, cheap enough for every round.
 
         Args:
-            enough: If the bound is known to be at least this, any number from `enough` on may be returned.
+            enough: If the bound is known to be at least this number, any number from `enough` on may be returned.
         """
         return self._totals.largest(enough)
 

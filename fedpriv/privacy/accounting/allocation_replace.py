@@ -1,4 +1,4 @@
-"""Privacy of random allocation where the content of one example is replaced by another: the tight cost.
+"""The tight privacy cost of random allocation where the content of one example is replaced by another.
 
 With a clip bound of 1 and noise of deviation s, one epoch of k batches is dominated by
 
@@ -65,8 +65,8 @@ def epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: f
 
     Args:
         batches: Number of batches of an epoch; at least 1.
-        noise: Standard deviation of the noise of each step, over the *clip bound*: what one example, not the
-            replacement of one by another, can change the sum by; positive.
+        noise: Standard deviation of the noise of each step, divided by the *clip bound*. The clip bound is the largest
+            change of the sum by one example, not by a replacement of one example by another. Positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         delta: Failure probability in (0, 1).
         resolution: Width of the cells of the computation; `COARSE` for a quick, larger bound.

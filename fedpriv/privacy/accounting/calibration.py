@@ -38,12 +38,12 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     Args:
         plan: The planned releases; their noise multipliers are relative, ``1 / share``.
         n_clients: Number of clients.
-        epsilon: Target for all of them together, for the client with the largest epsilon; positive.
+        epsilon: Target for all planned releases together, for the client with the largest epsilon; positive.
         delta: Failure probability in [0, 1).
 
     Returns:
         The number by which all noise multipliers must be multiplied. With it epsilon is never above the target, and the
-        noise at most 0.1 % more than needed. 1 if nothing in the plan costs anything.
+        noise is at most 0.1 % larger than needed. The number is 1 if no release in the plan has a cost.
 
     Raises:
         ConfigError: If the target is out of range, or no noise of the planned kind can meet it.
@@ -100,10 +100,10 @@ def calibrate_rest(
         delta: Failure probability in [0, 1).
 
     Returns:
-        The number by which the noise multipliers of the plan must be multiplied, at most 0.1 % more than needed.
+        The number by which the noise multipliers of the plan must be multiplied, at most 0.1 % larger than needed.
 
     Raises:
-        ConfigError: If the target is out of range, or already spent, or no noise of the planned kind can meet it.
+        ConfigError: If the target is out of range or already spent, or no noise of the planned kind can meet it.
         PrivacyError: If the releases protect different units or relations.
     """
     check_target(n_clients, delta, epsilon)

@@ -52,7 +52,7 @@ class Composition:
         """Returns the added cost of a record, given its cost alone.
 
         Raises:
-            PrivacyError: If the record protects another unit or relation than the ones before it, or its noise is
+            PrivacyError: If the record protects another unit or relation than the earlier records, or its noise is
                 correlated with the noise of missing rounds, or the noise of an epoch of random allocation changes.
         """
         protection = (record.unit, record.relation, record.shared)
@@ -66,7 +66,7 @@ class Composition:
         return self._epochs.due(record, cost)
 
     def count(self, records: Sequence[Record]) -> None:
-        """Checks and counts records, of a plan by their kinds where costs do not depend on rounds.
+        """Checks and counts records. Records of a plan are counted by their kinds where costs do not depend on rounds.
 
         Raises:
             ConfigError, PrivacyError: See `check`.

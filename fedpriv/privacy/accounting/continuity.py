@@ -1,4 +1,4 @@
-"""Noise that is correlated between rounds has a cost for whole beginnings of a run, in order and without gaps."""
+"""Checks that rounds with correlated noise follow each other: their cost is known only for rounds from 0 on without gaps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Continuity:
-    """Checks that records of correlated noise are the rounds of one run, one after another, from the first on."""
+    """Checks that records of correlated noise are the rounds of one run, one after another, from the first round."""
 
     def __init__(self) -> None:
         self._last: Record | None = None

@@ -6,7 +6,7 @@ costs at most as much as a whole epoch (docs/design/0010-allocation.md), so the 
 
 One allocation covers one epoch, one release in each of its rounds, and one `attempt`. Several releases in a round, and
 a run and its extension, have separate assignments and so separate costs. Rounds belong to one run: if records of
-several runs follow each other, a round that comes again begins another epoch, which is charged. Runs with alternating
+several runs follow each other, a repeated round number begins another epoch, which is charged. Runs with alternating
 records must be accounted for separately, or differ in `attempt`.
 """
 
@@ -62,7 +62,7 @@ class EpochCharges:
             The cost; nothing if the record belongs to an epoch that was charged.
 
         Raises:
-            PrivacyError: If the record belongs to an epoch that was charged with more noise than it has.
+            PrivacyError: If the record belongs to an epoch that was charged for more noise than the record has.
         """
         if record.batches is None:
             return cost
@@ -149,7 +149,7 @@ def costs_by_kind(
 
 
 class PlannedCosts:
-    """What the releases of a plan cost, counted from any of them to any other.
+    """The costs of a plan's releases, counted from any position in the plan to any later one.
 
     Args:
         records: The releases.

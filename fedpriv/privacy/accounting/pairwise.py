@@ -18,8 +18,9 @@ lambda_2(L(S)) > q      at most `1/h + (1 - 1/h) / (1 + r^2 (lambda_2 - q))`: ta
 otherwise               raises ConfigError
 ======================  =====================================================================
 
-A participant with an unobserved row costs the others nothing, as long as they leave in the noise that they share with
-it. The observed rows are then a part of the same Gaussian vector: their covariance is a submatrix of `Sigma_H`, and
+A participant with an unobserved row costs the others nothing, as long as they keep the noise that they share with this
+participant. The observed rows are then a part of the same Gaussian vector: their covariance is a submatrix of
+`Sigma_H`, and
 the diagonal of its inverse is nowhere larger than the diagonal of `Sigma_H^-1` (leaving rows out is
 post-processing; as algebra, the Schur complement). Where noise is left out, `participants` are the remaining ones.
 """
