@@ -49,10 +49,11 @@ def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
 
 
 def split_examples(timeout: float, group: ProcessGroup | None = None) -> Mesh:
-    """Returns processes that all have all clients, and share the examples of a batch: for few clients, large batches.
+    """Returns processes that all have all clients and share each batch, for few clients with large batches.
 
-    Batches, noise, rows and the server's state are bit-identical in all processes. So must be the data that they have
-    read: otherwise two processes could use the same example. See `split_clients` for the arguments.
+    Batches, noise, rows and the server's state are bit-identical in all processes. The data that the processes have
+    read must be identical, too, because otherwise two processes could use the same example. See `split_clients` for the
+    arguments.
     """
     group = group or join_processes(timeout)
     return Mesh(world=group, examples=group)

@@ -1,6 +1,6 @@
 """Stores of clients' state between rounds: `MemoryStore` keeps all rows in memory, `DiskStore` in files.
 
-From a file, a round reads the rows of its cohort only.
+With `DiskStore`, a round reads only the rows of its cohort.
 """
 
 from __future__ import annotations

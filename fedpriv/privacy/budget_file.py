@@ -1,9 +1,9 @@
 """The file of a lifetime budget: its terms, then one line for each change, each with a hash of all lines before it.
 
-A change counts once its line is in the file and on the physical disk; a last line that is cut off never counted. By the
-file lie a lock, and a small file `FILE.head` with the number of lines and the hash of the last one: with it, a copy of
-an earlier state that is put back is recognised and rejected. A file `FILE.marks` contains, for each run, the number of
-rounds that may have been released (`RunMark`).
+A change counts once its line is in the file and on the physical disk; a last line that is cut off has never counted.
+Next to the file are a lock and a small file `FILE.head`, which contains the number of lines and the hash of the last
+line. With it, a restored copy of an earlier state is detected and rejected. A file `FILE.marks` contains, for each run,
+the number of rounds that may have been released (`RunMark`).
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class Closed:
 
     Attributes:
         close: Name of the run, as in its reservation.
-        ended: Why the run ended, as in its result.
+        ended: Reason for the end of the run, as in its result.
         time: Time of the end, in UTC.
-        charges: The costs of the actual releases, where the rest is given back; None charges the whole reservation.
+        charges: The costs of the actual releases, if the rest is returned; None charges the whole reservation.
     """
 
     close: _Text
@@ -152,7 +152,7 @@ class BudgetLines:
         """Reads a budget file.
 
         Raises:
-            LedgerError: If it is missing, damaged or altered, or an earlier state of it was put back.
+            LedgerError: If the file is missing, damaged or altered, or an earlier copy of it was restored.
         """
         # before the file: a line that another process adds in between must not look as if it were missing
         head = _read_head(path)
@@ -188,7 +188,7 @@ class BudgetLines:
         return budget
 
     def check(self) -> None:
-        """Raises for changes that no budget makes.
+        """Raises an error for changes that fedpriv never writes.
 
         Raises:
             ValueError: If two runs have one name, or a run ends without having begun, or ends twice.
@@ -233,7 +233,7 @@ def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
     """Writes one more line; it is on the physical disk on return. Call it within `lock_budget`.
 
     Raises:
-        LedgerError: If the line cannot be written, and does not count.
+        LedgerError: If the line cannot be written; it then does not count.
     """
     text, chain = add_chained_line(_canonical(change), lines.chain)
     try:

@@ -1,4 +1,4 @@
-"""Reads an optimiser of torch: which of fedpriv's makes the same steps, with which step size.
+"""Converts an optimiser of torch to the optimiser of fedpriv that makes the same steps, and its step size.
 
     torch.optim.SGD(lr, momentum, nesterov)       Sgd() or Momentum(momentum, nesterov)
     torch.optim.Adam(lr, betas, eps)              Adam(beta1, beta2, eps)

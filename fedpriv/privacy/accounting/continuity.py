@@ -1,4 +1,4 @@
-"""Checks that rounds with correlated noise follow each other: their cost is known only for rounds from 0 on without gaps."""
+"""Checks that rounds with correlated noise have no gaps, since a cost is known only for the first rounds of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds on the epsilon of the first rounds of a plan, for reports. They are computed only after a few of the rounds."""
+"""Bounds on the epsilon of the first rounds of a plan, for reports. They are computed at a few rounds only."""
 
 from __future__ import annotations
 
