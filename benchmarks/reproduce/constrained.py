@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import fedpriv as fp
-from fedpriv.data import Split, extract_labels, load, partition
+from fedpriv.data import Split, labels_of, load, partition
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.strategies.proximal import L2
 from fedpriv.strategies.solvers import LBFGS, Newton, Quadratic
@@ -36,7 +36,7 @@ PRIVATE = ("epsilon", "gap allowed", "test accuracy", "test gap", "gap estimated
 
 
 def clients_of(split: Split, n: int, kind: str, problem: fp.Problem, server: fp.Problem | None = None):
-    parts = partition(kind, extract_labels(split.train), n, torch.Generator().manual_seed(0))
+    parts = partition(kind, labels_of(split.train), n, torch.Generator().manual_seed(0))
     model, loss = LogisticRegression(split.train[0][0].numel()), resolve_loss("logistic")
     clients = fp.make_clients(model, loss, [Subset(split.train, part.tolist()) for part in parts], problem)
     return clients + (fp.make_clients(model, loss, [split.test], server) if server else [])

@@ -7,13 +7,13 @@ from model import Net
 from torch.utils.data import Subset
 
 import fedpriv
-from fedpriv.data import extract_labels, partition
+from fedpriv.data import labels_of, partition
 
 
 def main() -> None:
     """Divide the data, train, report, save."""
     split = patients()
-    parts = partition("iid", extract_labels(split.train), 3, torch.Generator().manual_seed(0))
+    parts = partition("iid", labels_of(split.train), 3, torch.Generator().manual_seed(0))
     owners = [Subset(split.train, part.tolist()) for part in parts]
     model = Net(n_features=split.train[0][0].numel(), n_classes=2)
     clients = fedpriv.make_clients(model, torch.nn.functional.cross_entropy, owners)

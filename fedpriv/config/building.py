@@ -16,7 +16,7 @@ from fedpriv.config.files import fingerprint, load_config, to_yaml
 from fedpriv.config.metrics import check_measured, check_owners, load_metrics, prefix_log_errors
 from fedpriv.config.schema import REPORTING, Config, DataSection
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.data import DATASETS, Split, extract_labels
+from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
 from fedpriv.data.extractor import extract_split
 from fedpriv.data.partition import collect_warnings, known_sizes
@@ -308,7 +308,7 @@ def divide(config: Config, split: Split) -> list[Subset[Any]]:
 def divide_examples(section: DataSection, split: Split) -> list[Subset[Any]]:
     """Divides the train examples among owners according to the data section."""
     partition = section.partition
-    labels = extract_labels(split.train)
+    labels = labels_of(split.train)
     generator = torch.Generator().manual_seed(partition.seed)
     try:
         shares = data.partition(

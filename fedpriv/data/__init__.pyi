@@ -1,4 +1,4 @@
-from .base import DataFacts, DatasetEntry, Split, check_dataset, extract_labels
+from .base import DataFacts, DatasetEntry, Split, check_dataset, labels_of
 from .covertype import covertype
 from .csv_file import csv
 from .digits import digits
@@ -35,11 +35,11 @@ __all__ = [
     "csv",
     "digits",
     "extract_features",
-    "extract_labels",
     "femnist",
     "heart",
     "hugging_face",
     "image_folder",
+    "labels_of",
     "libsvm",
     "load",
     "mnist",

@@ -95,7 +95,7 @@ class DatasetEntry(RegistryEntry[Split]):
 
 
 @validate_arguments("labels_of")
-def extract_labels(dataset: Dataset[Any]) -> Tensor:
+def labels_of(dataset: Dataset[Any]) -> Tensor:
     """Returns the targets `[n]`, int64 if they are labels, or `[n, length]` if they are sequences.
 
     A data set that is not a `TensorDataset` is read once in full.

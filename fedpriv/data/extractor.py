@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from fedpriv.data.base import Split, extract_labels
+from fedpriv.data.base import Split, labels_of
 from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.models import load_weights
 from fedpriv.settings import Count, suggest_nearest, validate_arguments
@@ -128,7 +128,7 @@ def extract_features(
     if normalize:
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
         features = features / norms.clamp_min(torch.finfo(features.dtype).tiny)
-    return TensorDataset(features, extract_labels(dataset))
+    return TensorDataset(features, labels_of(dataset))
 
 
 def _batches(dataset: Dataset[Any], batch_size: int) -> list[Tensor]:

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from torch.utils.data import Subset, TensorDataset
 
 import fedpriv as fp
-from fedpriv.data import extract_labels, load, partition
+from fedpriv.data import labels_of, load, partition
 from fedpriv.evaluation.constrained.centralised import centralised_al
 from fedpriv.evaluation.constrained.optimality import kkt
 from fedpriv.models import LogisticRegression, resolve_loss
@@ -32,7 +32,7 @@ def wdbc(
 ) -> fp.Training:
     """Mean texture, smoothness and symmetry, and a constant."""
     train = load("breast_cancer", variant="diagnostic", features=[1, 4, 8], protocol="paper").train
-    parts = partition("stratified", extract_labels(train), n_clients, torch.Generator().manual_seed(0))
+    parts = partition("stratified", labels_of(train), n_clients, torch.Generator().manual_seed(0))
     sets = [Subset(train, part.tolist()) for part in parts]
     clients = fp.make_clients(LogisticRegression(4), resolve_loss("logistic"), sets, NEYMAN_PEARSON)
     return fp.Training(clients, strategy, privacy, rounds=rounds, compute=FLOAT64, compare_centralized=compare)

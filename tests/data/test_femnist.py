@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.data import extract_labels, load
+from fedpriv.data import labels_of, load
 from fedpriv.errors import ConfigError, DataError
 
 # writer -> (train, test) examples; "c" has test examples only
@@ -55,7 +55,7 @@ def test_real_femnist_counts(shared_data):
     root = str(shared_data / "femnist")
     paper = load("femnist", root=root, files=["femnist_iadmm5pct.npz"])
     assert len(paper.train) == 15440 and len(paper.writers.unique()) == 114
-    counts = extract_labels(paper.train).bincount(minlength=62).tolist()
+    counts = labels_of(paper.train).bincount(minlength=62).tolist()
     assert counts[:10] == [1095, 1199, 1086, 1097, 1031, 1025, 1108, 1145, 1071, 1076] and counts[61] == 83
     assert paper.n_classes == 62 and paper.train.tensors[0].shape[1:] == (1, 28, 28)
     assert paper.train.tensors[0].mean() < 0.3, "ink is the exception, so the paper must be 0"

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from fedpriv.data import DATASETS, Split, extract_labels, load
+from fedpriv.data import DATASETS, Split, labels_of, load
 from fedpriv.errors import ConfigError
 
 
@@ -12,7 +12,7 @@ def test_digits_stratified_split_80_20():
     assert x.shape == (1437, 1, 8, 8) and x.dtype == torch.float32 and y.dtype == torch.int64
     assert x.min() == 0 and x.max() == 1
     assert len(split.test) == 360 and split.n_classes == 10 and split.writers is None
-    total = y.bincount() + extract_labels(split.test).bincount()
+    total = y.bincount() + labels_of(split.test).bincount()
     assert total.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert ((y.bincount() / total - 0.8).abs() < 0.005).all()
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.data import extract_labels, load
+from fedpriv.data import labels_of, load
 from fedpriv.errors import DataError
 
 NAMES = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
@@ -41,7 +41,7 @@ def test_real_mnist_statistics(shared_data):
     assert x[0, 0, 0, 0] == 0, "the background is black"
     assert y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4], "in file order"
     assert y.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert extract_labels(split.test).bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert labels_of(split.test).bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert x.mean() == pytest.approx(0.1307, abs=1e-4) and x.std() == pytest.approx(0.3081, abs=1e-4)
 
 

@@ -124,9 +124,9 @@ def test_invalid_partition_raises():
 
 @pytest.mark.data
 def test_femnist_by_writer_client_sizes(shared_data):
-    from fedpriv.data import extract_labels, load
+    from fedpriv.data import labels_of, load
 
     split = load("femnist", root=str(shared_data / "femnist"), files=["femnist_iadmm5pct.npz"])
-    parts = partition("by_writer", extract_labels(split.train), 114, seeded(), writers=split.writers)
+    parts = partition("by_writer", labels_of(split.train), 114, seeded(), writers=split.writers)
     assert_each_example_once(parts, 15440, 114)
     assert min(map(len, parts)) == 3 and max(map(len, parts)) == 164

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from fedpriv.data import Split, check_dataset, extract_labels
+from fedpriv.data import Split, check_dataset, labels_of
 from fedpriv.data.base import as_inputs
 from fedpriv.errors import ConfigError, DataError
 
@@ -27,8 +27,8 @@ def tensors(x, y):
 def test_check_dataset_accepts_valid_examples():
     check_dataset(tensors([[0.0], [1.0]], [0, 1]), 2)
     check_dataset(Squares(4), 2)
-    assert extract_labels(Squares(4)).tolist() == [0, 1, 0, 1]
-    assert extract_labels(tensors([[0.0]], [5])).tolist() == [5]
+    assert labels_of(Squares(4)).tolist() == [0, 1, 0, 1]
+    assert labels_of(tensors([[0.0]], [5])).tolist() == [5]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

@@ -31,7 +31,7 @@ ROUNDS = 4
 
 
 def clients(n: int = 3, model: nn.Module | None = None) -> list[fedpriv.Client]:
-    parts = data.partition("iid", data.extract_labels(DIGITS.train), n, torch.Generator().manual_seed(1))
+    parts = data.partition("iid", data.labels_of(DIGITS.train), n, torch.Generator().manual_seed(1))
     owners = [Subset(DIGITS.train, part.tolist()) for part in parts]
     return fedpriv.make_clients(model or models.SoftmaxRegression(64, 10), nn.functional.cross_entropy, owners)
 

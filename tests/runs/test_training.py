@@ -11,13 +11,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 import fedpriv as fp
-from fedpriv.data import extract_labels, load, partition
+from fedpriv.data import labels_of, load, partition
 from fedpriv.models import SoftmaxRegression
 
 
 def digits_clients(n_clients: int = 5) -> list[fp.Client]:
     train = load("digits").train
-    parts = partition("iid", extract_labels(train), n_clients, torch.Generator().manual_seed(0))
+    parts = partition("iid", labels_of(train), n_clients, torch.Generator().manual_seed(0))
     return fp.make_clients(SoftmaxRegression(64, 10), nn.CrossEntropyLoss(), [Subset(train, p.tolist()) for p in parts])
 
 

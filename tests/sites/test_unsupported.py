@@ -39,7 +39,7 @@ REFUSED = {
         (FEDAVG, "privacy.noise={correlated: {bsr: {band: 2}}}"),
         "privacy.noise",
         "privacy cost would be unknown",
-        "noise over time",
+        "correlated noise",
     ),
     "cyclic batches": (
         (FEDAVG, "privacy.sampling={cyclic: {blocks: 2}}"),
@@ -91,13 +91,13 @@ REFUSED = {
         (TRACKING, LINKS, "network.activity=one_peer_exponential"),
         "network.activity",
         "one way",
-        "links of one direction",
+        "links in one direction",
     ),
     "mixing weights from a file": (
         (TRACKING, LINKS, "network.mixing={name: file, file: weights.npy}"),
         "network.mixing",
         "no file and no code",
-        "weights of your own",
+        "your own mixing weights",
     ),
 }
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 import fedpriv as fp
-from fedpriv.data import extract_labels, load, partition
+from fedpriv.data import labels_of, load, partition
 from fedpriv.models import SoftmaxRegression
 from fedpriv.papers.admm import published_trust
 
@@ -18,7 +18,7 @@ from fedpriv.papers.admm import published_trust
 def errors(strategy: fp.Strategy, privacy: fp.Privacy, rounds: tuple[int, ...], root: Path) -> list[float]:
     """Test error in percent of the w that round t computes, for each t of `rounds`; ten clients in file order."""
     split = load("mnist", root=str(root / "mnist"), flat=True)
-    parts = partition("in_order", extract_labels(split.train), 10, torch.Generator())
+    parts = partition("in_order", labels_of(split.train), 10, torch.Generator())
     clients = fp.make_clients(
         SoftmaxRegression(784, 10), nn.CrossEntropyLoss(), [Subset(split.train, p.tolist()) for p in parts]
     )
