@@ -99,7 +99,7 @@ def decentralized_sgd(
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> strategy = fedpriv.decentralized_sgd(fedpriv.StepSize(0.5, power=0.5))
         >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5, network=ring).releases
-        20
+        5
     """
     local = Descend(step_size, optimizer)
     return Strategy(local, GossipAverage(), choose_output(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser

@@ -249,9 +249,10 @@ def private_al(
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 20)[:, None], torch.arange(20) % 2)
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) % 2
+        >>> data = [torch.utils.data.TensorDataset(x[i : i + 20], y[i : i + 20]) for i in (0, 20)]
         >>> problem = fedpriv.Problem(constraints=(fedpriv.LossAtMost(0.6),))
-        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data] * 2, problem)
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data, problem)
         >>> result = fedpriv.train(clients, fedpriv.private_al(), fedpriv.Privacy(epsilon=2.0), rounds=4)
         >>> result.rounds, result.spent.epsilon <= 2
         (4, True)

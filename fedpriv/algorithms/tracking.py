@@ -258,7 +258,7 @@ def gradient_tracking(
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> privacy = fedpriv.Privacy(epsilon=1.0)
         >>> fedpriv.plan([100] * 4, fedpriv.gradient_tracking(0.1), privacy, rounds=5, network=ring).releases
-        20
+        5
     """
     if beta is None:
         beta = 0.1 / evaluate_rate(step_size, 1)
@@ -288,7 +288,7 @@ def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average 
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> privacy = fedpriv.Privacy(epsilon=1.0)
         >>> fedpriv.plan([100] * 4, fedpriv.gradient_tracking_pair(0.1), privacy, rounds=5, network=ring).releases
-        20
+        5
     """
     local = TwoVariableTracking(step_size)
     return Strategy(local, GossipPair(), FirstOfPair(choose_output(average)), "gradient_tracking_pair")

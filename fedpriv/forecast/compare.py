@@ -161,11 +161,12 @@ def compare(
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
+        >>> x, y = torch.linspace(-1, 1, 60)[:, None], torch.arange(60) // 30
+        >>> data = [torch.utils.data.TensorDataset(x[i::3], y[i::3]) for i in range(3)]
         >>> comparison = fedpriv.compare(
         ...     {"slow": fedpriv.fedavg(0.1), "fast": fedpriv.fedavg(1.0)},
-        ...     lambda: fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data]),
-        ...     {"privacy": fedpriv.Privacy(epsilon=2.0), "rounds": 3, "test": data},
+        ...     lambda: fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data[:2]),
+        ...     {"privacy": fedpriv.Privacy(epsilon=2.0), "rounds": 3, "test": data[2]},
         ...     seeds=2,
         ... )
         >>> {name: len(results) for name, results in comparison.results.items()}

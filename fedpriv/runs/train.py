@@ -31,10 +31,11 @@ def train(options: TrainOptions) -> Result:
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
-        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> x, y = torch.linspace(-1, 1, 60)[:, None], torch.arange(60) // 30
+        >>> data = [torch.utils.data.TensorDataset(x[i::3], y[i::3]) for i in range(3)]
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data[:2])
         >>> privacy = fedpriv.Privacy(epsilon=2.0, delta=1e-5)
-        >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), privacy, rounds=5, test=data)
+        >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), privacy, rounds=5, test=data[2])
         >>> result.rounds, result.spent.epsilon <= 2.0
         (5, True)
     """

@@ -61,8 +61,9 @@ class Training:
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
-        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> data = [torch.utils.data.TensorDataset(x[i::2], y[i::2]) for i in range(2)]
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data)
         >>> training = fedpriv.Training(clients, fedpriv.fedavg(0.5), fedpriv.Privacy(epsilon=2.0), rounds=3)
         >>> [report.round for report in training]
         [1, 2, 3]

@@ -202,8 +202,9 @@ def fedavg(
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
-        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> data = [torch.utils.data.TensorDataset(x[i::2], y[i::2]) for i in range(2)]
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data)
         >>> privacy = fedpriv.Privacy(epsilon=2.0, sampling=fedpriv.Poisson(0.5))
         >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), privacy, rounds=5)
         >>> result.rounds, result.spent.epsilon <= 2.0
