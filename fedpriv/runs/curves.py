@@ -116,7 +116,7 @@ def _draw_metric(axes: Axes, run: Curves) -> int:
         axes.plot(*_column(run, metric, metric.name), dashes, color=GREY, linewidth=1.5, label=metric.title)
     _, low = _column(run, first, f"node_{first.name}_min")
     _, high = _column(run, first, f"node_{first.name}_max")
-    if len(low) == len(high) == len(rounds):
+    if len(low) == len(high) == len(rounds) and list(low) != list(high):
         axes.fill_between(rounds, low, high, color=BLUE, alpha=0.15, linewidth=0, label="nodes, worst to best")
     _, low = _column(run, first, f"client_{first.name}_p10")
     _, high = _column(run, first, f"client_{first.name}_p90")

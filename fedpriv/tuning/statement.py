@@ -111,7 +111,7 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
             ("shown to", "accounted as if everybody saw everything; part 2 has the cost for each observer"),
             ("best", _best_row(search.best_trial(trials), search)),
         ],
-        secret=f"In each trial's folder {SECRET}",
+        secret=SECRET.replace("checkpoint.pt", "checkpoint.pt of each trial"),
         cost_text=("If results of this search are the reason for a later one, add up both epsilons and both deltas.",),
         prices=[
             ("the last trial alone", compose(spendings[-1:], delta)),

@@ -202,7 +202,7 @@ def test_statement_of_search(search: Path):
                 "the number of trials and their noise are fixed in advance",
                 "nothing else was chosen by trying it",
             ],
-            8: ["every number computed on them", f"In each trial's folder {SECRET}"],
+            8: ["every number computed on them", "checkpoint.pt of each trial may contain state"],
             9: [
                 f"| with one more trial like the last | epsilon={gaussians(4, 1)} at delta=1e-5 |",
                 f"| with the whole search again | epsilon={gaussians(6, 1)} at delta=1e-5 |",
