@@ -88,7 +88,7 @@ class FiniteCheck:
 def format_first_rounds(first: Mapping[str, int]) -> str:
     """Formats in which rounds something was first not finite; empty if all was finite.
 
-    >>> first_rounds_in_words({"test_loss": 3, "model": 12})
+    >>> format_first_rounds({"test_loss": 3, "model": 12})
     'test loss in round 3, model in round 12'
     """
     return ", ".join(f"{name.replace('_', ' ')} in round {first[name]}" for name in _WATCHED if name in first)

@@ -135,8 +135,8 @@ class PoissonTrials:
 
     Examples:
         >>> from fedpriv.privacy.accounting.search import PoissonTrials
-        >>> PoissonTrials(mean=3.0).draw(0.0)
-        0
+        >>> PoissonTrials(mean=3.0).draw(0.5)
+        3
     """
 
     mean: Positive
