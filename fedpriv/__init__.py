@@ -18,7 +18,7 @@ __all__ = sorted({*_names} - _of_scikit_learn - _modules)  # pyright: ignore
 
 
 def __getattr__(name: str) -> object:
-    """Imports the object of a name; for a name of another library, raises an error with the equivalent."""
+    """Imports the object of a name; for a name of another library, raises an error with fedpriv's equivalent."""
     try:
         return _load(name)
     except AttributeError:

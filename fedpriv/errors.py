@@ -23,7 +23,7 @@ class PromiseWarning(UserWarning):
 
 
 class ConfigError(FedprivError, ValueError):
-    """A setting cannot be used; also a `ValueError`.
+    """A setting cannot be used. This error is also a `ValueError`.
 
     Args:
         field: Dotted name of the setting, e.g. `"privacy.epsilon"`.
@@ -50,7 +50,7 @@ def check_choice(field: str, value: object, *choices: str) -> None:
     """Raises if a value is none of the choices.
 
     Raises:
-        ConfigError: If the value is not one of them.
+        ConfigError: If the value is not one of the choices.
     """
     if value not in choices:
         raise ConfigError(field, value, f"choose {' or '.join(map(repr, choices))}")
@@ -60,14 +60,14 @@ def check_count(field: str, value: object, fix: str) -> None:
     """Raises if a value is not a whole number of at least 1.
 
     Raises:
-        ConfigError: If the value is something else.
+        ConfigError: If it is not.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(field, value, fix)
 
 
 class DataError(FedprivError, ValueError):
-    """Data are missing, broken or out of range; also a `ValueError`.
+    """Data are missing, broken or out of range. This error is also a `ValueError`.
 
     Examples:
         >>> import fedpriv
@@ -93,7 +93,7 @@ class PrivacyError(FedprivError):
 
 
 class BudgetExhausted(PrivacyError):
-    """The next release would exceed the target epsilon or the lifetime budget; it was not made.
+    """The next noised query result would exceed the target epsilon or the lifetime budget, so it was not released.
 
     Examples:
         >>> import fedpriv
@@ -138,7 +138,7 @@ def truncate(text: str, longest: int = 120) -> str:
 def format_count(number: int, noun: str) -> str:
     """Returns a number and its noun, with an s unless the number is 1.
 
-    >>> counted(1, "client"), counted(3, "client")
+    >>> format_count(1, "client"), format_count(3, "client")
     ('1 client', '3 clients')
     """
     if number == 1:

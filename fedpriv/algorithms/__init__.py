@@ -1,1 +1,1 @@
-"""The algorithms of papers: each file opens with its citation and update equations."""
+"""The algorithms of papers; each module begins with the paper's citation and update equations."""

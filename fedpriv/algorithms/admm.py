@@ -55,8 +55,8 @@ class Prox:
     g~ is the private gradient at `center`, which in the paper is the client's last z.
 
     Args:
-        eta: Step size of round t: a number, a schedule, or inf for no step term. `Decay()`, that is `1 / sqrt(t)`, by
-            default.
+        eta: Step size of round t: a number, a schedule, or inf for no step term. The default is `Decay()`, which is
+            `1 / sqrt(t)`.
 
     Examples:
         >>> import fedpriv
@@ -77,8 +77,8 @@ class Prox:
 class Trust:
     """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected onto the ball of radius `delta_t` around `center`.
 
-    With the paper's radius 1/t^2 the total distance is finite, so the method can stop before the optimum; the paper's
-    curves were made with a constant radius (`power = 0`).
+    With the paper's radius 1/t^2 the total distance that z can move is finite, so the method can stop before the
+    optimum; the paper's curves were made with a constant radius (`power = 0`).
 
     Args:
         radius: Radius `delta_t` of round t: a number or a schedule; infinite by default.
@@ -162,9 +162,9 @@ class AdmmState:
     """A client's state.
 
     Attributes:
-        z: Its z_p, `[n, dim]`.
-        dual: Its lambda_p, `[n, dim]`.
-        t: Rounds so far.
+        z: The client's z_p, `[n, dim]`.
+        dual: The client's lambda_p, `[n, dim]`.
+        t: Number of finished rounds.
     """
 
     z: Tensor
@@ -183,7 +183,7 @@ class AdmmStep:
         feasible: The set W, onto which z is projected after the step.
         weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
         linearize_at: Point at which the gradient is computed and the step term is centred: the client's z_p
-            (`"local"`), as in the paper, or at the `"received"` w. The latter works with secure aggregation; with
+            (`"local"`), as in the paper, or the `"received"` w. `"received"` works with secure aggregation; with
             constant rho and eta it is heavy-ball gradient descent with momentum 1 / (1 + rho eta).
     """
 
@@ -205,7 +205,7 @@ class AdmmStep:
         )
 
     def init(self, params: Tensor) -> AdmmState:
-        """`z_p` starts at the initial parameters (zero in the paper), the duals at zero."""
+        """Starts `z_p` at the initial parameters (zero in the paper), and the duals at zero."""
         return AdmmState(params.clone(), torch.zeros_like(params), 0)
 
     def __call__(self, received: Tensor, state: AdmmState, oracle: Oracle) -> tuple[Tensor, AdmmState]:
@@ -234,7 +234,7 @@ class AdmmServer:
     is_sum: ClassVar[bool] = True
 
     def init(self, params: Tensor) -> tuple[Tensor, None]:
-        """All start from the first client's parameters (zero in the paper)."""
+        """Starts all clients from the first client's parameters (zero in the paper)."""
         return params[:1].expand_as(params), None
 
     def __call__(self, message: Tensor, network: Network, state: None) -> tuple[Tensor, None]:
@@ -276,23 +276,26 @@ def inexact_admm(
     linearize_at: Literal["local", "received"] = "local",
     average: Average | None = None,
 ) -> Strategy:
-    """Inexact ADMM with a server (Ryu and Kim, 2022): one private gradient and one closed-form step a round.
+    """Creates inexact ADMM with a server (Ryu and Kim, 2022): each client computes one private gradient a round.
+
+    A client then solves its subproblem in closed form.
 
     Args:
         step: The client update: proximal, `Prox()` (default), or in a trust region, `Trust()`.
         rho: Penalty parameter of each round; `Penalty()` by default.
         feasible: Set W of allowed models: `Unconstrained()`, `BoxSet(bound)` or `BallSet(radius)`.
         weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
-        linearize_at: Point at which a client computes its gradient: its model (`"local"`, default), as in the paper, or
-            the `"received"` one, which secure aggregation needs.
+        linearize_at: Point at which a client computes its gradient: the client's own model (`"local"`, default), as in
+            the paper, or the `"received"` model, which secure aggregation needs.
         average: Reported model: the last w (None, default), or for a number p the average of all rounds' w with
-            weights `t**p` (the paper's theorem is about p = 0).
+            weights `t**p` (the paper's theorem holds for p = 0).
 
     Returns:
         The strategy.
 
     Raises:
-        ConfigError: an argument is out of range, or `Trust` with a set W other than a box around an l-infinity ball.
+        ConfigError: If an argument is out of range, or `Trust` is combined with a set W for which its step has no
+            closed form: only a box with an l-infinity ball has one.
 
     Examples:
         >>> import fedpriv

@@ -1,4 +1,4 @@
-"""Proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024), without noise: not private.
+"""Proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024). It adds no noise and is not private.
 
 Problem: min_w sum_i f_i(w) + h(w)  s.t. c_i(w) <= 0 (or = 0), i = 1..n. (Constraints on data of the server: one more
 client, without an objective.) Outer k = 0, 1, ..., tau_k = s / (k + 1)^2:
@@ -75,9 +75,9 @@ class LocalBlock:
 class AdmmBlock:
     """Client i's block of the inner ADMM, and its multipliers.
 
-    Receives `w`, the phase (whether w is an inner iterate or accepted as w^{k+1}) and the inner tolerance. Sends `u~_i`
-    and five numbers: e~_i (0 outside of inner rounds), and objective, violation, complementarity and change of the
-    multipliers if w is accepted.
+    A client receives `w`, the phase (whether w is an inner iterate or accepted as w^{k+1}) and the inner tolerance. It
+    sends `u~_i` and five numbers: e~_i (0 outside of inner rounds) and, if w is accepted, the objective, the violation,
+    the complementarity and the change of the multipliers.
 
     Args:
         outer: The outer loop's parameters.
@@ -95,7 +95,7 @@ class AdmmBlock:
     solver: Solver
 
     def init(self, params: Tensor) -> LocalBlock:
-        """Zero multipliers; one column, which grows to the number of constraints in the first round."""
+        """Returns zero multipliers in one column; the first round extends it to one column for each constraint."""
         rows = params.new_zeros(len(params), 1)
         return LocalBlock(params.clone(), torch.zeros_like(params), params.clone(), rows, rows[:, :0])
 
@@ -174,15 +174,15 @@ class Loop:
         w: The newest w, `[dim]`.
         anchor: w^k, `[dim]`.
         phase: INNER if `w` is an inner iterate, ACCEPTED if it is w^{k+1}, or START.
-        outer: Outer rounds.
-        inner: Rounds of this inner loop.
-        inner_total: Rounds of all inner loops.
+        outer: Number of outer rounds.
+        inner: Number of rounds of this inner loop.
+        inner_total: Number of rounds of all inner loops.
         certified: True if the last inner loop ended by its certificate; False if it reached its largest number of
             rounds.
         done: True if the run is over.
         converged: True if eq 11 and the certificate hold.
-        stalled: Outer rounds without progress.
-        least_violation: Violation to compare the next one with.
+        stalled: Number of outer rounds without progress.
+        least_violation: Violation with which the next round's violation is compared.
         objective: Value of the objective, with h, `[]`.
         violation: Largest violation of a client, `[]`.
         complementarity: Largest `|mu_i c_i|` of an inequality, `[]`.
@@ -297,9 +297,10 @@ def proximal_al(
     inner_decay: Ratio = 0.5,
     inner_rounds: Count = 2000,
 ) -> Strategy:
-    """Constrained training without privacy: proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024).
+    """Creates a proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024), for constrained training.
 
-    Not private: messages reveal exact gradients and constraint values. It needs `Privacy(noise_on="none")`.
+    It is not private, because messages reveal exact gradients and constraint values. It needs
+    `Privacy(noise_on="none")`.
 
     Args:
         outer: Penalty, tolerances and stopping rule of the outer loop.
@@ -313,7 +314,7 @@ def proximal_al(
         The strategy. The run ends when w is stationary and feasible to the tolerances of `outer`.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv, torch

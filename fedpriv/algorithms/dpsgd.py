@@ -2,9 +2,10 @@
 
     x_i <- sum_j W_ij (x_j - alpha_t g~_j(x_j))
 
-g~_j is the private gradient of node j and W the mixing matrix. With a constant step, nodes with different data do not
-reach the common optimum (heterogeneity bias); with a decaying one they do. With a geometric step and a geometric noise
-schedule it is DPOP (Huang, Mitra and Vaidya, 2015); its Laplace noise on x is alpha_t times noise on the gradient.
+g~_j is the private gradient of node j and W the mixing matrix. With a constant step size,
+nodes with different data do not reach the common optimum (heterogeneity bias); with a decaying step size they do. With
+a geometric step size and a geometric noise schedule the algorithm is DPOP (Huang, Mitra and Vaidya, 2015); DPOP's
+Laplace noise on x is alpha_t times noise on the gradient.
 """
 
 from __future__ import annotations
@@ -91,14 +92,14 @@ def decentralized_sgd(
         The strategy. Each round every active node computes one private gradient.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv, networkx
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> strategy = fedpriv.decentralized_sgd(fedpriv.StepSize(0.5, power=0.5))
         >>> fedpriv.plan([100] * 4, strategy, fedpriv.Privacy(epsilon=1.0), rounds=5, network=ring).releases
-        20
+        5
     """
     local = Descend(step_size, optimizer)
     return Strategy(local, GossipAverage(), choose_output(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser

@@ -39,7 +39,7 @@ class DualMap:
         active_fraction: iota, expected fraction of active nodes.
 
     Raises:
-        ConfigError: gamma is 0 though h is not strongly convex.
+        ConfigError: If gamma is 0 though h is not strongly convex.
     """
 
     regularizer: Proximal = field(default_factory=lambda: L2(5e-4))
@@ -73,8 +73,8 @@ class Clock:
     Attributes:
         t: The round, `[]` float64.
         total: A_t, `[]` float64.
-        own_t: For `"literal"`: the round when each node last computed its x, `[n, 1]` float64.
-        own_total: A_t then, `[n, 1]` float64.
+        own_t: For `"literal"`: the round in which each node last computed its x, `[n, 1]` float64.
+        own_total: A_t of that round, `[n, 1]` float64.
     """
 
     t: Tensor
@@ -90,8 +90,8 @@ class DualStep:
 
     Args:
         dual_map: Maps z to x.
-        inactive: `"lazy"`: x is recomputed when it is used, with the current schedules, as the paper's proof has it.
-            `"literal"`: a node keeps the x of its last active round, as the paper's algorithm is printed.
+        inactive: `"lazy"`: x is recomputed when it is used, with the current schedules, as in the paper's proof.
+            `"literal"`: a node keeps the x of its last active round, as in the paper's printed algorithm.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
@@ -201,9 +201,9 @@ def dual_averaging(
     active_fraction: Probability = 1.0,
     inactive: Inactive = "lazy",
 ) -> Strategy:
-    """Dual averaging with node subsampling, on a graph or a star (Liu, Johansson and Shi, 2023).
+    """Creates dual averaging with node subsampling, on a graph or a star (Liu, Johansson and Shi, 2023).
 
-    Minimises the mean loss plus a regulariser h; each node sends a dual variable, not its model.
+    The strategy minimises the mean loss plus a regulariser h. Each node sends a dual variable instead of its model.
 
     Args:
         regularizer: h; `L2(5e-4)` by default.
@@ -213,15 +213,15 @@ def dual_averaging(
             sufficient for strongly convex h.
         gamma_power: See `gamma`; 0.5 for convex h.
         active_fraction: Expected fraction of active nodes in a round, `network.active_fraction`; 1 by default.
-        inactive: Computation of x at a node that was inactive: `"lazy"` (default), with the current weights, as in the
-            paper's proof, or `"literal"`, with the weights of its last active round, as the paper's algorithm is
-            printed.
+        inactive: Computation of x at a node that was inactive: `"lazy"` (default) uses the current weights, as in the
+            paper's proof; `"literal"` uses the weights of the node's last active round, as in the paper's printed
+            algorithm.
 
     Returns:
         The strategy. It starts at the minimiser of h; the clients' initial parameters are not used.
 
     Raises:
-        ConfigError: gamma is 0 though h is not strongly convex, or an argument is out of range.
+        ConfigError: If gamma is 0 though h is not strongly convex, or an argument is out of range.
 
     Examples:
         >>> import fedpriv, networkx

@@ -204,7 +204,7 @@ class MirrorStep:
     smoothness: float
 
     def init(self, params: Tensor) -> tuple[Tensor, MirrorState]:
-        """All start from the first client's model, projected onto C."""
+        """Starts all clients from the first client's model, projected onto C."""
         x = self.feasible.project(params[:1].clone())
         received = torch.cat([x, x], 1).expand(len(params), -1)
         return received, MirrorState(x, x, x, 0)
@@ -240,19 +240,19 @@ class ReportSolution:
 
 @validate_arguments("strategy")
 def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, published: bool = False) -> Strategy:
-    """DP-AccMD: accelerated mirror descent on a ball, with a server (Wang, Ye, Xu, 2017, algorithm 3).
+    """Creates DP-AccMD: accelerated mirror descent on a ball, with a server (Wang, Ye, Xu, 2017, algorithm 3).
 
     Args:
         feasible: Set C of allowed models: `EuclideanBall(radius)` or `L1Ball(radius)`.
         smoothness: Smoothness L of the mean loss in the 2-norm; 1/4 for the logistic loss of rows of norm 1.
         published: True leaves one of the two gradients without noise, as in the paper. This is not private and needs
-            `Privacy(published=Published(exact=...))`. False by default.
+            `Privacy(published=Published(exact_queries=...))`. False by default.
 
     Returns:
         The strategy.
 
     Raises:
-        ConfigError: smoothness or the set's size is not positive.
+        ConfigError: If smoothness or the set's size is not positive.
 
     Examples:
         >>> import fedpriv

@@ -1,7 +1,8 @@
 """A private augmented Lagrangian: noisy constraint values, public multipliers, noisy gradients of the Lagrangian.
 
-A variant of He, Peng and Sun (2024), in which messages reveal gradients and constraint values. Each client makes two
-private queries a round, for a fixed number of rounds T; all other values are computed from their results. Round t:
+This is a private variant of the method of He, Peng and Sun (2024), whose messages reveal exact gradients and constraint
+values. Each client makes two private queries a round, for a fixed number of rounds T; all other values are computed
+from the results of these queries. Round t:
 
     c^_i  = private constraint values at w
     pi_i  = min([mu_i + beta c^_i]_+, pi_max)        public; for an equality within [-pi_max, pi_max]
@@ -85,7 +86,7 @@ class ScalarizedStep:
             raise ConfigError("rounds", self.rounds, _FIX)
 
     def init(self, params: Tensor) -> Prices:
-        """Zero multipliers; one column until the first query result gives their number."""
+        """Returns zero multipliers, in one column until the first query result shows the number of constraints."""
         rows = params.new_zeros(len(params), 1)
         return Prices(rows, rows, 0)
 
@@ -153,7 +154,7 @@ class MeanState:
     Attributes:
         average: Weighted average of the w's, `[1, dim]`.
         weight: Sum of the weights, `[]`.
-        t: Rounds so far.
+        t: Number of finished rounds.
         worst_estimate: The largest noisy value that a client reported in the newest round, `[]`.
         measurements: Number of measurements of the reported model's constraint values so far.
     """
@@ -181,7 +182,7 @@ class ProximalMean:
     measurements: int
 
     def init(self, params: Tensor) -> tuple[Tensor, MeanState]:
-        """All start from the first client's model."""
+        """Starts all clients from the first client's model."""
         zero = params.new_zeros(())
         return params[:1].expand_as(params), MeanState(0 * params[:1], zero, 0, zero, 0)
 
@@ -223,32 +224,35 @@ def private_al(
     average: NonNegative = 2.0,
     measurements: Count = 4,
 ) -> Strategy:
-    """Private training under constraints: an augmented Lagrangian on noisy gradients and constraint values.
+    """Creates a private augmented Lagrangian for training under constraints.
+
+    It uses noisy gradients and noisy constraint values.
 
     Args:
-        rounds: Number of rounds of the run; the last one only measures the result. None (default) uses the run's
-            number.
+        rounds: Number of rounds of the run; the last round only measures the result. None (default) uses the `rounds`
+            of the run.
         regularizer: Convex h, added to the mean loss.
         beta: Step size of the multipliers; it multiplies the noise of the constraint values.
         max_multiplier: Upper bound on the multipliers.
         learning_rate: Step size, before `decay`: a number or a schedule.
         decay: The step size of round t is divided by `t**decay`; 0 keeps it constant.
         average: The reported model is the average of all rounds' w, weighted by `t**average`.
-        measurements: Number of measurements in the last round of the reported model's constraint values, to average
-            them.
+        measurements: Number of measurements of the reported model's constraint values in the last round; their average
+            is reported.
 
     Returns:
-        The strategy, for `Privacy(noise_on="gradient")`; with `rounds`, for a run of exactly this number of rounds.
+        The strategy, for `Privacy(noise_on="gradient")`. If `rounds` is given, the run must have this number of rounds.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 20)[:, None], torch.arange(20) % 2)
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) % 2
+        >>> data = [torch.utils.data.TensorDataset(x[i : i + 20], y[i : i + 20]) for i in (0, 20)]
         >>> problem = fedpriv.Problem(constraints=(fedpriv.LossAtMost(0.6),))
-        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data] * 2, problem)
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data, problem)
         >>> result = fedpriv.train(clients, fedpriv.private_al(), fedpriv.Privacy(epsilon=2.0), rounds=4)
         >>> result.rounds, result.spent.epsilon <= 2
         (4, True)

@@ -108,7 +108,7 @@ class ControlVariates:
     control_rate: float = 1.0
 
     def init(self, params: Tensor) -> tuple[Tensor, Controls]:
-        """All start from the first client's model, with control variates zero."""
+        """Starts all clients from the first client's model, with control variates of zero."""
         model = params[:1].clone()
         controls = torch.zeros_like(params)
         return _broadcast_rows(model, torch.zeros_like(model), controls), Controls(
@@ -153,22 +153,24 @@ def scaffold(
     server_learning_rate: Positive = 1.0,
     average: Average | None = None,
 ) -> Strategy:
-    """SCAFFOLD: federated averaging with control variates, for clients with different data (Karimireddy et al., 2020).
+    """Creates SCAFFOLD: federated averaging with control variates (Karimireddy et al., 2020).
+
+    The control variates correct the drift of clients with different data.
 
     Args:
         learning_rate: Step size of the clients: a number or a schedule.
         local_steps: Gradient steps per round; 1 by default. With noise on gradients each step spends privacy budget.
-        control_rate: Relative distance that a control variate moves towards its newest estimate, in (0, 1]; 1 (default)
-            is the paper's.
+        control_rate: Relative distance that a control variate moves towards its newest estimate, in (0, 1]; 1
+            (default), as in the paper.
         weighting: Weights in the mean update, as for `fedavg`: `"examples"` (default), or `"clients"` as in the paper.
         server_learning_rate: Step size of the server along the mean update; 1 by default.
-        average: Reported model, as for `fedavg`; None (default) is the last one.
+        average: Reported model, as for `fedavg`; None (default) is the last model.
 
     Returns:
-        The strategy. The server needs each client's message, so it cannot run with secure aggregation.
+        The strategy. It cannot run with secure aggregation, because the server needs each client's message.
 
     Raises:
-        ConfigError: an option is out of range.
+        ConfigError: If an option is out of range.
 
     Examples:
         >>> import fedpriv
@@ -188,7 +190,7 @@ def _model_of(received: Tensor) -> Tensor:
 
 
 def _broadcast_rows(model: Tensor, mean: Tensor, controls: Tensor) -> Tensor:
-    """Returns the broadcast row of each client: model, mean control variate and the client's, `[n, 3 dim]`."""
+    """Returns each client's broadcast row: model, mean control variate, the client's control variate: `[n, 3 dim]`."""
     return torch.cat([model.expand_as(controls), mean.expand_as(controls), controls], 1)
 
 

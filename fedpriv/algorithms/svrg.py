@@ -35,11 +35,11 @@ from fedpriv.strategies import Memory, Network, Oracle, Proximal, Rate, Rounds, 
 class Epochs:
     """The division of rounds into epochs of SVRG.
 
-    An epoch has one round for the full gradient and one for each inner step except the first, where the difference of
-    gradients is zero. With `doubling` the first inner step needs a round too.
+    An epoch has one round for the full gradient and one round for each inner step except the first, where the
+    difference of gradients is zero. With `doubling` the first inner step also needs a round.
 
     Args:
-        length: Inner steps of an epoch; with `doubling`, epoch s = 1, 2, ... has `length 2^s`.
+        length: Number of inner steps of an epoch; with `doubling`, epoch s = 1, 2, ... has `length 2^s` inner steps.
         doubling: True if epochs double in length, as in SVRG++; False by default.
 
     Examples:
@@ -143,7 +143,7 @@ class SendDifference:
         return answer, Rounds(t + 1)
 
     def advice(self, run: RunInfo) -> list[str]:
-        """Warns of rounds after the last whole epoch, which are lost: the reported anchor moves when an epoch ends."""
+        """Warns of rounds after the last whole epoch; they are lost, since the reported anchor moves at epoch ends."""
         whole = self.epochs.whole(run.rounds)
         used = self.epochs.rounds(whole)
         following = self.epochs.rounds(whole + 1)
@@ -204,7 +204,7 @@ class VarianceReducedStep:
     regularizer: Proximal = field(default_factory=Zero)
 
     def init(self, params: Tensor) -> tuple[Tensor, EpochState]:
-        """All start from the first client's model, projected onto the domain of h."""
+        """Starts all clients from the first client's model, projected onto the domain of h."""
         x = self.regularizer.prox(params[:1].clone(), 0.0)
         return _broadcast_rows(x, x, len(params)), EpochState(x, x, 0 * x, 0 * x, 0, 0, 0)
 
@@ -261,24 +261,25 @@ def svrg(
     smoothness: Positive | None = None,
     doubling: bool = False,
 ) -> Strategy:
-    """DP-SVRG or DP-SVRG++: variance-reduced private gradients, with a server (Wang, Ye, Xu, 2017).
+    """Creates DP-SVRG or DP-SVRG++: variance-reduced private gradients, with a server (Wang, Ye, Xu, 2017).
 
     Args:
         learning_rate: Step size, a number or a schedule of rounds. The paper uses `fedpriv.algorithms.svrg.proven` for
             SVRG and 1 / (13 L) for SVRG++.
-        epoch_length: m, the inner steps of an epoch (SVRG++: of half the first epoch). `proven` returns the paper's
-            value for SVRG.
-        regularizer: h; none by default. An l2 term belongs here; in the loss it would be clipped with the gradients.
-        smoothness: Smoothness L of each example's loss, if known: differences of gradients are clipped to L times the
-            distance of the points, so they need less noise. 1/4 for the logistic loss of rows of norm 1. Too small a
-            value costs accuracy, not privacy.
+        epoch_length: Number m of inner steps of an epoch (of half the first epoch with SVRG++). `proven` returns the
+            paper's value for SVRG.
+        regularizer: h; none by default. Pass an l2 term here: as a part of the loss it would be clipped with the
+            gradients.
+        smoothness: Smoothness L of each example's loss, if known; it is 1/4 for the logistic loss of rows of norm 1.
+            Differences of gradients are then clipped to L times the distance of the points, so they need less noise.
+            Too small a value reduces accuracy but not privacy.
         doubling: True for SVRG++: epochs double in length. False by default.
 
     Returns:
         The strategy. A run of S epochs has `Epochs(epoch_length, doubling).rounds(S)` rounds.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: If a number is out of range.
 
     Examples:
         >>> import fedpriv
@@ -312,13 +313,14 @@ def proven(
         smoothness: L of each example's loss.
         strong_convexity: mu of the objective, at least the regulariser's.
         learning_rate: eta, if given; by default 1 / (48 L).
-        epoch_length: m, if given (it is not checked); by default the smallest that the theorem allows.
+        epoch_length: m, if given (it is not checked); by default the smallest m that the theorem allows.
 
     Returns:
         eta and m.
 
     Raises:
-        ConfigError: `epoch_length` is not given and no length is sufficient: mu is zero, or eta at least 1 / (24 L).
+        ConfigError: If `epoch_length` is not given and no length is sufficient, because mu is zero or eta is at least
+            1 / (24 L).
 
     Examples:
         >>> from fedpriv.algorithms.svrg import proven

@@ -53,9 +53,9 @@ class Tracked:
     """A node's state.
 
     Attributes:
-        sent: The z that it sent in the last round, `[n, dim]`.
-        y: Its tracking variable, `[n, dim]`.
-        t: Rounds so far.
+        sent: The z that the node sent in the last round, `[n, dim]`.
+        y: The node's tracking variable, `[n, dim]`.
+        t: Number of finished rounds.
     """
 
     sent: Tensor
@@ -72,7 +72,7 @@ class ImplicitTracking:
         step_size: `alpha_k`.
         beta: Gain of the tracking variable y; `alpha_k beta <= 1`.
         gradient_at: Where the gradient is computed: `"sent"`, at the node's own z, as published, or `"mixed"`, at zbar,
-            in which the noise of neighbours averages out. Both cost the same.
+            in which the noise of neighbours averages out. The privacy cost is the same.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
@@ -158,9 +158,9 @@ class TrackedPair:
     """A node's state when two variables are exchanged.
 
     Attributes:
-        y: Its y, `[n, dim]`.
+        y: The node's y, `[n, dim]`.
         gradient: The last query result, `[n, dim]`.
-        t: Rounds so far.
+        t: Number of finished rounds.
     """
 
     y: Tensor
@@ -235,30 +235,30 @@ def gradient_tracking(
     gradient_at: Literal["sent", "mixed"] = "sent",
     average: Average | None = None,
 ) -> Strategy:
-    """Gradient tracking on a graph with one exchanged variable (Xie, Liu and Chai, 2025).
+    """Creates gradient tracking on a graph with one exchanged variable (Xie, Liu and Chai, 2025).
 
     Args:
         step_size: Step size `alpha_k`, a number or a schedule; 0.1 by default. The paper uses
             `StepSize(gamma, ratio=q1)`.
-        beta: Gain of the tracking variable; `0.1 / step_size` of round 1 by default, at most `1 / step_size`.
+        beta: Gain of the tracking variable, at most `1 / step_size`; by default 0.1 over the step size of round 1.
         gradient_at: Point at which a node computes its gradient: the model that it `"sent"` (default), as published, or
             the average of its neighbours' models (`"mixed"`), which is less noisy at the same privacy cost.
-        average: Reported model: the last mixed one (None, default), for a number p the average of all rounds' models
+        average: Reported model: the last mixed model (None, default), for a number p the average of all rounds' models
             with weights `t**p`, or an `Ema()`.
 
     Returns:
-        The strategy. With a constant step and without noise it converges linearly to the optimum of smooth strongly
-        convex problems, for any difference of the nodes' data.
+        The strategy. With a constant step size and without noise it converges linearly to the optimum of smooth,
+        strongly convex problems, however different the nodes' data are.
 
     Raises:
-        ConfigError: `beta` is too large, or an argument is out of range.
+        ConfigError: If `beta` is too large, or an argument is out of range.
 
     Examples:
         >>> import fedpriv, networkx
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> privacy = fedpriv.Privacy(epsilon=1.0)
         >>> fedpriv.plan([100] * 4, fedpriv.gradient_tracking(0.1), privacy, rounds=5, network=ring).releases
-        20
+        5
     """
     if beta is None:
         beta = 0.1 / evaluate_rate(step_size, 1)
@@ -268,25 +268,27 @@ def gradient_tracking(
 
 @validate_arguments("strategy")
 def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average | None = None) -> Strategy:
-    """Gradient tracking on a graph with two exchanged variables (Xie, Liu and Chai, 2025, eq 7): twice the bytes.
+    """Creates gradient tracking on a graph with two exchanged variables (Xie, Liu and Chai, 2025, eq 7).
+
+    It sends twice as many bytes as `gradient_tracking`.
 
     Args:
         step_size: Step size `alpha`, a number or a schedule; 0.1 by default.
-        average: Reported model: the last one (None, default), for a number p the average of all rounds' models with
+        average: Reported model: the last model (None, default), for a number p the average of all rounds' models with
             weights `t**p`, or an `Ema()`.
 
     Returns:
         The strategy.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv, networkx
         >>> ring = fedpriv.Graph(networkx.cycle_graph(4))
         >>> privacy = fedpriv.Privacy(epsilon=1.0)
         >>> fedpriv.plan([100] * 4, fedpriv.gradient_tracking_pair(0.1), privacy, rounds=5, network=ring).releases
-        20
+        5
     """
     local = TwoVariableTracking(step_size)
     return Strategy(local, GossipPair(), FirstOfPair(choose_output(average)), "gradient_tracking_pair")

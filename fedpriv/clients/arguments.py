@@ -33,7 +33,7 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
     """Raises if an object is no sequence of clients.
 
     Raises:
-        ConfigError: the message shows how to make a sequence of clients from it.
+        ConfigError: If it is none; the message shows how to make a sequence of clients from it.
     """
     from fedpriv.clients.client import Client  # here, because client.py imports this file
 
@@ -64,7 +64,7 @@ def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user
     """Raises if a loss cannot be called with outputs and targets.
 
     Raises:
-        ConfigError: it is a class, a name, or no function.
+        ConfigError: If it is a class, a name, or no function.
     """
     if inspect.isclass(loss):
         raise ConfigError(field, loss.__name__, f"is a class: pass an object, {loss.__name__}()")
@@ -80,7 +80,7 @@ def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a 
     """Raises if a client's training data are no loader.
 
     Raises:
-        ConfigError: the message shows how to make a loader from them.
+        ConfigError: If they are none; the message shows how to make a loader from them.
     """
     if all(hasattr(loader, name) for name in ("dataset", "collate_fn", "sampler")):
         return
@@ -94,7 +94,7 @@ def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loa
     """Raises if a loader's sampler leaves examples out: fedpriv draws from all `n_examples` of its data set.
 
     Raises:
-        DataError: the sampler draws from fewer examples; the message shows how to pass only these.
+        DataError: If the sampler draws from fewer examples; the message shows how to pass only these.
     """
     sampler = loader.sampler
     if getattr(loader, "batch_size", 1) is None:
@@ -127,7 +127,7 @@ def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whateve
     """Raises if an object is no sequence of data sets or loaders, one for each client.
 
     Raises:
-        ConfigError: it is one data set or loader, or has tensors in it.
+        ConfigError: If it is one data set or loader, or has tensors in it.
     """
     if isinstance(datasets, DataLoader):
         raise ConfigError(field, _format_object(datasets), "must be a list of loaders, one per client")
@@ -147,7 +147,7 @@ def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever 
     """Raises for bare tensors or arrays instead of a data set.
 
     Raises:
-        ConfigError: the message shows how to make a data set from them.
+        ConfigError: If it is a tensor or an array; the message shows how to make a data set from it.
     """
     is_pair = isinstance(dataset, tuple) and any(isinstance(value, Tensor) for value in dataset)
     if isinstance(dataset, Tensor) or is_pair:
@@ -167,7 +167,7 @@ def unwrap_loader(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a us
     """Returns the data set of a loader of test data; anything else as it is.
 
     Raises:
-        ConfigError: the loader streams, leaves examples out, or has a custom way to join them.
+        ConfigError: If the loader streams, leaves examples out, or has a custom way to join them.
     """
     if not isinstance(data, DataLoader):
         return data

@@ -1,4 +1,4 @@
-"""Data augmentation: random views of an example; the mean of their gradients is clipped once.
+"""Data augmentation: random views of an example, with one clipping of the mean of their gradients.
 
 With K views an example's contribution is the clipped mean of K gradients, so the sensitivity is the same as with one
 view.
@@ -74,7 +74,7 @@ class Crop(Transform):
     """Pads images with zeros on all sides and cuts out the old size at a random position, `[n, c, h, w]`.
 
     Args:
-        padding: Number of pixels on each side; an image moves by at most this number.
+        padding: Number of zero pixels added on each side; an image moves by at most this number of pixels.
 
     Examples:
         >>> import fedpriv, torch
@@ -157,7 +157,7 @@ class Each(Transform):
         """See `Transform`.
 
         Raises:
-            DataError: a view has another shape, or the function fails.
+            DataError: If a view has another shape, or the function fails.
         """
         device = first_leaf(inputs).device
         rows = map_tree(Tensor.cpu, inputs)
@@ -194,13 +194,13 @@ class Augmentation:
             or a function of one input, such as those of `torchvision.transforms.v2`, that draws from torch's, NumPy's
             or Python's global generator. They must keep shape and type. None by default.
         multiplicity: Number of views of each example, 1 by default; the mean of their gradients is clipped once. The
-            time of a batch is proportional to it.
+            time of a batch is proportional to this number.
 
     Guarantee: an example changes its client's sum by at most the clip bound, as without augmentation, and does not
-    change the views of other examples. Views of a private run are computed from the secret of its noise.
+    change the views of other examples. The views in a private run are drawn from the same secret as the run's noise.
 
     Raises:
-        ConfigError: an argument has another type.
+        ConfigError: If an argument has another type.
 
     Examples:
         >>> import fedpriv
@@ -242,7 +242,7 @@ class Augmentation:
         """Raises if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not used.
 
         Raises:
-            ConfigError: the transforms fail on synthetic numbers, or change their shape or type.
+            ConfigError: If the transforms fail on synthetic numbers, or change their shape or type.
         """
         made_up = map_tree(lambda like: torch.full_like(like[:1], 0.5 if like.is_floating_point() else 0), inputs)
         names = ", ".join(type(step).__name__ for step in self.steps)

@@ -34,18 +34,19 @@ class Client(nn.Module):
             the return value of the model, which may be a dict or an object with fields.
         loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors. A
             data set is also accepted, if torch's default `collate_fn` can join its examples to a batch.
-            Each example is read alone, through the loader's data set and `collate_fn`: once or, if reading draws random
-            numbers from torch, NumPy or Python (as random transforms do), whenever it is drawn. fedpriv draws the
-            batches, since epsilon depends on the sampling: a run warns that the loader's batch size, order and sampler
-            are not used.
+            Each example is read alone, through the loader's data set and `collate_fn`. It is read once or, if reading
+            draws random numbers from torch, NumPy or Python (as random transforms do), whenever it is drawn. fedpriv
+            draws the batches itself, because epsilon depends on the sampling; a run warns that the loader's batch size,
+            order and sampler are not used.
         public_size: Public number of examples, by which sums are divided; by default the true number. To keep the true
             number private (relation `add_remove`), give a number that does not depend on it.
         problem: Objective and constraints, for strategies that accept constraints; by default the mean loss.
         augmentation: Random views of the examples, the same for all clients of a run; none by default.
 
     Raises:
-        ConfigError: the loss or the loader cannot be used, or `public_size` is below 1.
-        DataError: the data set has no length and index (it streams) or is empty, or a sampler leaves examples out.
+        ConfigError: If the loss or the loader cannot be used, or `public_size` is below 1.
+        DataError: If the data set is empty, or streams (it has no length or cannot be indexed), or a sampler leaves
+            examples out.
 
     Examples:
         >>> import fedpriv, torch
@@ -106,7 +107,7 @@ class Client(nn.Module):
         """Reads all examples in order: inputs `[m, ...]` and targets `[m, ...]`.
 
         Raises:
-            DataError: an example is no (input, target) pair, is not finite, or cannot be read.
+            DataError: If an example is no (input, target) pair, is not finite, or cannot be read.
         """
         return read_all(self.loader, len(self)).pair
 
@@ -134,8 +135,8 @@ def make_clients(
         The clients, in the order of `datasets`.
 
     Raises:
-        ConfigError: `datasets` is no sequence of data sets or loaders, or the model holds the result of a run.
-        DataError: a data set is empty or streams.
+        ConfigError: If `datasets` is no sequence of data sets or loaders, or the model holds the result of a run.
+        DataError: If a data set is empty or streams.
 
     Examples:
         >>> import fedpriv, torch

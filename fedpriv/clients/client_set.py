@@ -95,7 +95,7 @@ class EagerClientSet:
         """See `ClientSet`.
 
         Raises:
-            ConfigError: clients have different ones.
+            ConfigError: If the clients have different augmentations.
         """
         augmentation = self.clients[0].augmentation
         for index, client in enumerate(self.clients):
@@ -139,7 +139,7 @@ class EagerClientSet:
         """See `ClientSet`. All models share frozen parameters and buffers afterwards.
 
         Raises:
-            ConfigError: models differ.
+            ConfigError: If models differ.
         """
         rows = torch.empty(len(self.clients), layout.dim, device=device, dtype=dtype)
         shared = collect_constants(self.clients[0].model.to(device, dtype))
@@ -178,7 +178,7 @@ def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
     """Returns the public number of examples of each client.
 
     Raises:
-        ConfigError: with batches of fixed size, a client's `public_size` is not its true size.
+        ConfigError: If batches have a fixed size, and a client's `public_size` is not its true size.
     """
     roster = as_client_set(clients)
     if isinstance(privacy.sampling, FixedSize):

@@ -25,7 +25,7 @@ def components(dataset: Dataset[Any], index: Integers, client: int | None) -> It
         client: Number of its owner; None for public data.
 
     Raises:
-        PrivacyError: the data of a client were prepared with statistics of all of them.
+        PrivacyError: If the data of a client were prepared with statistics of all of them.
     """
     if isinstance(dataset, ExactOnly) and client is not None:
         raise PrivacyError(

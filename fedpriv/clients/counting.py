@@ -19,10 +19,12 @@ _CLIENTS_PER_TASK = 64  # clients that a worker counts in a row
 
 @validate_arguments("count_examples")
 def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, num_workers: Count = 2) -> list[int]:
-    """Counts the examples of each client, for `lazy_clients`; keep the list, since a count opens every data set.
+    """Counts the examples of each client, for `lazy_clients`.
+
+    Each call opens every data set, so keep the returned list.
 
     Guarantee: none. The numbers count as public: epsilon does not cover them, and models, records and reports depend on
-    them. If the amount of data is itself a secret, cut each client's data to one size in `load`.
+    them. If the amount of data is itself secret, cut each client's data to one common size in `load`.
 
     Args:
         load: `load(i)` returns client i's map-style data set. It is called from several threads at once; only `len` of
@@ -34,7 +36,7 @@ def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, num
         Public number of examples of each client, `[n_clients]`. In a terminal a progress bar is shown.
 
     Raises:
-        DataError: a client's data set cannot be loaded, streams, or is empty; the message names the client.
+        DataError: If a client's data set cannot be loaded, streams, or is empty; the message names the client.
 
     Examples:
         >>> import fedpriv

@@ -50,7 +50,7 @@ class DataFingerprints:
         """Checks the examples of a population: those in memory now, others whenever they are read.
 
         Raises:
-            DataError: a client's examples have changed.
+            DataError: If a client's examples have changed.
         """
         if not population.is_in_memory:
             population.examples.on_read = self.check
@@ -66,7 +66,7 @@ class DataFingerprints:
             examples: All its inputs `[m, ...]` and targets `[m, ...]`.
 
         Raises:
-            DataError: the examples have changed.
+            DataError: If the examples have changed.
         """
         digest = digest_examples(examples, self._key)
         with self._lock:

@@ -35,7 +35,7 @@ def size(dataset: Dataset[Any]) -> int:
     """Returns the number of examples.
 
     Raises:
-        DataError: the data set has no `__len__`.
+        DataError: If the data set has no `__len__`.
     """
     if not isinstance(dataset, Sized):
         raise DataError(f"{type(dataset).__name__} has no length: use a map-style torch Dataset")

@@ -76,7 +76,7 @@ class InMemory:
         targets: Their targets, `[n_examples, ...]`.
 
     Raises:
-        DataError: the data of a client cannot be used; names the client.
+        DataError: If the data of a client cannot be used; the message names the client.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class NoExamples:
         """Raises, since there are no examples.
 
         Raises:
-            DataError: always.
+            DataError: Always.
         """
         raise DataError("this process has no clients, so no examples")
 
@@ -214,7 +214,7 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
         kinds: The `describe_kind` each process's first client; None for a process without clients.
 
     Raises:
-        DataError: the kinds differ.
+        DataError: If the kinds differ.
     """
     for process, kind in enumerate(kinds):
         if kind not in (None, kinds[0]):
@@ -228,7 +228,7 @@ def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int
     """Raises if a client's inputs or targets have another nesting, shape or type than the first client's.
 
     Raises:
-        DataError: names the client.
+        DataError: If they differ; the message names the client.
     """
     for name, tree, first_tree in zip(("inputs", "targets"), pair, first_pair, strict=True):
         if format_structure(tree) != format_structure(first_tree):

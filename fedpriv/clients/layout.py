@@ -139,7 +139,7 @@ def copy_model(model: nn.Module) -> nn.Module:
     """Returns a deep copy.
 
     Raises:
-        ConfigError: torch cannot copy it.
+        ConfigError: If torch cannot copy it.
     """
     try:
         return copy_module(model)

@@ -100,7 +100,7 @@ class LazyClients(Sequence[Client]):
         """Loads the data set of a client.
 
         Raises:
-            DataError: it cannot be loaded, streams, or does not have the public size.
+            DataError: If it cannot be loaded, streams, or does not have the public size.
         """
         try:
             dataset = self._load(client)
@@ -128,7 +128,7 @@ class LazyClients(Sequence[Client]):
         """Reads all examples of a client.
 
         Raises:
-            DataError: they cannot be used.
+            DataError: If they cannot be used.
         """
         dataset = self.dataset(client)
         try:
@@ -228,7 +228,7 @@ class ReadWhenDrawn:
         """See `Examples.take`.
 
         Raises:
-            DataError: a client's data cannot be used; the message names the client.
+            DataError: If a client's data cannot be used; the message names the client.
         """
         pairs = [self._pair_of(client) for client in clients.tolist()]
         ends = torch.tensor([len(first_leaf(targets)) for _, targets in pairs]).cumsum(0)
@@ -282,21 +282,21 @@ def lazy_clients(
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`. All clients start from a copy of it.
         loss: Maps (outputs, targets) of a batch to a scalar.
         load: `load(i)` returns client i's map-style data set of (input, target) pairs, the same each time. It is called
-            from several threads at once. An observer of its reads can learn who takes part: with secret cohorts, the
-            storage must belong to the trusted server.
+            from several threads at once. An observer of its reads can learn which clients take part, so with secret
+            cohorts the storage must belong to the trusted server.
         sizes: True number of examples of each client, `[n_clients]`, at least 1 each; it is public.
             `count_examples(load, n_clients)` counts them once.
         num_workers: Number of threads that read the next cohort while a round is computed; 2 by default.
         augmentation: Random views of the examples, redrawn in each query; none by default.
 
     Returns:
-        A sequence of clients, for `train` and `Training`. Runs equal those of `make_clients` with the same data, bit
-        for bit, but only 16 clients are read before a run to find mistakes. The search for examples that are at two
-        clients, or also in the test data, covers these 16 only: `load` must ensure that no person's data are at two
-        clients.
+        A sequence of clients, for `train` and `Training`. A run equals the run of `make_clients` with the same data,
+        bit for bit, but only 16 clients are read before it to find mistakes. The search for examples that belong to two
+        clients, or are also in the test data, covers these 16 clients only. Therefore `load` must ensure that no
+        person's data are at two clients.
 
     Raises:
-        ConfigError: there is no client, a size is below 1, or the model holds the result of a run.
+        ConfigError: If there is no client, a size is below 1, or the model holds the result of a run.
 
     Examples:
         >>> import fedpriv, torch

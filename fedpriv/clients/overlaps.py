@@ -70,7 +70,7 @@ def check_memory(datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None
         privacy: The privacy settings of a private run.
 
     Raises:
-        PrivacyError: a test example shares numbers with a training example.
+        PrivacyError: If a test example shares numbers with a training example.
     """
     parts = dict[str, list[_Spans]]()
     for client, dataset in datasets.items():
@@ -129,7 +129,7 @@ def _check_test(test: Dataset[Any], training: Mapping[str, _Spans]) -> None:
     """Raises if test inputs share numbers with training examples.
 
     Raises:
-        PrivacyError: they do.
+        PrivacyError: If there are shared numbers.
     """
     shared = 0
     for device, spans in _overlapping(test, None):

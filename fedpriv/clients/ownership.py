@@ -54,7 +54,7 @@ def check_ownership(clients: Sequence[Client], test: Dataset[Any] | None, privac
         A warning if examples share numbers in memory.
 
     Raises:
-        PrivacyError: see `check_datasets`; or test examples share numbers with training examples.
+        PrivacyError: See `check_datasets`; or test examples share numbers with training examples.
     """
     roster = as_client_set(clients)
     roster.examine_with(lambda client, dataset: _check_alone(client, dataset, privacy))
@@ -88,8 +88,8 @@ def check_datasets(
         public: Clients with public data.
 
     Raises:
-        PrivacyError: an example is at two clients, twice at one (for unit sample) or in the test data; or the data
-                were prepared with statistics of all of them.
+        PrivacyError: If an example is at two clients, twice at one (for unit sample) or in the test data; or the data
+            were prepared with statistics of all of them.
     """
     if privacy.private:
         _check_owners(dict(enumerate(datasets)), test, privacy, public)
@@ -124,7 +124,7 @@ def check_test(population: Population, test: Dataset[Any], examples: Sequence[li
         examples: The `example_fingerprints` of all clients.
 
     Raises:
-        PrivacyError: the test examples have the same contents as the training examples.
+        PrivacyError: If the test examples have the same contents as the training examples.
     """
     if Counter(_test_digests(population, test)) == Counter(chain.from_iterable(examples)):
         raise PrivacyError(

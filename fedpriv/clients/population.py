@@ -55,8 +55,8 @@ class Population:
         views: Random views of the examples for gradients; None without augmentation or random reading.
 
     Raises:
-        ConfigError: no client, or models that differ.
-        DataError: the data of a client cannot be used; the client is named.
+        ConfigError: If there is no client, or the clients' models differ.
+        DataError: If the data of a client cannot be used; the message names the client.
     """
 
     def __init__(

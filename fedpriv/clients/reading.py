@@ -64,7 +64,7 @@ def count_examples_of(dataset: Dataset[Any]) -> int:
     """Returns the number of examples of a map-style data set.
 
     Raises:
-        DataError: it streams, also with a length, or has no length.
+        DataError: If it streams, also with a length, or has no length.
     """
     if isinstance(dataset, IterableDataset):
         raise DataError(
@@ -85,7 +85,7 @@ def read_all(source: Source, length: int) -> Read:
     """Reads all examples in order; there must be `length` of them.
 
     Raises:
-        DataError: an example is no (input, target) pair, is not finite, or cannot be read.
+        DataError: If an example is no (input, target) pair, is not finite, or cannot be read.
     """
     try:
         (inputs, targets), random = _read(source)
@@ -116,7 +116,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
         like: Inputs and targets of other examples; nesting and shapes must be equal.
 
     Raises:
-        DataError: its nesting or shapes differ, or it cannot be read.
+        DataError: If its nesting or shapes differ, or it cannot be read.
     """
     try:
         pair = split_pair(source.collate_fn([source.dataset[position]]), 1)
@@ -136,7 +136,7 @@ def check_finite(inputs: Nested, targets: Nested) -> None:
     """Raises for examples with NaN or infinity.
 
     Raises:
-        DataError: names the example.
+        DataError: If there is such an example; the message names it.
     """
     for name, tree in (("input", inputs), ("target", targets)):
         broken = [row for row in map(find_nonfinite_row, list_leaves(tree)) if row is not None]
@@ -254,7 +254,7 @@ def split_pair(batch: object, count: int | None = None) -> Pair:
         count: Number of examples that it must have; by default as many as its first tensor has rows.
 
     Raises:
-        DataError: it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
+        DataError: If it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
     """
     pair = to_plain_tree(batch)
     if isinstance(pair, tuple) and len(pair) > 2:

@@ -50,7 +50,7 @@ def check_untrained(field: str, model: nn.Module) -> None:
     """Raises if a model holds the result of a run, before it is copied: a copy does not have the note.
 
     Raises:
-        ConfigError: names the field and the privacy spent on the model.
+        ConfigError: If it does; the message names the field and the privacy spent on the model.
     """
     price = find_privacy_cost(model)
     if price is not None:

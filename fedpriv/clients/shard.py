@@ -31,7 +31,7 @@ class ClientShard:
             equally wide in all processes.
 
     Raises:
-        ConfigError: a number is out of range, or the numbers are not in order.
+        ConfigError: If a number is out of range, or the numbers are not in order.
     """
 
     numbers: Sequence[int]

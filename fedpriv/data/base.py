@@ -28,9 +28,10 @@ class Split:
         test: Examples `(x, y)`, which count as public.
         n_classes: Labels are in `[0, n_classes)`; None if targets are numbers (regression).
         writers: int64 `[n_train]`, the owner of each train example (e.g. its writer); None if unknown.
-        description: One line with the contents and size of the data.
+        description: The contents and size of the data, in one line.
         test_writers: int64 `[n_test]`, the owner of each test example; None if unknown.
-        target_scale: In regression, the size of 1 in units of the original target; it is public.
+        target_scale: In regression, the size of one unit of the encoded target, in units of the original target; it is
+            public.
         writer_names: The public name of each number in `writers`, used for clients in reports; empty if there are no
             names.
 
@@ -80,8 +81,8 @@ class DatasetEntry(RegistryEntry[Split]):
     Args:
         build: Loads the data set.
         description: One line about it.
-        facts: Its public facts, if they never change, or a function of its options that returns them: a run is then
-            planned without reading the data.
+        facts: The public facts of the data set, if they never change, or a function of its options that returns them.
+            With them a run can be planned without reading the data.
     """
 
     facts: DataFacts | Callable[..., DataFacts | None] | None = None
@@ -111,7 +112,7 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
     Args:
         dataset: Map-style examples `(x, y)`: x a tensor, y a class number, or a number if there are no classes. In a
             `TensorDataset` y may be a sequence of class numbers, where -100 marks positions that do not count.
-        n_classes: Labels must be in `[0, n_classes)`; None for regression: targets must be finite.
+        n_classes: Labels must be in `[0, n_classes)`. None is regression, for which targets must be finite.
         name: Name of the data in errors.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Valid values for each column of a published table; any other value means that the file is damaged."""
+"""The valid values of each column of a published table. Any other value means that the file is damaged."""
 
 from __future__ import annotations
 

@@ -32,16 +32,18 @@ def covertype(
     target: Literal["binary", "cover"] = "binary",
     seed: Whole = 0,
 ) -> Split:
-    """Forest cover types, 54 features and a constant; rows have l2 norm 1, so logistic gradients have norm at most 1.
+    """Loads forest cover types: 54 features and a constant, scaled to rows of l2 norm 1.
+
+    The gradients of the logistic loss therefore have a norm of at most 1.
 
     Measured columns are scaled to [-1, 1] by UCI's published ranges, a constant column is appended, and each row is
     divided by its own norm. These are fixed maps of single rows, which have no privacy cost.
 
     Args:
         root: Folder of the file; None is `$FEDPRIV_DATA/covertype`.
-        file: Its name; None uses the first that exists of covtype.data, covtype.data.gz and a 16 % sample.
-        n_train: Number of training rows; the others are for testing. None is 86 % of all.
-        target: `binary`: class 2 against the rest, as in Wang, Ye, Xu (2017); `cover`: the seven classes.
+        file: Name of the file; None uses the first existing one of covtype.data, covtype.data.gz and a 16 % sample.
+        n_train: Number of training rows; the others are for testing. None is 86 % of all rows.
+        target: `binary` is class 2 against all others, as in Wang, Ye, Xu (2017); `cover` is the seven classes.
         seed: Seed of the split.
 
     Raises:

@@ -30,30 +30,31 @@ def csv(
 ) -> Split:
     """Reads a table from comma-separated files with a heading line, one example a row.
 
-    Ranges, categories and classes are settings and not measured on the data, so the encoding of a row depends on no
-    other.
+    Ranges, categories and classes are settings and are not measured on the data, so the encoding of a row depends on no
+    other row.
 
     Args:
-        train: Comma-separated file (UTF-8) with the clients' examples; or one file per client: a folder with files that
-            end in `.csv`, or a pattern such as `sites/*/data.csv`. Clients are then numbered in the sorted order of the
-            paths, which are public, and `partition: {kind: by_writer}` keeps them apart.
-        test: The same for public examples; accuracies are computed on them without noise. The owner of each test file
-            is determined if the files of a folder or pattern have the names of the clients' files, or if the table has
-            the column `client`.
+        train: Comma-separated file (UTF-8) with the clients' examples. Alternatively there is one file per client: a
+            folder with files that end in `.csv`, or a pattern such as `sites/*/data.csv`. Clients are then numbered in
+            the sorted order of the paths, which are public, and `partition: {kind: by_writer}` keeps them separate.
+        test: The same for public examples; accuracies are computed on them without noise. The owner of each test
+            example is known if the files of a folder or pattern have the names of the clients' files, or if the table
+            has the column `client`.
         label: Column of the class, or of the number to predict.
         classes: The values of that column, in the order of the class numbers. None is regression: the column is a
             number with a range in `numbers`, and is mapped to [-1, 1] like the others.
         numbers: For each numeric column its range `[low, high]`, from public knowledge such as the limits of a device.
-            It is mapped to [-1, 1]; values outside count as the nearest end.
+            It is mapped to [-1, 1]; a value outside the range is replaced with the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
-        missing: For a column, the public value that replaces a missing one, see `TableEncoder`. A missing value without
-            a rule is an error.
-        indicators: Columns that get one more 0/1 feature: 1 if the value is missing.
+        missing: For a column, the public value that replaces a missing one, see `TableEncoder`. A missing value in any
+            other column without an indicator is an error.
+        indicators: Columns with an additional 0/1 feature, which is 1 if the value is missing.
         client: Column with the client of each row, for `partition: {kind: by_writer}`, if one file has the rows of all
             clients. Clients are numbered in the sorted order of its values, which are also public: reports use them as
             names of clients.
         bias: Add a constant feature.
-        centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
+        centered: Make the 0/1 features of each categorical column add up to 0, which needs less noise; see
+            `TableEncoder`.
 
     Returns:
         Inputs float32 `[n, n_features]`: numbers, then categories, then indicators, in the order of the settings, then
@@ -61,7 +62,7 @@ def csv(
 
     Raises:
         ConfigError: If the files lack a column, a range is empty, or a value is listed twice.
-        DataError: If there is no file, it cannot be read, or a value is missing, not a number or not listed; the
+        DataError: If there is no file, a file cannot be read, or a value is missing, is no number or is not listed; the
             message contains file and line.
     """
     encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)

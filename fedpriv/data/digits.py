@@ -15,7 +15,7 @@ from fedpriv.settings import Whole, validate_arguments
 
 @validate_arguments("data")
 def digits(*, flat: bool = False, transforms: Sequence[TransformName] = (), seed: Whole = 0) -> Split:
-    """Loads digits of 10 classes, split 80/20 with the class shares kept.
+    """Loads digits of 10 classes, split into 80 % train and 20 % test examples with the same shares of classes.
 
     Args:
         flat: `[n, 64]` instead of `[n, 1, 8, 8]`.

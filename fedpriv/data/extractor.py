@@ -1,7 +1,7 @@
-"""Frozen extractors: features that a network from the user's own file computes once, before training.
+"""Frozen extractors, which compute features once, before training, with a network from the user's own file.
 
-The network was fitted on other data, and counts as public: epsilon covers neither those data nor the network. Its
-features of an example must depend on no other example, which is tested on synthetic ones.
+The network was fitted on other data and counts as public, so epsilon covers neither those data nor the network. The
+features of an example must depend on no other example; this is tested on synthetic examples.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Extractor:
     """A network in a file; its outputs are the inputs of the trained model.
 
     Args:
-        file: A `.safetensors` file, or a `.pt` or `.pth` file with a `state_dict`, loaded without executing code. Or an
-            `.onnx` file, which contains its layers; it needs the extra `onnx`.
+        file: A `.safetensors` file, or a `.pt` or `.pth` file with a `state_dict`, loaded without executing code; or an
+            `.onnx` file, which also contains the layers and needs the extra `onnx`.
         model: The network's architecture, a key of `MODELS` or `package.module:Name`; none for ONNX.
         options: The options of that model, such as `{n_classes: 1000}`.
         exclude: Patterns of names that keep their initial values, such as `fc.*` if the head is not used.
         layer: Name of the layer with the features as output; empty for the output of the network.
         normalize: Scale each example's features to norm 1, so that gradients have similar norms.
-        sha256: Digest that the file must have; empty skips the check. The statement includes it.
+        sha256: Digest that the file must have; empty skips the check. The privacy statement includes the digest.
 
     Raises:
         ConfigError: If `model` is missing for a file of weights, or given for an ONNX file.
@@ -99,14 +99,14 @@ def extract_features(
 ) -> TensorDataset:
     """Replaces each input by its features, which a frozen network computes once.
 
-    Epsilon covers neither the network nor the data that it was fitted on: both must be public.
+    The network and the data that it was fitted on must be public, because epsilon covers neither of them.
 
     Args:
         network: A module, which is used in eval mode, or a function of batches.
         dataset: Examples `(input, target)`.
         layer: Name of the module's layer that provides the features; empty for the module's output.
-        normalize: Scale each example's features to norm 1; features of norm 0 stay.
-        batch_size: Examples at a time.
+        normalize: Scale each example's features to norm 1; features of norm 0 stay 0.
+        batch_size: Number of examples that are computed at a time.
 
     Returns:
         Features float32 `[n, n_features]`, and the targets as they are.
@@ -208,7 +208,7 @@ def _output_of(network: nn.Module, layer: str) -> Network:
 def load_onnx(file: str | Path) -> Network:
     """Loads an ONNX file with one input, as a function of batches that returns its first output.
 
-    ConfigError: If the extra `onnx` is missing, or the file cannot be read or has several inputs.
+    Raises:
         ConfigError: If the extra `onnx` is missing, or the file cannot be read or has several inputs.
     """
     try:

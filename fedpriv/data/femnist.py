@@ -66,7 +66,7 @@ def femnist(
         root: A LEAF folder (`train/*.json`, `test/*.json`) or a folder of npz files; None is `$FEDPRIV_DATA/femnist`.
         files: Names of the npz files in `root` to use; None is all of them in order of name.
         min_examples: Leave out writers with fewer train examples.
-        max_writers: Largest number of writers, the first by writer number; None takes all.
+        max_writers: Largest number of writers, in the order of writer numbers; None uses all.
         test: Test examples of the `chosen` writers, or of `all` writers.
         invert: Store ink as 1 on paper 0, as in MNIST; LEAF uses the opposite.
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.

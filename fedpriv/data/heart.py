@@ -54,12 +54,14 @@ def heart(
     centered: bool = False,
     hospital: HospitalName | None = None,
 ) -> Split:
-    """Loads heart disease in Cleveland, Budapest, Zurich and Basel, and Long Beach: 920 patients, class 1 is ill.
+    """Loads data on heart disease of 920 patients from Cleveland, Budapest, Zurich and Basel, and Long Beach.
 
-    Ten columns become 18 features: numbers by public ranges, categories one-hot. A missing value becomes a public
-    constant within its range, so that all patients are kept; a blood pressure or cholesterol of 0 also counts as
-    missing. For `partition: {kind: by_writer}` each hospital is a client, and the hospital of each test patient is
-    known.
+    Patients of class 1 are ill.
+
+    Ten columns are encoded as 18 features: numbers are scaled by public ranges, categories are one-hot. A missing value
+    is replaced with a public constant within its range, so that all patients are kept; a blood pressure or cholesterol
+    of 0 also counts as missing. With `partition: {kind: by_writer}` each hospital is a client, and the hospital of each
+    test patient is known.
 
     A third of each hospital's patients is for testing, by a fixed seed and with the same share of ill patients. The
     division therefore depends on the labels of all patients; it is treated as fixed, as is usual if data are divided
@@ -69,11 +71,13 @@ def heart(
         root: Folder with a file a hospital: `cleveland.csv`, `hungarian.csv`, `switzerland.csv` and `va.csv` with a
             heading, or UCI's `processed.cleveland.data` and so on. None is `$FEDPRIV_DATA/heart`.
         train_rows: Train on `all` patients that are not for testing, or only on those without a missing value.
-        test_rows: Divide the `complete` patients, which are FLamby's 740 and its division, or `all`.
-        indicators: Columns with one more feature: 1 if the value is missing.
-        intercept: Add a constant, `common` to all; or for each `hospital` a flag of 0.5, since hospitals differ in
-            their share of ill patients and each client belongs to one.
-        centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
+        test_rows: Patients that are divided into training and testing: the `complete` ones, which are the 740 patients
+            and the division of FLamby, or `all`.
+        indicators: Columns with an additional feature, which is 1 if the value is missing.
+        intercept: Add one constant that is `common` to all hospitals; or for each `hospital` a feature of 0.5, because
+            hospitals differ in their share of ill patients and each client belongs to one hospital.
+        centered: Make the 0/1 features of each categorical column add up to 0, which needs less noise; see
+            `TableEncoder`.
         hospital: Read the file of this hospital only, which is then the only client: for a separate site.
 
     Raises:

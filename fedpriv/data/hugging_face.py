@@ -46,11 +46,11 @@ def hugging_face(
 ) -> Split:
     """Loads a data set of Hugging Face's library `datasets`, from files on this machine.
 
-    Ranges, categories and classes are settings and not measured on the data, so the encoding of a row depends on no
-    other.
+    Ranges, categories and classes are settings and are not measured on the data, so the encoding of a row depends on no
+    other row.
 
     Args:
-        path: The folder: written by `DatasetDict.save_to_disk`, or containing data files.
+        path: The folder, which `DatasetDict.save_to_disk` wrote or which contains data files.
         label: Column of the class, or of the number to predict.
         train: The clients' examples: the name of a split that `save_to_disk` wrote, or of files in the folder, as in
             `train-*.parquet`; they end in `.parquet`, `.csv`, `.json` or `.jsonl`.
@@ -61,15 +61,15 @@ def hugging_face(
             them. Otherwise None is regression: the label is a number with a range in `numbers`, and is mapped to [-1,
             1].
         numbers: For each numeric column its range `[low, high]`, from public knowledge such as the limits of a device.
-            It is mapped to [-1, 1]; values outside count as the nearest end. An `input` of numbers may be omitted: its
-            numbers are then unchanged. Images are in [0, 1].
+            It is mapped to [-1, 1]; a value outside the range is replaced with the nearest end. If the `input` column
+            has no range here, its numbers are unchanged. Images are in [0, 1].
         categories: For each categorical column its values, which become one 0/1 feature each.
         missing: For a column, the public value that replaces a missing one, see `TableEncoder`.
-        indicators: Columns that get one more 0/1 feature: 1 if the value is missing.
-        client: Column with the client of each row, for `partition: {kind: by_writer}`. Its values are public: they name
-            the clients in reports. If the test data also have it, `log.client_tests` uses it.
+        indicators: Columns with an additional 0/1 feature, which is 1 if the value is missing.
+        client: Column with the client of each row, for `partition: {kind: by_writer}`. Its values are public, because
+            they name the clients in reports. If the test data also have this column, `log.client_tests` uses it.
         bias: Add a constant feature to the features from `numbers` and `categories`.
-        flat: `[n, numbers]` instead of the shape of `input`.
+        flat: Return inputs `[n, n_numbers]` instead of the shape of `input`.
         transforms: Functions of single images of `input`, see `fedpriv.data.transforms`.
 
     Raises:

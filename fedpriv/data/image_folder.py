@@ -35,8 +35,8 @@ def image_folder(
 ) -> Split:
     """Loads images from folders: `root/train/CLASS/*.png` and `root/test/CLASS/*.png`.
 
-    Classes, size and channels are settings and not measured on the images, so the result of an image depends on no
-    other.
+    Classes, size and channels are settings and are not measured on the images, so the result for an image depends on no
+    other image.
 
     Args:
         root: The folder.
@@ -45,10 +45,10 @@ def image_folder(
         channels: Colour (`[n, 3, h, w]`) or grey (`[n, 1, h, w]`); images of the other kind are converted. A
             transparent background becomes black.
         clients: True if the train images are in a folder for each client, `root/train/CLIENT/CLASS/*.png`, for
-            `partition: {kind: by_writer}`. The folder's name is public: reports use it for the client.
+            `partition: {kind: by_writer}`. The folder's name is public, because reports use it for the client.
         train: Name of the folder of train images.
         test: Name of the folder of public test images.
-        flat: `[n, channels * height * width]` instead.
+        flat: Return inputs `[n, channels * height * width]` instead.
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
     Raises:

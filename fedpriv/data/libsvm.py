@@ -33,9 +33,10 @@ def libsvm(
     Args:
         train: File with the clients' examples.
         test: The same with public examples.
-        n_features: Number of columns. It must be given, since the largest index in the files would reveal data.
+        n_features: Number of columns. It is a required setting, because the largest index in the files would reveal
+            information about the data.
         classes: Labels in the order of the class numbers; None uses labels as numbers, for regression.
-        normalize: Divide each row by its own l2 norm (rows of zeros stay).
+        normalize: Divide each row by its own l2 norm (rows of zeros stay zero).
         bias: Append a constant feature, before rows are divided.
         root: Folder of the files; None is `$FEDPRIV_DATA/libsvm` if that is set, else the current folder.
 

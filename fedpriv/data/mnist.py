@@ -29,7 +29,9 @@ _LAYOUT = "the four idx files (.gz or not), directly or under MNIST/raw"
 def mnist(
     *, root: str | None = None, download: bool = False, flat: bool = False, transforms: Sequence[TransformName] = ()
 ) -> Split:
-    """Loads MNIST, 60000 / 10000 images of 28x28 in file order, 10 classes, black background, ink 1.
+    """Loads MNIST: 60000 train and 10000 test images of 28x28 in file order, of 10 classes.
+
+    The background is 0 and the ink 1.
 
     Args:
         root: Folder with the four idx files, or with torchvision's `MNIST/raw`. None looks in `$FEDPRIV_DATA/mnist`,

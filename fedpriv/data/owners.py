@@ -20,7 +20,7 @@ def encode_names(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]
         For each column its numbers, int64 `[n]`, and the name of each number.
 
     Examples:
-        >>> numbered(["south", "north"], ["north"])
+        >>> encode_names(["south", "north"], ["north"])
         ([tensor([1, 0]), tensor([0])], {0: 'north', 1: 'south'})
     """
     names = sorted({name for column in columns for name in column})
@@ -32,7 +32,7 @@ def shorten_paths(paths: Sequence[str]) -> list[str]:
     """Shortens paths to their distinguishing parts: without the common folder, and without a common suffix.
 
     Examples:
-        >>> short(["sites/north/data.csv", "sites/south/data.csv"])
+        >>> shorten_paths(["sites/north/data.csv", "sites/south/data.csv"])
         ['north/data', 'south/data']
     """
     pure_paths = [PurePath(path) for path in paths]

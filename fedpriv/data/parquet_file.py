@@ -31,24 +31,25 @@ def parquet(
     Only the columns that the settings name are read. A null or NaN is a missing value.
 
     Args:
-        train: Parquet file with the clients' examples; or one file per client: a folder with files that end in
-            `.parquet`, or a pattern such as `sites/*/data.parquet`.
+        train: Parquet file with the clients' examples. Alternatively there is one file per client: a folder with files
+            that end in `.parquet`, or a pattern such as `sites/*/data.parquet`.
         test: The same for public examples; accuracies are computed on them without noise.
         label: Column of the class, or of the number to predict.
         classes: The values of that column, in the order of the class numbers; None is regression.
         numbers: For each numeric column its range `[low, high]`, from public knowledge. It is mapped to [-1, 1];
-            values outside count as the nearest end.
+            a value outside the range is replaced with the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
         missing: For a column, the public value that replaces a missing one, see `TableEncoder`.
-        indicators: Columns that get one more 0/1 feature: 1 if the value is missing.
+        indicators: Columns with an additional 0/1 feature, which is 1 if the value is missing.
         client: Column with the client of each row, for `partition: {kind: by_writer}`; it is public.
         bias: Add a constant feature.
-        centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
+        centered: Make the 0/1 features of each categorical column add up to 0, which needs less noise; see
+            `TableEncoder`.
 
     Raises:
         ConfigError: If the extra `parquet` is missing, a file lacks a column, a range is empty, or a value is listed
             twice.
-        DataError: If a file cannot be read, or a value is missing without a rule, not a number or not listed; the
+        DataError: If a file cannot be read, or a value is missing without a rule, is no number or is not listed; the
             message contains file and row.
     """
     encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)

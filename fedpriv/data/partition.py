@@ -34,7 +34,7 @@ def partition(
     Args:
         kind: The name of one of the functions below.
         labels: int64 `[n_examples]`, or `[n_examples, length]`; float if targets are numbers.
-        n_clients: Number of clients; each gets at least one example. None for `by_writer`: all writers.
+        n_clients: Number of clients; each gets at least one example. None, for `by_writer`, makes each writer a client.
         generator: Source of randomness; unused by `in_order`.
         writers: int64 `[n_examples]`, for `by_writer`: the owner of each example.
         **options: Options of the function, such as `alpha` for `dirichlet`.

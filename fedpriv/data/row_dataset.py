@@ -39,12 +39,13 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
     Args:
         rows: A `datasets.Dataset`, a partition of flwr-datasets, a list of dicts, or another object with a length and a
             mapping for each index.
-        inputs: The column of the input; or several, which the model gets by name: `model(**inputs)`.
+        inputs: The column of the input; or several columns, which are passed to the model by name: `model(**inputs)`.
         target: The column of the target.
 
     Raises:
         ConfigError: If there is no such column.
-        DataError: If a value is not a number, an array, or a grey or RGB image; raised when it is read.
+        DataError: If a value is not a number, an array, or a grey or RGB image. The error is raised when the value is
+            read.
 
     Examples:
         >>> rows = [{"pixels": [0.0, 1.0], "digit": 3}]

@@ -48,7 +48,7 @@ def shakespeare(
             `length`-th of its overlapping examples is used. None is `$FEDPRIV_DATA/shakespeare`.
         length: Characters in a window; for LEAF's files at most theirs, 80.
         min_windows: Omit roles with fewer windows for training.
-        max_roles: Largest number of roles, those with the most windows; None takes all.
+        max_roles: Largest number of roles; the roles with the most windows are used. None uses all roles.
 
     Returns:
         Inputs int64 `[n, length]` of 97 tokens, targets int64 `[n, length]` with -100 for no target. Metrics are

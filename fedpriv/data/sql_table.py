@@ -50,16 +50,17 @@ def sql(
         label: Column of the class, or of the number to predict.
         classes: The values of that column, in the order of the class numbers; None is regression.
         numbers: For each numeric column its range `[low, high]`, from public knowledge. It is mapped to [-1, 1];
-            values outside count as the nearest end.
+            a value outside the range is replaced with the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
         missing: For a column, the public value that replaces a missing one (NULL), see `TableEncoder`.
-        indicators: Columns that get one more 0/1 feature: 1 if the value is missing.
+        indicators: Columns with an additional 0/1 feature, which is 1 if the value is missing.
         client: Column with the client of each row, for `partition: {kind: by_writer}`; it is public.
-        key: Column by which rows are sorted, since databases guarantee no order, and the assignment of rows to
-            simulated clients may depend on it. Use one that does not move when another row changes, such as the
-            patient's number. None is the primary key; a view has none.
+        key: Column by which rows are sorted, because databases guarantee no order and the assignment of rows to
+            simulated clients may depend on the order. Use a column by which a row does not move when another row
+            changes, such as the patient's number. None is the primary key; a view has none, so it needs a key.
         bias: Add a constant feature.
-        centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
+        centered: Make the 0/1 features of each categorical column add up to 0, which needs less noise; see
+            `TableEncoder`.
 
     Raises:
         ConfigError: If the extra `sql` or a driver is missing, the URL contains a password, or a table lacks a column.

@@ -45,25 +45,27 @@ class Table:
 class TableEncoder:
     """Encodes the rows of a table as examples.
 
-    The encoding of a row depends on these settings and on no other row, so it reveals nothing. Use public knowledge for
-    all values, such as the limits of a device: a mean or a list of values computed from the data would reveal
-    information about them without noise.
+    The encoding of a row depends on these settings and on no other row, so it costs no privacy. Use public knowledge
+    for all values, such as the limits of a device. A mean or a list of values computed from the data would reveal
+    information about the data without noise.
 
     Args:
         label: Column of the class, or of the number to predict.
         classes: The values of that column, in the order of the class numbers. None is regression: the column is a
             number with a range in `numbers`, and is mapped to [-1, 1] like the others.
-        numbers: For each numeric column its range `[low, high]`. It is mapped to [-1, 1]; values outside count as the
-            nearest end.
+        numbers: For each numeric column its range `[low, high]`. It is mapped to [-1, 1]; a value outside the range is
+            replaced with the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
         missing: For a column, the value that replaces a missing one: a number in its range, or one of its values.
             Missing values are empty, NaN, None, `NA`, `N/A`, `null` or `?`, unless `categories` lists them.
-        indicators: Columns that get one more 0/1 feature: 1 if the value is missing. If `missing` does not contain the
-            column, its own features are then 0: the middle of the range, or none of the categories.
+        indicators: Columns with an additional 0/1 feature, which is 1 if the value is missing. If `missing` does not
+            contain the column, the other features of the column are then 0, which is the middle of the range or none of
+            the categories.
         bias: Add a constant feature.
-        centered: Subtract 1 / k from the k flags of a categorical column, so that they add up to 0. Rows then have less
-            in common and shorter norms, so private gradients need less noise. A linear model with a constant gives the
-            same predictions; a missing value that only has an indicator is 0 in all flags, as without.
+        centered: Subtract 1 / k from the k 0/1 features of a categorical column, so that they add up to 0. Rows then
+            have less in common and smaller norms, so private gradients need less noise. A linear model with a constant
+            can make the same predictions. If a missing value only has an indicator, all features of the column are 0,
+            with and without `centered`.
 
     Raises:
         ConfigError: If a range is empty, a value is listed twice, or `missing` or `indicators` has a column or value

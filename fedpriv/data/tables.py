@@ -142,15 +142,15 @@ def breast_cancer(
     """Loads breast cancer; class 1 is malignant. Features are scaled to [-1, 1] by public ranges.
 
     Args:
-        variant: `wisconsin`: the original set, 683 complete rows of 9 features, from a file. Some of its 630 patients
-            have several rows, which stay in the same part. `diagnostic`: 569 rows of 30 features from scikit-learn, no
-            file.
+        variant: `wisconsin` is the original set: 683 complete rows of 9 features, from a file. Some of its 630 patients
+            have several rows, which are all in the train part or all in the test part. `diagnostic` is 569 rows of 30
+            features from scikit-learn, and needs no file.
         root: Folder with `breast-cancer-wisconsin.data`; `$FEDPRIV_DATA/breast-cancer-wisconsin` if omitted.
         features: Use these columns only.
         bias: Add a constant feature.
-        protocol: `held_out`: a fifth of the patients is for testing. `paper`, as He, Peng and Sun: all rows are used
-            for both training and testing, standardised by their own mean and deviation; a private run raises an error
-            for them.
+        protocol: `held_out` uses a fifth of the patients for testing. `paper` uses all rows for both training and
+            testing, standardised by their own mean and deviation, as in He, Peng and Sun; with it, a private run raises
+            an error.
         seed: Seed of the choice of patients.
 
     Source: Wolberg and Mangasarian (1990); Street, Wolberg and Mangasarian (1993); UCI.
@@ -187,9 +187,9 @@ def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "h
     Args:
         root: Folder with `monks-1.train` and `monks-1.test`; `$FEDPRIV_DATA/monks` if omitted.
         bias: Add a constant feature.
-        protocol: `held_out`: the 432 distinct rows, one fifth for testing. `paper`, as He, Peng and Sun: all 556 rows
-            of both files are used for both training and testing, 124 occur twice; a private run raises an error for
-            them.
+        protocol: `held_out` uses the 432 distinct rows, one fifth of them for testing. `paper` uses all 556 rows of
+            both files for both training and testing, as in He, Peng and Sun; 124 rows occur twice, and a private run
+            raises an error.
         seed: Seed of the choice of test rows.
 
     Source: Thrun et al. (1991), UCI.

@@ -60,8 +60,8 @@ def torchvision(
     Args:
         dataset: `cifar10`, `cifar100` (its 100 fine classes) and `svhn` (without its `extra` images) have 3x32x32,
             `fashion_mnist`, `kmnist` and `emnist` 1x28x28.
-        root: Folder into which torchvision has downloaded the data, or would. None searches `$FEDPRIV_DATA`, in a
-            folder with the set's name, then `~/.cache/fedpriv`.
+        root: Folder into which torchvision has downloaded the data, or is to download them. None searches a folder with
+            the set's name in `$FEDPRIV_DATA`, then `~/.cache/fedpriv`.
         download: Let torchvision download missing files, into `root` or `~/.cache/fedpriv`.
         emnist_split: One of EMNIST's six divisions; required for `emnist`, and only allowed there. Its images are
             turned upright, and the letters' labels start from 0.

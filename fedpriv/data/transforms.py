@@ -1,7 +1,7 @@
 """Fixed functions of single images. None is fitted to data, so they have no privacy cost.
 
-They help more with privacy than without: noise is equal in all directions, so short feature vectors, and per-example
-gradients of similar norms, mean less noise for the same epsilon.
+They help private training more than other training. The noise is equal in all directions, so with short feature
+vectors, and with per-example gradients of similar norms, less noise is needed for the same epsilon.
 """
 
 from __future__ import annotations

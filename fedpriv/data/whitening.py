@@ -1,8 +1,8 @@
 """Whitening of features by their statistics on drawn images, which contain no private data.
 
-Releases have equal noise in all directions, and the directions of an example's features share its bound. Features of
-images lie mostly in a few directions with little information about the class, and these use up the bound. Whitening
-shares the bound evenly. The covariance of private features would have a privacy cost; the covariance of the same
+Noise is equal in all directions, and the directions of an example's features share one clip bound. Features of images
+lie mostly in a few directions with little information about the class, which use up the bound. Whitening divides the
+bound evenly. The covariance of private features would have a privacy cost; the covariance of the same
 features on drawn images (`fedpriv.data.dead_leaves`) has none.
 
 Source: Mehta, Krichene, Thakurta, Kurakin and Cutkosky (2022), differentially private image classification from

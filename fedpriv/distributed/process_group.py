@@ -103,7 +103,7 @@ class ProcessGroup:
         """Returns the values of all ranks, in order of rank.
 
         Raises:
-            ProcessError: another rank failed before; the message is from that rank.
+            ProcessError: If another rank failed before; the message is from that rank.
         """
         return [cast("T", received) for received in self._exchange_or_raise(None, value)]
 
@@ -111,7 +111,7 @@ class ProcessGroup:
         """Calls `make()` on rank 0 and returns its result on every rank.
 
         Raises:
-            ProcessError: rank 0 failed in `make`, or another rank before it came here.
+            ProcessError: If rank 0 failed in `make`, or another rank before it came here.
         """
         if self.rank != 0:
             return self._receive_broadcast()
@@ -214,8 +214,8 @@ def join_processes(timeout: float) -> ProcessGroup:
         timeout: Seconds after which a process that waits for another one gives up.
 
     Raises:
-        ConfigError: torchrun did not start this process.
-        ProcessError: the other processes do not join.
+        ConfigError: If torchrun did not start this process.
+        ProcessError: If the other processes do not join.
     """
     wait = timedelta(seconds=timeout)
     if torch.cuda.is_available() and dist.is_nccl_available():

@@ -49,7 +49,7 @@ _GUESSABLE = 2**64
 
 @validate_arguments("", values=False)
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
-    """Logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
+    """Logistic regression, fitted by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
 
     Guarantee: the fitted coefficients are (epsilon, delta)-differentially private for neighbouring data sets that
     differ in one row with its label and weight; the numbers of rows and columns and the set of classes are public.
@@ -58,38 +58,40 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     instead of their means and deviations, and give encoders public categories (`OneHotEncoder(categories=...)`).
 
     Args:
-        epsilon: Epsilon of the whole fit, 1 by default. `math.inf` fits without noise: not private, as `spent_` notes.
+        epsilon: Epsilon of the whole fit, 1 by default. `math.inf` fits without noise; the fit is then not private, and
+            `spent_` records this.
         delta: Failure probability, well below one over the number of rows; 1e-5 by default.
         data_norm: Public bound on the l2 norm of rows: rows are divided by it, and longer ones are scaled down to
-            norm 1. None (default) is the square root of the number of columns, for columns in [-1, 1]; then 1/500 of
-            the budget is used for a private count of longer rows, and fit warns if they are the majority. A tighter
-            bound gives a better fit; the one-hot columns of one variable count as one column.
+            norm 1. None (default) is the square root of the number of columns, which fits columns in [-1, 1]; then
+            1/500 of the budget is used for a private count of longer rows, and `fit` warns if most rows are longer. A
+            tighter bound gives a better fit; to compute one, count the one-hot columns of one variable as one column.
         clip_norm: Bound on the l2 norm of one row's gradient, including its weight. Without clipping the norm is at
             most 1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and reduces the influence of badly
-            predicted rows. None (default) is 0.4; with `intervals` nothing is clipped, since clipping would bias the
+            predicted rows. None (default) is 0.4. With `intervals` nothing is clipped, because clipping would bias the
             coefficients.
         lam: Weight of the l2 regulariser `lam/2 ||w||^2`, where rows have norm at most 1 and the constant feature is
             1/4; 0 (default) for none.
         max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. With more steps, each needs more noise. None
             (default) is `sqrt(12 mu n)` for n rows, from 10 to 500, where mu is the ratio of sensitivity to noise of
             one Gaussian mechanism that is (epsilon, delta)-private.
-        classes: The labels. None (default) uses the labels in `y`, which reveals the set of labels, as `spent_` notes.
-            `classes_` is sorted, as everywhere in scikit-learn; the order given here only selects the class of
+        classes: The labels. None (default) uses the labels in `y`; this reveals the set of labels, and `spent_` records
+            it. `classes_` is sorted, as everywhere in scikit-learn; the order given here only selects the class of
             `coefficients()`.
-        class_weight: Public positive numbers by label; 1 for labels that are left out. Only their ratios count: they
-            are divided by the largest. "balanced" would count private labels and raises.
+        class_weight: Public positive weight of each label; 1 for labels that are left out. Only the ratios of weights
+            matter, since all weights are divided by the largest. "balanced" raises, because it would count private
+            labels.
         intervals: True also estimates the error of the coefficients, from sampling and noise together, with a part of
-            the budget (`fedpriv.estimators.logistic_intervals`); for two classes, without weights. The results are in
-            `coefficients()` and `covariance_`. `max_iter` is then 60 by default; too few steps give wide intervals.
+            the budget (`fedpriv.estimators.logistic_intervals`). It needs two classes and no weights. The results are
+            in `coefficients()` and `covariance_`. `max_iter` is then 60 by default; too few steps give wide intervals.
             `plan_intervals` forecasts their widths without private rows. False by default.
-        random_state: An int makes the fit repeatable, but the noise can be removed with it (`spent_` notes this for
-            ints below 2^64, which can be guessed); None (default) draws a secret seed.
+        random_state: None (default) draws a secret seed. An int makes the fit repeatable, but the noise can be
+            removed with this int (`spent_` records this for ints below 2^64, which can be guessed).
 
     Attributes:
         classes_: Labels, `[n_classes]`.
-        coef_: `[n_classes, n_features]`, or `[1, n_features]` for the second of two classes; for rows as given (of norm
-            at most `data_norm`).
-        intercept_: `[n_classes]`, or `[1]`.
+        coef_: Coefficients, `[n_classes, n_features]`, or `[1, n_features]` for the second of two classes. They apply
+            to rows as given (of norm at most `data_norm`).
+        intercept_: Constant terms, `[n_classes]`, or `[1]` for two classes.
         covariance_: With `intervals`, the covariance of the coefficients and, at the end, the intercept,
             `[n_features + 1, n_features + 1]`; infinite where noise hides it.
         n_features_in_: Number of columns.
@@ -151,7 +153,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
                 sum divided by n. Gradients are clipped with the weight included.
 
         Raises:
-            ValueError: parameters or data cannot be used.
+            ValueError: If parameters or data cannot be used.
         """
         _check_numbers(X)
         callers = find_fit_callers()
@@ -192,15 +194,16 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return self
 
     def coefficients(self, level: float = 0.95, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Returns a row for each coefficient and for the intercept, as `pandas.DataFrame` takes them.
+        """Returns a row for each coefficient and for the intercept, in a form that `pandas.DataFrame` accepts.
 
         Each row contains the name, the class that the odds refer to (`outcome`), the coefficient, its standard error,
         the ends of its confidence interval, and the odds ratio with the ends of its interval: the factor by which the
         odds of that class grow with one unit of the column. The class is the last of `classes` in the given order;
         without `classes` it is the second, as in `coef_`. For the other class the coefficients have the opposite sign.
 
-        Intervals include sampling and privacy noise. They assume that the logistic model is correct, that no row is
-        longer than `data_norm`, and that there are many rows. They hold for one coefficient at a time.
+        Intervals include sampling error and privacy noise. They assume that the logistic model is correct, that no row
+        is longer than `data_norm`, and that there are many rows. Each interval holds for its coefficient alone, not
+        for all coefficients at once.
 
         Args:
             level: Probability with which an interval covers the coefficient.
@@ -208,8 +211,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
                 `encoder.get_feature_names_out()`.
 
         Raises:
-            ConfigError: the model was fitted without `intervals`, the level is not between 0 and 1, or there is not one
-                name for each column.
+            ConfigError: If the model was fitted without `intervals`, the level is not between 0 and 1, or there is not
+                one name for each column.
         """
         check_is_fitted(self)
         if not self.intervals:
@@ -238,7 +241,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             names: Names of the columns, as in `coefficients`.
 
         Raises:
-            ConfigError: as for `coefficients`.
+            ConfigError: As for `coefficients`.
         """
         rows = self.coefficients(level, names)
         ends = f"{100 * level:g} % interval"
@@ -268,7 +271,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
         Args:
             X: Public or synthetic rows that are distributed like the private ones, `[m, n_features]`.
-            y: Their labels, of two classes. Without labels all probabilities count as 1/2: the narrowest case.
+            y: The labels of these rows, of two classes. Without labels all probabilities count as 1/2, which gives the
+                narrowest intervals.
             n: Number of private rows; by default the number of rows in X.
             level: Probability with which an interval covers the coefficient.
             names: Names of the columns, as in `coefficients`.
@@ -278,7 +282,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             the interval; both are infinite if noise hides the coefficients.
 
         Raises:
-            ConfigError: a setting or an argument is out of range, or y does not have two classes.
+            ConfigError: If a setting or an argument is out of range, or y does not have two classes.
         """
         quantile = _quantile(level)
         if n is None:
@@ -394,7 +398,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """Raises if n rows with d coefficients have infinite intervals for any data.
 
         Raises:
-            ConfigError: the message contains the number of rows that is needed at least.
+            ConfigError: If n is too small; the message contains the smallest sufficient number of rows.
         """
         budget = logistic_intervals.Budget.of(self.epsilon, self.delta, n, _INPUT_NORM)
         # the information of the intercept is at most this; the columns together have at most 1/4
@@ -530,8 +534,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def _seed(self, *data: NDArray[np.float64]) -> int | None:
         """Returns a secret seed that depends on the parameters and the data, not on `random_state` alone.
 
-        Otherwise two fits that differ in either would share their noise. The difference of their results would contain
-        no noise at all, and cross-validation or a grid search makes such fits.
+        Otherwise two fits with other parameters or other data would share their noise, and the difference of their
+        results would contain no noise at all. Cross-validation and grid search make such fits.
         """
         if self.random_state is None:
             return None
@@ -549,7 +553,7 @@ def _check_numbers(rows: Any) -> None:  # noqa: ANN401 - whatever a user gives
     """Raises if a DataFrame has columns that are not numbers.
 
     Raises:
-        DataError: the message names the first such column and an encoder for it.
+        DataError: If there is such a column; the message names the first one and an encoder for it.
     """
     if not hasattr(rows, "iloc") or not hasattr(rows, "dtypes") or not hasattr(rows, "columns"):
         return
@@ -669,7 +673,7 @@ def _explain_nan() -> Generator[None]:
     """Replaces scikit-learn's advice on missing values: an imputer would compute its fill values without noise.
 
     Raises:
-        DataError: a value is NaN or infinite.
+        DataError: If a value is NaN or infinite.
     """
     try:
         yield

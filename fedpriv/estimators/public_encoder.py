@@ -35,13 +35,13 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
     Guarantee: the encoding of a row depends on these settings and on no other row, so it costs no epsilon.
 
     Args:
-        numbers: For each numeric column its range `[low, high]`, which is mapped to [-1, 1]; values outside of the
-            range count as the nearest end.
+        numbers: For each numeric column its range `[low, high]`, which is mapped to [-1, 1]; a value outside the range
+            is replaced with the nearest end of the range.
         categories: For each categorical column its values, which become one 0/1 feature each.
         missing: For a column, the public value that replaces missing values.
         indicators: Columns with an additional 0/1 feature: 1 where the value is missing.
-        drop_first: True leaves out the feature of each column's first category, so that coefficients compare with it;
-            False by default.
+        drop_first: True leaves out the feature of each column's first category, so that coefficients measure the
+            difference from that category; False by default.
 
     Attributes:
         data_norm_: Public bound on the norm of an encoded row, for `PrivateLogisticRegression(data_norm=...)`.
@@ -89,8 +89,9 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         """Returns features `[n, n_features]`.
 
         Raises:
-            ConfigError: the frame lacks a column, or a setting is wrong.
-            DataError: a value is missing without a replacement, no number or not listed; the message names the row.
+            ConfigError: If the frame lacks a column, or a setting is wrong.
+            DataError: If a value is missing and has no replacement, is no number, or is no listed category; the message
+                names the row.
         """
         encoder = self._encoder()
         check_columns("X", encoder.feature_columns, _names(X))
@@ -131,15 +132,15 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
 def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of scikit-learn
     """Raises if steps of a pipeline learn from private rows before its private estimator.
 
-    Steps without a fit, such as `PublicEncoder`, `FunctionTransformer` and `Normalizer`, and encoders with given
-    categories pass.
+    Steps that do not learn from data pass: `PublicEncoder`, `FunctionTransformer`, `Normalizer` and the like, and
+    encoders with given categories.
 
     Args:
         pipeline: A `Pipeline`, `ColumnTransformer` or transformer. The last step of a pipeline is the estimator, which
             has its own guarantee.
 
     Raises:
-        PrivacyError: the message names each step that learns from data, and an alternative.
+        PrivacyError: If a step learns from data; the message names each such step, and an alternative.
 
     Examples:
         >>> import fedpriv
@@ -189,7 +190,7 @@ def _names(frame: Any) -> list[str]:  # noqa: ANN401 - whatever a user gives
     """Returns the names of a frame's columns.
 
     Raises:
-        DataError: it is no DataFrame.
+        DataError: If the object is no DataFrame.
     """
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):  # pandas is no dependency
         raise DataError(f"X is a {type(frame).__name__}: use a pandas DataFrame, which has column names")

@@ -53,7 +53,7 @@ class BestModel:
             stop: Names the metric if it ends the run; else it is the first of accuracy, other metrics and loss.
 
         Raises:
-            ConfigError: the best models are to be kept, and there are no test data.
+            ConfigError: If the best models are to be kept, and there are no test data.
         """
         if keep == "last":
             return BestModel()

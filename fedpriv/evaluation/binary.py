@@ -7,7 +7,7 @@ With the confusion table of true and false positives and negatives at a threshol
     Brier score = mean (p - y)^2                                   (Brier 1950)
     calibration error = sum over bins of share * |mean p - mean y| (Naeini, Cooper, Hauskrecht 2015), 10 bins
 
-They have no noise: test data are public. They cost no epsilon.
+Test data are public, so the metrics have no noise and cost no epsilon.
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ class Brier(BinaryMetric):
 @validate_arguments("metrics")
 @dataclass(frozen=True)
 class CalibrationError(BinaryMetric):
-    """Expected calibration error: mean difference of probabilities and frequencies over bins of equal width.
+    """Expected calibration error: the mean difference between predicted probability and observed frequency.
+
+    Predictions are grouped into bins of equal width.
 
     Args:
         probabilities: True if outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
@@ -209,7 +211,7 @@ def _columns(outputs: Tensor, targets: Tensor, *, probabilities: bool) -> tuple[
     """Returns probabilities and truth with a column for each label, `[n, labels]`.
 
     Raises:
-        ValueError: the shapes do not fit, or a target is neither 0 nor 1.
+        ValueError: If the shapes do not fit, or a target is neither 0 nor 1.
     """
     scores = outputs.double()
     if scores.ndim == 2 and scores.shape[1] == 2 and targets.ndim == 1:

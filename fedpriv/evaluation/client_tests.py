@@ -21,7 +21,7 @@ def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> 
     """Returns the test sets by the client's index.
 
     Raises:
-        ConfigError: there is not one entry for each client, all entries are None, or one streams.
+        ConfigError: If there is not one entry for each client, all entries are None, or one streams.
     """
     if tests is None:
         return {}
@@ -42,7 +42,7 @@ def validate_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ..
     """Returns the public names of the clients, validated; empty if they have none.
 
     Raises:
-        ConfigError: there is not one name for each client, one is no text, or two are equal.
+        ConfigError: If there is not one name for each client, one is no text, or two are equal.
     """
     if names is None:
         return ()

@@ -44,7 +44,7 @@ class MetricSet:
             the processor, that gives one number; or an object with `update`, `compute` and `reset`, which gets batches.
 
     Raises:
-        ConfigError: a name is taken or not an identifier, or a metric is neither function nor such an object.
+        ConfigError: If a name is taken or not an identifier, or a metric is neither function nor such an object.
     """
 
     metrics_by_name: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -71,7 +71,7 @@ class MetricSet:
         """Returns each metric of the outputs and targets of all batches.
 
         Raises:
-            ConfigError: a metric fails, or its value is not one number.
+            ConfigError: If a metric fails, or its value is not one number.
         """
         on_cpu = [map_tree(lambda t: t.cpu() if isinstance(t, Tensor) else t, pair) for pair in batches]
         return {

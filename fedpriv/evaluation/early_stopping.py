@@ -1,8 +1,8 @@
 """Ends a run when a metric on public test data no longer improves.
 
-The metric is computed from released models and public data, so it costs no epsilon. The time of the stop, however,
-depends on earlier query results, and so would an epsilon that counted only the rounds before it. Therefore such a run
-is charged for its whole plan.
+The metric is computed from released models and public data, so it costs no epsilon. However, the round in which a run
+stops depends on earlier query results, and so would an epsilon that counted only the rounds until then. Therefore such
+a run is charged for all its planned rounds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Better = Literal["higher", "lower"]
 class Stop:
     """Ends a run when a metric has not improved for `patience` evaluations. It saves time, not epsilon.
 
-    The first rounds of a private run are mostly noise: one of them can have a good test result by chance, after which
-    later rounds seem to be no improvement. Therefore evaluations before `min_rounds` are ignored.
+    The first models of a private run are mostly noise. One of them can have a good test result by chance, and later
+    rounds then seem to be no improvement. Therefore evaluations before `min_rounds` are ignored.
 
     Args:
         metric: Name of a metric on public test data, e.g. `accuracy` (default) or `test_accuracy`, or the name of a
@@ -33,8 +33,8 @@ class Stop:
         patience: Number of evaluations without improvement after which the run ends; 5 by default.
         min_delta: Smallest difference to the best value that counts as an improvement; 0 by default.
         better: Better direction, `"higher"` or `"lower"`; required for custom metrics.
-        min_rounds: Evaluations before this round are ignored, so the run cannot end in them. By default half of the
-            run's rounds in a private run, and 0 in any other.
+        min_rounds: Evaluations before this round are ignored, so the run cannot end before it. By default it is half of
+            the run's rounds in a private run, and 0 in any other run.
 
     Examples:
         >>> import fedpriv
@@ -57,7 +57,7 @@ class Stop:
             private: True if the run is private.
 
         Raises:
-            ConfigError: there is no such metric, or its better direction is unknown.
+            ConfigError: If there is no such metric, or its better direction is unknown.
         """
         name = self.name_in(names)
         min_rounds = self.min_rounds
@@ -71,7 +71,7 @@ class Stop:
         """Returns the name of the metric in an evaluation.
 
         Raises:
-            ConfigError: there is no such metric.
+            ConfigError: If there is no such metric.
         """
         if self.metric in names:
             return self.metric
@@ -92,7 +92,7 @@ def sign_of_metric(name: str, better: Better | None) -> float:
         better: Better direction; None for the known direction of the metric.
 
     Raises:
-        ConfigError: the direction is not known.
+        ConfigError: If the direction is not known.
     """
     better = better or metrics.get_direction(name)
     if better is None:
@@ -113,7 +113,7 @@ class EarlyStopping:
         min_delta: See `Stop`.
         sign: 1 if higher is better, -1 if lower is.
         best: The best value so far, times `sign`; None before the first.
-        since: Evaluations since then.
+        since: Number of evaluations since the best value.
         min_rounds: See `Stop`.
     """
 
@@ -126,11 +126,13 @@ class EarlyStopping:
     min_rounds: int = 0
 
     def after(self, finished: int, metrics: Mapping[str, float]) -> EarlyStopping:
-        """Returns the state after a round with these metrics, which may lack the metric; a NaN is no improvement.
+        """Returns the state after a round with these metrics.
+
+        Without the watched metric the state stays the same; a NaN counts as no improvement.
 
         Args:
             finished: Number of finished rounds.
-            metrics: The metrics of the last one.
+            metrics: The metrics of the last finished round.
         """
         if self.name not in metrics or finished < self.min_rounds:
             return self

@@ -102,7 +102,7 @@ class Evaluator:
         """Evaluates the examples with the smallest and the largest target of each batch, to find errors early.
 
         Raises:
-            DataError: the model, loss or a metric cannot be computed on them; the message contains the reason.
+            DataError: If the model, loss or a metric cannot be computed on them; the message contains the reason.
         """
         named = self._functional.unflatten(params)
         for inputs, targets in self._batches:
@@ -127,7 +127,7 @@ class Evaluator:
         """Returns the examples of a test set in batches, on the model's device.
 
         Raises:
-            DataError: there are no examples, or they cannot be read.
+            DataError: If there are no examples, or they cannot be read.
         """
         parameter = self._parameter
         batches = [map_tree(lambda t: _like(t, parameter), pair) for pair in _read(test, self._batch_size)]

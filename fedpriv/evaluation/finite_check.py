@@ -35,7 +35,7 @@ class FiniteCheck:
         first: For `"model"` and `"test_loss"` the first round, counted from 1, in which it was not finite.
 
     Raises:
-        ConfigError: `stop_on` is unknown.
+        ConfigError: If `stop_on` is unknown.
     """
 
     stop_on: StopOn = "nonfinite"
@@ -88,7 +88,7 @@ class FiniteCheck:
 def format_first_rounds(first: Mapping[str, int]) -> str:
     """Formats in which rounds something was first not finite; empty if all was finite.
 
-    >>> first_rounds_in_words({"test_loss": 3, "model": 12})
+    >>> format_first_rounds({"test_loss": 3, "model": 12})
     'test loss in round 3, model in round 12'
     """
     return ", ".join(f"{name.replace('_', ' ')} in round {first[name]}" for name in _WATCHED if name in first)

@@ -16,8 +16,8 @@ class Rmse:
     """Root mean squared error, for `metrics={"rmse": Rmse(encoder.target_scale)}`.
 
     Args:
-        scale: Size of the model's unit in units of the target; 1 by default. `TableEncoder`, which maps targets to [-1,
-            1], has it as `target_scale`.
+        scale: Size of one unit of the model's output, in units of the target; 1 by default. For targets that
+            `TableEncoder` has mapped to [-1, 1], use the encoder's `target_scale`.
 
     Examples:
         >>> import fedpriv, torch
@@ -39,7 +39,7 @@ class Mae:
     """Mean absolute error.
 
     Args:
-        scale: Size of the model's unit in units of the target, as for `Rmse`; 1 by default.
+        scale: Size of one unit of the model's output, in units of the target, as for `Rmse`; 1 by default.
 
     Examples:
         >>> import fedpriv, torch

@@ -33,7 +33,7 @@ class Comparison:
 
     Attributes:
         results: By name, the result of each seed.
-        spent: The privacy cost of all runs together, which is also the cost of choosing the best one; None if they
+        spent: The privacy cost of all runs together, which also covers the choice of the best run; None if the runs
             have no guarantee in common.
     """
 
@@ -139,33 +139,34 @@ def compare(
     seeds: Count = 3,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Trains several strategies or settings on one task, each several times.
+    """Trains several strategies or settings on one task, each of them several times.
 
-    Every run spends epsilon on the same data, and so does choosing the best one: `spent` of the comparison is the cost
-    of all. On private data keep the number of runs small, or compare on public data.
+    Every run spends epsilon on the same data, even if only the best result is used. Therefore `spent` of the comparison
+    is the cost of all runs together. On private data keep the number of runs small, or compare on public data.
 
     Args:
         settings: By name, the arguments of `train` that differ, e.g. `{"fedavg": {"strategy": fedpriv.fedavg(0.5)}}`;
-            if only the strategy differs, the strategy.
-        clients: Function that creates the clients of one run, since a run leaves its result in their models.
+            if only the strategy differs, it can be given directly: `{"fedavg": fedpriv.fedavg(0.5)}`.
+        clients: Function that creates new clients for each run, because a run writes its result into their models.
         common: The arguments of `train` that all runs have, e.g. `{"privacy": ..., "rounds": 20, "test": ...}`.
         seeds: Number of runs of each setting, 3 by default, with public seeds 0, 1, ... and independent secret noise.
         progress: Called with a line of text before each run; None by default.
 
     Returns:
-        The comparison. Its text is a table; `plot()` draws it.
+        The comparison. It prints as a table; `plot()` draws it.
 
     Raises:
-        ConfigError: an argument is not one of `train`, or cannot be shared by several runs.
+        ConfigError: If `train` has no such argument, or an argument cannot be shared by several runs.
 
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
+        >>> x, y = torch.linspace(-1, 1, 60)[:, None], torch.arange(60) // 30
+        >>> data = [torch.utils.data.TensorDataset(x[i::3], y[i::3]) for i in range(3)]
         >>> comparison = fedpriv.compare(
         ...     {"slow": fedpriv.fedavg(0.1), "fast": fedpriv.fedavg(1.0)},
-        ...     lambda: fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data]),
-        ...     {"privacy": fedpriv.Privacy(epsilon=2.0), "rounds": 3, "test": data},
+        ...     lambda: fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data[:2]),
+        ...     {"privacy": fedpriv.Privacy(epsilon=2.0), "rounds": 3, "test": data[2]},
         ...     seeds=2,
         ... )
         >>> {name: len(results) for name, results in comparison.results.items()}
@@ -209,7 +210,7 @@ def _arguments(name: str, options: Any) -> Mapping[str, Any]:  # noqa: ANN401 - 
     """Returns the arguments of `train` of one setting.
 
     Raises:
-        ConfigError: If it is neither a strategy nor arguments by name.
+        ConfigError: If the setting is neither a strategy nor a dict of arguments.
     """
     if isinstance(options, Strategy):
         return {"strategy": options}

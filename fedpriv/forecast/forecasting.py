@@ -76,26 +76,27 @@ class Forecast:
         n_clients: Number of clients.
         examples: Fewest and most examples of a client.
         releases: Number of releases.
-        noise_multiplier: Noise over sensitivity in a round whose schedule share is 1; None without noise.
+        noise_multiplier: Noise scale divided by sensitivity, in a round whose schedule share is 1; None without noise.
         spent: Epsilon of the whole run.
         first_round: Epsilon of the first round alone.
-        parameters: Numbers in a message: the model's trained parameters.
+        parameters: Number of the model's trained parameters, which is the number of values in a message.
         frozen: Number of parameters that are not trained, and so neither sent nor noised.
-        floats_per_round: Numbers sent and received by all participants, on average.
+        floats_per_round: Number of values that all participants together send and receive in a round, on average.
         bytes_per_round: `floats_per_round` in bytes.
-        network: Properties of the graph; None with a server.
+        network: Properties of the graph; None for a network with a server.
         batches: Description of the sampling of examples.
         if_activity_hidden: Epsilon under the assumption of some papers that inactive nodes also send noise, so that the
             active ones are secret. In fedpriv inactive nodes are silent, so this epsilon is not guaranteed. None if all
             nodes are always active.
         seconds_per_round: Time of a round in seconds, measured on synthetic data of the same shape; None if not
             measured.
-        backend: Backend of that measurement, and the reasons against faster backends; None if not measured.
+        backend: Backend with which the round was measured, and the reasons against faster backends; None if not
+            measured.
         claim: The paper's privacy claim for a published variant.
         formula: The epsilon of the paper's noise formula for this noise; None where it does not apply.
         over_time: Description of correlated noise; None if the noise of rounds is independent.
-        pairs: Remaining noise where pairs of clients add noise that cancels; None without pairwise noise.
-        noises: Noise in the final model under alternative settings; None without alternatives.
+        pairs: Noise that remains where pairs of clients add noise that cancels; None without pairwise noise.
+        noises: Noise in the final model under alternative noise settings; None without alternatives.
         warnings: Warnings for the user.
 
     Examples:
@@ -277,7 +278,7 @@ def plan(
     seed: int = 0,
     compute: Compute | None = None,
 ) -> Forecast:
-    """Computes the cost of a run: its epsilon, noise, releases and messages. It trains nothing and reads no example.
+    """Computes the epsilon, noise, number of releases and traffic of a run, without training or reading an example.
 
     Args:
         clients: The clients, or the number of examples of each client if there are no data yet.
@@ -285,12 +286,12 @@ def plan(
         privacy: The privacy settings, as for `train`.
         rounds: Number of rounds.
         network: The network, as for `train`; a server and all clients by default.
-        model: The model, from which the size of messages is computed; the clients' model by default.
+        model: The model, from which the size of messages is computed; by default the model of the clients.
         seed: Public seed of cohorts and links; 0 by default.
         compute: Settings of the computation.
 
     Returns:
-        The forecast. Its text equals the output of `fedpriv plan`; see `Forecast` for its attributes.
+        The forecast. It prints like the output of `fedpriv plan`; see `Forecast` for its attributes.
 
     Raises:
         ConfigError: If the run cannot work, or no noise reaches its target.
@@ -388,10 +389,11 @@ def _format_correlated_noise(plan: Plan, parameters: int) -> str | None:
 
 
 def _epsilon_with_hidden_activity(plan: Plan, active_fraction: float) -> float | None:
-    """Returns epsilon if inactive nodes also sent noise, so that the active ones were secret.
+    """Returns the epsilon that would hold if inactive nodes also sent noise, so that the active nodes were secret.
 
-    None if that changes nothing, or if no bound is known. Every node takes part in every round, and each record is
-    sampled with the product of both probabilities (the larger one if they are unequal).
+    None if that changes nothing, or if no bound is known. In this calculation every node takes part in every round,
+    and each record is sampled with the product of the fraction of active nodes and its sampling rate (the largest rate
+    if clients have different ones).
     """
     kinds = plan.records.kinds
     units = {kind.unit for kind in kinds}
@@ -421,7 +423,8 @@ def _largest(rate: PerClient) -> float:
 def _formula_claim(formula: Formula, draft: RunSketch, plan: Plan) -> NoiseClaim | None:
     """Returns the epsilon that the paper's formula gives for the run's noise; None if the formula does not apply.
 
-    Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation).
+    The formulas hold for equal clients, Gaussian noise of one size, and one example a round (exactly or in
+    expectation).
     """
     privacy = plan.privacy
     sampling = privacy.sampling

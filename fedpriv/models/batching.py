@@ -1,7 +1,8 @@
-"""`torch.func.vmap` in which no code gets two elements at once, and without torch's warning about slow operations.
+"""A `torch.func.vmap` that passes no code two elements at once, and without torch's warning about slow operations.
 
-Torch computes most functions under vmap as if each element were alone. A few kinds of code get the tensors of all
-elements, and raise: a custom operation, an `autograd.Function` with a custom rule for vmap, and hooks.
+Torch computes most functions under vmap as if each element were alone. A few kinds of code would receive the tensors of
+all elements, so they raise an error here: a custom operation, an `autograd.Function` with a custom rule for vmap, and
+hooks.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def vmap(
     Args:
         function: Function of one element.
         in_dims: Dimension of each argument to map over; None for an argument that all elements share.
-        randomness: Treatment of random operations: they raise, differ between elements, or are the same for all.
+        randomness: Treatment of random operations: they raise an error, differ between elements, or are the same for
+            all elements.
         known: True if all code that the function calls is torch's or fedpriv's, and calls no custom code.
     """
     mapped = torch_vmap(function, in_dims, randomness=randomness)

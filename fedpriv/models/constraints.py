@@ -1,8 +1,8 @@
 """Constraints: values `c_i(w)` on a client's examples, each `<= 0` or `= 0` at a solution.
 
-Values are torch functions of (model, examples). Sums of losses (`LossSum`) can also be queried privately, since a sum
-of losses that are clipped to [0, B] has a known sensitivity; other functions have none. An objective is a constraint
-with one value; its bound is ignored.
+Values are torch functions of (model, examples). Sums of losses (`LossSum`) can also be queried privately, because a sum
+of losses that are clipped to [0, B] has a known sensitivity. Other functions have no known sensitivity. An objective
+has the same form as a constraint with one value; its bound is ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Constraint(Protocol):
         ...
 
     def sums(self) -> LossSum | None:
-        """Returns the values as a sum of losses; None if they are no such sum and cannot be queried privately."""
+        """Returns the values as a sum of losses; None if they are no sum of losses, so that no private query exists."""
         ...
 
 
@@ -60,10 +60,11 @@ class Group:
     """A group of a client's examples, and the sign of its mean loss in a sum.
 
     Args:
-        name: For error messages; completes "no example with".
+        name: Text that completes the phrase "no example with" in error messages.
         members: Maps a client's inputs and targets to flags `[b]`, True for members of the group. A flag must depend on
             its example only.
-        fraction: Public fraction of examples in the group; None counts each client's, and the count becomes public.
+        fraction: Public fraction of examples in the group. None counts the examples of each client in the group, and
+            these counts become public.
         sign: Factor of the group's mean loss, 1 or -1.
     """
 
@@ -76,7 +77,7 @@ class Group:
         """Returns the public fraction of a client's examples in the group or, without one, the mean of `members [b]`.
 
         Raises:
-            DataError: the group is empty and no fraction is given.
+            DataError: If the group is empty and no fraction is given.
         """
         if self.fraction is not None:
             return self.fraction
@@ -112,7 +113,7 @@ class LossSum:
 
     @property
     def total(self) -> float:
-        """Sum of the coefficients over a client with the declared counts; public."""
+        """Sum of the coefficients of a client's examples if it has the declared counts; the sum is public."""
         return sum(group.sign for group in self.groups)
 
     def coefficients(self, inputs: Nested, targets: Nested) -> tuple[Tensor, float]:
@@ -207,10 +208,12 @@ class ClassLossAtMost(OfLosses):
 @validate_arguments("problem.constraints")
 @dataclass(frozen=True)
 class GroupLossGap(OfLosses):
-    """The mean losses of two groups differ by at most `at_most` (loss parity, a fairness constraint). Not convex.
+    """The mean losses of two groups differ by at most `at_most` (loss parity, a fairness constraint).
+
+    This constraint is not convex.
 
     Args:
-        feature: Index of the feature that defines the groups, into the flattened input (-1 is the last).
+        feature: Index, in the flattened input, of the feature that defines the groups (-1 is the last feature).
         at_most: Largest absolute difference.
         threshold: Examples with a larger value of the feature are group 1, all others group 0; 0.5 by default.
         fraction: Public fraction of examples in group 1. None uses each client's true counts, which private runs
@@ -274,7 +277,7 @@ class LinearEquality:
         """See `Constraint.values`.
 
         Raises:
-            ConfigError: the shapes do not fit each other, or the model's parameters.
+            ConfigError: If the shapes do not fit each other, or the model's parameters.
         """
         expected = (len(self.offset), len(model.params))
         if self.coefficients.shape != expected:
@@ -290,14 +293,15 @@ class LinearEquality:
 @validate_arguments("problem.constraints")
 @dataclass(frozen=True)
 class Function:
-    """A custom constraint (or, with one value, objective): `function(model, inputs, targets) -> [m]`. Not private.
+    """A custom constraint (or, with one value, objective): `function(model, inputs, targets) -> [m]`.
 
-    Only for runs without privacy: the contribution of one example is not bounded.
+    It can be used only in runs without privacy, because the contribution of one example is not bounded.
 
     Args:
         function: Computes the values. `model` is a `Model`: `model(inputs)` returns outputs, and
             `model.losses(inputs, targets)` losses `[b]`.
-        equality: For each value, True if it must be zero; one value that must be at most zero by default.
+        equality: For each value, True if the value must be zero and False if it must be at most zero. The default
+            (False,) is for one value that must be at most zero.
 
     Examples:
         >>> import fedpriv
@@ -313,7 +317,8 @@ class Function:
         """See `Constraint.values`.
 
         Raises:
-            ConfigError: the function does not return one number for each entry of `equality`, or they have no gradient.
+            ConfigError: If the function does not return one number for each entry of `equality`, or they have no
+                gradient.
         """
         values = self.function(model, inputs, targets)
         name = getattr(self.function, "__name__", "function")

@@ -1,8 +1,9 @@
 """The loss of each example, from a loss that is written for batches.
 
-A private gradient is a sum of clipped gradients of single examples: the objective is the mean of their losses. A loss
-with this mean as its value for a batch is the same in fedpriv and in torch. Some other losses have a natural form for
-single examples, which is given here; all others raise before a run (`fedpriv.oracle.validation`).
+A private gradient is a sum of clipped gradients of single examples, so the objective is the mean of the losses of
+single examples. A loss whose value for a batch is this mean is the same in fedpriv and in torch. Some other losses have
+a natural form for single examples, which this module defines; all others raise an error before a run
+(`fedpriv.oracle.validation`).
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class ExampleForm:
     Attributes:
         losses: `(outputs [b, ...], targets [b, ...]) -> [b]`.
         gradients: `(outputs [b, k], targets [b]) -> [b, k]`, the gradient of each loss in its outputs, for outputs and
-            targets of these shapes on a CPU; None if autograd is to compute it. Raises RuntimeError for targets that it
-            is not made for.
+            targets of these shapes on a CPU; None if autograd is to compute it. The function raises RuntimeError for
+            targets that it does not support.
         differs: True if the mean of these losses differs from the original loss of a batch.
         warning: Warning for the user about this difference; empty if there is none.
     """
@@ -59,8 +60,8 @@ class ExampleForm:
 def example_form(loss: BatchLoss) -> ExampleForm | None:
     """Returns the form of a loss for single examples; None if no form is known.
 
-    Known are losses with a method `per_example`, such as `fedpriv.models.Loss`, and torch's `CrossEntropyLoss`,
-    `NLLLoss` (and `functools.partial` of their functions) and `MultiMarginLoss`.
+    A form is known for losses with a method `per_example`, such as `fedpriv.models.Loss`, and for torch's
+    `CrossEntropyLoss`, `NLLLoss` (and `functools.partial` of their functions) and `MultiMarginLoss`.
     """
     per_example: BatchLoss | None = getattr(loss, "per_example", None)
     if per_example is cross_entropy:
@@ -85,7 +86,7 @@ def is_mean_of_losses(loss: BatchLoss, outputs: object, targets: Nested) -> bool
     Args:
         loss: The loss.
         outputs: Outputs of a batch; only shape and type are used.
-        targets: Their targets, likewise.
+        targets: Targets of the batch; only shape and type are used.
     """
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or not is_known(loss):
         return False
@@ -138,8 +139,8 @@ def _reduced(loss: nn.MultiMarginLoss) -> BatchLoss:
 def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
     """Returns the per-example form of cross entropy, with class weights, for one or several targets an example.
 
-    Torch divides a batch's sum by the sum of its weights: alone, the weight of an example's class would cancel, and in
-    a batch an example's gradient would depend on the others. Here an example's loss is the mean of
+    Torch divides a batch's sum by the sum of its weights. So for a single example the weight of its class would cancel,
+    and in a batch an example's gradient would depend on the other examples. Here an example's loss is the mean of
     `weight[target] * loss` over its targets that are not ignored. Targets are class numbers or probabilities.
     """
     plain = copy.copy(loss)

@@ -1,7 +1,7 @@
 """Detects custom code in a run. Code of fedpriv and torch reveals nothing while rounds run.
 
-Custom code may print or send its inputs, which is allowed: released values are public.
-Then their ledger lines must be on the disk before the code gets them.
+Custom code may print or send its inputs. This is allowed, because released values are public, but their ledger lines
+must be on the disk before the code receives them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _FIELD = "model.lora.layers"
 @validate_arguments("model.lora")
 @dataclass(frozen=True)
 class Lora:
-    """Settings of low-rank adapters: the layers that get one, and their size.
+    """Settings of low-rank adapters: the layers that get an adapter, and the size of the adapters.
 
     Args:
         layers: Patterns of the names of linear layers, such as `blocks.*.query`.
@@ -28,7 +28,7 @@ class Lora:
         alpha: The adapter's output is multiplied by alpha / rank; None multiplies by 1.
 
     Raises:
-        ConfigError: rank or alpha is not positive.
+        ConfigError: If rank or alpha is not positive.
     """
 
     layers: tuple[str, ...]
@@ -83,7 +83,7 @@ def add_lora(
         The model.
 
     Raises:
-        ConfigError: a pattern matches no layer, or a layer that is no plain `torch.nn.Linear`.
+        ConfigError: If a pattern matches no layer, or matches a layer that is no plain `torch.nn.Linear`.
     """
     settings = Lora(tuple(layers), rank, alpha)
     inner = dict(model.named_modules())

@@ -27,7 +27,7 @@ class Loss(nn.Module):
         reduction: `"mean"` (default), `"sum"` or `"none"`.
 
     Raises:
-        ConfigError: the reduction is unknown.
+        ConfigError: If the reduction is unknown.
 
     Examples:
         >>> import torch
@@ -56,8 +56,8 @@ class Loss(nn.Module):
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns `-log softmax(outputs)[label]` of each example: `[n, k], [n] -> [n]`.
 
-    For sequences, `[n, k, length], [n, length] -> [n]`, the mean over an example's positions with a label other than
-    `IGNORED`; 0 where there are none.
+    For sequences, `[n, k, length], [n, length] -> [n]`, it is the mean over an example's positions with a label other
+    than `IGNORED`, or 0 if there are no such positions.
     """
     if outputs.ndim > 2:
         losses = functional.cross_entropy(outputs, labels, reduction="none", ignore_index=IGNORED).flatten(1)
@@ -74,7 +74,7 @@ def cross_entropy_gradients(outputs: Tensor, labels: Tensor) -> Tensor:
     loss of an ignored label is 0.
 
     Raises:
-        RuntimeError: a label is neither a class from 0 to k - 1 nor `IGNORED`.
+        RuntimeError: If a label is neither a class from 0 to k - 1 nor `IGNORED`.
     """
     exponentials = (outputs - outputs.amax(1, keepdim=True)).exp_()
     probabilities = exponentials.div_(exponentials.sum(1, keepdim=True))
@@ -91,8 +91,9 @@ def cross_entropy_gradients(outputs: Tensor, labels: Tensor) -> Tensor:
 def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns the hinge loss of each example: `[n, k], [n] -> [n]`.
 
-    For k = 1 score: `max(0, 1 - s score)`, with s = -1 for label 0 and 1 for label 1. For more:
-    `sum_{j != label} max(0, 1 + score_j - score_label) / k` (Weston and Watkins, 1999), as `torch.nn.MultiMarginLoss`.
+    For k = 1 score the loss is `max(0, 1 - s score)`, with s = -1 for label 0 and 1 for label 1. For more scores it is
+    `sum_{j != label} max(0, 1 + score_j - score_label) / k` (Weston and Watkins, 1999), as in
+    `torch.nn.MultiMarginLoss`.
 
     Examples:
         >>> import torch
@@ -124,7 +125,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def predict(outputs: Tensor) -> Tensor:
-    """Returns class numbers `[n]` from scores: the largest of `[n, k]`; for `[n, 1]` and `[n]`, 1 if it is positive.
+    """Returns class numbers `[n]`: the index of the largest score of `[n, k]`; for `[n, 1]` and `[n]`, 1 if positive.
 
     For sequences, `[n, k, length] -> [n, length]`.
 

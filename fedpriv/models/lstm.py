@@ -11,7 +11,8 @@ from fedpriv.settings.checks import Count, validate_arguments
 class CharLSTM(nn.Module):
     """Predicts each next token from those before it: `[n, length]` token numbers to scores `[n, n_classes, length]`.
 
-    An embedding, LSTM layers and a linear layer. Scores are classes first, as torch's cross entropy takes them.
+    It consists of an embedding, LSTM layers and a linear layer. The dimension of classes comes before the positions, as
+    torch's cross entropy requires.
 
     Args:
         n_classes: Number of tokens.

@@ -1,4 +1,4 @@
-"""Small models for private training: the output for an example does not depend on other examples."""
+"""Small models for private training, in which the output for an example does not depend on other examples."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class MnistCNN(nn.Module):
 class FemnistCNN(nn.Module):
     """Three blocks of (3x3 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer: `[n, c, h, w]` to scores.
 
-    It has 59 294 parameters by default; LEAF's model has 6.6 million. The noise vector is longer with more parameters.
+    It has 59 294 parameters by default; LEAF's model has 6.6 million, for which the noise vector would be longer.
 
     Args:
         input_shape: `(c, h, w)`; flat inputs are reshaped.

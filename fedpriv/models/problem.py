@@ -21,10 +21,10 @@ class Problem:
     Args:
         objective: The client's objective f_i, by default its mean loss; None for a server without an objective. The run
             minimises the mean of the clients' objectives.
-        constraints: Constraints on its data, e.g. `(LossAtMost(0.5),)`; none by default.
+        constraints: Constraints on the client's data, e.g. `(LossAtMost(0.5),)`; none by default.
 
     Raises:
-        ConfigError: the objective or a constraint cannot be used.
+        ConfigError: If the objective or a constraint cannot be used.
 
     Examples:
         >>> import fedpriv
@@ -57,12 +57,12 @@ class Problem:
 
     @property
     def is_mean_loss(self) -> bool:
-        """True for the default, the mean loss without constraints, which every strategy can minimise."""
+        """True for the default problem, the mean loss without constraints, which every strategy can minimise."""
         return not self.constraints and self.objective == mean_loss()
 
     @property
     def counts_are_public(self) -> bool:
-        """True if private queries use a client's exact numbers of examples in groups, which then count as public."""
+        """True if private queries use a client's exact number of examples in a group; the numbers are then public."""
         sums = _sums(self.terms)
         return sums is not None and any(term.counts_are_public for term in sums)
 
@@ -70,7 +70,7 @@ class Problem:
         """Returns objective and constraints on a client's examples; None if one of them is no sum of losses.
 
         Raises:
-            DataError: a group has no example, and no public fraction.
+            DataError: If a group has neither an example nor a public fraction.
         """
         sums = _sums(self.terms)
         if sums is None:
@@ -101,7 +101,7 @@ class LossTable:
     """A client's objective `objective @ losses` and constraints `matrix @ (losses @ weights) - offset`.
 
     Attributes:
-        objective: Coefficients of the objective, `[b]`, zeros without one; the bound of an objective is dropped.
+        objective: Coefficients of the objective, `[b]`, zeros if there is no objective; its bound is dropped.
         weights: Coefficients of the q sums from which constraint values are computed, `[b, q]`.
         share: Share of the smallest group of each sum, `[q]`; public. The largest absolute coefficient that any of n
             examples could have is `1 / (share n)`.

@@ -39,13 +39,13 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
 
     Args:
         name: A key of `MODELS`, or `package.module:Name`.
-        input_shape: Shape of one example. The model gets it, `n_features` (its product) and `n_classes` if it has
-            parameters with these names.
+        input_shape: Shape of one example. `input_shape`, `n_features` (the product of the shape) and `n_classes` are
+            passed to the model if it has parameters with these names.
         n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` raise.
         **options: The options of the model.
 
     Raises:
-        ConfigError: unknown name or option, or not a `torch.nn.Module`.
+        ConfigError: If the name or an option is unknown, or the result is not a `torch.nn.Module`.
     """
     context = {"input_shape": tuple(input_shape), "n_features": prod(input_shape), "n_classes": n_classes}
     if n_classes is None and name in MODELS and "n_classes" in signature(MODELS[name].build).parameters:
@@ -58,7 +58,7 @@ def resolve_loss(name: str, **options: object) -> nn.Module:
     """Builds a loss `(outputs, targets) -> scalar`: a key of `LOSSES`, or `package.module:Name`.
 
     Raises:
-        ConfigError: unknown name or option, or not a `torch.nn.Module`.
+        ConfigError: If the name or an option is unknown, or the result is not a `torch.nn.Module`.
     """
     return _as_module(plugins.build(name, LOSSES, options, field="loss"), name, "loss")
 
@@ -77,7 +77,7 @@ def make(
     seed: int = 0,
     target_shape: tuple[int, ...] = (),
 ) -> tuple[nn.Module, nn.Module]:
-    """Builds a model and a loss by name, and tries them on one synthetic example.
+    """Builds a model and a loss by name, and tests them on one synthetic example.
 
     Args:
         model: Name and options, see `resolve`.
@@ -87,12 +87,12 @@ def make(
         fix: True replaces layers that mix examples, see `fix_model`.
         weights: Initial weights, see `load_weights`; None draws them by the seed.
         lora: Adapters, which are trained, see `add_lora`; None adds none.
-        train: The parameters to train, see `train_only`; None leaves the model's choice.
+        train: The parameters to train, see `train_only`; None trains the parameters that the model marks as trainable.
         seed: Seed of the initial parameters, which are public.
         target_shape: Shape of one target: `()`, or `(length,)` where an example has a sequence of classes.
 
     Raises:
-        ConfigError: unknown names or options, a layer that mixes examples, or a loss that does not fit the model.
+        ConfigError: If a name or an option is unknown, a layer mixes examples, or the loss does not fit the model.
     """
     if abs(seed) < 2**32:
         torch.manual_seed(seed)

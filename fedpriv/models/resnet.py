@@ -19,17 +19,17 @@ Stem = Literal["imagenet", "cifar"]
 
 @validate_arguments("model")
 class ResNet18(nn.Module):
-    """ResNet-18 with GroupNorm in the place of BatchNorm: `[n, c, h, w]` to scores `[n, n_classes]`.
+    """ResNet-18 with GroupNorm instead of BatchNorm: `[n, c, h, w]` to scores `[n, n_classes]`.
 
-    11 181 642 parameters for colour images and 10 classes, 5 130 of them in the head, `fc`. Parameters have the names
-    and shapes of torchvision's `resnet18(norm_layer=...)`, so weights of such a model can be loaded.
+    For colour images and 10 classes it has 11 181 642 parameters, 5 130 of them in the head, `fc`. Parameters have the
+    names and shapes of torchvision's `resnet18(norm_layer=...)`, so weights of such a model can be loaded.
 
     Args:
         input_shape: `(c, h, w)`; flat inputs are reshaped.
         n_classes: Scores per example.
-        width: Channels of the first of the four stages; each further one has twice as many.
+        width: Channels of the first of the four stages; each further stage has twice as many.
         stem: `"imagenet"` starts with a 7x7 convolution and a pooling, which keep a sixteenth of the positions;
-            `"cifar"` starts with a 3x3 convolution that keeps all, for small images.
+            `"cifar"` starts with a 3x3 convolution that keeps all positions, for small images.
     """
 
     def __init__(

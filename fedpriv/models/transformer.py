@@ -69,9 +69,10 @@ class VisionTransformer(nn.Module):
 class CharTransformer(nn.Module):
     """Predicts each next token from those before it: `[n, length]` token numbers to scores `[n, n_classes, length]`.
 
-    An embedding, blocks of causal attention, and a linear layer with scores in the order classes first, as for torch's
-    cross entropy takes them. Positions have no parameters, which would be noised: a token attends less to what is
-    further back, by a slope for each head (ALiBi). So a window may have any length.
+    It consists of an embedding, blocks of causal attention, and a linear layer. The dimension of classes comes before
+    the positions, as torch's cross entropy requires. Positions have no parameters, since these would be noised;
+    instead a token attends less to tokens further back, by a slope for each head (ALiBi). So a window may have any
+    length.
 
     Args:
         n_classes: Number of tokens.
@@ -80,7 +81,7 @@ class CharTransformer(nn.Module):
         heads: Number of attention heads; it divides the width.
 
     Raises:
-        ConfigError: the heads do not divide the width.
+        ConfigError: If the number of heads does not divide the width.
 
     Source: Press, Smith and Lewis (2022).
     """

@@ -17,18 +17,18 @@ def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
     """Makes the parameters of these names trainable and freezes all others, in place.
 
     A run sends, noises and changes only trainable parameters. Frozen parameters are constants that are released with
-    the model: epsilon does not cover data that they were fitted on, so they must be public.
+    the model. They must be public, because epsilon does not cover the data that they were fitted on.
 
     Args:
         model: Any module.
-        names: Patterns of names as in `model.named_parameters()`: `head.*` is all of the head, `*.bias` every bias; `*`
-            stands for any text, `?` for a letter and `[ab]` for one of these.
+        names: Patterns of names as in `model.named_parameters()`. For example, `head.*` matches all parameters of the
+            head and `*.bias` every bias. `*` matches any text, `?` one letter, and `[ab]` one of these letters.
 
     Returns:
         The model.
 
     Raises:
-        ConfigError: a pattern fits no parameter; names the nearest ones.
+        ConfigError: If a pattern matches no parameter; the message contains the most similar names.
     """
     all_names = [name for name, _ in model.named_parameters()]
     trained = {name for pattern in names for name in match_names(pattern, all_names, "model.train")}
@@ -46,7 +46,7 @@ def match_names(pattern: str, names: Collection[str], field: str) -> list[str]:
         field: The setting with the pattern, for errors.
 
     Raises:
-        ConfigError: no name matches; names the nearest ones.
+        ConfigError: If no name matches; the message contains the most similar names.
     """
     matches = [name for name in names if fnmatchcase(name, pattern)]
     if not matches:

@@ -1,6 +1,6 @@
 """Finds layers that are known to mix examples, before data are read, and replaces them.
 
-All other layers are tested by trying them, see `fedpriv.oracle.validation`.
+All other layers are tested on examples; see `fedpriv.oracle.validation`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _GROUPS = 32  # largest number of groups, as in the paper on group normalisation
 
 @validate_arguments("validate_model")
 def validate_model(model: nn.Module) -> None:
-    """Raises for models that no private run can use, as far as is known without data; a run then tries the model.
+    """Raises for models that no private run can use, as far as is known without data; a run then tests the model.
 
     These are models with normalisation over the batch, with running statistics or weights that a forward pass changes,
-    with parameters that are complex or have no shape yet, with gradients that are sparse or count words, without a
-    trainable parameter, or of TorchScript. A BatchNorm in eval mode is a fixed map of each example and is accepted.
+    with parameters that are complex or have no shape yet, or with gradients that are sparse or count words; models
+    without a trainable parameter; and models of TorchScript. A BatchNorm in eval mode is a fixed map of each example
+    and is accepted.
 
     Raises:
-        ConfigError: names the first such layer by its path, and the fix.
+        ConfigError: If there is such a layer; the message names the first one by its path, and the fix.
     """
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
@@ -67,11 +68,12 @@ def check_released_buffers(model: nn.Module) -> list[str]:
 def fix_model(model: nn.Module) -> nn.Module:
     """Returns a copy of `model` that `validate_model` accepts.
 
-    An InstanceNorm loses its running statistics, which changes nothing in training mode. A BatchNorm becomes a new
-    GroupNorm: **another model** with other outputs, with a Python warning. Frozen layers stay frozen.
+    An InstanceNorm loses its running statistics, which changes nothing in training mode. A BatchNorm is replaced with a
+    new GroupNorm. The result is **another model** with other outputs, so this raises a Python warning. Frozen layers
+    stay frozen.
 
     Raises:
-        ConfigError: there is no replacement for a layer.
+        ConfigError: If there is no replacement for a layer.
     """
     fixed = copy_module(model)
     unfit = [

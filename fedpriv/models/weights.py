@@ -27,8 +27,8 @@ class Weights:
     Args:
         file: Path of a `.safetensors` file, or of a `.pt` or `.pth` file with a `state_dict`, such as a run's
             `model.pt`. Code in it is not executed.
-        exclude: Patterns of names that keep the model's initial values, such as `head.*` if the file's model has other
-            classes.
+        exclude: Patterns of names of parameters that keep the model's initial values, such as `head.*` if the model in
+            the file has other classes.
     """
 
     file: str
@@ -38,7 +38,7 @@ class Weights:
         """Returns the SHA-256 digest of the file's contents.
 
         Raises:
-            ConfigError: the file cannot be read.
+            ConfigError: If the file cannot be read.
         """
         try:
             with Path(self.file).open("rb") as opened:
@@ -52,8 +52,8 @@ def load_weights(model: nn.Module, file: str | Path, *, exclude: Sequence[str] =
     """Copies parameters and buffers from a file into the model, in place.
 
     The file must have exactly the names of `model.state_dict()`, with the same shapes; types are converted. Epsilon
-    does not cover the data that weights were fitted on: weights must be public, or from a run with a cost that is added
-    to this one's.
+    does not cover the data that the weights were fitted on. Therefore the weights must be public, or the privacy cost
+    of the run that produced them must be added to the cost of this run.
 
     Args:
         model: Any module.
@@ -64,7 +64,7 @@ def load_weights(model: nn.Module, file: str | Path, *, exclude: Sequence[str] =
         The model.
 
     Raises:
-        ConfigError: the file cannot be read, names or shapes differ, or a number is not finite.
+        ConfigError: If the file cannot be read, names or shapes differ, or a number is not finite.
     """
     model_tensors = dict(model.state_dict())
     file_tensors = _read(Path(file))

@@ -1,4 +1,4 @@
-"""The connections between clients in a round, and the round itself."""
+"""The networks that connect clients, and the computation of a round."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Active nodes and links of a graph in a round: drawn from the public seed, never a function of data."""
+"""The active nodes and links of a graph in each round. They are drawn from the public seed and never depend on data."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ class Always:
 @validate_arguments("network.activity")
 @dataclass(frozen=True)
 class RandomEdges:
-    """`count` links, drawn uniformly without repeats; only their ends are active (Liu, Johansson, Shi: 1 or 2 links).
+    """`count` links are drawn uniformly, without repeats, in each round; only the nodes at their ends are active.
+
+    Liu, Johansson and Shi (2023) use 1 or 2 links.
 
     Args:
         count: Number of links in a round; 1 by default.
@@ -132,7 +134,7 @@ class RandomEdges:
 @validate_arguments("network.activity")
 @dataclass(frozen=True)
 class RandomLinks:
-    """Each link is up with probability `rate`, independently; all nodes are active.
+    """Each link can be used in a round with probability `rate`, independently; all nodes are active.
 
     Args:
         rate: Probability of a link, in (0, 1].
@@ -161,7 +163,7 @@ class RandomLinks:
 @validate_arguments("network.activity")
 @dataclass(frozen=True)
 class RandomNodes:
-    """Each node is active with probability `rate`, independently, with its links to active neighbours.
+    """Each node is active in a round with probability `rate`, independently, and uses its links to active neighbours.
 
     Args:
         rate: Probability that a node is active, in (0, 1].
@@ -192,9 +194,10 @@ class RandomNodes:
 @validate_arguments("network.activity")
 @dataclass(frozen=True)
 class OnePeerExponential:
-    """Round k: node i sends to `i + 2^(k mod log2 n)` only (Ying et al., 2021); the graph itself is not used.
+    """In round k, node i sends to node `i + 2^(k mod log2 n)` only (Ying et al., 2021).
 
-    Links are directed. For n a power of two, log2 n rounds average exactly.
+    The links are directed, and the links of the graph itself are not used. If n is a power of two, log2 n rounds
+    average exactly.
 
     Examples:
         >>> import fedpriv, networkx
@@ -220,7 +223,7 @@ class OnePeerExponential:
 @validate_arguments("network.activity")
 @dataclass(frozen=True)
 class LinkFunction:
-    """The links of each round are computed by a function, which must not use data; nodes without a link are inactive.
+    """Links of each round from a function, which must not use data; nodes without a link are inactive.
 
     Args:
         function: Maps a round, from 0, to the pairs of nodes that are linked in it; all must be links of the graph.
@@ -239,7 +242,7 @@ class LinkFunction:
         """Returns the graph of the function's links.
 
         Raises:
-            ConfigError: the graph has no such link.
+            ConfigError: If the graph has no such link.
         """
         active = nx.Graph(self.function(round_index))
         for a, b in active.edges:
@@ -260,7 +263,7 @@ class LinkFunction:
 @validate_arguments("network.outages")
 @dataclass(frozen=True)
 class Outage:
-    """A node that is away in rounds `start <= round < stop`.
+    """A period in which a node is away: the rounds `start <= round < stop`.
 
     Args:
         node: Number of the node, from 0.
@@ -268,7 +271,7 @@ class Outage:
         stop: First round after the outage; None (default) if the node never returns.
 
     Raises:
-        ConfigError: `stop` is not after `start`.
+        ConfigError: If `stop` is not after `start`.
 
     Examples:
         >>> import fedpriv

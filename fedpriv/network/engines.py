@@ -1,4 +1,4 @@
-"""How a run is divided among processes, and the stores of clients' state. Every choice gives the same run."""
+"""The ways to divide a run among processes, and the stores of clients' state. Every choice gives the same run."""
 
 from __future__ import annotations
 

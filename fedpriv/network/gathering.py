@@ -25,7 +25,7 @@ def gather_state(progress: TrainState, shard: ClientShard, communicator: Communi
     two. A row that is the same for all clients in every process is not sent.
 
     Raises:
-        FedprivError: processes keep different state, which is a fault of the strategy.
+        FedprivError: If processes keep different state, which is a fault of the strategy.
     """
     leaves = _named_leaves(progress)
     n_local = len(shard.ids)

@@ -41,9 +41,9 @@ class GraphFacts:
         links: Number of links.
         diameter: Longest shortest path.
         mean_degree: Neighbours of a node, on average.
-        spectral_gap: One minus the second largest absolute eigenvalue of W; the larger, the faster nodes agree.
-        contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, eq 4 of Liu, Johansson and Shi (beta). With random links it
-            is estimated from at least 500 rounds.
+        spectral_gap: One minus the second largest absolute eigenvalue of W. With a larger gap nodes agree faster.
+        contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, which is beta in eq 4 of Liu, Johansson and Shi. With
+            random links it is estimated from at least 500 rounds.
         active_fraction: Expected fraction of active nodes (iota).
     """
 
@@ -60,20 +60,21 @@ class GraphFacts:
 class Graph:
     """Nodes on a communication graph that average with their neighbours (gossip), simulated in one process.
 
-    Inactive nodes compute and send nothing, and keep their rows: a round's mixing matrix is W on the active nodes and
-    the identity elsewhere.
+    Inactive nodes compute and send nothing, and keep their rows. So a round's mixing matrix is W on the active nodes
+    and the identity elsewhere.
 
     Args:
         graph: Undirected connected networkx graph with nodes 0 .. n-1; node i is client i.
         weights: Mixing matrix W `[n, n]`, symmetric with rows that sum to 1, or a function from a graph to a matrix;
             by default `fedpriv.network.mixing.metropolis`.
-        activity: Chooses the active nodes and links of a round, e.g. `RandomNodes(0.5)`; all of them by default (None).
+        activity: Chooses the active nodes and links of each round, e.g. `RandomNodes(0.5)`. By default (None) all nodes
+            and links are active.
         outages: Rounds in which single nodes are away; none by default.
-        mixing_steps: Number of exchanges for one mixing of the algorithm, 1 by default. More of them cost messages, but
-            no epsilon.
+        mixing_steps: Number of exchanges between neighbours for each mixing step of the algorithm, 1 by default. More
+            exchanges cost messages, but no epsilon.
 
     Raises:
-        ConfigError: the graph is not connected, or the weights are no mixing matrix.
+        ConfigError: If the graph is not connected, or the weights are no mixing matrix.
 
     Examples:
         >>> import fedpriv, networkx
@@ -240,7 +241,7 @@ class Graph:
         """Not available without a server, like `gather`, `total` and `largest`.
 
         Raises:
-            ConfigError: always.
+            ConfigError: Always.
         """
         raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
 
@@ -297,10 +298,10 @@ def _count_directed(links: Undirected) -> int:
 
 
 def as_peer_graph(network: Star | Graph) -> Graph:
-    """Returns the network, if it is a graph.
+    """Returns the network if it is a graph.
 
     Raises:
-        ConfigError: it is a star.
+        ConfigError: If the network is a star.
     """
     if isinstance(network, Star):
         raise ConfigError(

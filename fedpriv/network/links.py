@@ -1,7 +1,7 @@
 """The types of communication graphs: networkx graphs, with nodes 0 .. n-1 once they are checked.
 
-Modules take networkx from here. It is imported when something of it is first used: 12 MB, and as much time as a round
-of a small model, which only runs on a graph need.
+Modules import networkx from here. It is loaded when one of its names is first used, because it needs 12 MB and as much
+time as a round of a small model, and only runs on a graph need it.
 """
 
 from __future__ import annotations

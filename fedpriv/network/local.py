@@ -37,9 +37,9 @@ class Everyone:
 @validate_arguments("network.cohort")
 @dataclass(frozen=True)
 class PoissonCohort:
-    """Each client takes part in a round with probability `rate`, independently. Cohorts are public: no amplification.
+    """Each client takes part in a round with probability `rate`, independently.
 
-    For secret cohorts, which lower the privacy cost, see `Central(cohort_rate)`.
+    Cohorts are public, so they do not lower the privacy cost. For secret cohorts, which do, see `Central(cohort_rate)`.
 
     Args:
         rate: Probability that a client takes part in a round, in (0, 1].
@@ -126,7 +126,7 @@ class Star:
             `FixedCohort(size)` or `CyclicCohort(blocks)`.
 
     Raises:
-        ConfigError: the cohort is larger than the number of clients.
+        ConfigError: If the cohort is larger than the number of clients.
 
     Examples:
         >>> import fedpriv
@@ -231,7 +231,7 @@ class Star:
 
 
 def sum_replicated_rows(rows: Tensor) -> Tensor:
-    """Returns the sum of the rows, `[k, dim] -> [1, dim]`; one row that is expanded to all is multiplied instead."""
+    """Returns the sum of the rows, `[k, dim] -> [1, dim]`; a row that is expanded to all clients is multiplied."""
     if len(rows) and rows.stride(0) == 0:
         return rows[:1] * len(rows)
     return rows.sum(0, keepdim=True)

@@ -23,7 +23,7 @@ _DENSE = 512  # largest number of nodes for which eigenvalues are computed from 
 
 
 def metropolis(graph: Undirected) -> Weights:
-    """Weight `1 / (1 + max(d_i, d_j))` on the link of nodes with degrees d_i and d_j, the rest on the diagonal.
+    """Returns weights `1 / (1 + max(d_i, d_j))` on links of nodes with degrees d_i and d_j, the rest on the diagonal.
 
     Examples:
         >>> import networkx
@@ -35,7 +35,7 @@ def metropolis(graph: Undirected) -> Weights:
 
 
 def lazy_metropolis(graph: Undirected) -> Weights:
-    """`(I + W) / 2` of `metropolis`: no negative eigenvalues.
+    """Returns `(I + W) / 2` for the W of `metropolis`; it has no negative eigenvalues.
 
     Examples:
         >>> import networkx
@@ -47,7 +47,7 @@ def lazy_metropolis(graph: Undirected) -> Weights:
 
 
 def max_degree(graph: Undirected) -> Weights:
-    """Weight `1 / (1 + d_max)` on every link, d_max the largest degree; the rest on the diagonal.
+    """Returns weights `1 / (1 + d_max)` on every link, where d_max is the largest degree; the rest on the diagonal.
 
     Examples:
         >>> import networkx
@@ -72,7 +72,7 @@ def from_file(graph: Undirected, file: str) -> Weights:
 
 
 def shift(graph: Directed) -> Weights:
-    """Weight `1 / (1 + d)` on directed links, where every node has d incoming and d outgoing ones."""
+    """Returns weights `1 / (1 + d)` on directed links, where every node has d incoming and d outgoing links."""
     adjacency = nx.to_scipy_sparse_array(graph, nodelist=sorted(graph), dtype=float)
     degree = adjacency.sum(1).max(initial=0)
     return sparse.csr_array((sparse.eye_array(len(graph)) + adjacency.T) / (1 + degree))
@@ -87,8 +87,9 @@ def check_mixing_matrix(weights: NDArray[np.float64] | Weights, graph: Undirecte
         tolerance: Allowed rounding error of sums.
 
     Raises:
-        ConfigError: wrong shape, entries that are not finite or negative, not symmetric, rows that do not sum to one,
-            weight without a link, or a graph that is not connected. The message names the row or node.
+        ConfigError: If the matrix has a wrong shape, entries that are negative or not finite, rows that do not sum to
+            one, or a weight without a link; if it is not symmetric; or if the graph is not connected. The message
+            names the row or node.
     """
     matrix = sparse.csr_array(weights)
     n = len(graph)
@@ -121,7 +122,7 @@ def check_connected(graph: Undirected) -> None:
     """Raises if a graph is not connected.
 
     Raises:
-        ConfigError: the message names a node that node 0 cannot reach.
+        ConfigError: If the graph is not connected; the message names a node that node 0 cannot reach.
     """
     unreachable = _unreachable_node(graph, len(graph))
     if unreachable is not None:
@@ -152,7 +153,7 @@ def compute_contraction(weights: Weights) -> float:
     Examples:
         >>> import networkx
         >>> from fedpriv.network import mixing
-        >>> round(mixing.contraction(mixing.metropolis(networkx.path_graph(3))), 3)
+        >>> round(mixing.compute_contraction(mixing.metropolis(networkx.path_graph(3))), 3)
         0.667
     """
     n = weights.shape[0]  # pyright: ignore[reportOptionalSubscript] - scipy is not typed

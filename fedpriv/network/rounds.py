@@ -1,4 +1,4 @@
-"""Runs rounds: each has a client half and a server half, which exchange nothing but messages."""
+"""Runs rounds. Each round has a client half and a server half, which exchange nothing but messages."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class RoundOracle(Oracle, Protocol):
             received: The rows that the participants in this process received.
 
         Returns:
-            The participants that compute and send messages, as positions among those in this process, `[j]`; None if
-            all do. Which they are is as secret as the data.
+            The participants that compute and send messages, as positions among the participants in this process, `[j]`;
+            None if all of them do. These positions are as secret as the data.
         """
         ...
 
@@ -111,7 +111,7 @@ class SumOnlyView:
         """Not available, like `gather` and `largest`, which use single messages.
 
         Raises:
-            PrivacyError: always.
+            PrivacyError: Always.
         """
         raise PrivacyError(
             "only sums of messages are visible, so network.mix, gather and largest do not exist: use "
@@ -136,8 +136,7 @@ class ClientInput:
         round: The round, from 0.
         cohort: Sorted indices of the clients that take part, in this process or others.
         received: The row that each participant in this process received, `[k, dim]`.
-        common: Public parts of the clients' state, by name. Clients that skipped rounds still hold old values, which
-            these replace.
+        common: Public parts of the clients' state, by name. They replace the old values of clients that skipped rounds.
     """
 
     round: int
@@ -171,7 +170,7 @@ class TrainState:
         round: Number of finished rounds.
         received: The rows that clients receive next, `[n, dim]`.
         local: State of the local steps: rows `[n, ...]` and public numbers. With `trust: local` and `noise_on:
-            gradient` it is computed from releases, else it is as private as the data.
+            gradient` it is computed from releases; otherwise it is as private as the data.
         server: State of the aggregator.
         output: State of the output.
         models: The reported models, `[n, dim]`, or `[1, dim]` when all are equal; computed from releases only.
@@ -200,7 +199,7 @@ class TrainState:
         """Returns a copy with the values that `stored` returned.
 
         Raises:
-            KeyError: the values belong to a strategy with other state.
+            KeyError: If the values belong to a strategy with other state.
         """
         trees = {name: unflatten_like(getattr(self, name), stored[name]) for name in _STATES}
         return TrainState(**{**stored, **trees})
@@ -240,7 +239,7 @@ def initial_state(
         start: Makes the clients' state from the client update's `init` and the parameters.
 
     Raises:
-        ConfigError: `monitor` names a number that the aggregator's state does not have.
+        ConfigError: If `monitor` names a number that the aggregator's state does not have.
     """
     received, server = strategy.aggregator.init(params)
     unknown = [name for name in strategy.monitor if name not in dir(server)]

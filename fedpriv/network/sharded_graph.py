@@ -1,4 +1,4 @@
-"""A graph with nodes in several processes. A process is sent only the rows that it needs, each once."""
+"""A graph with nodes in several processes. Each process receives only the rows that it needs, each row once."""
 
 from __future__ import annotations
 

@@ -49,10 +49,11 @@ def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
 
 
 def split_examples(timeout: float, group: ProcessGroup | None = None) -> Mesh:
-    """Returns processes that all have all clients, and share the examples of a batch: for few clients, large batches.
+    """Returns processes that all have all clients and share each batch, for few clients with large batches.
 
-    Batches, noise, rows and the server's state are bit-identical in all processes. So must be the data that they have
-    read: otherwise two processes could use the same example. See `split_clients` for the arguments.
+    Batches, noise, rows and the server's state are bit-identical in all processes. The data that the processes have
+    read must be identical, too, because otherwise two processes could use the same example. See `split_clients` for the
+    arguments.
     """
     group = group or join_processes(timeout)
     return Mesh(world=group, examples=group)
@@ -89,7 +90,7 @@ def shard_network(whole: RoundNetwork, shard: ClientShard, mesh: Mesh) -> RoundN
     """Returns the network with the rows of this process's clients.
 
     Raises:
-        ConfigError: the network is neither a star nor a graph.
+        ConfigError: If the network is neither a star nor a graph.
     """
     if mesh.clients.world_size == 1:
         return whole
@@ -137,7 +138,7 @@ def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) 
         mesh: The processes.
 
     Raises:
-        ConfigError: the examples differ.
+        ConfigError: If the examples differ.
     """
     if mesh.examples.world_size == 1:
         return
@@ -180,9 +181,9 @@ class SharedLedger:
         See `fedpriv.privacy.ledger.LedgerSync`.
 
         Raises:
-            BudgetExhausted: the release would exceed the limit.
-            PrivacyError: the processes do not release the same query at the same cost.
-            ProcessError: rank 0 failed.
+            BudgetExhausted: If the release would exceed the limit.
+            PrivacyError: If the processes do not release the same query at the same cost.
+            ProcessError: If rank 0 failed.
         """
         facts = hashlib.blake2b(repr(record).encode(), digest_size=8).digest()
         if len({*self.communicator.all_gather_bytes(facts)}) > 1:

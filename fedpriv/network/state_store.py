@@ -1,6 +1,6 @@
 """Stores of clients' state between rounds: `MemoryStore` keeps all rows in memory, `DiskStore` in files.
 
-From a file, a round reads the rows of its cohort only.
+With `DiskStore`, a round reads only the rows of its cohort.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class DiskStore:
         """See `StateStore`.
 
         Raises:
-            ConfigError: the strategy's clients start with different rows.
-            FedprivError: a file cannot be written, or does not belong to the checkpoint.
+            ConfigError: If the strategy's clients start with different rows.
+            FedprivError: If a file cannot be written, or does not belong to the checkpoint.
         """
         if restart is None:
             tables = None

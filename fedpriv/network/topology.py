@@ -33,7 +33,7 @@ def check_graph(graph: Undirected, n_clients: int) -> Undirected:
     Other labels are numbered in sorted order (as text where they are not comparable).
 
     Raises:
-        ConfigError: a directed graph, another number of nodes than clients, or too large a graph.
+        ConfigError: If the graph is directed or too large, or its number of nodes is not the number of clients.
     """
     _check_size(len(graph), 2 * graph.number_of_edges() / max(len(graph), 1))
     if graph.is_directed():
@@ -327,7 +327,7 @@ def links(n_clients: int, pairs: Pairs) -> Undirected:
 
 
 def edge_list(file: str) -> Undirected:
-    """Reads a graph with one link per line, `a b`, and comments after #. Nodes are 0 .. n-1, 1 .. n, or have names."""
+    """Reads a graph from lines `a b`, one link each, with comments after #. Nodes are 0 .. n-1, 1 .. n, or names."""
     links: list[tuple[Any, Any]] = []  # text, until they are numbered
     for number, line in enumerate(_read(file, Path.read_text).splitlines(), start=1):
         ends = line.split("#")[0].split()
@@ -354,7 +354,7 @@ def _sort_key(label: object) -> tuple[str, int | str]:
 def _numbered(graph: Undirected, file: str) -> Undirected:
     """Turns labels that are all numbers, as text, into numbers.
 
-    A gap between the numbers, or a name among them, counts as a typing error and raises.
+    A gap between the numbers, or a name among them, raises an error, because it is probably a typing error.
     """
     labels = {label: str(label) for label in graph}
     names = sorted(text for text in labels.values() if not text.isdecimal())

@@ -1,7 +1,7 @@
-"""Selects the backend that computes a run's gradients, by trying backends on the real model with synthetic examples.
+"""Selects the backend that computes a run's gradients, by testing backends on the real model with synthetic examples.
 
-Backends keep examples apart by construction, for any model (docs/design/0019-examples-apart.md); the trial only shows
-which backends can compute the model. A chain of known layers with a known loss needs no trial.
+Backends compute each example separately by construction, for any model (docs/design/0019-examples-apart.md). The trial
+only shows which backends support the model. A chain of known layers with a known loss needs no trial.
 
 The choice must not depend on private data. Backends round differently, so a choice made from private examples would
 change every query result a little, and no noise covers that change.
@@ -64,10 +64,11 @@ def select_backend(
 ) -> BackendSelection:
     """Returns the first of linear, ghost, vmap and loop that computes the same sums as loop on synthetic examples.
 
-    If model and loss cannot be computed on these, the first backend that supports the kind of model is returned.
+    If model and loss cannot be computed on synthetic examples, the first backend that supports the kind of model is
+    returned.
 
     Args:
-        name: The only key of `BACKENDS` to try, or `"auto"`.
+        name: The only key of `BACKENDS` to test, or `"auto"` for all of them.
         population: The clients, at their initial parameters.
         chunk: Largest number of examples for which gradients are computed at once.
         precision: `"bfloat16"` runs forward and backward passes in bfloat16; only `SERVING` backends are then private.

@@ -1,6 +1,7 @@
 """Objectives and constraints without noise, as differentiable functions of the clients' parameters.
 
-For runs without privacy (epsilon is infinite) and their reports. Clients with equal shapes are computed together.
+They are for runs without privacy (with infinite epsilon) and their reports. Clients with equal shapes are computed
+together.
 """
 
 from __future__ import annotations

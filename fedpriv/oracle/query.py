@@ -22,7 +22,7 @@ class Query:
     """One query of one round.
 
     Attributes:
-        name: Its name in the ledger.
+        name: Name of the query in the ledger.
         clip: Bound on each privacy unit's contribution.
         sampling: Sampling of its examples.
         budget_share: Share of the budget, relative to a gradient of the same round, which has share 1.

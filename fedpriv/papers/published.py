@@ -21,21 +21,21 @@ class Published(UnprotectedNoise):
 
     Args:
         epsilon_bar: The epsilon that the paper states (of one round, for Ryu and Kim); `inf` means no noise.
-        mechanism: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's per-example
-            gradients, over `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020), which assumes
+        mechanism: `"laplace"` is eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's per-example
+            gradients, divided by `epsilon_bar`. `"gaussian"` is the baseline of Huang et al. (2020), which assumes
             `gradient_bound`.
         delta_bar: The delta that the paper states (`"gaussian"`).
         gradient_bound: Norm of per-example gradients that the paper assumes; nothing enforces it (`"gaussian"`).
-        scale: Scale of the noise in round 0, instead of the formulas above: standard deviation of Gaussian noise, b of
-            Laplace noise; 0 where `epsilon_bar` is infinite.
+        scale: Scale of the noise in round 0, instead of the formulas above: the standard deviation of Gaussian noise,
+            or b of Laplace noise; 0 if `epsilon_bar` is infinite.
         growth: Factor by which `scale` changes from round to round.
         noise_on: The value that noise of this `scale` is added to: a client's mean `"gradient"` or its whole
             `"message"`.
         exact_queries: Names of the queries that the paper leaves without noise.
-        flaw: Why noise of that scale is not private, as reports print it.
+        flaw: Reason why noise of that scale is not private, for reports.
 
     Raises:
-        ConfigError: an argument is out of range, or noise on messages has no `scale`.
+        ConfigError: If an argument is out of range, or noise on messages has no `scale`.
 
     Examples:
         >>> import fedpriv

@@ -94,7 +94,7 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
     """Raises for test data that are no data sets, and metrics without names.
 
     Raises:
-        ConfigError: an argument is of another type; the message contains the line to write.
+        ConfigError: If an argument is of another type; the message contains the line to write.
     """
     check_dataset("test", unwrap_loader("test", test))
     for index, dataset in enumerate(client_tests or ()):
@@ -109,7 +109,7 @@ def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
     """Raises for sinks that are not a list of objects with methods `write` and `close`.
 
     Raises:
-        ConfigError: an argument is of another type; the message contains the line to write.
+        ConfigError: If an argument is of another type; the message contains the line to write.
     """
     if isinstance(sinks, str) or not isinstance(sinks, Sequence):
         if isinstance(sinks, str):

@@ -37,7 +37,7 @@ def choose_network(n_clients: int, network: N | None) -> N | Star:
     """Returns the network of a run: the given one, or a star of all clients if it is None.
 
     Raises:
-        ConfigError: the network was made for another number of clients.
+        ConfigError: If the network was made for another number of clients.
     """
     if network is None:
         return Star(n_clients)
@@ -49,7 +49,7 @@ def check_size(network: RoundNetwork, n_clients: int) -> None:
     """Raises for a network of another number of clients, which would leave clients out or wait for missing ones.
 
     Raises:
-        ConfigError: the numbers differ.
+        ConfigError: If the numbers differ.
     """
     if network.n_clients != n_clients:
         fix = f"the run has {format_count(n_clients, 'client')}: create the {type(network).__name__} for {n_clients}"
@@ -60,10 +60,10 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     """Raises for a strategy with which the privacy settings would not hold.
 
     Raises:
-        ConfigError: with noise on messages only, clients keep state that is not computed from messages, by their
-            declaration or by a test with random query results; messages would be clipped to another norm than their
-            own; only sums may be seen, and sums of messages depend on more than sums of private query results; or the
-            trust has no rules here.
+        ConfigError: If noise is added to messages only, and clients keep state that is not computed from messages
+            (by their declaration or by a test with random query results); if messages would be clipped to another
+            norm than the declared `message_norm`; if only sums may be seen, and sums of messages depend on more than
+            sums of private query results; or if the trust has no rules here.
     """
     step = strategy.local_step
     bound = strategy.message_norm
@@ -151,7 +151,7 @@ def check_compute(
     """Raises for settings of the computation that do not suit the run.
 
     Raises:
-        ConfigError: the guarantee is not proved for bfloat16; the backend is for other models; or state is to be on
+        ConfigError: If the guarantee is not proved for bfloat16; the backend is for other models; or state is to be on
             disk where the strategy's clients keep nothing, or a round needs the state of all of them.
     """
     if compute.precision == "bfloat16":
@@ -193,7 +193,7 @@ def check_shared(
         compare: True if the problem is solved with all data in one place, too.
 
     Raises:
-        ConfigError: a setting needs one process; the message names it.
+        ConfigError: If a setting needs one process; the message names the setting.
     """
     if size == 1:
         return
@@ -231,7 +231,7 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
         before: How many of these an earlier run has made; None for a run that extends none.
 
     Raises:
-        ConfigError: there are no further rounds; or the noise is correlated over all rounds, and was made for the
+        ConfigError: If there are no further rounds; or the noise is correlated over all rounds, and was made for the
             rounds that were planned.
     """
     if before is None:
@@ -261,7 +261,7 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
     summed, must agree. This finds mistakes, but proves nothing: only a few random query results are tried.
 
     Raises:
-        ConfigError: the sums differ.
+        ConfigError: If the sums differ.
     """
     messages: list[Tensor] = []
     for spread in (0.0, 1.0):
@@ -286,7 +286,7 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
     results are tried.
 
     Raises:
-        ConfigError: the messages differ.
+        ConfigError: If the messages differ.
     """
     start = initial_state(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
     everyone = torch.arange(n_clients)
@@ -313,7 +313,7 @@ def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None
     """Raises for a run in which no round has the `min_honest` participants that its noise needs.
 
     Raises:
-        ConfigError: the largest cohort, which the message names, is smaller.
+        ConfigError: If even the largest cohort has fewer participants; the message contains its size.
     """
     required = privacy.trust.shares(n_clients)
     largest_cohort = max(records.sizes(n_clients), default=required)
@@ -331,7 +331,7 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
         warnings: Warnings from the choice of a backend, why it computes one example at a time.
 
     Raises:
-        ConfigError: there are such constraints.
+        ConfigError: If there are such constraints.
     """
     if warnings and not all(problem.is_mean_loss for problem in problems):
         fix = f"values of constraints need a model that vmap can batch: {warnings[0]}"
@@ -342,7 +342,7 @@ def check_keep(keep: str, problems: Sequence[Problem]) -> None:
     """Raises if the best model is to be chosen by a metric in a run with constraints.
 
     Raises:
-        ConfigError: the problems have constraints, which the metric ignores.
+        ConfigError: If the problems have constraints, which the metric ignores.
     """
     if keep == "best" and any(problem.constraints for problem in problems):
         fix = "a test metric ignores the constraints, so it could choose a model that violates them: leave it out"
@@ -362,9 +362,9 @@ def check_problem(
         compare: True if the run is compared with a centralised solver.
 
     Raises:
-        ConfigError: the strategy would ignore an objective or a constraint; it queries private constraint values, and
-            there are none, or they are unbounded, or need group sizes that are not public; or `compare_centralized` is
-            set for a strategy that has no centralised counterpart.
+        ConfigError: If the strategy would ignore an objective or a constraint; it queries private constraint values,
+            and there are none, or they are unbounded, or need group sizes that are not public; or `compare_centralized`
+            is set for a strategy that has no centralised counterpart.
     """
     needs_sums = "lagrangian_gradient" in query_names or ("statistic:constraints" in query_names and privacy.private)
     sees_problem = needs_sums or not {"exact", "statistic:constraints"}.isdisjoint(query_names)

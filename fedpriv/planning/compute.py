@@ -26,9 +26,10 @@ class Compute:
     """Settings of the computation: they affect speed, not privacy.
 
     Args:
-        backend: Computation of per-example gradients: `"loop"`, `"vmap"`, `"ghost"` (without materialising large ones
-            of linear, convolution and embedding layers), `"linear"` (closed form for one linear layer) or `"auto"`
-            (default), the first of linear, ghost, vmap and loop with the same sums as the loop on synthetic examples.
+        backend: Computation of per-example gradients: `"loop"`, `"vmap"`, `"ghost"` (does not materialise large
+            gradients of linear, convolution and embedding layers), `"linear"` (closed form for one linear layer) or
+            `"auto"` (default). `"auto"` is the first of linear, ghost, vmap and loop that computes the same sums as the
+            loop on synthetic examples.
         device: A torch device; `"auto"` (default) uses a GPU if there is one.
         dtype: Type of parameters and examples, `"float32"` (default) or `"float64"`.
         precision: `"full"` (default), or `"bfloat16"`, which runs forward and backward passes under `torch.autocast`,
@@ -38,28 +39,28 @@ class Compute:
             default 16384 on a CPU, where gradients are computed in smaller pieces that fit its cache, and on a GPU the
             number that fits a quarter of its free memory. A resumed run keeps its first value, since
             another value would change the rounding of sums.
-        threads: Number of CPU threads of torch. By default torch's number, but at most the number of cores that this
-            process may use, including a container's limit. One thread is used for little computation: for linear models
-            rounds of less than ten million multiplications; for other models rounds with fewer clients than threads and
-            less than twenty million examples times parameters. A very large number can crash the process. With several
-            threads, several clients are computed at once; if there are at least as many clients as threads, all bits of
-            the result stay the same.
-        parallelism: What the processes that torchrun starts divide among them (`fedpriv train CONFIG --processes 2`).
+        threads: Number of CPU threads of torch. The default is torch's number, but at most the number of cores that
+            this process may use, including a container's limit. Small rounds use one thread: for linear models, rounds
+            of less than ten million multiplications; for other models, rounds with fewer clients than threads in which
+            examples times parameters is less than twenty million. A very large number can crash the process. With
+            several threads, several clients are computed at once; if there are at least as many clients as threads, all
+            bits of the result stay the same.
+        parallelism: How processes that torchrun starts (`fedpriv train CONFIG --processes 2`) divide the computation.
             `"none"` (default): there is one process. `"clients"`: each process computes some of the clients; the
             processes must trust each other. `"examples"`: all clients are in every process, and the processes share
             the examples of a batch, for few clients with large batches.
         timeout: Seconds after which a process that waits for another one raises; 600 by default.
         client_state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, where a round
-            reads and writes only the rows of its cohort. The numbers are the same.
-        pad_seconds: Seconds. A round ends a whole multiple of this time after its start, so that its duration does not
-            reveal the sizes of secret batches and cohorts. It should exceed the time of the longest round. None
-            (default) does not wait.
+            reads and writes only the rows of its cohort. The results are the same.
+        pad_seconds: Time in seconds. Each round ends at a whole multiple of this time after its start, so that its
+            duration does not reveal the sizes of secret batches and cohorts. The time should exceed the duration of the
+            longest round. None (default) does not wait.
         pad_batches: True pads every secret batch with examples of weight zero, up to the size that is exceeded with a
             probability of 1e-12, so that processor time and memory do not reveal the number of drawn examples. Sums are
-            the same up to rounding. Not for secret cohorts and random views. False by default.
+            the same up to rounding. It cannot be used with secret cohorts or random views. False by default.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Examples:
         >>> import fedpriv
@@ -87,7 +88,7 @@ class Compute:
 
     @property
     def numbers(self) -> str:
-        """The types of numbers that a run computes with, which a resumed one has too."""
+        """The types of numbers that a run computes with; a resumed run uses the same types."""
         if self.precision == "full":
             return self.dtype
         return f"{self.dtype} in {self.precision}"
@@ -96,7 +97,7 @@ class Compute:
         """Raises if the client state of a checkpoint is stored elsewhere than in `client_state`.
 
         Raises:
-            ConfigError: the two differ.
+            ConfigError: If the two places differ.
         """
         if self.client_state != begun_with:
             fix = f"cannot change on resume; set compute.client_state={begun_with}"
@@ -106,7 +107,7 @@ class Compute:
         """Sets the number of threads and returns the device, see `torch_device`.
 
         Raises:
-            ConfigError: torch makes tensors elsewhere than on the CPU by default.
+            ConfigError: If torch makes tensors elsewhere than on the CPU by default.
         """
         default = torch.get_default_device()
         if default.type != "cpu":  # indices, counts and keys are made on the CPU, and moved where they are needed
@@ -124,7 +125,8 @@ class Compute:
     def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:
         """Returns the largest number of examples that are computed at once.
 
-        It is `max_physical_batch_size` if it is set, else the run's first value, else a value for the device.
+        This is `max_physical_batch_size` if it is set, else the value with which the run began, else a value that suits
+        the device.
 
         Args:
             device: Where gradients are computed.
@@ -147,7 +149,7 @@ class Compute:
         """The device that a run with these settings will use, which need not be on this machine.
 
         Raises:
-            ConfigError: torch knows no such device.
+            ConfigError: If torch has no such device.
         """
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -161,7 +163,7 @@ class Compute:
         """Returns the device as a `torch.device`, after a first computation on it.
 
         Raises:
-            ConfigError: the device cannot be used on this machine.
+            ConfigError: If the device cannot be used on this machine.
         """
         if self.device == "auto":
             return self.planned_device

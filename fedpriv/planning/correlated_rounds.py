@@ -33,7 +33,7 @@ def with_matrix(
         begun: The matrix with which a resumed run began: an optimiser may find other last digits on another machine.
 
     Raises:
-        ConfigError: nothing enforces how often a unit takes part, or no cost is known for the noise.
+        ConfigError: If nothing enforces how often a unit takes part, or no cost is known for the noise.
     """
     noise = privacy.noise
     has_slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
@@ -80,7 +80,7 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
     """Raises for batches and cohorts that do not fix the rounds in which a unit takes part.
 
     Raises:
-        ConfigError: the rounds are not fixed; the message names the setting.
+        ConfigError: If the rounds are not fixed; the message names the setting.
     """
     if privacy.unit == "sample" and not isinstance(privacy.sampling, FullBatch | Cyclic):
         fix = "the rounds of an example must be fixed: use {cyclic: {blocks: B}} or full"
@@ -117,7 +117,7 @@ def check_noise(privacy: Privacy) -> None:
     """Raises for noise without a bound on epsilon when it is correlated between rounds.
 
     Raises:
-        ConfigError: it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
+        ConfigError: If it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
     """
     trust = privacy.trust
     # a trust that is added later has no proof yet
@@ -138,7 +138,7 @@ def check_queries(privacy: Privacy, records: Sequence[Record], rounds: int) -> N
     """Raises for a strategy that makes no query in some rounds: correlated noise covers one query in each round.
 
     Raises:
-        ConfigError: there is such a round; the message names the first one.
+        ConfigError: If there is such a round; the message names the first one.
     """
     if privacy.over_time is None:
         return

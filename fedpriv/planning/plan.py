@@ -60,7 +60,7 @@ class FirstPart:
         """Returns the earlier rounds of the run that a ledger belongs to; None if that run extends none.
 
         Raises:
-            LedgerError: the ledger is damaged, or holds fewer records than the earlier run had.
+            LedgerError: If the ledger is damaged, or holds fewer records than the earlier run had.
         """
         extended = ledger.header.extended
         if extended is None:
@@ -188,7 +188,7 @@ def make_plan(
         first: The rounds of the earlier run that this one extends. Their releases count, and keep their noise.
 
     Raises:
-        ConfigError: the network is for another number of clients, settings do not fit the strategy, no noise reaches
+        ConfigError: If the network is for another number of clients, settings do not fit the strategy, no noise reaches
             the target, or rounds with correlated noise would be extended.
     """
     compatibility.check_size(network, len(sizes))
@@ -260,7 +260,7 @@ def _noise_of_further(
         further: The releases of the further rounds for a noise multiplier of 1.
 
     Raises:
-        ConfigError: the target leaves too little for the further rounds; the message contains their cost with the
+        ConfigError: If the target leaves too little for the further rounds; the message contains their cost with the
             noise of the first ones.
     """
     assert privacy.epsilon is not None
@@ -316,7 +316,7 @@ def _dry_run(
     """Runs the strategy against the recording oracle, for the first period of rounds only if its queries repeat.
 
     Raises:
-        ConfigError: the strategy's options lead out of the range of numbers.
+        ConfigError: If the strategy's options lead out of the range of numbers.
     """
     step = strategy.local_step
     privacy = oracle.privacy
@@ -405,7 +405,7 @@ def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
     """Fills in the pairs that share secrets, if the setting is that neighbours in the network do.
 
     Raises:
-        ConfigError: the network is not a graph.
+        ConfigError: If the network is not a graph.
     """
     trust = privacy.trust
     if not (isinstance(trust, Pairwise) and isinstance(trust.secrets, Topology)):

@@ -1,4 +1,4 @@
-"""Clips, noise and its distribution, releases, the ledger, and the accountants that price it."""
+"""Clipping, noise, releases, the ledger, and the accountants that compute the privacy cost."""
 
 import lazy_loader
 

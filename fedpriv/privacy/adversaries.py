@@ -1,7 +1,7 @@
 """The adversaries for which the cost of a run is computed, and the values that each of them observes.
 
-Only proved bounds are claimed: where no smaller bound is known for an adversary, it gets the bound of a stronger one,
-and `AdversaryView.bound_of` names that one.
+Only proved bounds are claimed. Where no smaller bound is known for an adversary, the bound of a stronger adversary is
+used, which `AdversaryView.bound_of` names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AdversaryView:
     Attributes:
         records: The records from which the cost is computed; None if nothing hides the data from this adversary.
         assumes: The assumptions of the bound, in words.
-        bound_of: The stronger adversary that the bound was computed for; empty if it is this adversary.
+        bound_of: The stronger adversary for which the bound was computed; empty if it was computed for this adversary.
     """
 
     records: Sequence[Record] | None
@@ -44,10 +44,10 @@ def compute_view(records: Sequence[Record], n_clients: int, adversary: str, coll
         records: The run's releases.
         n_clients: Number of clients of the run.
         adversary: One of `ADVERSARIES`.
-        colluders: How many clients collude, for that adversary.
+        colluders: Number of colluding clients, for the adversary with colluders.
 
     Raises:
-        LedgerError: the records name an unknown trust, or several kinds of it.
+        LedgerError: If the records name an unknown trust, or several kinds of it.
     """
     trusts = {record.trust for record in records} or {"local"}
     kinds = {_kind(trust) for trust in trusts}

@@ -1,7 +1,8 @@
 """A budget for the lifetime of a data set, which outlives the runs on it.
 
-A run reserves the cost of its whole plan before its first release. Reservations compose as the query results of one
-run do, so the total is less than the sum of their epsilons. A reservation that would exceed the limit is refused.
+A run reserves the cost of all its planned releases before the first of them. Reservations compose like the query
+results of a single run, so the total is less than the sum of their epsilons. A reservation that would exceed the limit
+raises an error.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Entry:
         time: Time of the reservation, in UTC.
         epsilon: The cost of this reservation alone, at the budget's delta.
         trust: The run's trust assumption.
-        state: Why the run ended; `AT_WORK` if it has not ended.
+        state: Reason for the end of the run; `AT_WORK` if it has not ended.
         returned: True if a part of the reservation was returned.
     """
 
@@ -81,7 +82,7 @@ class Balance:
         spent: The cost of all reservations together.
         left: Largest epsilon of a further run with unsampled Gaussian noise (with pure epsilon at delta 0).
         entries: The reservations, in order.
-        holds: The assumption under which `spent` holds, in words.
+        holds: The assumption under which `spent` is valid, in words.
     """
 
     terms: BudgetTerms
@@ -108,8 +109,8 @@ class Balance:
 class Budget:
     """A budget file for all runs on one data set. Several processes may use it at the same time.
 
-    Guarantee: all runs that reserved in it are together (epsilon, delta)-differentially private, for the privacy unit
-    and the neighbouring relation of its terms, against an observer of each run as its `trust` allows. The choice of
+    Guarantee: all runs with a reservation in this file are together (epsilon, delta)-differentially private, for the
+    file's privacy unit and neighbouring relation, against an observer of each run as its `trust` allows. The choice of
     runs must not depend on query results of earlier runs, unless `accountant` is `"gaussian"` (Smith and Thakurta 2022)
     or `"pure"` (Rogers, Roth, Ullman and Vadhan 2016), which allow it.
 
@@ -117,7 +118,7 @@ class Budget:
         path: A file that `Budget.create` or `fedpriv budget` made.
 
     Raises:
-        LedgerError: the file is missing, damaged or altered, or was replaced with an earlier copy.
+        LedgerError: If the file is missing, damaged or altered, or was replaced with an earlier copy.
 
     Examples:
         >>> import fedpriv, tempfile
@@ -153,15 +154,15 @@ class Budget:
             delta: Delta of that epsilon.
             unit: Privacy unit: `"sample"` (default) or `"client"`.
             relation: Neighbouring relation. A budget with `"replace_one"` (default) accepts runs with both relations.
-            invariants: Further facts that neighbours may have in common, e.g. `"sizes public"`; a run that needs more
-                raises.
+            invariants: Further facts that neighbouring data sets may have in common, e.g. `"sizes public"`; a run that
+                needs more such facts raises an error.
             data: Name of the data set, for readers of the file; by default the name of the file.
             accountant: The bound by which the cost of runs is computed, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`;
                 None (default) uses the smallest.
 
         Raises:
-            ConfigError: a term is out of range.
-            LedgerError: the file exists already, or cannot be written.
+            ConfigError: If a term is out of range.
+            LedgerError: If the file exists already, or cannot be written.
         """
         check_target(1, delta, epsilon)
         check_choice("budget.unit", unit, "sample", "client")
@@ -177,7 +178,7 @@ class Budget:
         return Budget(path)
 
     def balance(self) -> Balance:
-        """Returns the spent part, the runs that spent it, and the rest."""
+        """Returns the part of the budget that is spent, the runs that spent it, and the remaining part."""
         lines = BudgetLines.read(self.path)
         shares = compute_shares(lines)
         ends = {change.close: change for change in lines.changes if isinstance(change, Closed)}
@@ -209,7 +210,7 @@ class Budget:
         """Returns the number of rounds of a run that may have been released, in its folder or in a copy of it.
 
         Raises:
-            LedgerError: the run has a reservation, and its progress is not recorded.
+            LedgerError: If the run has a reservation but no recorded progress.
         """
         mark = read_mark(self.path, run)
         if mark is not None:
@@ -228,10 +229,10 @@ class Budget:
             run: Name of the run.
             start: Random name of the process start.
             seen: The value that `rounds_of` returned, from which the process resumes.
-            rounds: Rounds from 0 on that it may release until it calls `advance`.
+            rounds: Number of rounds, counted from round 0, that the process may release until it calls `advance`.
 
         Raises:
-            LedgerError: another process has begun in between, or the file cannot be written.
+            LedgerError: If another process has begun in between, or the file cannot be written.
         """
         with lock_budget(self.path):
             if self.rounds_of(run) != seen:
@@ -244,10 +245,11 @@ class Budget:
         Args:
             run: Name of the run.
             start: Random name of the process start, as given to `begin`.
-            rounds: Rounds from 0 on that it may release until it calls `advance` again.
+            rounds: Number of rounds, counted from round 0, that the process may release until it calls `advance` again.
 
         Raises:
-            LedgerError: another process trains the run now, from a copy of its folder; or the file cannot be written.
+            LedgerError: If another process trains the run now, from a copy of its folder; or the file cannot be
+                written.
         """
         with lock_budget(self.path):
             mark = read_mark(self.path, run)
@@ -265,8 +267,8 @@ class Budget:
             run: The whole plan of the run.
 
         Raises:
-            BudgetExhausted: the run would exceed the limit.
-            PrivacyError: the run does not protect the unit or relation of the budget.
+            BudgetExhausted: If the run would exceed the limit.
+            PrivacyError: If the run does not protect the unit or relation of the budget.
         """
         self._fits(BudgetLines.read(self.path), run)
 
@@ -277,9 +279,9 @@ class Budget:
             run: The whole plan. A resumed run finds its reservation by its `run_name` (`holds`).
 
         Raises:
-            BudgetExhausted: the run would exceed the limit; nothing is charged.
-            PrivacyError: the run does not protect the unit or relation of the budget, or has a reservation.
-            LedgerError: the file cannot be written; nothing is charged.
+            BudgetExhausted: If the run would exceed the limit; nothing is charged.
+            PrivacyError: If the run does not protect the unit or relation of the budget, or already has a reservation.
+            LedgerError: If the file cannot be written; nothing is charged.
         """
         if not run.run_name:
             raise ConfigError("run.run_name", run.run_name, "give the run its own name: secrets.token_hex(16)")
@@ -298,12 +300,13 @@ class Budget:
         Args:
             run: Name of the run, as in its reservation.
             ended: The reason, in a word.
-            used: The releases of the run, to return the rest; None charges the whole reservation. Give it only if the
-                number of releases does not depend on the data: a public limit ended the run, not its query results.
+            used: The releases that the run made; the rest of the reservation is returned. None charges the whole
+                reservation. Pass releases only if their number does not depend on the data, that is, if a public limit
+                ended the run and not its query results.
 
         Raises:
-            PrivacyError: there is no such reservation, or it is smaller than `used`.
-            LedgerError: the file cannot be written; the whole reservation stays charged.
+            PrivacyError: If there is no such reservation, or it is smaller than `used`.
+            LedgerError: If the file cannot be written; the whole reservation stays charged.
         """
         with lock_budget(self.path):
             lines = BudgetLines.read(self.path)

@@ -1,9 +1,9 @@
 """The file of a lifetime budget: its terms, then one line for each change, each with a hash of all lines before it.
 
-A change counts once its line is in the file and on the physical disk; a last line that is cut off never counted. By the
-file lie a lock, and a small file `FILE.head` with the number of lines and the hash of the last one: with it, a copy of
-an earlier state that is put back is recognised and rejected. A file `FILE.marks` contains, for each run, the number of
-rounds that may have been released (`RunMark`).
+A change counts once its line is in the file and on the physical disk; a last line that is cut off has never counted.
+Next to the file are a lock and a small file `FILE.head`, which contains the number of lines and the hash of the last
+line. With it, a restored copy of an earlier state is detected and rejected. A file `FILE.marks` contains, for each run,
+the number of rounds that may have been released (`RunMark`).
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class Closed:
 
     Attributes:
         close: Name of the run, as in its reservation.
-        ended: Why the run ended, as in its result.
+        ended: Reason for the end of the run, as in its result.
         time: Time of the end, in UTC.
-        charges: The costs of the actual releases, where the rest is given back; None charges the whole reservation.
+        charges: The costs of the actual releases, if the rest is returned; None charges the whole reservation.
     """
 
     close: _Text
@@ -152,7 +152,7 @@ class BudgetLines:
         """Reads a budget file.
 
         Raises:
-            LedgerError: it is missing, damaged or altered, or an earlier state of it was put back.
+            LedgerError: If the file is missing, damaged or altered, or an earlier copy of it was restored.
         """
         # before the file: a line that another process adds in between must not look as if it were missing
         head = _read_head(path)
@@ -188,10 +188,10 @@ class BudgetLines:
         return budget
 
     def check(self) -> None:
-        """Raises for changes that no budget makes.
+        """Raises an error for changes that fedpriv never writes.
 
         Raises:
-            ValueError: two runs have one name, or a run ends without having begun, or ends twice.
+            ValueError: If two runs have one name, or a run ends without having begun, or ends twice.
         """
         begun = set[str]()
         ended = set[str]()
@@ -213,7 +213,7 @@ def write_new(path: Path, terms: BudgetTerms) -> None:
     """Writes a new budget file with its terms.
 
     Raises:
-        LedgerError: the file exists already, or cannot be written.
+        LedgerError: If the file exists already, or cannot be written.
     """
     text, chain = add_chained_line(_canonical(terms), START)
     with lock_budget(path):
@@ -233,7 +233,7 @@ def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
     """Writes one more line; it is on the physical disk on return. Call it within `lock_budget`.
 
     Raises:
-        LedgerError: the line cannot be written, and does not count.
+        LedgerError: If the line cannot be written; it then does not count.
     """
     text, chain = add_chained_line(_canonical(change), lines.chain)
     try:
@@ -249,7 +249,7 @@ def read_mark(path: Path, run: str) -> RunMark | None:
     """Returns the possible progress of a run; None for a run that has not begun.
 
     Raises:
-        LedgerError: the file is damaged.
+        LedgerError: If the file is damaged.
     """
     return _read_marks(path).get(run)
 
@@ -258,7 +258,7 @@ def write_mark(path: Path, run: str, mark: RunMark) -> None:
     """Writes the possible progress of a run; it is on the physical disk on return. Call it within `lock_budget`.
 
     Raises:
-        LedgerError: the file cannot be written.
+        LedgerError: If the file cannot be written.
     """
     marks = {name: asdict(each) for name, each in (_read_marks(path) | {run: mark}).items()}
     try:
@@ -285,7 +285,7 @@ def lock_budget(path: Path) -> Generator[None]:
     """Locks a budget, so that no other process changes it.
 
     Raises:
-        FedprivError: another process has held the lock for minutes, or the file system has no locks.
+        FedprivError: If another process has held the lock for minutes, or the file system has no locks.
     """
     name = path.with_name(f".{path.name}.lock")
     lock = FileLock(name, mode=0o600, thread_local=False, fallback_to_soft=False, timeout=_PATIENCE)
@@ -312,7 +312,7 @@ def from_plain(charges: Charges) -> Counter[PrivacyCost]:
     """Reads charges that `to_plain` wrote.
 
     Raises:
-        ValueError: a packed list of clients is damaged.
+        ValueError: If a packed list of clients is damaged.
     """
     counts: Counter[PrivacyCost] = Counter()
     for clients, events, count in charges:

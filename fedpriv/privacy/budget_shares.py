@@ -66,7 +66,7 @@ def compute_share(run: RunCost, terms: BudgetTerms) -> Share:
     """Returns the charge of a run's plan for the unit and the relation of a budget.
 
     Raises:
-        PrivacyError: the run protects another unit or relation, or reveals facts that no epsilon covers.
+        PrivacyError: If the run protects another unit or relation, or reveals facts that no epsilon covers.
     """
     for unit, relation, shared in run.kinds:
         if unit != terms.unit and (unit, terms.relation) != ("client", "replace_one"):
@@ -95,7 +95,8 @@ def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
     """Raises for runs with different clients, if the budget protects whole clients.
 
     Raises:
-        PrivacyError: the numbers of clients differ, so that one client's data may be several clients' in another run.
+        PrivacyError: If the numbers of clients differ, so that one client's data may be several clients' in another
+            run.
     """
     if terms.unit == "client" and len({share.n_clients for share in shares}) > 1:
         counts = ", ".join(f"{share.name} {share.n_clients}" for share in shares)

@@ -1,4 +1,4 @@
-"""Chained lines, in which every change is detected: each holds a hash of itself and of all lines before it.
+"""Chained lines, in which changes are detected because each line holds a hash of itself and of all lines before it.
 
 A line is a JSON object. Its last field `chain` is SHA-256 of the `chain` of the line before (64 zeros before the first
 line), followed by the bytes of this line up to `,"chain"`. It can be checked without a key.

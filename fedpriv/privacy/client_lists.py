@@ -82,7 +82,7 @@ class ClientLists:
         """Returns the lists that `packed` returned.
 
         Raises:
-            ValueError, LookupError, TypeError, OverflowError, zlib.error: the values are others.
+            ValueError, LookupError, TypeError, OverflowError, zlib.error: If the values are others.
         """
         members = iter(np.frombuffer(zlib.decompress(base64.b64decode(values["members"])), "<i4").tolist())
         lists = ClientLists()

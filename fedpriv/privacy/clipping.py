@@ -1,4 +1,4 @@
-"""Clipping scales a contribution down so that its norm, and with it the sensitivity of a sum, is bounded.
+"""Clipping scales a contribution down to bound its norm, and so the sensitivity of a sum of contributions.
 
 A row that holds NaN or infinity becomes zero, so one broken example or client can neither destroy the model nor pass
 the bound. Norms, clipped rows and sums are float64. Rounding can still add at most `ROUNDING` times the bound;
@@ -30,11 +30,12 @@ class Clip:
     """Scales vectors down so that their `norm` is at most `bound`.
 
     Args:
-        bound: Largest norm of one unit's contribution, in the units of the clipped quantity; positive and finite.
+        bound: Largest norm of the contribution of one privacy unit, in the units of the clipped quantity; positive and
+            finite.
         norm: `"l2"` (for Gaussian noise) or `"l1"` (for Laplace noise).
 
     Raises:
-        ConfigError: the bound is not a positive finite number, or the norm is unknown.
+        ConfigError: If the bound is not a positive finite number, or the norm is unknown.
 
     Examples:
         >>> import fedpriv, torch
@@ -49,10 +50,10 @@ class Clip:
     def norms(self, rows: Tensor) -> Tensor:
         """Returns the norm of each row in float64, `[..., dim] -> [...]`; too small by at most 2**-12 of itself.
 
-        Long float32 rows are cut into pieces, and the norm of the pieces' norms is taken in float64: as fast as
-        float32, without an error that grows with `dim`. The possible underflow of squares in float32 is added; rows
-        with overflowing squares are computed again in float64. On other devices than the CPU, where the search for such
-        rows costs more than a pass over all of them, everything is computed in float64.
+        Long float32 rows are cut into pieces, and the norm of the pieces' norms is computed in float64. This is as fast
+        as float32, but has no error that grows with `dim`. The possible underflow of squares in float32 is added to the
+        norm; rows with overflowing squares are computed again in float64. On devices other than the CPU, where the
+        search for such rows takes longer than a pass over all rows, everything is computed in float64.
         """
         norms = self.unchecked_norms(rows)
         if rows.device.type != "cpu" or math.isfinite(norms.sum().item()):

@@ -30,11 +30,11 @@ class RunCost:
 
     Attributes:
         name: Name of the run for messages, e.g. its folder.
-        records: Its ledger and, if it is charged for more, the rest of its plan.
+        records: The records of its ledger and, if the run is charged for more, the rest of its planned releases.
         n_clients: Number of clients.
         data: Text that is equal for runs with the same examples at the same clients; None if it is not known.
         sizes: Public number of examples of each client; None if it is not known.
-        not_covered: Further facts that the run revealed and that epsilon does not count.
+        not_covered: Further facts that the run revealed and that epsilon does not cover.
         run_name: Random name of the run, of its copies, and of runs that extend it; None if it is not known.
         float64_noise: Noise that is added in float64, as far as the records do not show it.
     """
@@ -59,8 +59,9 @@ class Guarantee:
     """The guarantee that several runs have in common.
 
     Attributes:
-        unit: The smallest unit of any run: a run that protects whole clients also protects their examples.
-        relation: `"replace_one"` if any run has it: to replace a unit is to remove one and to add another.
+        unit: The smallest unit of any run, because a run that protects whole clients also protects their examples.
+        relation: `"replace_one"` if any run has this relation, because to replace a unit is to remove one and to add
+            another.
         shared: All facts that neighbouring data sets share in any run.
         aligned: True if client i is the same in all runs, with the same examples.
     """
@@ -75,8 +76,8 @@ def common_guarantee(runs: Sequence[RunCost]) -> Guarantee:
     """Returns the guarantee that runs have in common.
 
     Raises:
-        ConfigError: there are no runs.
-        PrivacyError: a run protects several kinds of units, or the whole clients of runs are not the same.
+        ConfigError: If there are no runs.
+        PrivacyError: If a run protects several kinds of units, or the whole clients of runs are not the same.
     """
     if not runs:
         raise ConfigError("runs", [], "name at least one run")
@@ -141,11 +142,11 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
     Args:
         runs: The releases of each run.
         delta: Failure probability in [0, 1) of all runs together.
-        accountant: The one bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes the smallest.
+        accountant: The bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None uses the smallest bound.
 
     Raises:
-        ConfigError: an argument or a record is out of range.
-        PrivacyError: the runs have no guarantee in common.
+        ConfigError: If an argument or a record is out of range.
+        PrivacyError: If the runs have no guarantee in common.
     """
     check_target(1, delta, 1.0)
     check_accountant(accountant)
@@ -186,7 +187,7 @@ def check_accountant(name: str | None) -> None:
     """Raises for an unknown name of a bound.
 
     Raises:
-        ConfigError: the name is none of `BOUNDS`.
+        ConfigError: If `BOUNDS` does not contain the name.
     """
     if name is not None and name not in bounds.BOUNDS:
         raise ConfigError("accountant", name, f"must be {', '.join(bounds.BOUNDS)}, or be left out for the smallest")
@@ -291,6 +292,6 @@ def merge_histories(
 def basic_composition(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
     """Returns epsilon and delta of several runs by basic composition.
 
-    Both add up, also where later runs depend on the releases of earlier ones.
+    The epsilons and the deltas add up, even if later runs depend on the releases of earlier runs.
     """
     return math.fsum(spent.epsilon for spent in spents), math.fsum(spent.delta for spent in spents)

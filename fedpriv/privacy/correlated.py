@@ -40,7 +40,7 @@ class Factor:
         decays: Decay of each buffer, in [0, 1).
 
     Raises:
-        ValueError: a number is out of range, or there are both a band and buffers.
+        ValueError: If a number is out of range, or there are both a band and buffers.
     """
 
     band: tuple[float, ...] = ()
@@ -123,7 +123,7 @@ class CorrelatedNoise:
         in the rounds of all other slots.
 
         Raises:
-            ConfigError: the contributions of one unit in two rounds would overlap, for which no cost is known.
+            ConfigError: If the contributions of one unit in two rounds would overlap, for which no cost is known.
         """
         if self.factor.reach > self.separation:
             fix = f"secret draws in slots need a band of at most {self.separation} rounds, the number of slots"

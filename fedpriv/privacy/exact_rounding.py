@@ -38,15 +38,15 @@ def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, r
     Args:
         bounded: These rows of the sums, `[k, dim]`.
         noise: The noise of all rows.
-        rows: Which of them these are.
+        rows: Positions of these rows among all rows.
         grids: Grid of each of these rows, `[k, 1]`: powers of two.
         result: Where the rounded rows are written, `[k, dim]`.
 
     Returns:
-        How many numbers needed multiple precision.
+        The number of entries that needed multiple precision.
 
     Raises:
-        PrivacyError: the functions of numpy or torch are less exact than the bounds need.
+        PrivacyError: If the functions of numpy or torch are less exact than the bounds need.
     """
     check_functions()
     sums, errors, largest_noise = noise.approximate(rows)

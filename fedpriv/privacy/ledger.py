@@ -1,8 +1,9 @@
 """The ledger: one record for every release, written before the value is returned.
 
-`Ledger.open` is the only way to get at the tensor inside a `Release`. The file is append-only JSON lines, so a crash
-can make the ledger count too much, never too little. After a power cut the same holds for what was written before
-`Ledger.sync`: call it before a value, or anything computed from it, leaves the process.
+`Ledger.open` is the only way to read the tensor inside a `Release`. Lines of JSON are appended to the file before a
+value is returned, so after a crash the ledger may count too much, but never too little. After a power cut this holds
+only for lines written before the last `Ledger.sync`. Therefore call `sync` before a value, or anything computed from
+it, leaves the process.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class LedgerSync(Protocol):
             write: Writes a record; called in one process alone.
 
         Raises:
-            BudgetExhausted: the release would exceed the limit.
-            PrivacyError: the release is not allowed, or not the same in all processes.
+            BudgetExhausted: If the release would exceed the limit.
+            PrivacyError: If the release is not allowed, or not the same in all processes.
         """
         ...
 
@@ -101,8 +102,8 @@ def _any_writer_may() -> None:
 class Ledger:
     """Append-only list of releases.
 
-    Guarantee: a release that is once in the plan is made once, in this process or after a resume: the ledger rejects a
-    second release with the round, index and label of one on record.
+    Guarantee: each planned release is made at most once, in this process or after a resume, because the ledger rejects
+    a second release with the same round, index and label.
 
     Args:
         guard: Counts every record, and rejects a release that may not be made.
@@ -114,7 +115,7 @@ class Ledger:
         together: Synchronises the processes that open releases with this one.
 
     Raises:
-        LedgerError: the file exists (use `Ledger.resume`) or cannot be written.
+        LedgerError: If the file exists (use `Ledger.resume`) or cannot be written.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class Ledger:
 
     @property
     def records(self) -> Sequence[Record]:
-        """The records of everything released so far, in order."""
+        """The records of all releases so far, in order."""
         return self._records
 
     @property
@@ -155,7 +156,7 @@ class Ledger:
 
     @property
     def next_round(self) -> int:
-        """The first round without records, from which on there are none."""
+        """The round after the last one with records."""
         return max((record.round for record in self._records), default=-1) + 1
 
     @property
@@ -167,9 +168,9 @@ class Ledger:
         """Writes the record, then returns the value.
 
         Raises:
-            BudgetExhausted: the release would exceed the limit; nothing is written or returned.
-            PrivacyError: the same release was made before.
-            LedgerError: the record could not be written.
+            BudgetExhausted: If the release would exceed the limit; nothing is written or returned.
+            PrivacyError: If the same release was made before.
+            LedgerError: If the record could not be written.
         """
         self.together.enter(release.record, self._write_record)
         return release._value
@@ -178,7 +179,7 @@ class Ledger:
         """Counts and writes the records of an earlier run, which this run extends. For a new ledger only.
 
         Raises:
-            LedgerError: this ledger has records, or one could not be written.
+            LedgerError: If this ledger has records already, or a record could not be written.
         """
         if self._records:
             raise LedgerError("the releases of an earlier run must come first, but this ledger already has others")
@@ -188,7 +189,7 @@ class Ledger:
         """Counts and writes releases that were made elsewhere, in a copy of the folder, or may have been.
 
         Raises:
-            LedgerError: one could not be written.
+            LedgerError: If a record could not be written.
         """
         for record in records:
             self._write_record(record, self._guard.count)
@@ -209,10 +210,10 @@ class Ledger:
         """Records that no bound on epsilon holds for the releases; does nothing without releases.
 
         Args:
-            reason: Why, in words; it becomes the reason for which epsilon is infinite.
+            reason: Reason why no bound holds, in words; it is reported as the reason for an infinite epsilon.
 
         Raises:
-            LedgerError: the record could not be written.
+            LedgerError: If the record could not be written.
         """
         if not self._records:
             return
@@ -239,7 +240,8 @@ class Ledger:
         """Waits until the records so far are on the physical disk (fsync), where they survive a power cut.
 
         Raises:
-            LedgerError: they may not be on the disk; nothing computed from their values may leave the process.
+            LedgerError: If the records may not be on the disk. Then no value computed from these releases may leave the
+                process.
         """
         if self._file is not None:
             try:
@@ -260,7 +262,7 @@ class Ledger:
 
     @staticmethod
     def resume(path: Path, guard: PrivacyFilter, keep: int) -> Ledger:
-        """Opens the ledger of a stopped run. All records stay, and count: also those past the checkpoint.
+        """Opens the ledger of a stopped run. All records stay and count, including those after the checkpoint.
 
         Args:
             path: The ledger file.
@@ -268,8 +270,8 @@ class Ledger:
             keep: Number of records at the checkpoint.
 
         Raises:
-            LedgerError: the file is missing, damaged or altered, cannot be written, or holds fewer records than the
-                checkpoint has seen.
+            LedgerError: If the file is missing, damaged or altered, cannot be written, or holds fewer records than
+                there were at the checkpoint.
         """
         file = LedgerFile.read(path)
         records = file.records
@@ -311,7 +313,7 @@ class FollowerLedger:
         """Not available: only the process that writes the ledger has records.
 
         Raises:
-            LedgerError: always; an epsilon that was computed here would be too small.
+            LedgerError: Always; an epsilon that was computed here would be too small.
         """
         raise LedgerError("the ledger is in process 0 of this run: read records and epsilon there")
 

@@ -1,8 +1,8 @@
 """Reads a ledger file: its header, its records, and whether it was altered.
 
 Each line holds a hash of all lines before it (`fedpriv.privacy.chain`), and long lists in few bytes
-(`fedpriv.privacy.packing`). A last line that is cut off is ignored: its value was never returned, since the line is
-written first.
+(`fedpriv.privacy.packing`). A last line that is cut off is ignored: its value was never returned, because
+the line is written first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Header:
         planned: Number of planned releases.
         secrets: The pairs of clients that share a secret; None without pairwise noise, or if all pairs do.
         factor: The matrix of noise that is correlated between rounds; None if the noise is independent.
-        budget: The `id` of the lifetime budget from which the run is paid; None without one.
+        budget: The `id` of the lifetime budget to which the run is charged; None without one.
         extended: The part that belongs to an earlier run; None if the run extends none.
         float64_noise: The reason why all noise of the run is float64 noise, which records do not contain, in words.
         not_covered: Information about the data that the run reveals and epsilon does not cover, in words.
@@ -111,7 +111,7 @@ class LedgerFile:
         """Reads a ledger file.
 
         Raises:
-            LedgerError: the file is missing, begins with no header, or is of another format.
+            LedgerError: If the file is missing, begins with no header, or is of another format.
         """
         try:
             *lines, _ = files.read(path).split(b"\n")
@@ -157,7 +157,7 @@ class LedgerFile:
         """The releases, in order.
 
         Raises:
-            LedgerError: the chain is broken, or a line is damaged.
+            LedgerError: If the chain is broken, or a line is damaged.
         """
         if self.altered:
             raise LedgerError(f"{self.altered}; {_RESTORE}")
@@ -174,7 +174,7 @@ def read_ledger(path: Path) -> list[Record]:
     """Returns the records of a ledger file.
 
     Raises:
-        LedgerError: the file is missing, damaged or altered.
+        LedgerError: If the file is missing, damaged or altered.
     """
     return LedgerFile.read(path).records
 

@@ -44,7 +44,7 @@ class Matrix(Protocol):
 
         Args:
             rounds: Number of rounds.
-            separation: See above.
+            separation: Smallest distance between two rounds in which a unit takes part.
             follow: Returns the response of the strategy's models to the noise of each round, to optimise the matrix
                 for it.
         """
@@ -54,13 +54,14 @@ class Matrix(Protocol):
 @validate_arguments("privacy.noise.correlated.bsr")
 @dataclass(frozen=True)
 class BSR:
-    """Correlated noise by the banded square root: the first `band` coefficients of A's square root.
+    """Correlated noise by the banded square root: the first `band` coefficients of A's square root (see the module).
 
     Args:
-        band: Number of rounds over which noise cancels, the current round included; 1 is independent noise. The noise
-            of the last `band - 1` rounds is kept in memory.
+        band: Number of rounds over which noise cancels, including the current round; with 1 the noise is independent.
+            The noise of the last `band - 1` rounds is kept in memory.
         momentum: Momentum of the steps, in [0, 1); 0 by default.
-        decay: Factor on the model between two steps, 1 minus learning rate times weight decay; 1 by default.
+        decay: Factor by which weight decay multiplies the model at each step, which is 1 minus learning rate times
+            weight decay; 1 by default.
 
     Source: Kalinin and Lampert 2024.
 
@@ -85,19 +86,19 @@ class BSR:
 class Banded:
     """Correlated noise by an optimised band: `band` coefficients that make the error of the iterates small.
 
-    The coefficients are optimised by L-BFGS, from the banded square root on. The iterates are those that the run's
-    strategy
-    reports: the optimisation includes its steps and their schedule, momentum, mixing and averages. The matrix is
-        Toeplitz: it has one column for all rounds (Choquette-Choo et al. 2023 optimise a column for each round).
+    The coefficients are optimised by L-BFGS, starting from the banded square root. The iterates are the models that the
+    run's strategy reports, so the optimisation includes the strategy's steps and their schedule, momentum, mixing and
+    averages. The matrix is Toeplitz: one column determines all rounds (Choquette-Choo et al. 2023 optimise a column for
+    each round).
 
     Args:
         band: As for `BSR`.
         iterate: Error that is minimised: the mean squared error of all iterates (`"average"`, default), or the error of
             the `"last"` iterate.
-        momentum: Momentum of the steps, from which the initial square root is computed. It also replaces the strategy
-            if its response to noise cannot be computed, because its messages are not linear in the query results or the
-            run has more than 2000 rounds; the step size then counts as constant.
-        decay: As for `BSR`, with the same two uses.
+        momentum: Momentum of the steps, from which the initial square root is computed. If the strategy's response to
+            noise cannot be computed, because its messages are not linear in the query results or the run has more than
+            2000 rounds, steps of constant size with this momentum are assumed instead.
+        decay: As for `BSR`; it is used in the same two ways as `momentum`.
 
     Examples:
         >>> import fedpriv
@@ -243,7 +244,7 @@ def _error(column: Tensor, iterate_error: Callable[[Tensor], Tensor], reach: int
 
 
 def _minimise(error: Callable[[Tensor], Tensor], start: Array) -> Array:
-    """Returns numbers with a small error, found by L-BFGS; `start` if the search makes nothing better."""
+    """Returns numbers with a small error, found by L-BFGS; `start` if the search finds nothing better."""
     from scipy.optimize import minimize
 
     def value(numbers: Array) -> tuple[float, Array]:

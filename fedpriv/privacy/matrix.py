@@ -42,7 +42,7 @@ class Cell:
         adversary: The adversary.
         unit: Privacy unit: `"sample"`, `"client"`, or a group.
         epsilon: An upper bound; infinite where none is known.
-        accountant: Name of the bound that gave it; `"none"` where there is none.
+        accountant: Name of the bound from which epsilon is computed; `"none"` where there is none.
         relation: Neighbouring relation.
         bound_of: The stronger case of the bound, if no smaller bound is known for the cell; empty otherwise.
         amplification: The secret sampling that lowers epsilon, in words.
@@ -72,7 +72,7 @@ class _Column:
                 is not known.
         bound_of: The stronger case of the column's bound; empty if the bound is for the unit itself.
         several: True if the unit is a group of several units, which may be at different clients.
-        missing: Why the number of units is not known; empty if it is.
+        missing: Reason why the number of units is not known; empty if it is known.
     """
 
     unit: str
@@ -104,8 +104,8 @@ def compute_bound_matrix(
             trials.
 
     Raises:
-        ConfigError: an argument or a record is out of range.
-        PrivacyError: the runs have no guarantee in common, or their trust is not known.
+        ConfigError: If an argument or a record is out of range.
+        PrivacyError: If the runs have no guarantee in common, or their trust is not known.
     """
     check_count("colluders", colluders, "must be the number of clients that share all their information, e.g. 3")
     check_count("group", group, "must be the number of privacy units that change together, e.g. 10")

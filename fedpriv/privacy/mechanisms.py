@@ -47,8 +47,9 @@ class Mechanism(Protocol):
             keys: Keys of the rows' random streams, `[k, 8]`, from `Randomness.keys`; on the CPU for an amount other
                 than 1.
             dim: Number of draws in a row.
-            amount: Draw the sum of this many independent copies, at least 1, also fractional. With secure aggregation
-                it is participants over `min_honest`: extra participants add extra noise.
+            amount: Number of independent copies of the noise that are summed, at least 1; it may be fractional. With
+                secure aggregation it is the number of participants over `min_honest`, because extra participants add
+                extra noise.
         """
         ...
 
@@ -123,7 +124,7 @@ class NoiseDistribution:
         mechanism: Draws the noise.
         norm: Norm of the clip that suits the noise.
         pure: True if the noise has a finite epsilon at delta 0, under that norm.
-        within_95: Number of standard deviations that contain 95 % of draws; also for means of several draws.
+        within_95: Number of standard deviations that contain at least 95 % of draws, and of means of several draws.
     """
 
     mechanism: Mechanism
@@ -140,9 +141,9 @@ MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_D
 
 
 def is_rounded_exactly(mechanism: Mechanism, device: torch.device, past: NoiseHistory | None) -> bool:
-    """True if noise is known as real numbers, so that sums with it are rounded exactly.
+    """True if the noise is known as real numbers, so that sums with it are rounded exactly.
 
-    Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not. Noise that is correlated between
+    False for subclasses of `Gaussian` and `Laplace`, which may draw other noise. Noise that is correlated between
     rounds is Gaussian.
     """
     is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and past is None)
@@ -165,8 +166,8 @@ def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> 
     """Raises if rows have no noise scale, or share a client and therefore its noise.
 
     Raises:
-        ConfigError: a scale is not positive and finite.
-        PrivacyError: rows would share noise.
+        ConfigError: If a scale is not positive and finite.
+        PrivacyError: If rows would share noise.
     """
     if not all(0 < scale < math.inf for scale in scales):
         raise ConfigError(
@@ -199,18 +200,18 @@ def add_noise(
         randomness: The run's random streams.
         clients: Index of each row's client in the run, or `EVERYBODY` for a sum over clients.
         amount: Sum of this many copies of the noise; see `Mechanism.draw`.
-        past: Makes correlated noise from the unit noise of this round and of those before it; None if the noise of
+        past: Computes correlated noise from the unit noise of this round and of earlier rounds; None if the noise of
             rounds is independent.
-        pair_noise: Noise that pairs of clients share, which is added to each row's individual noise, and with `past` is
-            filtered with it: noise that cancels in a round's sum gets the same filter at all clients. Scales of rows
-            that have such noise are equal.
+        pair_noise: Noise that pairs of clients share. It is added to each row's individual noise and, with `past`,
+            filtered together with it; all clients use the same filter, so noise that cancels in a round's sum still
+            cancels. All rows with such noise have the same scale.
 
     Returns:
         The noised rows, in float64, as a `Release` that only a ledger opens.
 
     Raises:
-        ConfigError: a scale is not positive and finite.
-        PrivacyError: rows would share noise.
+        ConfigError: If a scale is not positive and finite.
+        PrivacyError: If rows would share noise.
 
     The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
     can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, the real sum is rounded

@@ -1,8 +1,9 @@
-"""Opacus' accountants' history, read as the cost of a run and written from a ledger. Opacus itself is not imported.
+"""Converts between the history of an Opacus accountant and the privacy cost of a run. Opacus itself is not imported.
 
-The history is a list of (noise multiplier, sample rate, steps). Each step is a Gaussian release on a Poisson batch, and
-neighbours differ in one example more or less; the noise is its deviation over the clip norm, which is the sensitivity
-under `add_remove`. So a step and a fedpriv record with these fields are the same event (Abadi et al. 2016).
+The history is a list of (noise multiplier, sample rate, steps). Each step is a Gaussian release on a Poisson batch.
+Neighbouring data sets differ in one example that only one of them contains. The noise multiplier is the standard
+deviation over the clip norm, which is the sensitivity under `add_remove`. So a step and a fedpriv record with these
+fields are the same event (Abadi et al. 2016).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
         The cost of the run.
 
     Raises:
-        ConfigError: the argument is no history of Opacus, or a number in it is out of range.
-        PrivacyError: the batches were not Poisson draws.
+        ConfigError: If the argument is no history of Opacus, or a number in it is out of range.
+        PrivacyError: If the batches were not Poisson draws.
 
     Examples:
         >>> import fedpriv
@@ -97,9 +98,9 @@ def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, c
         The history and the mechanism, as Opacus stores them.
 
     Raises:
-        PrivacyError: Opacus' accountants cannot compute the cost of a release. They can only for independent Gaussian
-            noise under `add_remove`, on all examples or on Poisson batches.
-        ConfigError: no record concerns this client.
+        PrivacyError: If Opacus' accountants cannot compute the cost of a release. They support only independent
+            Gaussian noise under `add_remove`, on all examples or on Poisson batches.
+        ConfigError: If no record concerns this client.
 
     Examples:
         >>> import fedpriv

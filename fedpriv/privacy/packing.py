@@ -44,7 +44,7 @@ def unpack_clients(packed: object) -> list[int]:
     """Returns the cohort that `pack_clients` packed.
 
     Raises:
-        ValueError: the argument is no text that `pack_clients` returns.
+        ValueError: If the argument is no text that `pack_clients` returns.
     """
     if not isinstance(packed, str):
         raise ValueError("is not a packed cohort")
@@ -55,7 +55,7 @@ def unpack_numbers(packed: object) -> list[float]:
     """Returns the numbers that `pack_numbers` packed.
 
     Raises:
-        ValueError: the argument is nothing that `pack_numbers` returns.
+        ValueError: If the argument is nothing that `pack_numbers` returns.
     """
     match packed:
         case {"levels": list() as levels, "of": str() as text, **rest} if not rest:

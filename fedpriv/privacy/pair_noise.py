@@ -41,8 +41,8 @@ def draw_pair_noise(
         participants: Population indices of all participants.
         clients: The participants of these rows.
         dim: Length of a row.
-        secrets: The secrets that these clients have agreed with the others: both ends of a pair draw the same noise,
-            whatever attempt either is at. None if this process derives all secrets from its secret seed.
+        secrets: The secrets that these clients have agreed on with other clients. From them both clients of a pair draw
+            the same noise in all their attempts. None if this process derives all secrets from its secret seed.
 
     Returns:
         The noise of these rows; None if there is none.

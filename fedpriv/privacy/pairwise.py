@@ -1,4 +1,4 @@
-"""Settings of noise that cancels between pairs of clients, and the description of it in records.
+"""Settings of noise that cancels between pairs of clients, and the description of this noise in records.
 
 Two clients that share a secret add the same noise with opposite signs. Each row is protected by the client's individual
 noise and by the noise of its pairs; in a sum over all clients only individual noise remains.
@@ -46,7 +46,8 @@ class RandomRegular:
     """Every client shares a secret with `degree` others, drawn at random from a public seed.
 
     Args:
-        degree: Number of secrets of a client; below the number of clients, and their product is even.
+        degree: Number of secrets of a client. It must be below the number of clients, and the product of the two
+            numbers must be even.
         seed: Public seed of the graph.
 
     Examples:
@@ -62,7 +63,7 @@ class RandomRegular:
         """Returns the pairs among `n_clients` clients.
 
         Raises:
-            ConfigError: there is no such graph.
+            ConfigError: If no graph has this degree and number of clients.
         """
         if self.degree >= n_clients or n_clients * self.degree % 2:
             fix = f"needs a degree below the number of clients, {n_clients}, and an even product of both"
@@ -108,7 +109,7 @@ class Links:
         """Returns the pairs, sorted.
 
         Raises:
-            ConfigError: a pair of one client, or a client that does not exist.
+            ConfigError: If a pair holds one client twice, or a client that does not exist.
         """
         for a, b in self.pairs:
             if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
@@ -125,11 +126,11 @@ Secrets = Complete | RandomRegular | Topology | Links
 @validate_arguments("privacy.trust.pairwise")
 @dataclass(frozen=True)
 class Pairwise:
-    """No other party is trusted: an observer sees every message, but clients that share a secret add noise that
-    cancels.
+    """Trust assumption without a trusted party, in which clients that share a secret add noise that cancels.
 
-    Every query result is a function of jointly noised rows, so any strategy works unchanged, on a star and on a graph.
-    Simulated: one process draws the noise of all pairs. Gaussian noise only.
+    An observer can read every message. Every query result is a function of jointly noised rows, so any strategy works
+    unchanged, on a star and on a graph. This is a simulation: one process draws the noise of all pairs. The noise must
+    be Gaussian.
 
     Args:
         colluders: Number of clients that may reveal all their information to each other and to the observer: their
@@ -162,7 +163,7 @@ class Pairwise:
         """Returns the pairwise noise as records hold it.
 
         Raises:
-            ConfigError: there is no such graph of secrets.
+            ConfigError: If there is no such graph of secrets.
         """
         edges = self.secrets.edges(n_clients)
         return Pairs(self.ratio, self.colluders, name_pairs(edges), edges)
@@ -173,9 +174,10 @@ class Pairwise:
 
 @dataclass(frozen=True)
 class KeyAgreedPairwise(Pairwise):
-    """`Pairwise` between organisations: no other party can compute the secret of a pair.
+    """`Pairwise` between organisations, where no other party can compute the secret of a pair.
 
-    It is no setting of a configuration: a site replaces `Pairwise` by it if it draws pairwise noise from agreed keys.
+    A configuration cannot contain it. A site replaces `Pairwise` with it if the site draws pairwise noise from agreed
+    keys.
     """
 
     def __str__(self) -> str:

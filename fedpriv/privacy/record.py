@@ -149,7 +149,8 @@ class Record:
             factor: The matrix of noise that is correlated between rounds; None if there is none.
 
         Raises:
-            ValueError: the line is not a record, or its digest of the pairs or of the matrix does not belong to these.
+            ValueError: If the line is not a record, or its digest of the pairs or of the matrix does not belong to
+                these.
         """
         raw: Any = from_json(line, allow_inf_nan=False)
         if not isinstance(raw, dict) or {*_OPTIONAL, *raw} != {f.name for f in fields(Record)}:

@@ -47,8 +47,8 @@ class Uniform:
 class Geometric:
     """Shares `ratio**k` of the privacy budget for round k = 0, 1, ...
 
-    With `ratio < 1` the noise grows, and infinitely many rounds have a finite total cost. `Geometric(q1 / q2)` is the
-    schedule of Xie, Liu, Chai (2025), as noise on the gradient.
+    With `ratio < 1` the noise grows from round to round, and infinitely many rounds have a finite total cost.
+    `Geometric(q1 / q2)` is the schedule of Xie, Liu, Chai (2025), written as noise on the gradient.
 
     Args:
         ratio: Share of a round over the share of the round before; positive.
@@ -70,10 +70,10 @@ class Geometric:
 
         Args:
             epsilon: Total of all rounds.
-            rounds: Number of rounds; infinite needs `ratio < 1`.
+            rounds: Number of rounds; an infinite number needs `ratio < 1`.
 
         Raises:
-            ConfigError: the total is infinite.
+            ConfigError: If the total cost is infinite.
         """
         if math.isinf(rounds) and self.ratio >= 1:
             raise ConfigError("rounds", rounds, "an infinite horizon needs a ratio below 1")
@@ -104,7 +104,7 @@ class Custom:
         """Returns the function's share.
 
         Raises:
-            ConfigError: the function fails, or gives no positive number.
+            ConfigError: If the function fails, or does not return a positive number.
         """
         try:
             share = _number(self.function(round_index))

@@ -32,7 +32,7 @@ LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still
 class FullBatch:
     """Every query uses all examples of a client.
 
-    Nothing is drawn in secret, so there is no amplification by subsampling.
+    No batch is drawn in secret, so there is no amplification by subsampling.
 
     Examples:
         >>> import fedpriv
@@ -48,7 +48,7 @@ class Poisson:
     """Each example joins the batch with probability `rate`, independently of the others; batches may be empty.
 
     The drawn batch is secret, so each query costs less epsilon with the privacy unit `"sample"` (amplification by
-    subsampling). With the unit `"client"` the cost is equal to full batches.
+    subsampling). With the unit `"client"` the cost is the same as with full batches.
 
     Args:
         rate: Probability that an example joins the batch of a query, in (0, 1].
@@ -68,9 +68,9 @@ class Poisson:
 @validate_arguments("privacy.sampling")
 @dataclass(frozen=True)
 class FixedSize:
-    """Exactly `size` examples, drawn without replacement; all examples of a client that has fewer.
+    """A batch has exactly `size` examples, drawn without replacement; a client with fewer examples uses all of them.
 
-    With the privacy unit `"sample"` it needs the neighbouring relation `"replace_one"`.
+    With the privacy unit `"sample"` this needs the neighbouring relation `"replace_one"`.
 
     Args:
         size: Number of examples in a client's batch.
@@ -87,19 +87,17 @@ class FixedSize:
 @validate_arguments("privacy.sampling")
 @dataclass(frozen=True)
 class Cyclic:
-    """Fixed slots of examples that take turns: example i is in slot `i mod blocks`.
+    """Fixed slots of examples take turns: example i is in slot `i mod blocks`, and round t uses slot `t mod blocks`.
 
-    Round t uses the examples of slot `t mod blocks`.
-
-    With `rate = 1` nothing is secret and there is no amplification: each example takes part in every `blocks`-th round,
-    and epsilon follows from that. Neighbouring data sets have all other examples in the same slots.
+    With `rate = 1` no draw is secret, so there is no amplification: each example takes part in every `blocks`-th round,
+    and epsilon is computed from that. Neighbouring data sets have all other examples in the same slots.
 
     With a `rate` below 1, each example of the slot joins the batch with this probability, independently and in secret,
     which costs less epsilon (Choquette-Choo et al. 2023). Correlated noise then needs a band of at most `blocks`
     rounds.
 
     Args:
-        blocks: Number of slots, that is of rounds between two uses of an example.
+        blocks: Number of slots. An example is used at most once in this number of consecutive rounds.
         rate: Probability that an example of the slot joins the batch, in (0, 1]; 1 by default.
 
     Examples:
@@ -121,8 +119,8 @@ class Allocation:
     batches`. The sizes of batches vary and are secret. A round with several queries draws a separate batch for each.
     Random allocation is a model of shuffled epochs with a known privacy cost: lower than that of `Poisson(1 / batches)`
     under `"add_remove"`, and about equal to it under `"replace_one"`. The whole cost of an epoch is charged with its
-    first query; an epoch that ends early costs the same. It needs Gaussian noise. With the privacy unit `"client"` the
-    cost is equal to full batches.
+    first query; an epoch that ends early costs the same. Random allocation needs Gaussian noise. With the privacy unit
+    `"client"` the cost is the same as with full batches.
 
     Args:
         batches: Number of batches in an epoch, from 2 to 1 000 000.
@@ -160,7 +158,7 @@ Noise = Independent | BSR | Banded | BLT | CorrelatedNoise
 @validate_arguments("privacy.trust")
 @dataclass(frozen=True)
 class Local:
-    """No other party is trusted: an observer sees every message, so each client adds all the noise that it needs.
+    """No other party is trusted: an observer can read every message, so each client adds all the noise that it needs.
 
     This is the default.
 
@@ -173,7 +171,7 @@ class Local:
     sums_only: ClassVar[bool] = False
 
     def shares(self, n_clients: int) -> int:
-        """Returns 1: each client adds all noise of its release itself."""
+        """Returns 1, because each client itself adds all the noise that its release needs."""
         return 1
 
     def __str__(self) -> str:
@@ -183,14 +181,16 @@ class Local:
 @validate_arguments("privacy.trust")
 @dataclass(frozen=True)
 class SecureAggregation:
-    """An observer sees only the sum of the messages of a round's participants. Simulated: no cryptography is run.
+    """An observer can read only the sum of the messages of a round's participants.
+
+    This is a simulation, without cryptography.
 
     Args:
-        min_honest: Number of participants that are assumed to add their noise. Each participant adds enough noise that
-            this many are sufficient; a round with fewer participants raises PrivacyError.
+        min_honest: Number of participants that are assumed to add their noise. Each participant adds so much noise that
+            the noise of this many participants is sufficient; a round with fewer participants raises PrivacyError.
         cohort_rounds: As for `Central`; None (the default) uses the cohorts of the network. All clients send their
-            noise in every round, which hides who takes part; only the round in which a client adds its contribution is
-            secret.
+            noise in every round, which hides the clients that take part; only the round in which a client adds its
+            contribution is secret.
 
     Examples:
         >>> import fedpriv
@@ -204,7 +204,7 @@ class SecureAggregation:
     cohort_rounds: Batches | None = None
 
     def shares(self, n_clients: int) -> int:
-        """Returns `min_honest`: the noise of this many clients together is sufficient."""
+        """Returns `min_honest`, because the noise of this many clients together is sufficient."""
         return self.min_honest
 
     def __str__(self) -> str:
@@ -220,14 +220,15 @@ class Central:
 
     Args:
         cohort_rate: Probability with which each client takes part in a round, independently and in secret; 1 by
-            default. Sums are divided by the expected number of participants. A rate below 1 lowers the cost of a round
-            (amplification by subsampling of clients) and needs the privacy unit `"client"`.
-        cohort_rounds: Alternative to a rate: each client takes part in exactly one of this many rounds. The round is
-            drawn uniformly, independently and in secret, and redrawn for each such epoch (random allocation). The cost
-            is lower than with a rate of `1 / cohort_rounds`. It needs Gaussian noise and the unit `"client"`.
+            default. Sums are divided by the expected number of participants. A rate below 1 lowers the privacy cost of
+            a round (amplification by subsampling of clients) and needs the privacy unit `"client"`.
+        cohort_rounds: Alternative to a rate: the number of rounds in an epoch, in which each client takes part exactly
+            once. For each epoch, the round of a client is drawn anew, uniformly, independently and in secret (random
+            allocation). The privacy cost is lower than with a rate of `1 / cohort_rounds`. This needs Gaussian noise
+            and the unit `"client"`.
 
     Raises:
-        ConfigError: both options are given, or one is out of range.
+        ConfigError: If both options are given, or one is out of range.
 
     Examples:
         >>> import fedpriv
@@ -250,7 +251,7 @@ class Central:
             raise ConfigError("privacy.trust.cohort_rounds", self.cohort_rounds, fix)
 
     def shares(self, n_clients: int) -> int:
-        """Returns the number of all clients, drawn or not: the noise on a sum does not depend on the cohort."""
+        """Returns the number of all clients, drawn or not, because the noise on a sum does not depend on the cohort."""
         return n_clients
 
     def __str__(self) -> str:
@@ -267,16 +268,16 @@ Trust = Local | SecureAggregation | Central | Pairwise
 @validate_arguments("privacy.statistics")
 @dataclass(frozen=True)
 class Statistics:
-    """Clipping of constraint values, which are averages of losses, and their part of the privacy budget.
+    """Settings for private constraint values (averages of losses): clipping, and their part of the privacy budget.
 
     Args:
-        bound: Bound to which each example's loss is clipped, `[0, bound]`, in units of the loss.
-        share: Part of a round's privacy budget that is used for constraint values, in (0, 1); the gradient gets the
+        bound: Upper end of the interval `[0, bound]` to which each example's loss is clipped, in units of the loss.
+        share: Part of a round's privacy budget that is used for constraint values, in (0, 1); the gradient uses the
             rest.
-        public_counts: True if the sizes of groups and classes are public. If False, constraints must give public
+        public_counts: True if the sizes of groups and classes are public. If False, constraints must contain public
             fractions.
-        ratio: As `Pairwise.ratio`, for constraint values. A client also uses its values on their own, where pairwise
-            noise does not cancel; so 0 (individual noise only) is best for every strategy that fedpriv has.
+        ratio: As `Pairwise.ratio`, for constraint values. A client also uses its values alone, where pairwise noise
+            does not cancel. Therefore 0 (individual noise only) is best for all strategies of fedpriv.
 
     Examples:
         >>> import fedpriv
@@ -305,48 +306,50 @@ class Statistics:
 class Privacy:
     """The differential privacy of a run.
 
-    Give `epsilon`, a limit for the whole run from which the noise is computed, or `noise_multiplier`, the noise from
-    which epsilon is computed. With both, the noise is as given, and the run stops before a release that would exceed
-    the limit.
+    Pass `epsilon`, a limit for the whole run from which the noise is computed, or `noise_multiplier`, from which
+    epsilon is computed. With both, the noise is as given, and the run stops before a release (a noised query result)
+    that would exceed the limit.
 
     Guarantee: all releases of a run together are (epsilon, delta)-differentially private, for every pair of data sets
-    that are neighbours under `relation` and `unit`, against any observer of the messages that `trust` allows to be
-    seen.
+    that are neighbours under `relation` and `unit`, against any observer who can read only the messages that `trust`
+    allows.
 
     Args:
         epsilon: Limit for the whole run; a release that would exceed it is not made.
         delta: Failure probability, far below 1 over the number of units; 1e-5 by default. 0 for pure epsilon (Laplace
             noise only).
-        noise_multiplier: Noise scale (standard deviation, or b of Laplace noise) over sensitivity, in a round whose
-            `schedule` share is 1.
+        noise_multiplier: Noise scale (standard deviation, or b of Laplace noise) divided by sensitivity, in a round
+            whose `schedule` share is 1.
         clip: Bound on the norm of one unit's contribution; by default 1 in the l2 norm.
         mechanism: Distribution of the noise: `Gaussian()` (default) or `Laplace()`.
         unit: The privacy unit: `"sample"` (default), one example, or `"client"`, everything that one client holds.
-        relation: The neighbouring relation: one unit has another value (`"replace_one"`, default), or is present in
-            only one of the two data sets (`"add_remove"`, in which the numbers of examples still count as public).
+        relation: The neighbouring relation: in the two data sets one unit has different values (`"replace_one"`,
+            default), or one unit is present in only one of them (`"add_remove"`; the numbers of examples still count as
+            public).
         noise_on: The values that noise is added to: every `"gradient"` that a client update uses (default), every
             `"message"` that a client sends (needs `unit="client"`), or `"none"`: no noise. A run with `"none"` is not
             private.
         trust: Trust assumption: `Local()` (default), `SecureAggregation(min_honest)` or `Central(cohort_rate)`; or
             `Pairwise(colluders, ratio)`, where no other party is trusted and pairs of clients add noise that cancels.
-        sampling: How batches are drawn: `FullBatch()` (default), `Poisson(rate)`, `Allocation(batches)`,
+        sampling: Drawing of batches: `FullBatch()` (default), `Poisson(rate)`, `Allocation(batches)`,
             `FixedSize(size)` or `Cyclic(blocks, rate)`.
-        schedule: How the budget is shared over rounds: `Uniform()` (default), `Geometric(ratio)` or `Custom(function)`.
-        published: Use the noise of a paper instead, to reproduce the paper. Not private.
+        schedule: Division of the privacy budget over rounds: `Uniform()` (default), `Geometric(ratio)` or
+            `Custom(function)`.
+        published: Noise of a paper to use instead, to reproduce the paper. Such a run is not private.
         statistics: Bound and budget share of constraint values, for strategies that query them.
-        fsync: Wait until a round's ledger lines are on the physical disk before values computed from its queries
-            leave the process (default). With False a power cut can lose lines, and the printed `trust` contains
-            `no_power_cut`.
+        fsync: True (default) waits until a round's ledger lines are on the physical disk before values computed from
+            the round's queries leave the process. With False a power cut can lose lines, and the printed `trust`
+            contains `no_power_cut`.
         noise: `Independent()` noise in each round (default), or correlated noise, which partly cancels over rounds:
             `BSR(band)`, `Banded(band)`, `BLT(buffers)`. Correlated noise needs Gaussian noise, one query a round, full
             or cyclic batches, and no cohorts.
-        budget: Path of the lifetime budget of these data (`fedpriv budget`). The run reserves the cost of its whole
-            plan there before its first release, and does not start if the budget is too small.
-        invariants: Further facts that neighbouring data sets have in common, printed with `relation`; a run fills them
-            in.
+        budget: Path of the lifetime budget of these data (`fedpriv budget`). The run reserves the cost of all its
+            planned releases in this file before the first of them, and does not start if the budget is too small.
+        invariants: Further facts that neighbouring data sets have in common, printed with `relation`; the run itself
+            sets this field.
 
     Raises:
-        ConfigError: a setting is out of range, or two settings contradict each other.
+        ConfigError: If a setting is out of range, or two settings contradict each other.
 
     Examples:
         >>> import fedpriv
@@ -434,7 +437,7 @@ class Privacy:
 
     @property
     def private(self) -> bool:
-        """True if releases have noise with a privacy guarantee: False for `noise_on="none"` and a paper's noise."""
+        """True if releases have noise with a privacy guarantee; False for `noise_on="none"` and for a paper's noise."""
         return self.noise_on != "none" and self.published is None
 
     @property
@@ -496,7 +499,7 @@ class Privacy:
 
     @property
     def hides_round_size(self) -> bool:
-        """True if the number of examples or clients in a round is secret, which the duration must not show."""
+        """True if the number of examples or clients in a round is secret, so that the duration must not reveal it."""
         if isinstance(self.sampling, Allocation):
             samples_examples = True
         else:

@@ -39,5 +39,5 @@ class UnprotectedNoise(ABC):
                 data.
 
         Raises:
-            ConfigError: there is no such noise for this query.
+            ConfigError: If there is no such noise for this query.
         """

@@ -93,7 +93,7 @@ def laplace_sums(key: bytes, size: int, shape: float) -> Floats:
     """Returns the draws of `bounded_laplace_sums` of scale 1; those that float64 does not decide in multiple precision.
 
     Raises:
-        PrivacyError: a draw is not decided by a thousand bits.
+        PrivacyError: If a draw is not decided by a thousand bits.
     """
     from mpmath.libmp import to_float
 

@@ -169,7 +169,7 @@ def check_functions() -> None:
     """Compares numpy's logarithm and torch's cosine and sine with the C library's, at some thousand points.
 
     Raises:
-        PrivacyError: they differ by more than half of the proof's bound.
+        PrivacyError: If they differ by more than half of the proof's bound.
     """
     points = np.concatenate([np.linspace(-math.pi, math.pi, 2048), math.pi / 2 * np.arange(-2, 3) * (1 - 2.0**-40)])
     uniforms = np.concatenate([np.geomspace(2.0**-63, 1, 2048), 1 - np.geomspace(2.0**-52, 0.5, 512)])

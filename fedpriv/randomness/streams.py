@@ -53,7 +53,7 @@ def new_secret() -> int:
     generator repeats itself, as in clones of a virtual machine, secrets still differ.
 
     Raises:
-        PrivacyError: the operating system's generator gives the same bits twice in a row.
+        PrivacyError: If the operating system's generator gives the same bits twice in a row.
     """
     drawn = secrets.token_bytes(32)
     if drawn == secrets.token_bytes(32):
@@ -137,7 +137,7 @@ class Randomness:
         """Raises in a fork of the process that made this object: both would draw the same noise.
 
         Raises:
-            PrivacyError: this is another process.
+            PrivacyError: If this is another process.
         """
         if os.getpid() != self.process:
             raise PrivacyError(

@@ -153,7 +153,7 @@ def describe_simulated_trust(costs: Sequence[RunCost], *, is_alone: bool = False
         is_alone: Whether there is one data holder.
 
     Raises:
-        LedgerError: no sentence is known for a trust on record.
+        LedgerError: If no sentence is known for a trust on record.
     """
     trusts = _trusts(costs)
     names = _trust_names(costs)

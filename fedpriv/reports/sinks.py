@@ -34,7 +34,7 @@ class Jsonl:
         keep: Keep lines of an existing file up to this round; 0 starts a new file.
 
     Raises:
-        FedprivError: the file cannot be written.
+        FedprivError: If the file cannot be written.
 
     Examples:
         >>> import fedpriv, tempfile
@@ -80,7 +80,7 @@ class Csv:
         more: Names of further columns, e.g. `test_auroc`, or `test_f1` for a user-defined metric.
 
     Raises:
-        FedprivError: the file cannot be written.
+        FedprivError: If the file cannot be written.
 
     Examples:
         >>> import fedpriv, tempfile

@@ -33,7 +33,7 @@ class BudgetReservation:
         is_resumed: True if the run has begun before.
         seen: Number of its rounds that may have been released before this process start, here or in a copy of its
             folder.
-        not_covered: Facts about the data that the run reveals and epsilon does not count.
+        not_covered: Facts about the data that the run reveals and epsilon does not cover.
     """
 
     budget: privacy.Budget
@@ -141,8 +141,9 @@ class BudgetReservation:
     def close(self, ended: Ended, records: Sequence[Record]) -> None:
         """Records the end of the run in the budget; returns the unreleased part if a public limit ended the run.
 
-        Other ends may depend on the data, and the returned amount would then depend on them too. A run that extends an
-        earlier one gets nothing back: its ledger begins with the releases of that run, which its plan does not contain.
+        Any other end may depend on the data, and the returned amount would then depend on the data, too. A run that
+        extends an earlier run gets nothing back, because its ledger begins with the releases of the earlier run, which
+        its plan does not contain.
         """
         if ended == "left":
             return

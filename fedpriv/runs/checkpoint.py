@@ -1,7 +1,7 @@
-"""Save and resume a run. A checkpoint may hold private state of clients: keep it as safe as the data.
+"""Saves and resumes a run. A checkpoint may hold private state of clients, so protect it like the data.
 
-It contains nothing from which the noise can be computed. With random allocation it contains the secret draw of the
-epoch in progress, so that a resumed run gives each example the same batch.
+A checkpoint contains nothing from which the noise can be computed. With random allocation it contains the secret draw
+of the epoch in progress, so that each example has the same batch in the resumed run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Checkpoint:
     Attributes:
         progress: State of strategy and network after a round, as returned by `TrainState.stored`.
         records: Number of ledger records at that time.
-        head: The `chain` hash of the last of these; None if the ledger has no chain.
+        head: The `chain` hash of the last of these records; None if the ledger has no chain.
         seconds: Time spent so far.
         settings: Digest of the settings, which must not change between stop and resume.
         seed: The run's public seed.
@@ -43,8 +43,8 @@ class Checkpoint:
         max_physical_batch_size: See `fedpriv.planning.compute.Compute`.
         client_state: See `Compute`. On disk, `progress` lists the clients' rows in the files next to this one.
         processes: Number of processes of the run.
-        words: The settings by name, to list the differences on a resume with other settings.
-        data: Keyed digests of the clients' examples, and their key, see `fedpriv.clients.data_fingerprints`.
+        words: The settings by name, from which a resume with other settings lists the differences.
+        data: Keyed digests of the clients' examples, and the key; see `fedpriv.clients.data_fingerprints`.
         rounds: Number of rounds that the run planned.
         fixed_settings: Digest of the settings that a run shares with one that extends it: all but the number of rounds,
             the target and the noise multiplier.
@@ -87,7 +87,7 @@ class Checkpoint:
         return {int(epoch): bytes.fromhex(key) for epoch, key in self.epochs.items()}
 
     def save(self, path: Path) -> None:
-        """Writes the checkpoint to the physical disk; after a crash either the old or the new file exists.
+        """Writes the checkpoint to the physical disk. After a crash either the old or the new file exists.
 
         Raises:
             FedprivError: If the file cannot be written.
@@ -172,7 +172,7 @@ class Checkpoint:
 
 
 def _packed(texts: dict[str, str]) -> str:
-    """Returns texts by name in a compact form, since they are written repeatedly."""
+    """Returns texts by name in a compact form, because every checkpoint contains them."""
     return zlib.compress(json.dumps(texts).encode()).hex()
 
 

@@ -188,7 +188,7 @@ def _column(run: Curves, metric: Metric[object], name: str) -> tuple[list[int], 
 
 
 def _draw_violation(axes: Axes, run: Curves) -> None:
-    """Draws the violation of an exact run with constraints, which has no epsilon; a log scale cannot show zeros."""
+    """Draws the constraint violation of a run without noise, which has no epsilon; a log scale cannot show zeros."""
     for name, label, color in (("violation", "largest violation", VERMILION), ("stationarity", "stationarity", GREY)):
         rounds, values = run.column(name)
         axes.semilogy(rounds, [value if value > 0 else math.nan for value in values], color=color, label=label)

@@ -1,7 +1,8 @@
 """`settings.json`: the settings of a run from a Python program, in the sections of a configuration.
 
-A configuration can be run again from its text. Objects of a program cannot, so here a class is represented by its name
-and fields, and a function or a module by its name: for readers, and for `fedpriv show`, `report` and `statement`.
+A configuration can be run again from its text. The objects of a program cannot, so a class is represented by its name
+and fields, and a function or a module by its name. The file is for readers and for `fedpriv show`, `report` and
+`statement`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _DRAWN = 1000  # links of a graph that are written out, enough to draw it
 
 
 def describe_settings(experiment: Experiment, options: TrainingOptions) -> dict[str, Any]:
-    """Returns the settings of a run as values for JSON. They are public: for data, only classes and sizes are included.
+    """Returns the settings of a run as values for JSON. All are public: of the data, only classes and sizes.
 
     Args:
         experiment: The resolved settings.

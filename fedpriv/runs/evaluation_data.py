@@ -40,7 +40,7 @@ class EvaluationData:
         test: Test data for the model; None for none.
         of_clients: The test set of each client that has one.
         custom: The user's own metrics.
-        stop: Condition for ending the run; None for never.
+        stop: Condition that ends the run early; None without one.
         names: The clients' names; empty if they have none.
     """
 

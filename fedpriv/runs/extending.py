@@ -1,7 +1,8 @@
-"""Extends a finished run by more rounds: the data that the new run takes over from the folder of the earlier one.
+"""Extends a finished run by more rounds: reads the data that the new run needs from the folder of the earlier run.
 
-The new run has a separate folder. Its ledger begins with all records of the earlier run, so that any count of it
-includes both parts; the earlier folder is only read. Noise and batches of the further rounds are drawn anew.
+The new run has a separate folder; the earlier folder is only read. The ledger of the new run begins with all records of
+the earlier run, so an epsilon computed from it covers both parts. Noise and batches of the further rounds are drawn
+anew.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class EarlierRun:
     """A finished run that another one extends.
 
     Attributes:
-        folder: Its folder.
-        checkpoint: Its last checkpoint.
-        first: Its rounds and all their releases.
+        folder: The folder of the earlier run.
+        checkpoint: The last checkpoint of the earlier run.
+        first: The rounds of the earlier run and all their releases.
         metrics: The rows of its `metrics.jsonl`; empty without this file.
-        budget: The `id` of the lifetime budget that it used; None if it used none.
-        float64_noise: Reasons why all its noise was float64 noise, as text.
-        not_covered: Facts about the data that it revealed and epsilon does not count, as text.
-        first_run: Random name of the first in the chain of runs that extend each other, up to this one.
+        budget: The `id` of the lifetime budget that the earlier run used; None if it used none.
+        float64_noise: Reasons why all noise of the earlier run was float64 noise, as text.
+        not_covered: Facts about the data that the earlier run revealed and epsilon does not cover, as text.
+        first_run: Random name of the first run in the chain of runs that extend each other, up to the earlier run.
     """
 
     folder: Path
@@ -97,7 +98,7 @@ class EarlierRun:
 
 
 def get_common_settings(privacy: Privacy) -> Privacy:
-    """Returns the privacy settings that a run shares with one that extends it: without target, noise multiplier 1."""
+    """Returns the privacy settings that a run shares with a run that extends it: no target, and noise multiplier 1."""
     if privacy.private:
         return replace(privacy, epsilon=None, noise_multiplier=1.0)
     return privacy

@@ -1,12 +1,12 @@
 """Private training of one data owner's model, called like the training loop that it replaces.
 
-It translates the parts of a torch or Opacus script into a run of `fedpriv.train`:
+`fit` translates the parts of a torch or Opacus script into a run of `fedpriv.train`:
 
     epochs over a loader of B batches      B epochs rounds
     batches of b examples on average       each of n examples joins a batch with probability b / n (Poisson)
     optimiser                              `fedavg` with one local step and fedpriv's optimiser of the same name
     max_grad_norm                          `Clip(max_grad_norm)`
-    neighbouring data sets                 `add_remove`: one example more or less, as Opacus counts
+    neighbouring data sets                 `add_remove`: one example more or less, as in Opacus
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ class FitOptions:
 
     Args:
         model: The module to train; it is trained in place.
-        loader: Its data. fedpriv draws the batches: each of n examples joins a batch with probability b / n, where b is
-            the mean number of examples in a batch of the loader. This is `1 / len(loader)` if an epoch uses each
-            example once.
+        loader: The training data. fedpriv draws the batches: each of n examples joins a batch with probability b / n,
+            where b is the mean number of examples in a batch of the loader. This probability is `1 / len(loader)` if an
+            epoch uses each example once.
         loss: Maps (outputs, targets) of a batch to a scalar, e.g. `torch.nn.CrossEntropyLoss()`.
         optimizer: A new `torch.optim.SGD`, `Adam` or `AdamW` of the model's parameters.
         epochs: Passes over the data; an epoch has `len(loader)` steps.
         epsilon: Target epsilon of the whole fit, from which the noise is computed.
         delta: Delta of the guarantee, well below one over the number of examples; 1e-5 by default.
-        noise_multiplier: Alternative to `epsilon`: standard deviation of the noise over `max_grad_norm`, as in Opacus;
-            under `replace_one` over `2 max_grad_norm`.
+        noise_multiplier: Alternative to `epsilon`: standard deviation of the noise divided by `max_grad_norm`, as in
+            Opacus; under `replace_one` it is divided by `2 max_grad_norm`.
         max_grad_norm: Bound on the l2 norm of an example's gradient; 1 by default.
-        relation: Neighbouring relation. `"add_remove"` (default) is the one of Opacus; `"replace_one"`, the default
-            elsewhere in fedpriv, is a stronger guarantee and needs more noise.
+        relation: Neighbouring relation. `"add_remove"` (default) is the relation of Opacus; `"replace_one"`, the
+            default elsewhere in fedpriv, is a stronger guarantee and needs more noise.
         budget: Path of the lifetime budget of these data; None by default.
         test: Public test data for metrics, as (input, target) pairs; for a loader, its data set is used.
         evaluate_every: Steps between evaluations on the test data; None (default) evaluates once per epoch.
         folder: Folder of the ledger and the checkpoint; None (default) keeps the run in memory.
-        seed: Public seed; drawn by default.
-        secret_seed: Seed of noise and batches. It must stay secret: with it the noise can be subtracted. Drawn by
-            default.
+        seed: Public seed; by default a random one.
+        secret_seed: Seed of noise and batches; by default a random one. Keep it secret, because the noise can be
+            computed from it and subtracted.
         compute: Settings of the computation.
-        sinks: Receivers of a report every step.
+        sinks: Receivers of a report after every step.
         progress: True shows a progress bar on standard error; by default it is shown on a terminal only.
     """
 
@@ -222,9 +222,9 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
 
 
 def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Returns a loader of the same examples for which the batch size and order have been read.
+    """Returns a loader of the same examples without the batch size and order, which have been read already.
 
-    A user-defined sampler is kept, so that the run warns that it is not used.
+    A user-defined sampler is kept, so that the run warns that it does not use the sampler.
     """
     own: dict[str, Any] = {}
     if loader.batch_size is None:

@@ -25,10 +25,10 @@ Row = Mapping[str, Any]
 
 
 class History(Sequence[Row]):
-    """A table with a row for each round, from the first on: its number, epsilon, number of releases and metrics.
+    """A table with a row for each round: the number of the round, epsilon, number of releases, and metrics.
 
-    It prints as a table. `history["test_accuracy"]` is a column, an array of numpy with NaN where the metric was not
-    measured; `history[0]` is a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller tables. A
+    It prints as a table. `history["test_accuracy"]` is a column: a numpy array with NaN where the metric was not
+    measured. `history[0]` is a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller tables. A
     loop iterates over rows; `"test_accuracy" in history` tests for a column. `to_pandas()` returns a data frame.
 
     Args:

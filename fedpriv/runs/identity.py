@@ -34,7 +34,7 @@ KNOWN_NOISE = "the noise itself, to whoever knows the secret_seed of this test r
 
 
 def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
-    """Returns the error for a resume with other settings, with the names of the changed ones if known."""
+    """Returns the error for a resume with other settings; it names the changed settings if they are known."""
     differing = format_difference(
         {name: text for name, text in before.items() if not name.startswith("config.")}, words
     )
@@ -170,7 +170,7 @@ class RunIdentity:
 
     @staticmethod
     def from_main(sent: tuple[Any, ...]) -> RunIdentity:
-        """Returns the identity of which the main process sent `for_ranks`."""
+        """Returns the identity for which the main process sent `for_ranks`."""
         settings, seeds, name, model, words = sent
         return RunIdentity(settings, Randomness(*seeds), name, model, words)
 

@@ -1,8 +1,8 @@
 """Checks that the files of a run are complete and consistent.
 
-A run writes the ledger first, then the metrics, then the checkpoint; after a crash each may be ahead of the next. A
-file that is behind the next one has lost lines (*incomplete*); files that contradict each other were changed
-(*altered*). For the limits of the ledger's hash chain see docs/reliability.md.
+A run writes the ledger first, then the metrics, then the checkpoint, so after a crash a file may be ahead of the files
+that are written later. A file that is behind a later one has lost lines (*incomplete*); files that contradict each
+other were changed (*altered*). For the limits of the ledger's hash chain see docs/reliability.md.
 """
 
 from __future__ import annotations

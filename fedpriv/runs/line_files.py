@@ -1,6 +1,7 @@
 """Files with one line a round: `metrics.jsonl`, which every run with a folder writes, and `metrics.csv`.
 
-A resumed run continues from its checkpoint (with zeros for lost results), so lines past it are removed first (`keep`).
+A resumed run continues from its checkpoint (with zeros for lost query results), so lines of later rounds are removed
+first (`keep`).
 """
 
 from __future__ import annotations

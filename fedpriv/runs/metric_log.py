@@ -45,7 +45,7 @@ class MetricLog:
         return values | self._measures.strategy.monitored(progress.server)
 
     def final_metrics(self, progress: TrainState) -> tuple[dict[str, float], dict[str, Any]]:
-        """Returns metrics of the model (the mean over nodes), and metrics of nodes' own models and clients.
+        """Returns metrics of the model (the mean over nodes), and metrics of each node's model and of the clients.
 
         The metrics of the last report are reused.
         """

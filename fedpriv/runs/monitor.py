@@ -31,8 +31,8 @@ class RunMonitor:
         health: First rounds in which a value was not finite.
         stopping: Number of rounds without improvement of the metric of `stop`.
         best: The models of the round with the best test metric; up to date on the main process only.
-        is_over: True if no further round will be made.
-        is_void: True if no bound on epsilon holds, since the run's code kept state from earlier examples.
+        is_over: True if no further round will be computed.
+        is_void: True if no bound on epsilon holds, because the run's code kept state from earlier examples.
     """
 
     strategy: Strategy

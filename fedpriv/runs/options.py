@@ -40,46 +40,48 @@ class TrainingOptions:
         strategy: The algorithm, e.g. `fedpriv.inexact_admm()`.
         privacy: The privacy settings, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
         rounds: Number of rounds.
-        seed: Public seed of cohorts and links; drawn by default.
-        secret_seed: Seed of noise and batches, for tests and figures that must repeat exactly. It must stay secret:
-            with it the noise can be subtracted, and every printed epsilon carries this note. By default noise is
-            computed from random bits of the operating system, which the process keeps in memory and never writes. A run
-            without privacy is determined by `seed` alone.
-        network: The connections: `Star(n_clients)` (default), a server and all clients, or a `Graph`.
+        seed: Public seed of cohorts and links; by default a random one.
+        secret_seed: Seed of noise and batches, for tests and figures that must repeat exactly. Keep it secret, because
+            the noise can be computed from it and subtracted; every printed epsilon carries this note. By default noise
+            is computed from random bits of the operating system, which the process keeps in memory and never writes. A
+            run without privacy is determined by `seed` alone.
+        network: The connections: `Star(n_clients)` (default), which is a server and all clients, or a `Graph`.
         test: Public test data for metrics, as (input, target) pairs; for a loader, its data set is used.
         compute: Settings of the computation.
         evaluate_every: Rounds between evaluations on the test data, 1 by default; the last round is always evaluated.
         checkpoint_every: Rounds between checkpoints (with a folder). By default checkpoints are written as often as
-            possible while they take at most 5 % of the run's time. A crash loses the rounds since the last one.
+            possible while they take at most 5 % of the run's time. A crash loses the rounds since the last checkpoint.
         folder: Folder of the ledger and the checkpoint, for `resume`; None (default) keeps the run in memory.
         settings: Digest of the configuration, if there is one. It is checked on resume.
         resume: True resumes from the folder's checkpoint, with new noise, or from the start if the run was killed
             before its first checkpoint. Values that were released after the checkpoint stay charged, and are not
             released or charged again.
-        extend: Folder of a finished run to extend: the run continues with its model and state, `rounds` includes its
-            rounds, and epsilon covers both parts together. The further rounds have independent noise, computed from the
-            rest of the target. Only `rounds`, the target epsilon and the noise multiplier may differ. `folder`, if
-            given, is a new one.
+        extend: Folder of a finished run to extend. The new run continues with the model and state of the finished run;
+            `rounds` includes the finished rounds, and epsilon covers both parts together. The noise of the further
+            rounds is independent of the earlier noise and is computed from the rest of the target. Only `rounds`, the
+            target epsilon and the noise multiplier may differ. `folder`, if given, must be a new folder.
         compare_centralized: True, for runs with constraints and without privacy, also solves the problem with all data
             in one place, and reports the relative difference of the objectives.
         optimum: Smallest value of the objective, if known. The result then contains the gap to it, computed on the
-            training data without noise: not private, for experiments on public data only.
+            training data without noise. The gap is not private: use this for experiments on public data only.
         stop_on: Ends the run when a released model is not finite (`"nonfinite"`, default), also when its test loss is
-            not finite (`"nonfinite_loss"`), or never (`"nothing"`). The whole plan is then charged.
+            not finite (`"nonfinite_loss"`), or never (`"nothing"`). A run that is ended in this way is charged for all
+            its planned rounds.
         stop: Ends the run when a metric on the test data no longer improves, e.g. `Stop("accuracy", patience=5)`. The
-            whole plan is then charged, since the stop depends on query results: it saves time, not epsilon.
-        keep: Model of the result: the `"last"` one (default), or the `"best"` one on the test data, by the metric of
-            `stop` or by accuracy, else by loss. The choice costs no epsilon, since test data are public and the models
-            are released anyway. But the metric that chose a model is optimistic: evaluate the model on other test data.
-            A resumed run continues from its last model.
-        save_node_models: True also writes each node's model to the folder, `node_models.pt`.
+            run is then charged for all its planned rounds, because the stop depends on query results. So stopping saves
+            time but no epsilon.
+        keep: Model of the result: the `"last"` model (default), or the `"best"` model on the test data, by the metric
+            of `stop`, or else by accuracy, or else by loss. The choice costs no epsilon, because test data are public
+            and the models are released anyway. However, the metric that chose a model is too optimistic for it, so
+            evaluate the model on other test data. A resumed run continues from its last model.
+        save_node_models: True also writes each node's model to the folder, as `node_models.pt`.
         metrics: Custom metrics on the test data, by name: functions of (outputs, targets) of all test examples, or
             objects with `update`, `compute` and `reset`, such as torchmetrics'. They are reported as `test_<name>`.
         client_tests: Public test set of each client, None for a client without one. Reports then contain test metrics
             over clients, where each client's model is evaluated on the client's set: `client_test_accuracy_min`,
             `_p10`, `_median`, `_p90`, `_max` and `_mean`. Without `test` all sets together are the test data.
-        client_names: Public name of each client: results, `fedpriv show` and pictures use it, and the result has each
-            client's test metrics under its name.
+        client_names: Public name of each client. Results, `fedpriv show` and pictures use it, and the result contains
+            each client's test metrics under this name.
     """
 
     clients: Sequence[Client]
@@ -114,9 +116,9 @@ class TrainOptions(TrainingOptions):
     """Arguments of `train`: the arguments of `Training`, and the receivers of reports.
 
     Args:
-        sinks: Receivers of a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
-        progress: True shows a progress bar on standard error; outside of terminals and notebooks, about 20 lines. By
-            default it is shown on a terminal only.
+        sinks: Receivers of a report after every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
+        progress: True shows a progress bar on standard error; outside of terminals and notebooks it prints about 20
+            lines instead. By default the bar is shown on a terminal only.
     """
 
     __: KW_ONLY

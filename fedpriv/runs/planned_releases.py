@@ -100,8 +100,9 @@ class PlannedReleases:
     def is_of(self, ledger: LedgerFile) -> bool:
         """Returns True if the plan contains every release on record, at no less than its cost.
 
-        In that case its remaining releases belong to the run. Sizes affect a plan if batches have a fixed size: for
-        more examples than there were, the rest would cost too little.
+        In that case the remaining releases of the plan belong to the run. The sizes of clients affect a plan with
+        batches of fixed size: a plan for more examples than the run has would charge too little for the remaining
+        releases.
 
         Raises:
             LedgerError: If the ledger is damaged or altered.
@@ -124,7 +125,7 @@ class PlannedReleases:
         Args:
             on_record: All releases of the run.
             attempt: Label of the run's own releases; the releases of an earlier run that it extends have another label.
-            finished: Number of finished rounds at that checkpoint.
+            finished: Number of finished rounds at the checkpoint.
         """
         if not self.private:
             return []

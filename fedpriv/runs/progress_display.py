@@ -107,7 +107,7 @@ class ProgressDisplay:
 
 
 def _live_metrics() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
-    """Yields name, words and table row of each displayed metric; the others are in files and TensorBoard only."""
+    """Yields name, words and table row of each displayed metric; other metrics are in files and TensorBoard only."""
     for row in (*metrics.TESTED, *metrics.OF_NODES, *metrics.OF_RUN, *metrics.REPORTED):
         if row.live:
             yield row.name, row.live, row

@@ -19,14 +19,14 @@ GROUP_SECONDS = 0.1
 def compute_longest_wait(
     mesh: Mesh, folder: RunFolder | None, state: StateName, pace: float | None, code: Iterable[object]
 ) -> float:
-    """Returns the longest wait in seconds of reports for a common sync: 0 if a value might be visible before it.
+    """Returns how long reports may wait for a common sync, in seconds: 0 if a value might be visible before the sync.
 
     Args:
-        mesh: The processes of the run, since others would hold values as well.
+        mesh: The processes of the run; if there are several, the others hold released values, too.
         folder: The run's folder; without a folder there is nothing to sync.
-        state: Location of clients' state between rounds: on disk it may survive a power cut that the ledger does not.
-        pace: Seconds; each round takes a whole multiple of it. None if the time of rounds is not padded.
-        code: All code that computes with released values while rounds run; user code may show them.
+        state: Location of clients' state between rounds; on disk it may survive a power cut that the ledger does not.
+        pace: Time in seconds to whose multiples each round is padded; None if the time of rounds is not padded.
+        code: All code that computes with released values while rounds run; user code may make them visible.
     """
     if folder is None or mesh.world.world_size > 1 or state != "memory" or pace is not None:
         return 0.0
@@ -73,10 +73,10 @@ class ReportGroup:
 
     @contextmanager
     def synced(self) -> Generator[None]:
-        """A context that writes the ledger to disk at its end, also after an error, since the error may show values.
+        """A context that writes the ledger to disk at its end, also after an error, which may contain values.
 
         If a caller leaves the iteration early, the lines of all reports that the caller received are already on disk.
-        Python may then close the iteration at exit, when modules have lost their contents.
+        In that case Python may close the iteration at interpreter exit, when modules have lost their contents.
         """
         try:
             yield

@@ -84,11 +84,12 @@ class RoundReport:
             `client_tests` also `client_test_accuracy_min` and so on. Empty in rounds without an evaluation.
         epsilon: Upper bound on the epsilon of the rounds so far (the largest over clients). It is fast to compute and
             can be somewhat above the tight bound of `Result.spent`, but never above the limit. If the run stops early,
-            the charge of the run.
+            this is the epsilon that the run is charged.
         target: The target epsilon, or None.
         releases: Number of records in the ledger, all on the physical disk if the ledger is a file.
-        checkpoint: True if a checkpoint is written after this report; a sink must first sync files that should survive.
-        head: The `chain` hash of the ledger's last line; None if it has no chain.
+        checkpoint: True if a checkpoint is written after this report; a sink must first sync files that should survive
+            a crash.
+        head: The `chain` hash of the ledger's last line; None if the ledger has no chain.
         warning: A message when the model or the test loss is not finite for the first time; else None.
 
     Examples:
@@ -119,44 +120,44 @@ class Result:
         strategy: The algorithm's name.
         rounds: Number of finished rounds.
         planned_rounds: Number of planned rounds.
-        test_accuracy: Accuracy of the model on public test data; None without test data or classes.
+        test_accuracy: Accuracy of the model on public test data; None without test data or classes in them.
         test_loss: Loss of the model on public test data; None without test data.
-        ended: Reason for the end of the run: `"rounds"` (all were made), `"strategy"` (the algorithm ended it),
-            `"budget"` (another round would have exceeded epsilon), `"nonfinite"` (see `stop_on` of `Training`),
-            `"metric"` (see `stop`), `"left"` (stopped early) or `"state"` (the model, loss or data set kept information
-            about earlier
-            examples: epsilon is infinite).
+        ended: Reason for the end of the run: `"rounds"` (all rounds were computed), `"strategy"` (the algorithm ended
+            the run), `"budget"` (another round would have exceeded epsilon), `"nonfinite"` (see `stop_on` of
+            `Training`), `"metric"` (see `stop`), `"left"` (stopped early) or `"state"` (the model, loss or data set
+            kept information about earlier examples, so epsilon is infinite).
         spent: Upper bound on the privacy cost. If the run stopped before its plan ended, the stop may depend on data,
-            so the whole plan is charged.
-        releases: Number of records in the ledger.
-        seconds: Duration of the run in seconds; rounded to one digit if batches, cohorts or true sizes are secret,
-            since it depends on them.
+            so all planned releases are charged.
+        releases: Number of releases, which are the records in the ledger.
+        seconds: Duration of the run in seconds. It is rounded to one digit if batches, cohorts or true sizes are
+            secret, because it depends on them.
         params_l2: l2 norm of `params`.
-        noise_multiplier: Noise scale over sensitivity in a round whose `schedule` share is 1.
-        measures: Further values: bytes sent, spectral gap, distance of the nodes' models, multipliers; `backend`, the
-            `name` of the backend of gradients and the reason why a faster one was `refused`; with `keep="best"` also
-            `kept`: the chosen `round`, the `metric`, and the number of `rounds_tested`; `client_names`, if they were
-            given, and with test sets `client_tests`, each client's metrics by name.
+        noise_multiplier: Noise scale divided by sensitivity, in a round whose `schedule` share is 1.
+        measures: Further values: bytes sent, spectral gap, distance of the nodes' models, and multipliers. `backend`
+            contains the `name` of the backend of gradients and the reason why a faster one was `refused`. With
+            `keep="best"`, `kept` contains the chosen `round`, the `metric`, and the number of `rounds_tested`. If they
+            were given, `client_names` are included, and with test sets `client_tests`, each client's metrics by name.
         gradient_evaluations: Expected number of per-example gradients.
-        optimality_gap: F(params) - F* on all training examples, if F* is known: exact, so NOT private. `result.json`
-            also contains it as `suboptimality`, and lists both under `not_private`.
-        first_nonfinite: For `"model"` and `"test_loss"` the first round, from 1, in which it was NaN or infinite; empty
-            if all was finite.
+        optimality_gap: F(params) - F* on all training examples, if F* is known. It is exact, and therefore NOT private.
+            `result.json` also contains it as `suboptimality`, and lists both names under `not_private`.
+        first_nonfinite: The first round, from 1, in which the `"model"` or the `"test_loss"` was NaN or infinite, by
+            these names; empty if all values were finite.
         reports: Number, epsilon, number of releases and metrics of each finished round, as in `metrics.jsonl`; rounds
             before a resume are included only if the folder has that file.
         params: The model's trainable parameters, `[dim]`.
         node_params: Each node's trainable parameters, `[n, dim]`; n times `params` with a server.
         model: The model as a module, in eval mode.
-        charged: The releases from which `spent` is computed: the ledger and, if the run stopped early, the rest of its
-            plan.
+        charged: The releases from which `spent` is computed: the records of the ledger and, if the run stopped early,
+            the rest of its planned releases.
         target: Limit on epsilon; None without a limit.
         run_name: Random name of the run, the same for copies of it.
 
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
-        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> data = [torch.utils.data.TensorDataset(x[i::2], y[i::2]) for i in range(2)]
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data)
         >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), fedpriv.Privacy(epsilon=2.0), rounds=5)
         >>> result.ended, result.releases, result.params.shape
         ('rounds', 5, torch.Size([4]))
@@ -247,12 +248,12 @@ class Result:
     def save(self, folder: str | Path, *, nodes: bool = False) -> None:
         """Writes the model's `state_dict` to `model.pt`, reports to `metrics.jsonl` and `to_json()` to `result.json`.
 
-        In the folder of a run, which already has the latter two, only the models are written. All values except
-        `optimality_gap` have the privacy guarantee of `spent`.
+        The folder of a run already contains the reports and the result; there only the models are written. All values
+        except `optimality_gap` have the privacy guarantee of `spent`.
 
         Args:
             folder: The folder; created if it does not exist.
-            nodes: True also writes `node_models.pt`, a list of each node's `state_dict`, as for
+            nodes: True also writes `node_models.pt`, a list with each node's `state_dict`, to load with
                 `model.load_state_dict(torch.load(path)[node])`.
 
         Raises:
@@ -384,7 +385,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Reads the rounds of a `metrics.jsonl`, in order; empty without such a file. Leaves out a cut-off last line.
 
     Raises:
-        FedprivError: If a line in it is damaged.
+        FedprivError: If another line of the file is damaged.
     """
     try:
         *lines, _ = files.read(path).decode(errors="replace").split("\n")

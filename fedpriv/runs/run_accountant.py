@@ -85,8 +85,8 @@ class RunAccountant:
     def reported(self, ended: Ended, finished: int) -> float:
         """Returns a cheap upper bound on the epsilon of the rounds so far, for a report.
 
-        It is the smallest of the quick bound, the target, and the tight bound of the plan up to one of the next rounds.
-        The target counts unless an earlier run, which this one extends, spent more.
+        It is the smallest of three bounds: the quick bound, the target, and the tight bound of the plan up to one of
+        the next rounds. The target is used unless an earlier run, which this run extends, has spent more.
         """
         if ended == VOIDED:
             return math.inf
@@ -113,8 +113,8 @@ class RunAccountant:
     def charged_at_end(self, ended: Ended, finished: int) -> PrivacySpent:
         """Returns the charge of a run that `ended` after `finished` rounds.
 
-        If it stopped before its plan ended, the stop may depend on data, so the whole plan is charged. A stop that is
-        forced by the budget does not depend on data.
+        If the run stopped before its plan ended, the stop may depend on data, so all planned releases are charged. A
+        stop that is forced by the budget does not depend on data.
         """
         plan = self._plan
         charged = self.records(ended, finished)
@@ -129,7 +129,7 @@ class RunAccountant:
         return replace(spent, float64_noise=added_in_float64, not_covered=self._not_covered)
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
-        """Returns the releases that `charged_at_end` counts; future ones belong to this attempt, with its draws."""
+        """Returns the releases that `charged_at_end` counts; future releases belong to this attempt, with its draws."""
         remaining: Sequence[Record] = ()
         if ended in CHARGED_WHOLE:
             remaining = self._still_planned(finished)
@@ -138,7 +138,7 @@ class RunAccountant:
     def _still_planned(self, finished: int) -> RecordTable:
         """Returns the releases of the plan after its first `finished` rounds, with this attempt's draws.
 
-        Without privacy there are none: what is released then does not follow from the plan.
+        A run without privacy has none, because its releases do not follow from the plan.
         """
         if not self._plan.privacy.private:
             return RecordTable()

@@ -60,7 +60,7 @@ class RunDirectory:
         return self.folder.path
 
     def last(self, device: torch.device) -> Checkpoint | None:
-        """Returns the newest checkpoint of the run to resume; None if it was killed before its first.
+        """Returns the newest checkpoint of the run to resume; None if the run was killed before its first checkpoint.
 
         Args:
             device: Device of the tensors.
@@ -255,7 +255,7 @@ def check_rounding(ledger: LedgerFile, float64_noise: tuple[str, ...]) -> None:
     """Raises an error if a run would add float64 noise to a ledger with a header that promises exact rounding.
 
     Raises:
-        LedgerError: If it would, e.g. because it began on a CPU and is resumed on another device.
+        LedgerError: If the run would do so, e.g. because it began on a CPU and is resumed on another device.
     """
     new = [kind for kind in float64_noise if kind not in ledger.header.float64_noise]
     if new:
@@ -266,10 +266,10 @@ def check_rounding(ledger: LedgerFile, float64_noise: tuple[str, ...]) -> None:
 
 
 def check_not_covered(ledger: LedgerFile, not_covered: tuple[str, ...]) -> None:
-    """Raises an error for revealed facts that are missing in the ledger's header, which is trusted when counting.
+    """Raises an error for revealed facts that are missing in the ledger's header, from which epsilon is stated later.
 
     Raises:
-        LedgerError: If there are any, e.g. because it began without an optimum and is resumed with one.
+        LedgerError: If there are such facts, e.g. because the run began without an optimum and is resumed with one.
     """
     new = [fact for fact in not_covered if fact not in ledger.header.not_covered]
     if new:

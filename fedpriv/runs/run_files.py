@@ -82,7 +82,8 @@ class RunFiles:
     def read(folder: Path) -> RunFiles:
         """Reads a folder, also of a run in progress.
 
-        Files are read in the reverse order of writing, so that each is at most behind the files read after it.
+        Files are read in the reverse order of writing, so that a file can be behind the files that are read after it,
+        but never ahead of them.
 
         Raises:
             FedprivError: If a file is damaged.
@@ -136,8 +137,8 @@ class RunFiles:
 def describe_fixed_data(config: dict[str, Any] | None) -> str | None:
     """Returns the settings that determine the clients' examples, as text, if equal settings mean equal examples.
 
-    None if the data are user files or made by user code: rows may be added or removed between two runs, and other
-    clients then have them although the configuration is the same.
+    None if the data are user files or come from user code. In that case rows may be added or removed between two runs,
+    so that other clients have them although the configuration is the same.
     """
     section = (config or {}).get("data")
     if config is None or not isinstance(section, dict) or str(section.get("name")) not in PUBLISHED:
@@ -168,7 +169,7 @@ def find_config_file(folder: Path, fix: str = "name a folder created by fedpriv 
         fix: Suggested fix if the folder contains no run.
 
     Raises:
-        FedprivError: If there is none: a Python program made the run, or the folder holds no run.
+        FedprivError: If there is none, because a Python program made the run or the folder holds no run.
     """
     path = folder / CONFIG_FILE
     if not path.exists():

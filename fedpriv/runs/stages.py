@@ -6,9 +6,9 @@ Each function computes one stage from the stages before it:
     OpenRun          the folder, the starting point of the run, its seeds
     Plan             the planned releases, their noise and privacy cost (`fedpriv.planning.plan`)
     BudgetReservation   the share of a lifetime budget (`fedpriv.runs.budget_reservation`)
-    LocalData        the examples in this process: the first touch of data
+    LocalData        the examples in this process, which are read here for the first time
     Evaluation       public test data and metrics
-    ReleasePath      accountant, ledger and oracle: the only way from data to released values
+    ReleasePath      accountant, ledger and oracle, the only path from data to released values
 
 `Training` holds the stages and computes the rounds. With several processes, every rank passes through every stage;
 writing, drawing and decisions are done on the main process and broadcast.
@@ -199,7 +199,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
 
     Raises:
         ConfigError: If settings of speed cannot work, or the run cannot be extended with these options.
-        FedprivError: If a folder holds no run, or one with other settings.
+        FedprivError: If a folder holds no run, or a run with other settings.
     """
     clients = experiment.clients
     strategy = experiment.strategy
@@ -372,7 +372,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
 
 
 def not_covered(privacy: Privacy, options: TrainingOptions, run: OpenRun) -> tuple[str, ...]:
-    """Returns facts that the run reveals and epsilon does not count, in its earlier rounds or from now on."""
+    """Returns facts that the run reveals and epsilon does not cover, in its earlier rounds or from now on."""
     from_now_on = privacy_warnings.not_covered(privacy, options.optimum)
     if privacy.private and options.secret_seed is not None:
         from_now_on = (*from_now_on, KNOWN_NOISE)
@@ -413,13 +413,13 @@ class LocalData:
     Attributes:
         shard: Indices of the clients in this process.
         population: Their examples, model and loss.
-        fingerprints: Keyed digests of the examples, so that a resume with other data raises an error.
+        fingerprints: Keyed digests of the examples; with them a resume with other data raises an error.
         start: The initial parameters of all clients, `[dim]`.
         backend: Name of the backend that computes clipped sums of gradients.
         why_not_faster: Why faster backends were rejected; empty if none was.
         constants: Sums of the bits of frozen parameters and buffers, which no forward pass may change.
         identity: The run's identity, now with the digest of its model.
-        warnings: Warnings about data and model: what weakens privacy or costs time.
+        warnings: Warnings about properties of data and model that weaken privacy or cost time.
     """
 
     shard: ClientShard
@@ -453,7 +453,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
         ConfigError: If data, loss and model do not fit together.
         DataError: If examples cannot be read or used.
         PrivacyError: If examples have several owners.
-        FedprivError: If the run continues from one with other data, or another model.
+        FedprivError: If the run continues from a run with other data or another model.
     """
     clients = experiment.clients
     compute = experiment.compute
@@ -625,9 +625,9 @@ class ReleasePath:
         sums: Clipped sums of gradients of this process's clients.
         oracle: Computes the results of the strategy's queries.
         state_check: Tests if the run's code kept state from earlier examples; None without privacy.
-        first_round: The first round with new releases: each release is made once, so a resumed run releases nothing in
-            rounds that are on record.
-        lost_oracle: Returns zeros in the rounds before that, without access to the data.
+        first_round: The first round with new releases. Each release is made only once, so a resumed run releases
+            nothing in rounds that are already in the ledger.
+        lost_oracle: Oracle for the rounds before `first_round`; it returns zeros, without access to the data.
     """
 
     accountant: RunAccountant

@@ -17,13 +17,13 @@ def total(
 ) -> PrivacySpent:
     """Computes the privacy cost of several runs on the same data, which is less than the sum of their costs.
 
-    Guarantee: an upper bound for every unit that all of them protect, for any position of the unit in each run, against
-    an observer of each run as its `trust` allows. The number of runs and their noise must not depend on the results of
-    earlier runs; if they do, use the sum of the epsilons and the sum of the deltas. Runs without a common unit cost
-    less.
+    Guarantee: an upper bound for every unit that all of the runs protect, for any position of the unit in each run,
+    against an observer of each run as its `trust` allows. The number of runs and their noise must not depend on the
+    results of earlier runs; if they do, use the sum of the epsilons and the sum of the deltas. If no unit is in all
+    runs, the true cost is lower.
 
     Args:
-        results: Return value of `train` for each run; for a training with Opacus, `fedpriv.from_opacus(...)`.
+        results: The result of `train` for each run; for a training with Opacus, `fedpriv.from_opacus(...)`.
         delta: Failure probability of all runs together; by default the smallest delta of the runs.
         accountant: The bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None (default) uses the smallest
             bound.
@@ -32,8 +32,8 @@ def total(
         The total cost: epsilon with its delta, unit, relation and accountant.
 
     Raises:
-        ConfigError: there are no results, or an argument is out of range.
-        PrivacyError: the runs protect different kinds of units, or different whole clients.
+        ConfigError: If there are no results, or an argument is out of range.
+        PrivacyError: If the runs protect different kinds of units, or different whole clients.
 
     Examples:
         >>> import fedpriv

@@ -20,21 +20,22 @@ def train(options: TrainOptions) -> Result:
     Returns:
         The result, with the trained module as `model` and an upper bound on the epsilon as `spent`.
 
-    Guarantee: every query result that the strategy receives is noised and accounted for first. A query that would
-    exceed the target epsilon is not answered, and ends the run. Python warnings report settings that weaken privacy,
-    and a model or a test loss that is not finite.
+    Guarantee: every query result is noised and accounted for before the strategy receives it. A query that would exceed
+    the target epsilon returns no result, and ends the run. Python warnings report settings that weaken privacy, and a
+    model or a test loss that is not finite.
 
     Raises:
-        ConfigError: settings cannot work; raised before data are read, with field, value and fix.
-        FedprivError: data or a folder cannot be used.
+        ConfigError: If settings cannot work. The error is raised before data are read, and names field, value and fix.
+        FedprivError: If data or a folder cannot be used.
 
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
-        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> x, y = torch.linspace(-1, 1, 60)[:, None], torch.arange(60) // 30
+        >>> data = [torch.utils.data.TensorDataset(x[i::3], y[i::3]) for i in range(3)]
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data[:2])
         >>> privacy = fedpriv.Privacy(epsilon=2.0, delta=1e-5)
-        >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), privacy, rounds=5, test=data)
+        >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), privacy, rounds=5, test=data[2])
         >>> result.rounds, result.spent.epsilon <= 2.0
         (5, True)
     """

@@ -49,20 +49,21 @@ from fedpriv.storage.folder import RunFolder
 
 @validate_arguments("", suggest_argument)
 class Training:
-    """A run as an iterable object: each iteration trains one round and yields a `RoundReport`. It can be iterated once.
+    """A run as an iterable object. Each iteration trains one round and yields a `RoundReport`; it can be iterated once.
 
     The arguments are those of `train`, except `sinks` and `progress`. Settings that weaken privacy are listed in
     `warnings` and raised as Python warnings (`PromiseWarning`). Other processes cannot use the `folder` while this
     object exists, or until `folder.close()`.
 
     Raises:
-        ConfigError: settings cannot work; raised before data are read.
+        ConfigError: If settings cannot work. The error is raised before data are read.
 
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
-        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> data = [torch.utils.data.TensorDataset(x[i::2], y[i::2]) for i in range(2)]
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data)
         >>> training = fedpriv.Training(clients, fedpriv.fedavg(0.5), fedpriv.Privacy(epsilon=2.0), rounds=3)
         >>> [report.round for report in training]
         [1, 2, 3]
@@ -183,8 +184,9 @@ class Training:
     def in_groups(self) -> Iterator[Sequence[RoundReport]]:
         """Trains like an iteration over this object, and yields the reports of one or more rounds at once.
 
-        Short rounds share a sync of the ledger, and this object must not be inspected between two rounds of a group. An
-        iteration by round has every line on disk before the caller receives the round. See `__iter__` for errors.
+        Short rounds share one sync of the ledger, so this object must not be inspected between two rounds of a group.
+        When iterating by round, by contrast, every line is on disk before the caller receives the round. See `__iter__`
+        for errors.
         """
         population = self.population
         problems = {id(problem): problem for problem in population.problems}
@@ -197,7 +199,7 @@ class Training:
         return self._modes.iterate(self._make_rounds(seconds))
 
     def _make_rounds(self, seconds: float) -> Iterator[Sequence[RoundReport]]:
-        """Trains in the modes of the caller, see `_groups_of_rounds`."""
+        """Trains in the torch modes of the caller; see `_groups_of_rounds`."""
         monitor = self._monitor
         mesh = self._mesh
         if monitor.is_over:
@@ -253,7 +255,7 @@ class Training:
             mesh.world.broadcast(lambda: self._directory.finish(result, self.linked(result), nodes=self._save_nodes))
 
     def _all_rounds(self) -> Iterator[RoundResult]:
-        """Computes the rounds: first those with results lost in a stop, with zeros as results, then the others."""
+        """Computes the rounds: first those that lost their query results in a stop, with zeros, then the others."""
         path = self._release_path
         network = self._local_network
         progress = self.progress
@@ -425,11 +427,11 @@ class Training:
 
     @property
     def broken_examples(self) -> Tensor:
-        """Number of non-finite gradients of each client, `[n_clients]`. Exact, so not private."""
+        """Number of non-finite gradients of each client, `[n_clients]`. The number is exact, and so not private."""
         return torch.cat([*self._mesh.clients.all_gather_object(self._release_path.sums.broken_examples)])
 
     def count_duplicates(self) -> ownership.DuplicateCounts:
-        """Counts the training examples that equal others, or test examples. Exact, so not private."""
+        """Counts the training examples that equal other training examples or test examples. Exact and not private."""
         fingerprints = stages.all_example_fingerprints(self.population, self._mesh)
         test = self._evaluation.public.test
         return self._mesh.world.broadcast(lambda: ownership.count_duplicates(self.population, test, fingerprints))
@@ -449,8 +451,8 @@ class Training:
     def result(self) -> Result:
         """Returns the result so far; the result of a finished run is also in its folder.
 
-        If the run stopped before its plan ended, the stop may depend on data, so the whole plan is charged, unless the
-        budget ended the run. If clients' models differ, each is tested on 1000 test examples.
+        If the run stopped before its plan ended, the stop may depend on data, so all planned releases are charged,
+        unless the budget ended the run. If clients' models differ, each model is tested on 1000 test examples.
 
         Raises:
             PrivacyError: If a forward pass changed a frozen parameter or a buffer.

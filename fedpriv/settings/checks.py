@@ -192,7 +192,7 @@ def validate_arguments(field: str, explain: Explain | None = None, *, values: bo
         values: True to compare values with annotations too; scikit-learn expects constructors that accept any values.
 
     Raises:
-        ConfigError: On a call, if an argument is unknown, missing, given twice, or does not fit its annotation.
+        ConfigError: If, on a call, an argument is unknown, missing, given twice, or does not fit its annotation.
 
     Examples:
         >>> @checked("strategy")

@@ -106,9 +106,9 @@ class Registry(Mapping[str, R]):
 
     Args:
         rows: fedpriv's names.
-        makes: Types of the objects, or a function that returns them if they are slow to import. A builder must be one
-            of these classes (or a subclass), or a function annotated to return one; this is checked before it is
-            called.
+        makes: Types of the objects, or a function that returns these types if they are slow to import. A builder must
+            be one of these classes (or a subclass), or a function annotated to return one; this is checked before the
+            builder is called.
         group: Group of entry points in which installed packages register builders; None allows no other packages.
         row: Creates an entry from a builder and its description.
     """
@@ -170,8 +170,8 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
     """Returns the object that `package.module:Name` names, for the setting `field`.
 
     Raises:
-        ConfigError: If plug-ins are not allowed, the reference has another form, the module is missing or broken, or it
-            has no such attribute (the message names the nearest ones).
+        ConfigError: If plug-ins are not allowed, the reference has another form, the module is missing or broken, or
+            the module has no such attribute (the message contains the most similar names).
     """
     module_name, colon, attribute = reference.partition(":")
     if not (colon and module_name and attribute):

@@ -1,16 +1,17 @@
 """Adaptive clipping of client updates to a quantile of their norms (Andrew et al., 2021, algorithm 1).
 
-For strategies with clients that receive a model and send an update u_i. The server also sends the clip bound C_t, and
-each participant sends one row of norm at most 1,
+It works with strategies whose clients receive a model and send an update u_i. The server also sends the clip bound C_t,
+and each participant sends one row of norm at most 1,
 
     (cos(a) clip(u_i, C_t) / C_t,  sin(a) (2 b_i - 1)),   b_i = 1 if ||u_i|| <= C_t else 0
 
-From the noised mean of these rows the server gets the mean update and the fraction b of clients within the bound:
+From the noised mean of these rows the server computes the mean update and the fraction b of clients within the bound:
 
     C_{t+1} = C_t exp(-clip_learning_rate (b - quantile))
 
-Update and bit are one vector, so a round is one release; `Privacy(clip=Clip(1))` enforces its norm, and another bound
-raises. `sin(a) = share`; the paper's noise on the bit is `sigma_b = noise / (2 sin(a))`.
+The update and the bit are one vector, so a round is one release. `Privacy(clip=Clip(1))` enforces the norm of this
+vector; another clip bound raises an error. `sin(a) = share`; the paper's noise on the bit is
+`sigma_b = noise / (2 sin(a))`.
 """
 
 from __future__ import annotations
@@ -145,14 +146,14 @@ def adaptive_clipping(
         initial: First bound on the l2 norm of an update; 0.1 by default.
         quantile: Fraction of updates that should be within the bound, in (0, 1); the median (0.5) by default.
         clip_learning_rate: Step size of the bound's logarithm; 0.2, as in the paper, by default.
-        share: Norm of the message entry that reports if the update was within the bound, in (0, 1); 0.1 by default. The
-            update gets `sqrt(1 - share^2)`.
+        share: Norm of the message entry that reports whether the update was within the bound, in (0, 1); 0.1 by
+            default. The update's part of the message has a norm of at most `sqrt(1 - share^2)`.
 
     Returns:
         The strategy with the adaptive bound.
 
     Raises:
-        ConfigError: an option is out of range, or clients of the strategy exchange other values.
+        ConfigError: If an option is out of range, or clients of the strategy do not exchange models and updates.
 
     Examples:
         >>> import fedpriv

@@ -25,7 +25,7 @@ class ConstraintNoise:
     """Noise of private constraint values, known before a run.
 
     Attributes:
-        deviation: Largest standard deviation of their noise.
+        deviation: Largest standard deviation of the noise of a constraint value.
         reach: Half of the largest change of a value by one example; None if the budget cannot be changed any more.
         examples: Number of examples of the client with the fewest.
         dim: Number of entries of a gradient.

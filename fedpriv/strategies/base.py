@@ -99,8 +99,8 @@ class Oracle(Protocol):
     def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
         """Private difference of the gradients at two points, on a new batch: `[k, dim] -> [k, dim]`.
 
-        Each example's difference is clipped to `bound`, which must be public or computed from received values; by
-        default, and at most, it is twice the clip bound of a gradient.
+        Each example's difference is clipped to `bound`, which must be public or computed from received values. By
+        default it is twice the clip bound of a gradient, which is also the largest allowed value.
         """
         ...
 
@@ -108,9 +108,10 @@ class Oracle(Protocol):
 class Network(Protocol):
     """Exchanges between clients: the only way to combine rows of different clients.
 
-    Rows may be spread over several processes; k and n below then count the rows in this process, while sums and means
-    are over all. So an aggregator must not combine rows itself (`rows.mean(0)`). State of shape `[1, dim]` is the same
-    in every process; state of shape `[n, dim]` belongs to the clients of this process.
+    Rows may be spread over several processes. In that case k and n below count the rows in this process, while sums and
+    means are over the rows of all processes. Therefore an aggregator must not combine rows itself (as in
+    `rows.mean(0)`). State of shape `[1, dim]` is the same in every process; state of shape `[n, dim]` belongs to the
+    clients of this process.
     """
 
     @property
@@ -151,13 +152,13 @@ class LocalStep(Protocol[S]):
     """A client's computation in a round; S is the type of its state.
 
     Attributes:
-        receives: Names of the values it receives, e.g. `("model",)`; must equal the aggregator's `sends`.
-        sends: Names of the values it sends, e.g. `("gradient",)`; must equal the aggregator's `receives`.
-        memory: `"none"` if a message depends only on the received row and on this round's query results, which noise on
-            messages (`noise_on: message`) needs; else `"private"`.
+        receives: Names of the values it receives, e.g. `("model",)`. They must equal the aggregator's `sends`.
+        sends: Names of the values it sends, e.g. `("gradient",)`. They must equal the aggregator's `receives`.
+        memory: `"none"` if a message depends only on the received row and on this round's query results; else
+            `"private"`. Noise on messages (`noise_on: message`) needs `"none"`.
         linear: True if messages are linear in the query results of this and earlier rounds, with the same public
             coefficients for every client, and a round has a single query, at the received row. Then sums of messages
-            depend on sums of query results only, which secure aggregation needs.
+            depend on sums of query results only; secure aggregation needs this.
     """
 
     receives: ClassVar[tuple[str, ...]]
@@ -178,14 +179,14 @@ class LocalStep(Protocol[S]):
 class PeriodicQueries(Protocol):
     """A client update with periodic queries, for which a plan records one period. This protocol is optional.
 
-    A query that the plan did not include raises, so a wrong period can end a run early, but costs no privacy.
+    A query that the plan does not include raises an error, so a wrong period can end a run early but costs no privacy.
     """
 
     @property
     def period(self) -> int | None:
         """Number of rounds after which the queries repeat, for any query results and participants.
 
-        None if a plan must try every round, e.g. because a user's schedule may fail in a later round.
+        None if a plan must test every round, e.g. because a user's schedule may fail in a later round.
         """
         ...
 
@@ -194,9 +195,9 @@ class Aggregator(Protocol[S]):
     """Combines the clients' messages; S is the type of its state.
 
     Attributes:
-        receives: Names of the values it receives; must equal the client update's `sends`.
-        sends: Names of the values it sends; must equal the client update's `receives`.
-        is_sum: True if it uses messages only through their (weighted) sum, which secure aggregation needs.
+        receives: Names of the values it receives. They must equal the client update's `sends`.
+        sends: Names of the values it sends. They must equal the client update's `receives`.
+        is_sum: True if it uses messages only through their (weighted) sum. Secure aggregation needs this.
     """
 
     receives: ClassVar[tuple[str, ...]]
@@ -245,11 +246,12 @@ class Strategy:
         output: Computes the reported model: `Last()` (default), `Averaged()` or `Ema()`.
         name: Name in reports; `"custom"` by default.
         regularizer: The regulariser h of the objective, for reports; none by default.
-        monitor: Names of numbers of the aggregator's state that a run shows after each round.
-        message_norm: Largest l2 norm of a message, by construction; with `noise_on: message` the clip must equal it.
+        monitor: Names of numbers in the aggregator's state, which a run shows after each round.
+        message_norm: Largest l2 norm that a message has by construction. With `noise_on: message` the clip bound must
+            equal this norm.
 
     Raises:
-        ConfigError: the client update or the aggregator lacks an attribute, or returns another type or shape (the
+        ConfigError: If the client update or the aggregator lacks an attribute, or returns another type or shape (the
             message contains the line to write), or the values that one sends are not those that the other receives.
 
     Examples:

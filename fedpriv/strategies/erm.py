@@ -4,10 +4,10 @@ Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients, h a 
 
     x_t = prox_{eta h}(y_{t-1} - eta g~(y_{t-1})),  y_t = x_t + beta (x_t - x_{t-1})
 
-g~ is the mean of the clients' private gradients. In the paper beta = 0. Momentum beta (Nesterov, 1983; Beck and
-Teboulle, 2009) needs fewer steps on ill-conditioned problems, and fewer steps need less noise each. For non-convex F
-the paper bounds the gradient norm of an iterate drawn at random (theorem 6.3, beta = 0): `RandomIterate`. With Poisson
-batches it is DP-SGD.
+g~ is the mean of the clients' private gradients. In the paper beta = 0. With momentum beta (Nesterov, 1983; Beck and
+Teboulle, 2009) ill-conditioned problems need fewer steps, and with fewer steps each step needs less noise. For
+non-convex F the paper bounds the gradient norm of an iterate that is drawn at random (theorem 6.3, beta = 0);
+`RandomIterate` reports this iterate. With Poisson batches the algorithm is DP-SGD.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ProximalStep:
     An optimiser other than `Sgd` makes the step from y; it needs h = 0 and no momentum.
 
     Raises:
-        ConfigError: an optimiser is combined with a regulariser or momentum.
+        ConfigError: If an optimiser is combined with a regulariser or momentum.
     """
 
     is_sum: ClassVar[bool] = True
@@ -123,7 +123,7 @@ class ProximalStep:
         return ("point",)
 
     def init(self, params: Tensor) -> tuple[Tensor, Iterates]:
-        """All start from the first client's model, projected onto the domain of h."""
+        """Starts all clients from the first client's model, projected onto the domain of h."""
         x = self.regularizer.prox(params[:1].clone(), 0.0)
         return self._broadcast_rows(x, x, len(params)), Iterates(
             x, x, init_round_counter(self.learning_rate), self.optimizer.init(x)
@@ -188,7 +188,7 @@ class Drawn:
 class RandomIterate:
     """Reports `x_m`, with m drawn uniformly from {0, ..., rounds - 1} before the run.
 
-    The whole run costs epsilon, for any m.
+    The epsilon is that of the whole run, for any m.
     """
 
     rounds: Count
@@ -224,26 +224,26 @@ def gradient_descent(
     random_iterate: Count | None = None,
     seed: int = 0,
 ) -> Strategy:
-    """DP-GD: proximal gradient descent on private gradients, with a server (Wang, Ye, Xu, 2017, algorithm 4).
+    """Creates DP-GD: proximal gradient descent on private gradients, with a server (Wang, Ye, Xu, 2017, algorithm 4).
 
     Args:
         learning_rate: Step size eta, a number or a schedule; the paper uses 1 / L for an L-smooth loss.
         regularizer: h, e.g. `L2(0.01)`; none by default.
         optimizer: Optimiser of the server: `Sgd()` (default), `Momentum()`, `Adam()` (DP-Adam) or `AdamW()`.
             Optimisers other than `Sgd()` allow neither a regulariser nor `momentum`.
-        momentum: Nesterov momentum, in [0, 1); 0 by default. In total a gradient, noise included, moves x by up to
-            `learning_rate / (1 - momentum)` times the gradient.
+        momentum: Nesterov momentum, in [0, 1); 0 by default. Over all later steps, a gradient with its noise moves x by
+            up to `learning_rate / (1 - momentum)` times the gradient.
         average: Reported model: the last iterate (None, default), for a number p the average of all iterates with
             weights `t**p`, or an `Ema()`.
-        random_iterate: Number of rounds T of the run, to report an iterate drawn from `{x_0, ..., x_{T-1}}`; None
-            (default) draws nothing.
+        random_iterate: Number of rounds T of the run, to report an iterate drawn from `{x_0, ..., x_{T-1}}`. None
+            (default) reports the iterate that `average` selects.
         seed: Public seed of that draw; 0 by default.
 
     Returns:
         The strategy.
 
     Raises:
-        ConfigError: `random_iterate` together with `average` or `momentum`, or a number is out of range.
+        ConfigError: If `random_iterate` is combined with `average` or `momentum`, or a number is out of range.
 
     Examples:
         >>> import fedpriv

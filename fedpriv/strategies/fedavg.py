@@ -9,7 +9,7 @@ Each participant p starts at the server's model w, makes `local_steps` steps on 
 g~_p is the private gradient. omega_p = n m_p / sum(m) for m_p examples (McMahan et al.), or 1 (Li et al.). The sum is
 over all n clients, so the expected mean change of a random cohort is the mean change of all clients.
 
-* FedAvg (McMahan et al., 2017, algorithm 1): mu = 0, `w += server_lr mean(u)`. With one local step, FedSGD.
+* FedAvg (McMahan et al., 2017, algorithm 1): mu = 0, `w += server_lr mean(u)`. With one local step it is FedSGD.
 * FedProx (Li et al., 2020, algorithm 2): mu > 0.
 * FedOpt (Reddi et al., 2021, algorithm 2): the server's step is one of momentum, Adagrad, Adam or Yogi.
 
@@ -48,7 +48,7 @@ class LocalSteps:
         learning_rate: Step size of the clients, the same for all steps of a round.
         local_steps: Gradient steps per round; each costs one private gradient.
         proximal: `mu` of FedProx.
-        weighting: The units with equal weights in the mean: `"examples"` or `"clients"`.
+        weighting: Whether all `"examples"` or all `"clients"` have equal weights in the mean.
         optimizer: Makes the steps.
         optimizer_state: `"reset"`: the optimiser is reset in every round. `"keep"`: each client keeps its optimiser
             state.
@@ -66,7 +66,7 @@ class LocalSteps:
 
     @property
     def linear(self) -> bool:
-        """True for a single plain step: its message is a multiple of the query result."""
+        """True for a single plain step, whose message is a multiple of the query result."""
         return self.local_steps == 1 and isinstance(self.optimizer, Sgd)
 
     @property
@@ -153,7 +153,7 @@ class AddMeanUpdate:
     server: ServerOptimizer[Any] = field(default_factory=ServerSgd)
 
     def init(self, params: Tensor) -> tuple[Tensor, Served]:
-        """All start from the first client's model."""
+        """Starts all clients from the first client's model."""
         model = params[:1].clone()
         return model.expand_as(params), Served(model, self.server.init(model))
 
@@ -176,34 +176,35 @@ def fedavg(
     server_momentum: Fraction = 0.0,
     average: Average | None = None,
 ) -> Strategy:
-    """Federated averaging with a server (McMahan et al., 2017).
+    """Creates federated averaging (FedAvg) with a server (McMahan et al., 2017).
 
     Args:
         learning_rate: Step size of the clients: a number, a schedule such as `Cosine(0.5, rounds=100)`, or a function
-            of the round 1, 2, ...
+            of the round number 1, 2, ...
         local_steps: Gradient steps per round; 1 by default. With noise on gradients each step spends privacy budget.
         optimizer: Optimiser of the local steps: `Sgd()` (default), `Momentum()`, `Adam()` or `AdamW()`. With noise on
-            gradients the last three need `trust: local`.
-        optimizer_state: `"reset"` (default): the optimiser is reset in every round, for several local steps. `"keep"`:
-            each client keeps its optimiser state, which noise on messages (`noise_on: message`) does not allow.
-        weighting: The units with equal weights in the mean update: `"examples"` (default, as in the paper) or
-            `"clients"`.
+            gradients, `Momentum()`, `Adam()` and `AdamW()` need `trust: local`.
+        optimizer_state: `"reset"` (default) resets the optimiser in every round, which suits several local steps. With
+            `"keep"` each client keeps its optimiser state; noise on messages (`noise_on: message`) does not allow this.
+        weighting: Whether all `"examples"` (default, as in the paper) or all `"clients"` have equal weights in the mean
+            update.
         server_learning_rate: Step size of the server along the mean update; 1 by default.
         server_momentum: Momentum of the server, in [0, 1); 0 (default) is FedAvg, other values are FedAvgM.
-        average: Reported model: the last one (None, default), for a number p the average of all rounds' models with
+        average: Reported model: the last model (None, default), for a number p the average of all rounds' models with
             weights `t**p`, or an `Ema()`.
 
     Returns:
         The strategy.
 
     Raises:
-        ConfigError: an option is out of range.
+        ConfigError: If an option is out of range.
 
     Examples:
         >>> import fedpriv, torch
         >>> from torch import nn
-        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
-        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> data = [torch.utils.data.TensorDataset(x[i::2], y[i::2]) for i in range(2)]
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), data)
         >>> privacy = fedpriv.Privacy(epsilon=2.0, sampling=fedpriv.Poisson(0.5))
         >>> result = fedpriv.train(clients, fedpriv.fedavg(0.5), privacy, rounds=5)
         >>> result.rounds, result.spent.epsilon <= 2.0
@@ -225,7 +226,7 @@ def fedprox(
     server_learning_rate: Positive = 1.0,
     average: Average | None = None,
 ) -> Strategy:
-    """FedProx: `fedavg` with the term `proximal_mu / 2 ||x - w||^2` in the local loss, where w is the received model.
+    """Creates FedProx: `fedavg` with the term `proximal_mu / 2 ||x - w||^2` in the local loss; w is the received model.
 
     The paper uses `weighting="clients"`, and draws clients with a probability proportional to their number of examples.
 
@@ -245,7 +246,7 @@ def fedprox(
     Source: Li et al., 2020.
 
     Raises:
-        ConfigError: an option is out of range.
+        ConfigError: If an option is out of range.
 
     Examples:
         >>> import fedpriv
@@ -272,7 +273,7 @@ def fedopt(
     tau: Positive = 1e-3,
     average: Average | None = None,
 ) -> Strategy:
-    """FedOpt: `fedavg` with Adagrad, Adam or Yogi as the server's optimiser (Reddi et al., 2021, algorithm 2).
+    """Creates FedOpt: `fedavg` with Adagrad, Adam or Yogi as the server's optimiser (Reddi et al., 2021, algorithm 2).
 
     Args:
         learning_rate: Step size of the clients, as for `fedavg`.
@@ -291,7 +292,7 @@ def fedopt(
         The strategy.
 
     Raises:
-        ConfigError: an option is out of range.
+        ConfigError: If an option is out of range.
 
     Examples:
         >>> import fedpriv

@@ -33,7 +33,7 @@ class GossipAverage:
     is_sum: ClassVar[bool] = False
 
     def init(self, params: Tensor) -> tuple[Tensor, MixedRows]:
-        """Each node starts from its initial parameters."""
+        """Starts each node from its initial parameters."""
         return params, MixedRows(params)
 
     def __call__(self, message: Tensor, network: Network, state: MixedRows) -> tuple[Tensor, MixedRows]:

@@ -14,7 +14,7 @@ STALLED = 15  # outer rounds without one per cent less violation end a run
 
 @runtime_checkable
 class HasMultipliers(Protocol):
-    """State of a client update with multipliers; a run reports the constraints from it."""
+    """State of a client update with multipliers, from which a run reports the constraints."""
 
     @property
     def multipliers(self) -> Tensor:
@@ -34,7 +34,7 @@ class Measured(HasMultipliers, Protocol):
 
 @runtime_checkable
 class Remeasures(Protocol):
-    """An aggregator's state of a run that measures the reported model in its last round."""
+    """State of the aggregator in a run that measures the reported model in its last round."""
 
     @property
     def measurements(self) -> int:
@@ -44,7 +44,7 @@ class Remeasures(Protocol):
 
 @runtime_checkable
 class Loops(Protocol):
-    """An aggregator's state of an outer loop with an inner one, which can end the run."""
+    """State of an aggregator with an outer and an inner loop, which can end the run."""
 
     @property
     def done(self) -> bool:
@@ -75,8 +75,9 @@ class Outer:
     Args:
         beta: Penalty parameter, which is also the step size of the multipliers.
         tolerance: `s`: outer round k = 0, 1, ... is solved to the tolerance `tau_k = s / (k + 1)^2`.
-        stationarity: `eps_1`: the loop stops when the gradient of the Lagrangian is at most about this large;
-        feasibility: `eps_2`: and constraints are violated by at most about this much.
+        stationarity: `eps_1`: the loop can stop when the gradient of the Lagrangian is at most about this large.
+        feasibility: `eps_2`: the loop can stop when constraints are violated by at most about this much. It stops when
+            both conditions hold.
 
     Examples:
         >>> import fedpriv
@@ -105,15 +106,16 @@ class Outer:
         return still and change <= self.beta * self.feasibility
 
     def stalls(self, rounds: int, least: float, violation: float) -> tuple[int, float]:
-        """Counts outer rounds in which the violation did not fall by one per cent: many mean that the run is stuck.
+        """Counts outer rounds in which the violation did not fall by one per cent; many such rounds mean no progress.
 
         Args:
-            rounds: Outer rounds without progress before this one.
+            rounds: Number of outer rounds without progress before this round.
             least: Violation of the last round with progress.
-            violation: This round's.
+            violation: Violation of this round.
 
         Returns:
-            Outer rounds without progress, this one included, and the violation to compare the next one with.
+            Number of outer rounds without progress, including this round, and the violation with which the next round
+            is compared.
         """
         if violation <= max(0.99 * least, 10 * self.feasibility):
             return 0, violation

@@ -6,7 +6,7 @@ They post-process query results with public hyper-parameters, so they cost no ep
     Adam      m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;   x -= a m^ / (sqrt(v^) + eps)
               m^ = m / (1 - b1^s),  v^ = v / (1 - b2^s) after s steps (Kingma and Ba, 2015)
     AdamW     x *= 1 - a weight_decay, then Adam (Loshchilov and Hutter, 2019)
-    WeightDecay   g += weight_decay x, as torch's SGD and Adam do, or the shrinking of AdamW; then another one of these
+    WeightDecay   g += weight_decay x, as in torch's SGD and Adam, or the shrinking of AdamW; then another optimiser
 
 The noise of g adds its variance to v^, so that DP-Adam divides all coordinates by about the same number. DP-AdamBC
 (Tang, Shpilevskiy and Lécuyer, 2024) subtracts it: `x -= a m^ / sqrt(max(v^ - variance, noise_floor))`.
@@ -29,7 +29,7 @@ class Optimizer(Protocol[S]):
 
     @property
     def corrects(self) -> bool:
-        """True if it subtracts the noise variance; a step then needs `variance`."""
+        """True if the optimiser subtracts the noise variance; a step then needs `variance`."""
         ...
 
     def init(self, x: Tensor) -> S:
@@ -81,7 +81,7 @@ class Sgd:
 @validate_arguments("strategy.optimizer")
 @dataclass(frozen=True)
 class Momentum:
-    """Gradient descent with momentum, as `torch.optim.SGD`. In total a gradient moves x by `1 / (1 - beta)` steps.
+    """Gradient descent with momentum, as in `torch.optim.SGD`. In total a gradient moves x by `1 / (1 - beta)` steps.
 
     Args:
         beta: Weight of the last direction in the next one, in [0, 1); 0.9 by default.
@@ -123,8 +123,8 @@ class Moments:
     Attributes:
         m: Moving average of gradients, `[n, dim]`.
         v: Moving average of their squares, `[n, dim]`.
-        steps: Steps that each client has made, `[n, 1]` float64.
-        variance: Moving average of the noise's variance, `[n, 1]` float64; None if it is not subtracted.
+        steps: Number of steps of each client so far, `[n, 1]` float64.
+        variance: Moving average of the noise variance, `[n, 1]` float64; None if the variance is not subtracted.
     """
 
     m: Tensor
@@ -136,7 +136,7 @@ class Moments:
 @validate_arguments("strategy.optimizer")
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba, 2015), as `torch.optim.Adam`; with `noise_floor` DP-AdamBC (Tang et al., 2024).
+    """Adam (Kingma and Ba, 2015), as in `torch.optim.Adam`; with `noise_floor` it is DP-AdamBC (Tang et al., 2024).
 
     Args:
         beta1: Decay of the first moment, in [0, 1); 0.9 by default.
@@ -239,7 +239,7 @@ class DecayGroups:
     """The weight decay of each parameter, as in parameter groups of torch; biases often have none.
 
     Attributes:
-        groups: Number of entries of each parameter, in the order of a row, and its weight decay.
+        groups: For each parameter, in the order of a row, its number of entries and its weight decay.
     """
 
     groups: tuple[tuple[int, float], ...]
@@ -255,7 +255,7 @@ class WeightDecay:
     """Adds `weight_decay x` to the gradient, after clipping and noise, as torch's `SGD(weight_decay=...)` and `Adam`.
 
     Args:
-        weight_decay: One for all parameters, or one for each.
+        weight_decay: One value for all parameters, or a value for each parameter.
         optimizer: Makes the step.
         is_decoupled: True if a step first shrinks x by `size weight_decay` instead, as in AdamW.
     """

@@ -53,8 +53,8 @@ class Averaged:
     It is computed from released models, so it costs no epsilon.
 
     Args:
-        power: 0 (default) is Polyak-Ruppert averaging; larger powers give the first rounds less weight (Shamir and
-            Zhang, 2013, polynomial-decay averaging).
+        power: Power of the weights. 0 (default) is Polyak-Ruppert averaging; larger powers give the first rounds less
+            weight (Shamir and Zhang, 2013, polynomial-decay averaging).
 
     Examples:
         >>> import fedpriv
@@ -95,8 +95,7 @@ class Following:
 @validate_arguments("strategy.average")
 @dataclass(frozen=True)
 class Ema:
-    """Reports the exponential moving average of the rounds' models, `e = decay e + (1 - decay) x`, from the first round
-    on.
+    """Reports the exponential moving average of all rounds' models, `e = decay e + (1 - decay) x`.
 
     It is computed from released models, so it costs no epsilon. It equals torch's `AveragedModel` with
     `get_ema_avg_fn`.

@@ -1,8 +1,8 @@
 """Checks that a user's client update and aggregator are complete and fit together, when they become a `Strategy`.
 
-Copies of both are called once with parameters zero of three clients, `[3, 2]`, and an oracle and a network without
-data. The results must have the required types and shapes. An error in a user's code is left to the plan,
-which calls it with the right number of clients.
+Copies of both are called once with zeros as parameters of three clients, `[3, 2]`, and with an oracle and a network
+without data. The results must have the required types and shapes. An error in a user's code is left to the plan, which
+calls the code with the true number of clients.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
     """Checks a client update and an aggregator.
 
     Raises:
-        ConfigError: one lacks an attribute (the message contains the line to add), they exchange different values, or
-            what they return has another type or shape.
+        ConfigError: If one of them lacks an attribute (the message contains the line to add), if the two exchange
+            different values, or if a return value has another type or shape.
     """
     _check_complete("strategy.local_step", step, _STEP_LINES, other="aggregator")
     _check_complete("strategy.aggregator", aggregator, _AGGREGATOR_LINES, other="local step")
@@ -158,7 +158,7 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
     """Returns the result of a call; `_RAISED` if it fails, which the plan will report with the true sizes.
 
     Raises:
-        ConfigError: the oracle or the network has no such method.
+        ConfigError: If the oracle or the network has no such method.
     """
     try:
         return call()

@@ -180,7 +180,7 @@ class ElasticNet:
 @validate_arguments("regularizer.ball")
 @dataclass(frozen=True)
 class Ball:
-    """Constraint: indicator of `||x||_2 <= radius`.
+    """The constraint `||x||_2 <= radius`, as an indicator function.
 
     Args:
         radius: Largest l2 norm; positive.
@@ -216,7 +216,7 @@ class Ball:
 @validate_arguments("regularizer.box")
 @dataclass(frozen=True)
 class Box:
-    """Constraint: indicator of `[-bound, bound]^dim`.
+    """The constraint that x is in `[-bound, bound]^dim`, as an indicator function.
 
     Args:
         bound: Largest absolute value of an entry; positive.
@@ -252,7 +252,7 @@ class Box:
 @validate_arguments("regularizer.simplex")
 @dataclass(frozen=True)
 class Simplex:
-    """Constraint: indicator of `x >= 0, sum(x) = total`.
+    """The constraint `x >= 0, sum(x) = total`, as an indicator function.
 
     Args:
         total: Sum of the entries; 1 by default.

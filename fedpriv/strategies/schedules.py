@@ -1,7 +1,7 @@
 """Step sizes of rounds t = 1, 2, ...: a number, one of these schedules, or a function of the round.
 
-Every strategy takes them in the same way. They are public: a schedule must not depend on data. `Penalty` is the
-sequence of ADMM's penalty parameter.
+Every strategy accepts them in the same way. Step sizes are public, so a schedule must not depend on data. `Penalty` is
+the sequence of ADMM's penalty parameter.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def evaluate_rate(rate: Number, t: int) -> float:
     """Returns the value of a rate in round `t` = 1, 2, ...
 
     Raises:
-        ConfigError: a function fails, or returns no finite number of at least 0.
+        ConfigError: If a function fails, or returns no finite number of at least 0.
     """
     value = evaluate_rate_or_infinite(rate, t)
     if math.isinf(value):
@@ -123,7 +123,8 @@ class StepSize:
 def period_of(rate: Number) -> int | None:
     """Returns the period of a local step that makes one query in each round; see `PeriodicQueries`.
 
-    It is 1 for numbers, and for step sizes that are finite in every round. None for other functions, which may fail.
+    The period is 1 for numbers, and for step sizes that are finite in every round. It is None for other functions,
+    which may fail in a later round.
     """
     if isinstance(rate, StepSize):
         never_fails = rate.ratio <= 1 and 0 <= rate.power <= _LARGEST_POWER
@@ -143,11 +144,11 @@ class Cosine:
     Args:
         peak: Largest value.
         rounds: Number of rounds of the run.
-        floor: Value of the end of the cosine; 0 by default.
+        floor: Value at the end of the cosine; 0 by default.
         warmup: Number of warm-up rounds at the start, 0 by default; see `Warmup`.
 
     Raises:
-        ConfigError: the warm-up does not end before the run does.
+        ConfigError: If the warm-up does not end before the run ends.
 
     Examples:
         >>> import fedpriv
@@ -180,7 +181,7 @@ class Warmup:
 
     Args:
         peak: Largest value; positive.
-        rounds: Number of rounds until it is reached.
+        rounds: Number of rounds until the peak is reached.
 
     Examples:
         >>> import fedpriv
@@ -227,7 +228,7 @@ class Decay:
     """Polynomial decay `scale / t**power` in round `t` = 1, 2, ...
 
     Args:
-        scale: Value of round 1, 1 by default; `inf` leaves out the term that it belongs to.
+        scale: Value of round 1, 1 by default. An infinite step size (`inf`) leaves out the step term.
         power: Power of the decay; 0.5 by default.
 
     Examples:
@@ -251,7 +252,7 @@ class Penalty:
 
     Args:
         scale: The term that grows; 2 by default.
-        offset: A constant term, 0 by default; one of the two terms is positive.
+        offset: The constant term, 0 by default; `scale` or `offset` must be positive.
         growth: Factor by which `scale` grows after each period; 1 (default) keeps `rho_t` constant.
         period: Number of rounds of a period; 10 000 by default.
 

@@ -26,7 +26,7 @@ class ServerOptimizer(Protocol[S]):
 @validate_arguments("strategy.server")
 @dataclass(frozen=True)
 class ServerSgd:
-    """`v = momentum v + u;  w += learning_rate v`. Without momentum and with rate 1, FedAvg; with momentum, FedAvgM.
+    """`v = momentum v + u;  w += learning_rate v`. It is FedAvg or, with momentum, FedAvgM.
 
     Examples:
         >>> import torch

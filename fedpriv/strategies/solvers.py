@@ -141,7 +141,7 @@ class AcceleratedGradient:
 @validate_arguments("strategy.solver")
 @dataclass(frozen=True)
 class Newton:
-    """Newton's method with backtracking: few iterations, each with a Hessian; for models of up to about 100 parameters.
+    """Newton's method with backtracking: few iterations, each with a Hessian. It suits up to about 100 parameters.
 
     Args:
         iterations: Largest number of iterations.
@@ -167,7 +167,7 @@ class Newton:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """The closed form for quadratics: `prepare` inverts the Hessian, a solve is one product."""
+    """The closed form for quadratics: `prepare` inverts the Hessian, and each solve is one matrix product."""
 
     def prepare(self, values: Values, start: Tensor) -> Tensor:
         """Returns inverse Hessians `[k, dim, dim]`, from the gradients at the unit vectors."""

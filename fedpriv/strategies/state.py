@@ -65,7 +65,7 @@ def unflatten_like(like: S, leaves: Mapping[str, Leaf]) -> S:
     """Returns a state with the structure of `like`, from named leaves; the shapes of tensors may differ.
 
     Raises:
-        KeyError: the names do not belong to such a state.
+        KeyError: If the names do not belong to such a state.
     """
     different = flatten_with_names(like).keys() ^ leaves.keys()
     if different:

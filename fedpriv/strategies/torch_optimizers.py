@@ -1,4 +1,4 @@
-"""Reads an optimiser of torch: which of fedpriv's makes the same steps, with which step size.
+"""Converts an optimiser of torch to the optimiser of fedpriv that makes the same steps, and its step size.
 
     torch.optim.SGD(lr, momentum, nesterov)       Sgd() or Momentum(momentum, nesterov)
     torch.optim.Adam(lr, betas, eps)              Adam(beta1, beta2, eps)
@@ -32,7 +32,7 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
         parameters: The trained parameters, in the order of a row.
 
     Raises:
-        ConfigError: it is another kind, has made steps already, or has an option that fedpriv has not.
+        ConfigError: If the optimiser is of another class, has made steps already, or has an option that fedpriv lacks.
     """
     kind = type(optimizer)
     if kind.__module__.startswith("opacus."):
@@ -102,7 +102,7 @@ def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Returns the options that all parameter groups have in common, without the weight decay.
 
     Raises:
-        ConfigError: groups differ in something else.
+        ConfigError: If groups differ in another option.
     """
     first, *others = [
         {name: value for name, value in group.items() if name not in _NO_EFFECT} for group in optimizer.param_groups

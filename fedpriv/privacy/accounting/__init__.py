@@ -1,4 +1,4 @@
-"""From a ledger to epsilon: privacy loss distributions, Renyi orders, and closed forms."""
+"""Computes epsilon from a ledger, by privacy loss distributions, Rényi divergences, and closed forms."""
 
 import lazy_loader
 

@@ -30,7 +30,7 @@ class Accountant:
     Guarantee: all counted releases together are (epsilon, delta)-DP for every client with the epsilon of `spent()`,
     as long as noise levels, sampling rates and cohorts do not depend on earlier releases.
 
-    It also is a `fedpriv.privacy.ledger.PrivacyFilter`: one without a plan or a limit, which admits every release.
+    It is also a `fedpriv.privacy.ledger.PrivacyFilter` without a plan or a limit, which admits every release.
 
     Args:
         n_clients: Number of clients.
@@ -40,7 +40,7 @@ class Accountant:
         n_records: Number of releases counted so far.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
 
     Source: Mironov 2017 (Rényi composition).
     """
@@ -55,7 +55,7 @@ class Accountant:
 
     @property
     def charges(self) -> Counter[PrivacyCost]:
-        """The counted costs, each with how often it occurred. Read-only for callers."""
+        """The distinct counted costs, with the number of times that each occurred. Read-only for callers."""
         return self._composition.charges
 
     @property
@@ -67,9 +67,9 @@ class Accountant:
         """Returns the cost of a release, without counting it.
 
         Raises:
-            ConfigError: the record is out of range, or no sound bound on its epsilon is known.
-            PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                    correlated with the noise of missing rounds.
+            ConfigError: If the record is out of range, or no sound bound on its epsilon is known.
+            PrivacyError: If the record protects another unit or relation than the earlier records, or its noise is
+                correlated with the noise of missing rounds.
         """
         return self._composition.check(record)
 
@@ -77,7 +77,7 @@ class Accountant:
         """Returns the cost of a release after the counted ones, given its cost alone.
 
         Raises:
-            PrivacyError: see `check`.
+            PrivacyError: See `check`.
         """
         return self._composition.due(record, cost)
 
@@ -89,7 +89,7 @@ class Accountant:
         """Counts a release.
 
         Raises:
-            ConfigError, PrivacyError: see `check`; the release is not counted.
+            ConfigError, PrivacyError: See `check`; the release is not counted.
         """
         self.take(record, self.check(record))
 
@@ -111,7 +111,7 @@ class Accountant:
         """Returns a quick upper bound on the largest epsilon of a client, cheap enough for every round.
 
         Args:
-            enough: If the bound is known to be at least this, any number from `enough` on may be returned.
+            enough: If the bound is known to be at least this number, any number from `enough` on may be returned.
         """
         return self._totals.largest(enough)
 
@@ -140,7 +140,7 @@ def check_target(n_clients: int, delta: float, epsilon: float) -> None:
     """Checks the arguments of an accountant.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     if n_clients < 1:
         raise ConfigError("n_clients", n_clients, "must be at least 1")
@@ -162,8 +162,8 @@ def account(records: Sequence[Record], n_clients: int, delta: float) -> PrivacyS
         delta: Failure probability in [0, 1).
 
     Raises:
-        ConfigError: a record or an argument is out of range.
-        PrivacyError: the records protect different units or relations.
+        ConfigError: If a record or an argument is out of range.
+        PrivacyError: If the records protect different units or relations.
     """
     check_target(n_clients, delta, 1.0)
     composition = Composition(n_clients)

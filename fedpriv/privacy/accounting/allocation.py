@@ -1,4 +1,4 @@
-"""Privacy of random allocation: each example is in exactly one of k batches of an epoch, uniformly and in secret.
+"""The privacy cost of random allocation: each example is in exactly one of k batches of an epoch, drawn in secret.
 
 With sensitivity 1 and noise of deviation s, one epoch is dominated, for an example added or removed, by
 
@@ -61,11 +61,11 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, accura
         noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         delta: Failure probability in (0, 1).
-        accuracy: Relative difference of both bounds at which they are good enough. It is met unless epsilon is close
-            to 0, or in the hundreds; the bounds hold in any case.
+        accuracy: Relative difference of the two bounds that is small enough. It is reached unless epsilon is close to 0
+            or in the hundreds; the bounds hold in any case.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
@@ -91,11 +91,11 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
         batches: Number of batches of an epoch; at least 1.
         noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
-        epsilon: At least 0.
+        epsilon: Epsilon at which delta is bounded; at least 0.
         resolution: Width of the cells that the computation uses, in deviations: both bounds err by its square.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(batches, noise, epochs)
     if not epsilon >= 0:
@@ -116,19 +116,20 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
 def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: float = 0.03) -> float:
     """Returns an upper bound on epsilon where the content of one example is replaced by another.
 
-    The smaller of two bounds. Removing and then adding: ``delta(a + b) <= delta_remove(a) + e^a delta_add(b)``, for the
-    best a and b. And no amplification: with the assignments known, an epoch is one Gaussian release of sensitivity 2.
+    It is the smaller of two bounds. The first removes an example and then adds another:
+    ``delta(a + b) <= delta_remove(a) + e^a delta_add(b)``, for the best a and b. The second has no amplification: if
+    the assignments are known, an epoch is one Gaussian release of sensitivity 2.
 
     Args:
         batches: Number of batches of an epoch; at least 1.
-        noise: Standard deviation of the noise of each step, over the *clip bound*: what one example, not the
-            replacement of one by another, can change the sum by; positive.
+        noise: Standard deviation of the noise of each step, divided by the *clip bound*. The clip bound is the largest
+            change of the sum by one example, not by a replacement of one example by another. Positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         delta: Failure probability in (0, 1).
         resolution: See `delta_bounds`.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
@@ -162,8 +163,8 @@ def privacy_loss(batches: int, noise: float, interval: float, side: Side = "uppe
         side: `"upper"` for a pessimistic distribution, `"lower"` for an optimistic one.
 
     Raises:
-        ConfigError: an argument is out of range.
-        OverflowError: the noise is below about 0.07, so that likelihood ratios are no floating-point numbers. One
+        ConfigError: If an argument is out of range.
+        OverflowError: If the noise is below about 0.07, so that likelihood ratios are no floating-point numbers. One
             Gaussian release for each epoch is an upper bound.
     """
     _check(batches, noise, 1)

@@ -1,4 +1,4 @@
-"""Privacy of random allocation where the content of one example is replaced by another: the tight cost.
+"""The tight privacy cost of random allocation where the content of one example is replaced by another.
 
 With a clip bound of 1 and noise of deviation s, one epoch of k batches is dominated by
 
@@ -65,14 +65,14 @@ def epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: f
 
     Args:
         batches: Number of batches of an epoch; at least 1.
-        noise: Standard deviation of the noise of each step, over the *clip bound*: what one example, not the
-            replacement of one by another, can change the sum by; positive.
+        noise: Standard deviation of the noise of each step, divided by the *clip bound*. The clip bound is the largest
+            change of the sum by one example, not by a replacement of one example by another. Positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         delta: Failure probability in (0, 1).
         resolution: Width of the cells of the computation; `COARSE` for a quick, larger bound.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(batches, noise, epochs, delta)
     unamplified = gaussian.compute_epsilon(2 * math.sqrt(epochs) / noise, delta)
@@ -98,7 +98,7 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, resolu
         resolution: See `epsilon`; both bounds err by its square.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     upper = epsilon(batches, noise, epochs, delta, resolution)
     # an example may also be replaced by one that moves nothing
@@ -123,8 +123,8 @@ def privacy_loss(
         resolution: See `epsilon`.
 
     Raises:
-        ConfigError: an argument is out of range.
-        OverflowError: the noise is below about 0.07, so that likelihood ratios are no floating-point numbers. One
+        ConfigError: If an argument is out of range.
+        OverflowError: If the noise is below about 0.07, so that likelihood ratios are no floating-point numbers. One
             Gaussian release of sensitivity 2 for each epoch is an upper bound.
     """
     _check(batches, noise, 1, 0.5)

@@ -38,7 +38,7 @@ def compute_quick_epsilons(history: History, delta: float) -> dict[str, float]:
 
 
 def _equal_epochs(history: History) -> tuple[Event, int] | None:
-    """Returns the event and its count if all that costs anything are equal epochs of random allocation; else None."""
+    """Returns the event and its count if only equal epochs of random allocation have a cost; else None."""
     paid = [(event, count) for event, count in history.items() if math.isfinite(event.noise)]
     if len(paid) == 1 and paid[0][0].is_epoch:
         return paid[0]
@@ -96,7 +96,7 @@ def compute_largest_epsilon(
     Args:
         histories: The distinct histories.
         delta: Delta of the guarantee.
-        enough: No tight bound is computed for histories whose quick bound is at most this.
+        enough: No tight bound is computed for histories whose quick bound is at most this number.
         rough: True if bounds may be slightly less tight; see `compute_tight_epsilons`.
 
     Returns:

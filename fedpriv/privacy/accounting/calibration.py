@@ -38,16 +38,16 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     Args:
         plan: The planned releases; their noise multipliers are relative, ``1 / share``.
         n_clients: Number of clients.
-        epsilon: Target for all of them together, for the client with the largest epsilon; positive.
+        epsilon: Target for all planned releases together, for the client with the largest epsilon; positive.
         delta: Failure probability in [0, 1).
 
     Returns:
         The number by which all noise multipliers must be multiplied. With it epsilon is never above the target, and the
-        noise at most 0.1 % more than needed. 1 if nothing in the plan costs anything.
+        noise is at most 0.1 % larger than needed. The number is 1 if no release in the plan has a cost.
 
     Raises:
-        ConfigError: the target is out of range, or no noise of the planned kind can meet it.
-        PrivacyError: the plan protects different units or relations.
+        ConfigError: If the target is out of range, or no noise of the planned kind can meet it.
+        PrivacyError: If the plan protects different units or relations.
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in list_kinds(plan)}) > 1:
@@ -100,11 +100,11 @@ def calibrate_rest(
         delta: Failure probability in [0, 1).
 
     Returns:
-        The number by which the noise multipliers of the plan must be multiplied, at most 0.1 % more than needed.
+        The number by which the noise multipliers of the plan must be multiplied, at most 0.1 % larger than needed.
 
     Raises:
-        ConfigError: the target is out of range, or already spent, or no noise of the planned kind can meet it.
-        PrivacyError: the releases protect different units or relations.
+        ConfigError: If the target is out of range or already spent, or no noise of the planned kind can meet it.
+        PrivacyError: If the releases protect different units or relations.
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in (*list_kinds(spent), *list_kinds(plan))}) > 1:
@@ -149,7 +149,7 @@ def estimate_sufficient_factor(history: History, epsilon: float, delta: float) -
     """Returns a factor for the noise of a history that meets a target, by the quick bounds: somewhat more than needed.
 
     Raises:
-        ConfigError: the target is out of range, or no noise of this kind can meet it.
+        ConfigError: If the target is out of range, or no noise of this kind can meet it.
     """
     check_target(1, delta, epsilon)
     _check_reachable([history], delta)

@@ -43,8 +43,8 @@ class Composition:
         """Returns the added cost of a record, without counting it.
 
         Raises:
-            ConfigError: the record is out of range, or no sound bound on its epsilon is known.
-            PrivacyError: see `due`.
+            ConfigError: If the record is out of range, or no sound bound on its epsilon is known.
+            PrivacyError: See `due`.
         """
         return self.due(record, compute_cost(record, self._n_clients))
 
@@ -52,8 +52,8 @@ class Composition:
         """Returns the added cost of a record, given its cost alone.
 
         Raises:
-            PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                    correlated with the noise of missing rounds, or the noise of an epoch of random allocation changes.
+            PrivacyError: If the record protects another unit or relation than the earlier records, or its noise is
+                correlated with the noise of missing rounds, or the noise of an epoch of random allocation changes.
         """
         protection = (record.unit, record.relation, record.shared)
         if self._protection not in (None, protection):
@@ -66,10 +66,10 @@ class Composition:
         return self._epochs.due(record, cost)
 
     def count(self, records: Sequence[Record]) -> None:
-        """Checks and counts records, of a plan by their kinds where costs do not depend on rounds.
+        """Checks and counts records. Records of a plan are counted by their kinds where costs do not depend on rounds.
 
         Raises:
-            ConfigError, PrivacyError: see `check`.
+            ConfigError, PrivacyError: See `check`.
         """
         if isinstance(records, RecordTable) and records.is_priced_by_kind:
             for kind, cost, count in costs_by_kind(records, self._n_clients):

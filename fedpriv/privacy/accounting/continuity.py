@@ -1,4 +1,4 @@
-"""Noise that is correlated between rounds has a cost for whole beginnings of a run, in order and without gaps."""
+"""Checks that rounds with correlated noise have no gaps, since a cost is known only for the first rounds of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Continuity:
-    """Checks that records of correlated noise are the rounds of one run, one after another, from the first on."""
+    """Checks that records of correlated noise are the rounds of one run, one after another, from the first round."""
 
     def __init__(self) -> None:
         self._last: Record | None = None
@@ -21,8 +21,8 @@ class Continuity:
         """Compares a record with the one before it.
 
         Raises:
-            PrivacyError: a round is missing or comes twice, a block of units takes part out of turn, or the noise does
-                    not continue the noise of the rounds before.
+            PrivacyError: If a round is missing or comes twice, a block of units takes part out of turn, or the noise
+                does not continue the noise of the rounds before.
         """
         if record.time is None:
             return

@@ -6,9 +6,9 @@ every loss x is first made `e^(tilt x)` times as likely (over the mean of that, 
 sum to the solution; the sum is transformed, and divided by `e^(tilt x - scale)` afterwards: the error shrinks
 with the tail.
 
-Guarantee: an upper bound for the distributions that go in, with all of the arithmetic here. What rounding can have
-taken away (`_transformed`) is added to each probability, and the transform, which wraps around, is as long as the
-window that holds all but `_TAIL` of the tilted sum (Chernoff's bound): what is above counts as an infinite loss.
+Guarantee: an upper bound for the given distributions, including the errors of all arithmetic here. The most that
+rounding can have removed (`_transformed`) is added to each probability. The transform, which wraps around, is as long
+as the window that holds all but `_TAIL` of the tilted sum (Chernoff's bound); larger sums count as an infinite loss.
 
 Source: Koskela, Jälkö, Honkela 2020 (Fourier accountant); Gopi, Lee, Wutschitz 2021 (one product for all releases);
 Grübel and Hermesmeier 1999 (tilted transforms); Higham 2002, section 24.1 (errors of transforms).
@@ -46,7 +46,7 @@ class RepeatedLoss:
         lowest: The smallest loss, in steps of the grid.
         probabilities: Probabilities of that loss and the following ones.
         infinite: Probability of an infinite loss.
-        count: How often it occurs.
+        count: Number of times that the loss occurs.
     """
 
     lowest: int
@@ -59,7 +59,7 @@ def epsilon(distributions: Sequence[tuple[dpa.PrivacyLossDistribution, int]], in
     """Returns the smallest epsilon at `delta` of the composition of distributions on one grid.
 
     Args:
-        distributions: Each distribution with how often it occurs.
+        distributions: The distributions, each with the number of times that it occurs.
         interval: Spacing of the grid of losses.
         delta: Failure probability.
     """

@@ -1,7 +1,8 @@
 """The modules of dp-accounting that are used here, imported without scipy.stats, scipy.signal and scipy.optimize.
 
-These three take half a second to import, most of a small run's first round, and few of dp-accounting's functions call
-them. While dp-accounting is imported, stand-ins are in their place, which import the real module when it is used.
+These three modules take half a second to import, which is most of a small run's first round, and few of dp-accounting's
+functions call them. While dp-accounting is imported, placeholders replace them; a placeholder imports the real module
+when it is used.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ costs at most as much as a whole epoch (docs/design/0010-allocation.md), so the 
 
 One allocation covers one epoch, one release in each of its rounds, and one `attempt`. Several releases in a round, and
 a run and its extension, have separate assignments and so separate costs. Rounds belong to one run: if records of
-several runs follow each other, a round that comes again begins another epoch, which is charged. Runs with alternating
+several runs follow each other, a repeated round number begins another epoch, which is charged. Runs with alternating
 records must be accounted for separately, or differ in `attempt`.
 """
 
@@ -62,7 +62,7 @@ class EpochCharges:
             The cost; nothing if the record belongs to an epoch that was charged.
 
         Raises:
-            PrivacyError: the record belongs to an epoch that was charged with more noise than it has.
+            PrivacyError: If the record belongs to an epoch that was charged for more noise than the record has.
         """
         if record.batches is None:
             return cost
@@ -107,8 +107,8 @@ def compute_costs(records: Iterable[Record], n_clients: int, charged: EpochCharg
         charged: The epochs that were charged before; none by default. Not changed.
 
     Raises:
-        ConfigError: see `compute_cost`.
-        PrivacyError: the noise of an epoch changes.
+        ConfigError: See `compute_cost`.
+        PrivacyError: If the noise of an epoch changes.
     """
     if charged is None:
         epochs = EpochCharges()
@@ -133,7 +133,7 @@ def costs_by_kind(
         equally often share a cost, so that each client's events are counted as by `compute_costs`.
 
     Raises:
-        ConfigError: see `compute_cost`.
+        ConfigError: See `compute_cost`.
     """
     for number, count, participations in table.counts(start, len(table) if end is None else end):
         kind = table.kinds[number]
@@ -149,7 +149,7 @@ def costs_by_kind(
 
 
 class PlannedCosts:
-    """What the releases of a plan cost, counted from any of them to any other.
+    """The costs of a plan's releases, counted from any position in the plan to any later one.
 
     Args:
         records: The releases.
@@ -157,7 +157,7 @@ class PlannedCosts:
         charged: The epochs of random allocation that were charged before.
 
     Raises:
-        ConfigError, PrivacyError: see `compute_costs`.
+        ConfigError, PrivacyError: See `compute_costs`.
     """
 
     def __init__(self, records: Sequence[Record], n_clients: int, charged: EpochCharges | None = None) -> None:
@@ -191,7 +191,7 @@ def count_costs(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCos
     """Returns the distinct costs of records, with the number of times that each occurs.
 
     Raises:
-        ConfigError, PrivacyError: see `compute_costs`.
+        ConfigError, PrivacyError: See `compute_costs`.
     """
     return PlannedCosts(records, n_clients).between(0, len(records))
 

@@ -103,7 +103,7 @@ class PrivacyCost:
     """The cost of a record, and the clients that it concerns.
 
     Attributes:
-        clients: The clients that pay; None means all.
+        clients: The clients that the cost concerns; None means all.
         events: One event for all of these clients, or one for each.
     """
 
@@ -117,8 +117,8 @@ def compute_cost(record: Record, n_clients: int) -> PrivacyCost:
     A record of random allocation costs its whole epoch here, and concerns all clients; `epochs` charges an epoch once.
 
     Raises:
-        ConfigError: a field is out of range, names a client that does not exist, or is a kind of sampling for which no
-            sound bound is known.
+        ConfigError: If a field is out of range, names a client that does not exist, or is a kind of sampling for which
+            no sound bound is known.
     """
     clients = record.clients
     if clients is None:
@@ -252,11 +252,6 @@ def round_noise_levels(history: History, max_levels: int = MOST_LEVELS, width: f
         history: Events with their counts.
         max_levels: A history with at most so many events is returned as it is.
         width: Relative width of a cell of levels; see above.
-
-    Args:
-        history: Events with their counts.
-        max_levels: A history with at most so many events is returned as it is.
-        width: See above.
     """
     if len(history) <= max_levels:
         return dict(history)

@@ -1,4 +1,4 @@
-"""The cost of a release for a group of k units that change together, computed and not multiplied.
+"""The cost of a release for a group of k units that change together, computed directly instead of multiplied by k.
 
 ==========================  ============================================================================================
 event                       of a group

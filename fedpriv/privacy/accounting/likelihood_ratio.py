@@ -207,7 +207,7 @@ def gaussian_ratio(noise: float, side: Side, resolution: float) -> Ratio:
         resolution: Width of a cell, in deviations of Z.
 
     Raises:
-        OverflowError: `noise` is so small that S is no floating-point number.
+        OverflowError: If `noise` is so small that S is no floating-point number.
     """
     mu = 1 / noise
     top = _ABOVE + mu
@@ -246,7 +246,7 @@ def combine(first: Ratio, second: Ratio, operation: Operation, resolution: float
             its middle, and to the distance from the middle in its tails.
 
     Raises:
-        OverflowError: the values are outside the range of floating-point numbers.
+        OverflowError: If the values are outside the range of floating-point numbers.
     """
     low, high = _support(first, second, operation)
     edges = _cell_edges(first, second, operation, low, high, resolution)
@@ -284,7 +284,7 @@ def power(ratio: Ratio, count: int, operation: Operation, resolution: float) -> 
     """Returns a law for the sum or product of `count` independent copies of a ratio, by doubling.
 
     Raises:
-        OverflowError: the values are outside the range of floating-point numbers.
+        OverflowError: If the values are outside the range of floating-point numbers.
     """
     result = ratio
     # the leading bit is the ratio itself; each further bit doubles, and adds one copy where it is 1

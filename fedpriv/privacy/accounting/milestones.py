@@ -1,4 +1,4 @@
-"""The epsilon of the first rounds of a plan, for reports: bounds at a few rounds; the last bound is tight."""
+"""Bounds on the epsilon of the first rounds of a plan, for reports. They are computed at a few rounds only."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MARKS, _FEWEST_MARKS, _LEVELS_AT_ALL_MARKS = 12, 3, 60
 class Milestones:
     """Epsilon of a plan's first rounds, computed for a few numbers of rounds only, and only on request.
 
-    For the rounds between, the next larger one gives an upper bound. They are denser at the start, since epsilon grows
-    about as the square root of the rounds; plans with many noise levels, which have slow bounds, have fewer. The bound
-    of the whole plan, which is also in its result, is tight. The others are rough: the added few per cent are small
-    compared with the error of reporting the epsilon of the next mark.
+    For a round between two such marks, the bound of the next mark is an upper bound. Marks are denser at the start,
+    because epsilon grows about as the square root of the rounds; plans with many noise levels, for which bounds are
+    slow, have fewer marks. The bound of the whole plan, which is also in the run's result, is tight. The other bounds
+    are rough: they are a few per cent larger, which is little compared with the error of reporting the next mark.
 
     Args:
         plan: The planned releases, in order of their rounds.

@@ -18,8 +18,9 @@ lambda_2(L(S)) > q      at most `1/h + (1 - 1/h) / (1 + r^2 (lambda_2 - q))`: ta
 otherwise               raises ConfigError
 ======================  =====================================================================
 
-A participant with an unobserved row costs the others nothing, as long as they leave in the noise that they share with
-it. The observed rows are then a part of the same Gaussian vector: their covariance is a submatrix of `Sigma_H`, and
+A participant with an unobserved row costs the others nothing, as long as they keep the noise that they share with this
+participant. The observed rows are then a part of the same Gaussian vector: their covariance is a submatrix of
+`Sigma_H`, and
 the diagonal of its inverse is nowhere larger than the diagonal of `Sigma_H^-1` (leaving rows out is
 post-processing; as algebra, the Schur complement). Where noise is left out, `participants` are the remaining ones.
 """
@@ -52,7 +53,7 @@ def compute_exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients
         n_clients: Number of clients of the run.
 
     Raises:
-        ConfigError: there are too many sets of colluders to check, and no bound holds.
+        ConfigError: If there are too many sets of colluders to check, and no bound holds.
     """
     if participants is None:
         count = n_clients
@@ -99,7 +100,7 @@ def make_adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
     """Returns the adjacency matrix `[n, n]` of the pairs that share a secret.
 
     Raises:
-        ConfigError: a pair of one client, or a client that does not exist.
+        ConfigError: If a pair holds one client twice, or a client that does not exist.
     """
     odd = next((pair for pair in edges if not 0 <= pair[0] < pair[1] < n_clients), None)
     if odd is not None:

@@ -1,8 +1,8 @@
-"""The privacy filter of a plan: each planned release may be made once, and no other.
+"""The privacy filter of a plan: each planned release may be made once, and no other release is allowed.
 
 A run lists its releases before it reads any data (`fedpriv.planning.plan`). That list determines the allowed releases,
-independent of the course of the run: each planned release is a slot, which one release of at most its cost may use. A
-limit decides, before the first release, how many slots of the plan there are.
+independently of the course of the run. Each planned release is a slot, which one release of at most the same cost may
+use. A limit determines, before the first release, how many slots of the plan can be used.
 
 docs/design/0011-plan-filter.md explains why this bounds epsilon for any strategy: the slots are fixed
 before any release exists, so all releases together are an adaptive composition of fixed mechanisms, some of which are
@@ -40,24 +40,25 @@ class UnplannedRelease(PrivacyError):
 class PlanFilter:
     """Admits the releases of a plan, each once and at most at its planned cost, as far as a limit allows them.
 
-    Guarantee: the admitted releases, together with those that `accountant` had counted before, are within `limit`. It
-    does not matter in which order slots are used, which of them stay unused, or what their use depends on.
+    Guarantee: the admitted releases, together with those that `accountant` had counted before, are within `limit`. This
+    holds for any order in which slots are used, any slots that stay unused, and any dependence of their use on earlier
+    releases.
 
     Args:
         plan: The planned releases, in the order of their rounds. They must not depend on the data.
-        accountant: Counts the releases. Others may count with it, too: their releases use the same limit.
-        limit: The most that any client may spend, as epsilon at the accountant's delta; None for no limit.
-        attempt: Label of the plan's releases. Releases on record with another label, of a run that this one extends,
+        accountant: Counts the releases. It may also count releases of other callers, which use the same limit.
+        limit: Largest epsilon of any client, at the accountant's delta; None for no limit.
+        attempt: Label of the plan's releases. Releases on record with another label, of a run that this run extends,
             are counted in addition to the plan.
-        fits: True if the whole plan is known to be within the limit if nothing else is counted, since its noise was
-            computed from that limit.
+        fits: True if the whole plan is known to be within the limit when no other release is counted, because the
+            noise was computed from that limit.
 
     Attributes:
         accountant: See above.
         is_exhausted: True if a release was rejected because of the limit.
 
     Raises:
-        ConfigError: the limit is out of range.
+        ConfigError: If the limit is out of range.
     """
 
     def __init__(
@@ -86,11 +87,12 @@ class PlanFilter:
         """Counts a release that is about to be made.
 
         Raises:
-            UnplannedRelease: the plan does not have the release, or has it at a lower cost, or it was made already.
-            BudgetExhausted: the limit does not allow the plan up to this release.
-            ConfigError: the record is out of range, or no sound bound on its epsilon is known.
-            PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                    correlated with the noise of missing rounds.
+            UnplannedRelease: If the plan does not contain the release, contains it at a lower cost, or has no unused
+                slot for it.
+            BudgetExhausted: If the limit does not allow the plan up to this release.
+            ConfigError: If the record is out of range, or no sound bound on its epsilon is known.
+            PrivacyError: If the record protects another unit or relation than the earlier records, or its noise is
+                correlated with the noise of missing rounds.
         """
         slot = self._find_slot(record)
         if slot is None:
@@ -114,7 +116,7 @@ class PlanFilter:
         """Counts a release that was made before and is on record, whether or not it is within the limit.
 
         Raises:
-            ConfigError, PrivacyError: as for `admit`.
+            ConfigError, PrivacyError: See `admit`.
         """
         self.accountant.count(record)
         self.mark(record)
@@ -202,8 +204,8 @@ class PlanFilter:
 def count_within_limit(accountant: Accountant, coming: Sequence[Record], limit: float) -> int:
     """Returns how many of the coming releases, from the first on, stay within a limit together with the counted ones.
 
-    It tries all of them, and if that is too much, searches by halving. Quick bounds decide where they can, tight ones
-    elsewhere.
+    It tests all of them, and if they exceed the limit, searches by halving. Quick bounds decide where they can, and
+    tight bounds elsewhere.
 
     Args:
         accountant: Has counted the releases so far.

@@ -33,13 +33,14 @@ _COARSEST = 500.0  # e to the power of a larger spacing of losses is no number: 
 def epsilon(history: History, delta: float, *, rough: bool = False) -> float:
     """Returns a tight epsilon of a history of events.
 
-    Guarantee: an upper bound. Noise levels are rounded down, and privacy losses up to a grid.
+    Guarantee: an upper bound. Noise levels are rounded down, and privacy losses are rounded up to a grid.
 
     Args:
-        history: The events, each with how often it happened.
+        history: The events, each with its count.
         delta: Failure probability.
-        rough: True for a grid with eight times larger steps, which takes a tenth of the time. Compared with the other
-                bounds (`bounds.compute_tight_epsilons`), epsilon is then up to 1 % larger, or 3 % with Laplace noise.
+        rough: True for a grid with eight times larger steps, which takes a tenth of the time. If the smallest of all
+                bounds is used (`bounds.compute_tight_epsilons`), epsilon is then up to 1 % larger, or 3 % with Laplace
+                noise.
 
     Returns:
         Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, hardly any

@@ -6,7 +6,7 @@ Each event has a vector of Rényi divergences, one for each order in ``ORDERS``;
     exp((a-1) D_a(P||Q)) = 1 + a (a-1) int_0^inf  e^{(a-1) t} H_t(P||Q) + e^{-a t} H_t(Q||P)  dt,
 
 (Sason, Verdu 2016, with ``H_t`` the hockey-stick divergence at ``e^t``). All its terms are positive, so it keeps its
-digits where the usual binomial sums lose theirs, and it holds for every order and every law with a known curve.
+precision where the usual binomial sums lose theirs, and it holds for every order and every law with a known curve.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Totals:
     Attributes:
         rdp: Sums of Rényi divergences ``[rows, orders]``.
         pure: Sums of pure epsilons ``[rows]``.
-        mu2: Sums of squared Gaussian ratios ``[rows]``; infinite once anything else was released.
+        mu2: Sums of squared Gaussian ratios ``[rows]``; infinite after a release of any other kind.
     """
 
     rdp: Array
@@ -142,7 +142,7 @@ class RunningTotals:
         """Returns the largest `epsilon`. Computes only rows that changed since the last call: epsilons never fall.
 
         Args:
-            enough: A number that the caller has no use for more than.
+            enough: The caller does not need to distinguish numbers from this one on.
 
         Returns:
             The largest epsilon; if it is known to be at least `enough`, any number from `enough` on.

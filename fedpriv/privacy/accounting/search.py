@@ -65,11 +65,11 @@ class NegativeBinomial:
 
     Args:
         mean: Expected number of trials, above 1.
-        shape: eta: 0 is the logarithmic distribution, 1 the geometric one. Smaller shapes cost less, and make it more
-            probable that there are few trials.
+        shape: The parameter eta. 0 is the logarithmic distribution, 1 the geometric one. Smaller shapes cost less
+            epsilon, and make it more probable that there are few trials.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: If a number is out of range.
 
     Examples:
         >>> from fedpriv.privacy.accounting.search import NegativeBinomial
@@ -125,18 +125,18 @@ class NegativeBinomial:
 @validate_arguments("trials")
 @dataclass(frozen=True)
 class PoissonTrials:
-    """Poisson: there may be no trial, and then nothing is published.
+    """Poisson distribution. There may be no trial at all, and then no result is published.
 
     Args:
         mean: Expected number of trials.
 
     Raises:
-        ConfigError: it is out of range.
+        ConfigError: If the mean is out of range.
 
     Examples:
         >>> from fedpriv.privacy.accounting.search import PoissonTrials
-        >>> PoissonTrials(mean=3.0).draw(0.0)
-        0
+        >>> PoissonTrials(mean=3.0).draw(0.5)
+        3
     """
 
     mean: Positive
@@ -168,13 +168,13 @@ def _delta(curve: Array, epsilon: float) -> float:
 def compute_hidden_epsilon(number: NumberOfTrials, histories: Sequence[History], delta: float) -> float:
     """Returns the epsilon at `delta` of the one published result of a search, for an observer of nothing else.
 
-    Guarantee: an upper bound, if settings are drawn independently from a public distribution, the score follows from
-    what a trial released and from public data, and neither the number of trials, nor their times, nor the other trials
-    are ever seen.
+    Guarantee: an upper bound, if settings are drawn independently from a public distribution, the score is computed
+    from the releases of a trial and from public data, and no observer ever learns the number of trials, their times, or
+    the other trials.
 
     Args:
         number: Distribution of the number of trials.
-        histories: Histories of one trial; one of them costs at least the maximum over units.
+        histories: Histories of one trial, such that one of them costs at least as much as the trial costs any unit.
         delta: Failure probability.
     """
     return max(

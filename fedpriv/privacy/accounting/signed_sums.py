@@ -89,7 +89,7 @@ def upper_delta(batches: int, mu: float, factor: float, resolution: float) -> fl
     """Returns an upper bound on ``delta(c) = E (1/k sum_i W_i)_+`` for ``k = batches`` and ``c = factor``.
 
     Raises:
-        OverflowError: the noise is below about 0.07 or so large that losses are lost in rounding.
+        OverflowError: If the noise is below about 0.07 or so large that losses are lost in rounding.
     """
     difference = Difference(mu, factor, "upper", resolution)
     first, second = _halves(batches, difference)
@@ -105,7 +105,7 @@ def lower_line(batches: int, mu: float, factor: float, resolution: float) -> tup
     Whether the sum of the means of cells is positive is an event A, and ``delta(c) >= P(A) - c Q(A)`` for every c.
 
     Raises:
-        OverflowError: see `upper_delta`.
+        OverflowError: See `upper_delta`.
     """
     difference = Difference(mu, factor, "lower", resolution)
     first, second = _halves(batches, difference)

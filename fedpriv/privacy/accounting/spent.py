@@ -25,14 +25,15 @@ class PrivacySpent:
         epsilon: Upper bound on the privacy loss of the whole run (natural logarithm); the largest over the clients.
         delta: The delta of (epsilon, delta)-differential privacy.
         unit: Privacy unit: one `"sample"`, or everything that one `"client"` holds.
-        relation: Neighbouring relation; in brackets the further facts that neighbours have in common.
+        relation: Neighbouring relation, followed in brackets by further facts that neighbours have in common.
         trust: The trust assumption, as text, e.g. `"local"`.
-        accountant: Which bound gave the number: `gaussian` (exact), `pld`, `rdp` or `pure`; `none` if infinite.
+        accountant: The bound from which epsilon is computed: `gaussian` (exact), `pld`, `rdp` or `pure`; `none` if
+            epsilon is infinite.
         per_client: Epsilon of each client.
-        non_private: Why epsilon is infinite; empty when it is finite.
-        not_covered: Further facts about the data that were revealed and that epsilon does not count.
-        float64_noise: Noise that is added in float64 and then rounded, in words: the cost is computed for real numbers
-            (`fedpriv.privacy.float64_noise`). Empty if all noise is rounded as real numbers are.
+        non_private: Reason why epsilon is infinite; empty if epsilon is finite.
+        not_covered: Further facts about the data that were revealed and that epsilon does not cover.
+        float64_noise: Description of noise that is added in float64 and then rounded, although its cost is computed for
+            real numbers (`fedpriv.privacy.float64_noise`). Empty if all sums are rounded as real numbers.
     """
 
     epsilon: float

@@ -29,7 +29,7 @@ def release_scheme(privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> 
         sizes: Public number of examples of each client.
 
     Raises:
-        ConfigError: the trust has no release scheme.
+        ConfigError: If the trust has no release scheme.
     """
     trust = privacy.trust
     if isinstance(trust, Central | SecureAggregation):

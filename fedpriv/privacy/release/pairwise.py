@@ -45,7 +45,7 @@ class PairwiseRelease(ReleaseScheme):
         """See `ReleaseScheme`. Rows of excluded participants get a noise scale, but the record names only the others.
 
         Raises:
-            PrivacyError: pairwise noise is correlated between rounds, and not all clients take part; or participants
+            PrivacyError: If pairwise noise is correlated between rounds, and not all clients take part; or participants
                 are excluded, and not every two clients share a secret.
         """
         noise = self.relative_noise(answer)

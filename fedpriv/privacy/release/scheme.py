@@ -151,8 +151,8 @@ class ReleaseScheme(ABC):
                 `factors[i] * privacy.sensitivity_of(answer.clip)`.
 
         Raises:
-            ConfigError: there is no noise multiplier yet, or a budget share is out of range.
-            PrivacyError: no cost is known for this query with these participants.
+            ConfigError: If there is no noise multiplier yet, or a budget share is out of range.
+            PrivacyError: If no cost is known for this query with these participants.
         """
 
     @abstractmethod
@@ -178,7 +178,7 @@ class ReleaseScheme(ABC):
             positions: Indices into `planned.clients` of these participants, `[j]`.
 
         Raises:
-            PrivacyError: too few participants share the noise, or rows would share noise.
+            PrivacyError: If too few participants share the noise, or rows would share noise.
         """
 
     @abstractmethod
@@ -223,8 +223,8 @@ class ReleaseScheme(ABC):
         """Returns noise scale over sensitivity of a query: the noise multiplier over its share of the budget.
 
         Raises:
-            ConfigError: there is no noise multiplier yet, a share is out of range, or noise that is correlated between
-                rounds does not cover the query.
+            ConfigError: If there is no noise multiplier yet, a share is out of range, or noise that is correlated
+                between rounds does not cover the query.
         """
         privacy, round_index = self.privacy, answer.round
         if privacy.noise_multiplier is None:
@@ -318,7 +318,7 @@ def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
     """Raises for a query that correlated noise, or cyclic batches, do not cover.
 
     Raises:
-        ConfigError: the query is not the only gradient or message of its round.
+        ConfigError: If the query is not the only gradient or message of its round.
     """
     # the index of a message may be above 0, since local steps without noise come before it
     if query in _ONCE_A_ROUND and (index == 0 or query == "message"):
