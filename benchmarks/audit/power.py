@@ -80,10 +80,7 @@ def row(part: float, given: argparse.Namespace) -> list[str]:
         cells += proved(merge_games(single[k : k + runs]) for k in range(0, given.pool - runs + 1, runs))
     for rounds in given.rounds:
         run = subject(part, rounds)
-        found = [
-            check_trace_noise(trace_run(run, run.data(), rounds)).verdict == "found"
-            for _ in range(given.repeats)
-        ]
+        found = [check_trace_noise(trace_run(run, run.data(), rounds)).verdict == "found" for _ in range(given.repeats)]
         cells.append(f"{share(found):.0%}")
     return cells
 

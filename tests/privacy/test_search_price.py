@@ -127,6 +127,10 @@ def test_largest_trial_number_drawn(mean: float, shape: float):
     assert 1e-20 < (1 - number.gamma) ** most < 1e-10
 
 
+def test_poisson_smallest_draw_is_zero_trials():
+    assert PoissonTrials(3.0).draw(0.0) == 0
+
+
 @pytest.mark.parametrize(
     "made", [lambda: NegativeBinomial(1.0), lambda: NegativeBinomial(5.0, 2.0), lambda: PoissonTrials(-1.0)]
 )

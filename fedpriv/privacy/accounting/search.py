@@ -149,7 +149,7 @@ class PoissonTrials:
         """Returns the smallest k with ``P(K <= k) >= uniform``."""
         from scipy.stats import poisson
 
-        return int(poisson.ppf(uniform, self.mean))
+        return max(0, int(poisson.ppf(uniform, self.mean)))  # scipy returns -1 for 0
 
     def curve(self, trial_curve: Array) -> Array:
         """Returns the divergences of theorem 6."""
