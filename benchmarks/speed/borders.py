@@ -78,7 +78,7 @@ def measure(name: str, turns: int, effort: Effort) -> None:
     rows, all_rows = torch.randn(len(part.ids), length), torch.randn(nodes, length)
     for network in (graph, shared):
         network.participants(0, Randomness(0))
-    shared.here(part.ids, rows)
+    shared.local_positions(part.ids, rows)
 
     # the rows that other processes need from this one, and this one from them
     every = split_evenly(nodes, mesh.world.world_size)

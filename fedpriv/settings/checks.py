@@ -195,7 +195,7 @@ def validate_arguments(field: str, explain: Explain | None = None, *, values: bo
         ConfigError: If, on a call, an argument is unknown, missing, given twice, or does not fit its annotation.
 
     Examples:
-        >>> @checked("strategy")
+        >>> @validate_arguments("strategy")
         ... def descent(learning_rate: Positive) -> None: ...
         >>> descent(-1.0)
         Traceback (most recent call last):

@@ -177,15 +177,15 @@ def test_rounds_readable_and_json_on_request(made: Star) -> None:
 SCRIPT = """
 import logging, sys, time
 from pathlib import Path
-from fedpriv.sites.operator_log import printing_log
+from fedpriv.sites.operator_log import print_log
 from fedpriv.sites.over_zenoh.link import Credentials, Link, open_link
-from fedpriv.sites.over_zenoh.refusals import logging_refusals
+from fedpriv.sites.over_zenoh.refusals import log_refused_connections
 
 def keys(folder):
     return Credentials(*(Path(folder) / f"{name}.pem" for name in ("authority", "certificate", "key")))
 
 server, site, address = sys.argv[1:]
-with printing_log(sys.stderr), logging_refusals():
+with print_log(sys.stderr), log_refused_connections():
     print("before")
     with (
         open_link(Link(keys(server), 1000, listen=[address], repliers={"north": ["x"]})),

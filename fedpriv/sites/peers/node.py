@@ -176,7 +176,7 @@ class Node:
             self._n_refused += 1
             count = self._n_refused
         if count & (count - 1) == 0:
-            _LOG.warning("question number %d was rejected: %s", count, why)
+            _LOG.warning("request number %d was refused: %s", count, why)
 
     def is_signed(self, data: bytes) -> bool:
         """Returns True if a neighbour has signed these bytes for this node."""
