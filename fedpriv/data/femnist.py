@@ -129,7 +129,10 @@ def _read_npz_files(folder: Path, files: Sequence[str] | None) -> _Read:
     else:
         paths = sorted(folder.glob("*.npz"))
     if not paths:
-        raise DataError(f"FEMNIST: {folder} has neither train/ and test/ with json files nor npz files: correct root")
+        raise DataError(
+            f"FEMNIST: {folder} has no npz files, and no folders train/ and test/ with json files: set root "
+            "to a folder that has either"
+        )
     tables = [_read_npz(path) for path in paths]
     ids = np.concatenate([np.unique(table["writers"]) for table in tables])
     if len(np.unique(ids)) < len(ids):
@@ -144,7 +147,7 @@ def _read_npz_files(folder: Path, files: Sequence[str] | None) -> _Read:
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
-        raise DataError(f"FEMNIST: file {path} does not exist: correct root and files")
+        raise DataError(f"FEMNIST: file {path} does not exist: check the settings root and files")
     try:
         with np.load(path, allow_pickle=False) as archive:
             table = {key: archive[key] for key in _NPZ_KEYS & set(archive.files)}

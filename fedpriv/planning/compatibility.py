@@ -318,7 +318,10 @@ def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None
     required = privacy.trust.shares(n_clients)
     largest_cohort = max(records.sizes(n_clients), default=required)
     if privacy.trust.sums_only and largest_cohort < required:
-        fix = f"must be at most {largest_cohort}, the largest number of participants of a round, who share the noise"
+        fix = (
+            f"must be at most {largest_cohort}, the largest number of participants of a round: each participant adds "
+            "a part of the noise"
+        )
         raise ConfigError("privacy.trust.secure_aggregation.min_honest", required, fix)
 
 

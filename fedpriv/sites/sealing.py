@@ -124,8 +124,8 @@ def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
         if n_answered < n_rounds and not unfinished:
             raise FedprivError(
                 f"the site has answered {format_count(n_answered, 'round')} of {n_rounds} of plan "
-                f"{proposal.fingerprint}, which it could never resume: finish the plan, or abandon it "
-                "(--unfinished) to seal the site"
+                f"{proposal.fingerprint}, and a sealed site can never resume it: finish the plan first, or add "
+                "--unfinished to abandon it"
             )
     for proposal in (
         *open_plans,

@@ -111,7 +111,7 @@ def test_femnist_missing_files_raise(tmp_path, leaf, monkeypatch):
         load("femnist", root=str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"file .*absent\.npz does not exist"):
         load("femnist", root=str(tmp_path), files=["absent.npz"])
-    with pytest.raises(DataError, match="neither train/ and test/"):
+    with pytest.raises(DataError, match="no npz files, and no folders train/ and test/ with json files: set root"):
         load("femnist", root=str(leaf / "train"))
     for path in (leaf / "test").iterdir():
         path.unlink()

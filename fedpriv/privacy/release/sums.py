@@ -59,7 +59,7 @@ class SumRelease(ReleaseScheme):
         if senders < self._min_honest:
             raise PrivacyError(
                 f"round {planned.record.round} has {senders} participants, fewer than min_honest = {self._min_honest}, "
-                f"who share the noise (trust: {self.privacy.trust})"
+                f"each of which adds a part of the noise (trust: {self.privacy.trust}): let more clients take part"
             )
         return add_noise(
             rows,
