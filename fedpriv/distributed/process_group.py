@@ -207,11 +207,12 @@ def _pickled(value: object) -> bytes:
 
 
 @cache
-def join_processes(timeout: float) -> ProcessGroup:
+def join_processes(timeout: float, parallelism: str) -> ProcessGroup:
     """Joins all processes that torchrun started, or the default group of the caller.
 
     Args:
         timeout: Seconds after which a process that waits for another one gives up.
+        parallelism: The setting that needs the processes, for errors.
 
     Raises:
         ConfigError: If torchrun did not start this process.
@@ -226,7 +227,7 @@ def join_processes(timeout: float) -> ProcessGroup:
         return ProcessGroup(cast("dist.ProcessGroup", dist.new_group(timeout=wait, backend=backend)), timeout)
     if not dist.is_torchelastic_launched():
         fix = "needs processes started by torchrun: fedpriv train CONFIG --processes 2, or torchrun -m fedpriv train"
-        raise ConfigError("compute.parallelism", "clients or examples", fix)
+        raise ConfigError("compute.parallelism", parallelism, fix)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)

@@ -411,7 +411,7 @@ def _epsilon_with_hidden_activity(plan: Plan, active_fraction: float) -> float |
         replace(kind, clients=None, sampling=_SAMPLED[kind.sampling], rate=active_fraction * rates.get(kind.query, 1.0))
         for kind in kinds
     )
-    return account(plan.records.of_everyone(hidden), plan.n_clients, plan.privacy.delta).epsilon
+    return account(plan.records.for_all_clients(hidden), plan.n_clients, plan.privacy.delta).epsilon
 
 
 def _largest(rate: PerClient) -> float:

@@ -44,7 +44,7 @@ def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
         timeout: Seconds after which a process that waits for another one raises.
         group: The processes; by default all that torchrun started.
     """
-    group = group or join_processes(timeout)
+    group = group or join_processes(timeout, "clients")
     return Mesh(world=group, clients=group)
 
 
@@ -55,7 +55,7 @@ def split_examples(timeout: float, group: ProcessGroup | None = None) -> Mesh:
     read must be identical, too, because otherwise two processes could use the same example. See `split_clients` for the
     arguments.
     """
-    group = group or join_processes(timeout)
+    group = group or join_processes(timeout, "examples")
     return Mesh(world=group, examples=group)
 
 

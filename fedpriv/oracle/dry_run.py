@@ -114,7 +114,7 @@ class RecordingEngine:
         self._count_examples(query, context.round, examples)
         if self._builder.is_released(query):
             release = self._releases.priced(query, context)
-            kind = release.in_round(0).of_anyone()
+            kind = release.in_round(0).without_clients()
             number = self._kinds.setdefault(kind, len(self._kinds))
             self._columns.append(number, context.round, kind.record, release.record.clients)
 
@@ -143,7 +143,7 @@ class RecordingEngine:
             [(query, *batch_sizes[query.sampling]) for query in self.queries.get(position, ())]
             for position in range(period)
         ]
-        # the kinds of a round's releases: by position in the period and, as far as it matters, by who takes part
+        # the kinds of a round's releases, by position in the period and, where costs depend on it, by cohort
         known: dict[tuple[int, bool | tuple[int, ...]], list[tuple[int, Record]]] = {}
         for round_index in range(period, rounds):
             position = round_index % period
@@ -155,7 +155,7 @@ class RecordingEngine:
             if kinds is None:
                 priced = self._priced_round(round_index, position, cohort)
                 if repeats:
-                    known[position, self._who_matters(priced, position, cohort)] = priced
+                    known[position, self._cohort_key(priced, position, cohort)] = priced
                 continue
             self.evaluations.append(0.0)
             for query, sizes, total in examples_of[position]:
@@ -174,7 +174,7 @@ class RecordingEngine:
         kinds = list(self._kinds)
         return [(number, kinds[number].record) for number in self._columns.numbers[first:]]
 
-    def _who_matters(
+    def _cohort_key(
         self, kinds: Sequence[tuple[int, Record]], position: int, cohort: tuple[int, ...]
     ) -> bool | tuple[int, ...]:
         """Returns the rounds that have the same kinds: True for all clients, False for any others, or one cohort."""

@@ -26,10 +26,10 @@ _ALL_OF_KIND = -1  # in the column of cohorts: the kind names the clients
 
 @dataclass(frozen=True)
 class RecordTable(Sequence["Record"]):
-    """A sequence of records, which are made when they are read.
+    """A sequence of records, each created when it is read.
 
     Attributes:
-        kinds: The distinct records, as of round 0. A kind whose price does not depend on who takes part has `()` for
+        kinds: The distinct records, as of round 0. A kind with the same privacy cost for any participants has `()` for
             clients, and the table has the clients of each release.
         numbers: Position in `kinds` of each record, in order.
         rounds: Round of each record. Where rounds ascend, as in a plan, they can be looked up.
@@ -58,7 +58,7 @@ class RecordTable(Sequence["Record"]):
         return table.with_kinds(tuple(numbers))
 
     def append(self, number: int, round_index: int, kind: Record, clients: tuple[int, ...] | None) -> None:
-        """Adds a record to a table that is being made.
+        """Adds a record to a table.
 
         Args:
             number: Position of its kind.
@@ -153,8 +153,8 @@ class RecordTable(Sequence["Record"]):
         """Returns the records of a round, in any table."""
         return self.at(np.flatnonzero(np.asarray(self.rounds) == round_index).tolist())
 
-    def of_everyone(self, kinds: tuple[Record, ...]) -> RecordTable:
-        """Returns a table of other kinds, which are of all clients."""
+    def for_all_clients(self, kinds: tuple[Record, ...]) -> RecordTable:
+        """Returns a table of other kinds; all clients take part in each record."""
         cohorts = array("i", [_ALL_OF_KIND]) * len(self)
         return RecordTable(kinds, self.numbers, self.rounds, cohorts)
 
@@ -177,7 +177,7 @@ def list_kinds(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def _can_be_listed(clients: Sequence[int]) -> bool:
-    """Whether clients are whole numbers from 0 in ascending order, so that no client comes twice."""
+    """Returns True if clients are whole numbers from 0 in ascending order, so that no client occurs twice."""
     if not clients:
         return True
     return clients[0] >= 0 and clients[-1] < 2**31 and all(map(lt, clients, clients[1:]))

@@ -135,7 +135,7 @@ def test_unsupported_in_processes_raises_at_setup(workers: Workers, what: str, w
 
 def test_processes_need_torchrun() -> None:
     compute = fp.Compute(parallelism="clients")
-    with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'clients or examples': .*--processes 2"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'clients': .*--processes 2"):
         fp.Training(split_runs.clients(), fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
 
 

@@ -85,17 +85,17 @@ class PlannedRelease:
         record = self.record.changed(round=round_index)
         return PlannedRelease(record, self.clients, self.clip, self.noise, self.factors, self.answer)
 
-    def of_anyone(self) -> PlannedRelease:
-        """Returns this release without its clients, if some clients pay a price that is the same whoever they are.
+    def without_clients(self) -> PlannedRelease:
+        """Returns this release without its clients, if its privacy cost per client is the same for any participants.
 
-        Then the rounds of all cohorts are one kind of release. Otherwise the release itself is returned.
+        In this case the rounds of all cohorts are one kind of release. Otherwise the release itself is returned.
         """
         if self.factors or not self.record.costs_each_client_alike:
             return self
-        return self.of_clients(())
+        return self.with_clients(())
 
-    def of_clients(self, clients: tuple[int, ...]) -> PlannedRelease:
-        """Returns this release with these participants, if `of_anyone` returned it."""
+    def with_clients(self, clients: tuple[int, ...]) -> PlannedRelease:
+        """Returns this release with these participants, if `without_clients` returned it."""
         record = self.record.changed(clients=clients)
         return PlannedRelease(record, clients, self.clip, self.noise, self.factors, self.answer)
 
@@ -194,7 +194,7 @@ class ReleaseScheme(ABC):
         """
 
     def depends_on_clients(self, query: str) -> bool:
-        """Returns True if the price of an answer may depend on who takes part in the round."""
+        """Returns True if the privacy cost of a release may depend on the participants of the round."""
         return True
 
     def with_noise_from(self, streams: NoiseStreams) -> ReleaseScheme:
@@ -310,7 +310,7 @@ class ReleaseScheme(ABC):
 
 
 def has_own_rates(scheme: ReleaseScheme, query: str) -> bool:
-    """Returns True if each client has a sampling rate of its own, or noise over time depends on who takes part."""
+    """Returns True if clients have different sampling rates, or correlated noise depends on the participants."""
     return isinstance(scheme.sampling_of(query), FixedSize) or scheme.privacy.over_time is not None
 
 

@@ -13,8 +13,8 @@ class ReleaseTable:
     """The planned releases of a run, in order of their rounds.
 
     Attributes:
-        kinds: The distinct releases; see `PlannedRelease.of_anyone` for those whose price does not depend on who takes
-            part.
+        kinds: The distinct releases; see `PlannedRelease.without_clients` for those with a privacy cost that is the
+            same for any participants.
         records: Their records; `records.numbers` are positions in `kinds`.
     """
 
@@ -33,7 +33,7 @@ class ReleaseTable:
             if kind.record.index == index and kind.record.query == query:
                 release = kind.in_round(round_index)
                 if kind.clients == ():
-                    return release.of_clients(self.records.clients(position) or ())
+                    return release.with_clients(self.records.clients(position) or ())
                 return release
         return None
 
@@ -46,5 +46,5 @@ class ReleaseTable:
         kinds = list[PlannedRelease]()
         for kind in self.kinds:
             priced = scheme.price(kind.answer, kind.factors)
-            kinds.append(priced.of_anyone() if kind.clients == () else priced)
+            kinds.append(priced.without_clients() if kind.clients == () else priced)
         return ReleaseTable.of(tuple(kinds), self.records)
