@@ -46,7 +46,7 @@ def partition(
         ConfigError: If such a division does not exist, e.g. if there are fewer examples than clients.
     """
     if kind not in PARTITIONS:
-        raise ConfigError("partition.kind", kind, f"unknown{suggest_nearest(str(kind), get_args(Kind))}")
+        raise ConfigError("partition.kind", kind, f"is unknown{suggest_nearest(str(kind), get_args(Kind))}")
     if labels.is_floating_point() and kind in LABEL_DEPENDENT:
         fix = "divides by class, but the targets are numbers: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)
