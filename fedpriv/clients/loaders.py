@@ -44,9 +44,9 @@ def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     if not settings:
         return []
     note = (
-        f"these settings of the clients' loaders are ignored: {', '.join(settings)}. fedpriv draws the batches "
-        f"itself, in secret. Choose how: Privacy(sampling={_shuffled(clients)}) puts every example into one batch of an epoch, like "
-        "shuffling; Poisson(rate) draws each example with that probability; FullBatch() uses all"
+        f"these settings of the clients' loaders are ignored: {', '.join(settings)}. fedpriv draws the batches itself, "
+        f"in secret. Choose how: Privacy(sampling={_shuffled(clients)}) puts every example into one batch of an epoch, "
+        "like shuffling; Poisson(rate) draws each example with that probability; FullBatch() uses all"
     )
     if any(_has_weights(client.loader) for _, client in clients):
         note += (

@@ -177,9 +177,9 @@ def _check_source(owners: Integers, positions: Integers, privacy: Privacy, publi
     tested = (before == _TEST) & (after != _TEST) & ~np.isin(after, public)
     if tested.any():
         raise PrivacyError(
-            f"{int(tested.sum())} test examples are also training examples (the first of client "
-            f"{after[tested][0]}), so every test metric would reveal them without noise: leave them out of the training "
-            "data, or leave test data out"
+            f"{int(tested.sum())} test examples are also training examples (the first of client {after[tested][0]}), "
+            "so every test metric would reveal them without noise: leave them out of the training data, or leave test "
+            "data out"
         )
     train = before != _TEST
     split = train & (before != after)
@@ -193,7 +193,8 @@ def _check_source(owners: Integers, positions: Integers, privacy: Privacy, publi
     if twice.any() and privacy.unit == "sample":
         raise PrivacyError(
             f"client {before[twice][0]} has an example twice ({int(twice.sum())} repeated examples in all), but with "
-            "unit: sample, epsilon covers each copy alone: list each index once, or protect whole clients (unit: client)"
+            "unit: sample, epsilon covers each copy alone: list each index once, or protect whole clients (unit: "
+            "client)"
         )
 
 

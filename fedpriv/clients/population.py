@@ -176,7 +176,10 @@ class Population:
                 return Views(self.examples, augmentation)
             return None
         if not plain:
-            fix = "cannot be used with constraints, which need fixed examples: leave out the augmentation or the constraints"
+            fix = (
+                "cannot be used with constraints, which need fixed examples: leave out the augmentation or the "
+                "constraints"
+            )
             raise ConfigError("augmentation", augmentation, fix)
         augmentation.try_out(self.first_examples(1)[0])
         return Views(self.examples, augmentation)

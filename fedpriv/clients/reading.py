@@ -78,7 +78,8 @@ def count_examples_of(dataset: Dataset[Any]) -> int:
         raise DataError(f"len() of a client's data set raises {summarize_error(error)}: {fix}") from error
     if length > _MAX_EXAMPLES:
         raise DataError(
-            f"a client's data set has {length} examples, but at most {_MAX_EXAMPLES} are allowed: divide them among clients"
+            f"a client's data set has {length} examples, but at most {_MAX_EXAMPLES} are allowed: divide them among "
+            "clients"
         )
     return length
 
@@ -187,10 +188,10 @@ def _check_repeats(source: Source, pair: Pair) -> None:
         expected = [leaf[position] for leaf in list_leaves(pair)]
         if not all(torch.equal(new[0], old) for new, old in zip(list_leaves(again), expected, strict=True)):
             raise DataError(
-                f"example {position} changes when it is read again, although the data set drew no number from the global "
-                "generators of torch, NumPy or Python. The data set must not keep a state that depends on earlier "
-                "examples (with a running mean or scale, one example would change others), and must draw random "
-                "numbers from torch's global generator"
+                f"example {position} changes when it is read again, although the data set drew no number from the "
+                "global generators of torch, NumPy or Python. The data set must not keep a state that depends on "
+                "earlier examples (with a running mean or scale, one example would change others), and must draw "
+                "random numbers from torch's global generator"
             )
 
 
@@ -203,10 +204,10 @@ def _check_one_shape(name: str, column: Sequence[Nested]) -> None:
         shapes = {tuple(value.shape[1:]) for value in tensors}
         if len(shapes) > 1:
             raise DataError(
-                f"the {name} of a client have different shapes, e.g. {sorted(shapes)[:3]}: use one public shape. If lengths differ, "
-                "pad each example to a length that you choose, in the data set or in a collate_fn (which receives one "
-                "example at a time, so that the longest example of a batch changes no other example), and pass the "
-                "model a mask"
+                f"the {name} of a client have different shapes, e.g. {sorted(shapes)[:3]}: use one public shape. If "
+                "lengths differ, pad each example to a length that you choose, in the data set or in a collate_fn "
+                "(which receives one example at a time, so that the longest example of a batch changes no other "
+                "example), and pass the model a mask"
             )
 
 
@@ -287,7 +288,8 @@ def split_pair(batch: object, count: int | None = None) -> Pair:
     if any(shape[:1] != (count,) for shape in shapes):
         problem = f"a loader returned tensors of shapes {' and '.join(map(str, shapes))} for {count} examples"
         raise DataError(
-            f"{problem}: each tensor must have one row per example, since the influence of an example is bounded through its row"
+            f"{problem}: each tensor must have one row per example, since the influence of an example is bounded "
+            "through its row"
         )
     return pair
 

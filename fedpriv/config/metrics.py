@@ -59,8 +59,8 @@ def check_owners(config: Config, *, are_known: bool) -> None:
     """
     if config.log.client_tests and not are_known:
         fix = (
-            f"needs the client of each test example, which {config.data.name} does not give: leave it out, or use femnist, "
-            "or hf with the option data.client"
+            f"needs the client of each test example, which {config.data.name} does not give: leave it out, or use "
+            "femnist, or hf with the option data.client"
         )
         raise ConfigError("log.client_tests", True, fix)
 

@@ -122,14 +122,14 @@ class StrategySection(Plugin):
     @model_validator(mode="before")
     @classmethod
     def _optimizer_only_where_steps_are_free(cls, raw: object) -> object:
-        """Raises an error for an optimizer with strategies that require their own plain step."""
+        """Raises an error for an optimiser with strategies that require their own plain step."""
         if not (isinstance(raw, dict) and "optimizer" in raw and raw.get("name") in STRATEGIES):
             return raw
         names = [name for name, entry in STRATEGIES.items() if "optimizer" in signature(entry.build).parameters]
         if raw["name"] not in names or raw.get("variant", "sound") != "sound":
             fix = (
-                f"{raw['name']} computes its own steps and uses no optimizer: leave it out, or choose a strategy with an "
-                f"optimizer: {', '.join(names)}"
+                f"{raw['name']} computes its own steps and uses no optimiser: leave it out, or choose a strategy with "
+                f"an optimizer: {', '.join(names)}"
             )
             raise ConfigError("strategy.optimizer", raw["optimizer"], fix)
         return raw
@@ -244,6 +244,9 @@ class Config(_RUN_OPTIONS):
     def promise(self, n_clients: int | None = None) -> Privacy:
         """Builds the privacy settings; see `recipe` for `n_clients`."""
         if self.strategy.variant == "published" and self.privacy.epsilon_bar is None:
-            fix = "is required by strategy.variant: published: set the paper's epsilon per round, e.g. 0.05 (.inf for no noise)"
+            fix = (
+                "is required by strategy.variant: published: set the paper's epsilon per round, e.g. 0.05 (.inf for no "
+                "noise)"
+            )
             raise ConfigError("privacy.epsilon_bar", None, fix)
         return self.privacy.build(self.recipe(n_clients))

@@ -128,7 +128,9 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
     for index in range(size(dataset)):
         example = dataset[index]
         if not (isinstance(example, (tuple, list)) and len(example) == 2 and isinstance(example[0], Tensor)):
-            raise DataError(f"{name}[{index}] is a {type(example).__name__}: each example must be a pair (tensor, label)")
+            raise DataError(
+                f"{name}[{index}] is a {type(example).__name__}: each example must be a pair (tensor, label)"
+            )
         _check_examples(example[0][None], torch.as_tensor(example[1]).reshape(1), n_classes, name, first=index)
 
 
@@ -159,12 +161,16 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name:
         finite = torch.isfinite(inputs)
     if not finite.all():
         index = int((~finite).nonzero()[0, 0])
-        raise DataError(f"{name}[{first + index}] has an input that is NaN or infinite: leave out or correct that example")
+        raise DataError(
+            f"{name}[{first + index}] has an input that is NaN or infinite: leave out or correct that example"
+        )
     if n_classes is None:
         _check_numbers(labels, name, first)
         return
     if labels.is_floating_point() or labels.dim() == 0:
-        raise DataError(f"{name} has labels of type {labels.dtype} and shape {tuple(labels.shape)}: use int64 labels of shape [n]")
+        raise DataError(
+            f"{name} has labels of type {labels.dtype} and shape {tuple(labels.shape)}: use int64 labels of shape [n]"
+        )
     wrong = (labels < 0) | (labels >= n_classes)
     if labels.dim() > 1:
         wrong &= labels != _NO_TARGET
@@ -172,7 +178,9 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name:
         position = tuple(wrong.nonzero()[0].tolist())
         fix = "number the classes from 0, or correct n_classes"
         label = int(labels[position])
-        raise DataError(f"{name}[{first + position[0]}] has label {label}, but labels must be from 0 to {n_classes - 1}: {fix}")
+        raise DataError(
+            f"{name}[{first + position[0]}] has label {label}, but labels must be from 0 to {n_classes - 1}: {fix}"
+        )
 
 
 def _check_numbers(targets: Tensor, name: str, first: int) -> None:
@@ -181,4 +189,7 @@ def _check_numbers(targets: Tensor, name: str, first: int) -> None:
         raise DataError(f"{name} has targets of type {targets.dtype} and shape {tuple(targets.shape)}: {fix}")
     broken = (~torch.isfinite(targets)).nonzero()
     if len(broken):
-        raise DataError(f"{name}[{first + int(broken[0, 0])}] has a target that is NaN or infinite: leave out or correct that example")
+        raise DataError(
+            f"{name}[{first + int(broken[0, 0])}] has a target that is NaN or infinite: leave out or correct that "
+            "example"
+        )

@@ -59,7 +59,11 @@ class Extractor:
             fix = "is an ONNX file, which contains its own layers: leave out model, options, exclude and layer"
             raise ConfigError(_FIELD, self.file, fix)
         if not self.is_onnx and not self.model:
-            raise ConfigError(f"{_FIELD}.model", self.model, "is required for a file of weights: name the model of these weights, or use an .onnx file")
+            raise ConfigError(
+                f"{_FIELD}.model",
+                self.model,
+                "is required for a file of weights: name the model of these weights, or use an .onnx file",
+            )
 
     @property
     def is_onnx(self) -> bool:
@@ -120,7 +124,9 @@ def extract_features(
         network.eval()
         compute = _output_of(network, layer)
     elif layer:
-        raise ConfigError(f"{_FIELD}.layer", layer, "is only for torch modules, and this network is a function: leave it out")
+        raise ConfigError(
+            f"{_FIELD}.layer", layer, "is only for torch modules, and this network is a function: leave it out"
+        )
     first: Tensor = dataset[0][0]
     with torch.no_grad():
         _check_alone(compute, first)
@@ -179,7 +185,9 @@ def _check_alone(compute: Network, example: Tensor) -> None:
             "combine examples, such as a BatchNorm in training mode"
         )
         raise ConfigError(
-            _FIELD, "the network", f"computes features of an example that depend on the other examples in the batch; {fix}"
+            _FIELD,
+            "the network",
+            f"computes features of an example that depend on the other examples in the batch; {fix}",
         )
 
 
@@ -226,11 +234,17 @@ def load_onnx(file: str | Path) -> Network:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's own kinds
         raise ConfigError(
-            f"{_FIELD}.file", str(file), f"cannot be read as an ONNX file ({summarize_error(error)}): correct the path, or export the file again"
+            f"{_FIELD}.file",
+            str(file),
+            f"cannot be read as an ONNX file ({summarize_error(error)}): correct the path, or export the file again",
         ) from error
     names = [node.name for node in session.get_inputs()]
     if len(names) != 1:
-        raise ConfigError(f"{_FIELD}.file", str(file), f"has {len(names)} inputs ({', '.join(names)}): use a network with exactly one input")
+        raise ConfigError(
+            f"{_FIELD}.file",
+            str(file),
+            f"has {len(names)} inputs ({', '.join(names)}): use a network with exactly one input",
+        )
     return lambda inputs: torch.from_numpy(session.run(None, {names[0]: inputs.numpy()})[0])
 
 

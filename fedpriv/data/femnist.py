@@ -136,7 +136,10 @@ def _read_npz_files(folder: Path, files: Sequence[str] | None) -> _Read:
     tables = [_read_npz(path) for path in paths]
     ids = np.concatenate([np.unique(table["writers"]) for table in tables])
     if len(np.unique(ids)) < len(ids):
-        raise DataError(f"FEMNIST: {', '.join(path.name for path in paths)} contain the same writer numbers: name only one of them in files")
+        raise DataError(
+            f"FEMNIST: {', '.join(path.name for path in paths)} contain the same writer numbers: name only one of them "
+            "in files"
+        )
     labels = np.concatenate([table["labels"] for table in tables]).astype(np.int64)
     writers = np.concatenate([table["writers"] for table in tables]).astype(np.int64)
     images = np.concatenate([table["images"] for table in tables]).astype(np.float32) / np.float32(255)
@@ -198,7 +201,10 @@ def _read_leaf_folder(folder: Path) -> dict[str, tuple[NDArray[np.float32], NDAr
             }
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
-            fix = "it must contain users, and user_data with {x: rows of 784, y} for each user; create it with preprocess.sh"
+            fix = (
+                "it must contain users, and user_data with {x: rows of 784, y} for each user; create it with "
+                "preprocess.sh"
+            )
             raise DataError(f"{path}: not a LEAF json file ({reason}): {fix}") from error
         for user, (images, labels) in arrays.items():
             if len(images) != len(labels) or user in examples_of_users:

@@ -83,8 +83,12 @@ def hugging_face(
     named = dict.fromkeys([*ranges, *(categories or ()), *(missing or ()), *indicators])
     extra = [name for name in named if name != label]
     if input is not None and extra:
-        raise ConfigError("data.input", input, f"is the whole input, so no other column can be a feature: remove {', '.join(extra)} from the options "
-            "numbers, categories, missing and indicators")
+        raise ConfigError(
+            "data.input",
+            input,
+            f"is the whole input, so no other column can be a feature: remove {', '.join(extra)} from the options "
+            "numbers, categories, missing and indicators",
+        )
     encoder = TableEncoder(label, classes, ranges, categories or {}, missing or {}, indicators, bias)
 
     def examples(name: str) -> TensorDataset:
@@ -98,7 +102,9 @@ def hugging_face(
             return encoder.encoded(table)
         values = _inputs(rows[name], input, (numbers or {}).get(input), source)
         if transforms and values.ndim != 4:
-            raise ConfigError("data.transforms", [*transforms], f"are for images, but column {input} has none: leave them out")
+            raise ConfigError(
+                "data.transforms", [*transforms], f"are for images, but column {input} has none: leave them out"
+            )
         return TensorDataset(as_inputs(values, flat=flat, transforms=transforms), encoder.targets(table))
 
     train_set = examples(train)
@@ -175,16 +181,24 @@ def _owners(rows: Dataset, client: str | None) -> list[str] | None:
 def _inputs(rows: Dataset, column: str, ends: tuple[float, float] | None, source: str) -> Tensor:
     """Returns all inputs, `[n, ...]`; those with a range are scaled to [-1, 1]."""
     if ends is not None and type(rows.features[column]).__name__ == "Image":
-        raise ConfigError(f"data.numbers.{column}", [*ends], "cannot be set for images, whose values are already in [0, 1]: leave it out")
+        raise ConfigError(
+            f"data.numbers.{column}",
+            [*ends],
+            "cannot be set for images, whose values are already in [0, 1]: leave it out",
+        )
     pairs = RowDataset(rows.select_columns([column]), column, column)
     inputs = [pairs[index][1] for index in range(len(pairs))]
     shapes = sorted({tuple(values.shape) for values in inputs})
     if len(shapes) > 1:
-        raise DataError(f"{source}: column {column} has values of different shapes, e.g. {shapes[:3]}: give them one shape")
+        raise DataError(
+            f"{source}: column {column} has values of different shapes, e.g. {shapes[:3]}: give them one shape"
+        )
     values = torch.stack(inputs)
     if ends is None:
         return values
     low, high = ends
     if not -math.inf < low < high < math.inf:
-        raise ConfigError(f"data.numbers.{column}", [low, high], "must be [low, high], two finite numbers with low below high")
+        raise ConfigError(
+            f"data.numbers.{column}", [low, high], "must be [low, high], two finite numbers with low below high"
+        )
     return 2 * (values.float().clamp(low, high) - low) / (high - low) - 1

@@ -56,7 +56,9 @@ def image_folder(
         DataError: If a folder is missing, has another name than a class, or has no image; or if a file is not an image.
     """
     if len(set(classes)) < max(len(classes), 1):
-        raise ConfigError("data.classes", [*classes], "must list at least one class, and each class once: correct the list")
+        raise ConfigError(
+            "data.classes", [*classes], "must list at least one class, and each class once: correct the list"
+        )
     folder = Path(root)
     client_names: list[str] = []
     if clients:
@@ -99,14 +101,16 @@ def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     for subfolder in _subfolders(folder):
         if subfolder.name not in numbers:
             fix = "list it in classes, move it elsewhere, or set clients: true if there is a folder for each client"
-            raise DataError(f"{subfolder}: {subfolder.name!r} is not one of the classes {truncate(', '.join(classes))}: {fix}")
+            raise DataError(
+                f"{subfolder}: {subfolder.name!r} is not one of the classes {truncate(', '.join(classes))}: {fix}"
+            )
         paths = sorted(path for path in subfolder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
         files += [(path, numbers[subfolder.name]) for path in paths]
     if not files:
         kinds = ", ".join(sorted(_SUFFIXES))
         raise DataError(
-            f"{folder} has no image in its folders {truncate(', '.join(classes))}: put image files ({kinds}) into these "
-            "folders"
+            f"{folder} has no image in its folders {truncate(', '.join(classes))}: put image files ({kinds}) into "
+            "these folders"
         )
     return files
 

@@ -76,7 +76,9 @@ def _read(path: Path, n_features: int) -> tuple[Tensor, np.ndarray]:
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist: set data.root to its folder") from error
     except (OSError, EOFError, ValueError, UnicodeDecodeError) as error:
-        fix = "each row must be 'label index:value ...' with indices from 1 to n_features: correct the file or n_features"
+        fix = (
+            "each row must be 'label index:value ...' with indices from 1 to n_features: correct the file or n_features"
+        )
         raise DataError(f"{path} cannot be read with {n_features} features ({error}): {fix}") from error
     return torch.from_numpy(inputs.astype(np.float32).toarray()), labels
 
@@ -89,5 +91,7 @@ def _targets(labels: np.ndarray, classes: Sequence[float] | None, path: Path) ->
     if not fits.any(1).all():
         row = int((~fits.any(1)).argmax())
         listed = ", ".join(f"{label:g}" for label in classes)
-        raise DataError(f"{path}, row {row + 1}: label {labels[row]:g} is not one of data.classes ({listed}): correct data.classes")
+        raise DataError(
+            f"{path}, row {row + 1}: label {labels[row]:g} is not one of data.classes ({listed}): correct data.classes"
+        )
     return torch.from_numpy(fits.argmax(1))

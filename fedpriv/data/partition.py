@@ -161,7 +161,9 @@ def dirichlet(
     """
     _check_clients(n_clients, len(labels), "examples")
     if not min_examples <= len(labels) // n_clients:
-        fix = f"must be between 1 and {len(labels) // n_clients}, since {n_clients} clients share {len(labels)} examples"
+        fix = (
+            f"must be between 1 and {len(labels) // n_clients}, since {n_clients} clients share {len(labels)} examples"
+        )
         raise ConfigError("partition.min_examples", min_examples, fix)
     numpy_generator = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     classes = [(labels == label).nonzero()[:, 0] for label in labels.unique()]

@@ -62,10 +62,14 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
             raise DataError("a data set of rows is empty: pass at least one row")
         first = self.rows[0]
         if not isinstance(first, Mapping):
-            raise DataError(f"row 0 is a {type(first).__name__}: rows must be mappings from column names to values, like a dict")
+            raise DataError(
+                f"row 0 is a {type(first).__name__}: rows must be mappings from column names to values, like a dict"
+            )
         for name in (*self._names, self.target):
             if name not in first:
-                raise ConfigError("column", name, f"is not a column of the rows{suggest_nearest(name, map(str, first))}")
+                raise ConfigError(
+                    "column", name, f"is not a column of the rows{suggest_nearest(name, map(str, first))}"
+                )
 
     def __len__(self) -> int:
         """Number of rows."""

@@ -69,7 +69,9 @@ def shakespeare(
     roles.sort(key=lambda role: len(train[role]), reverse=True)
     roles = sorted(roles[:max_roles])
     if not roles:
-        raise DataError(f"shakespeare: no role in {folder} has at least {min_windows} training windows: lower min_windows")
+        raise DataError(
+            f"shakespeare: no role in {folder} has at least {min_windows} training windows: lower min_windows"
+        )
     tests = {role: test[role] for role in roles if len(test.get(role, ()))}
     if not tests:
         raise DataError(f"shakespeare: no role in {folder} has enough text for one test window: lower length")
@@ -161,10 +163,10 @@ def _read_leaf(folder: Path, length: int) -> dict[str, Tensor]:
             raise DataError(f"{path}: not a LEAF json file ({type(error).__name__}: {error}): {fix}") from error
         for user, rows in texts.items():
             if user in windows or any(len(row) != length for row in rows):
-                fix = (
-                    f"set length to at most the length of the texts, or run LEAF's preprocess.sh again"
+                fix = "set length to at most the length of the texts, or run LEAF's preprocess.sh again"
+                raise DataError(
+                    f"{path}: user {user} occurs twice, or has texts shorter than a window ({length} characters): {fix}"
                 )
-                raise DataError(f"{path}: user {user} occurs twice, or has texts shorter than a window ({length} characters): {fix}")
             windows[user] = torch.cat([_windows(row, length) for row in rows] or [torch.zeros(0, length).long()])
     return windows
 

@@ -89,7 +89,11 @@ def _engine(url: str) -> Engine:
     if url.startswith("$"):
         address = os.environ.get(url[1:], "")
         if not address:
-            raise ConfigError("data.url", url, f"names an environment variable that is not set: set {url[1:]} to the URL of the database")
+            raise ConfigError(
+                "data.url",
+                url,
+                f"names an environment variable that is not set: set {url[1:]} to the URL of the database",
+            )
     try:
         parsed = sqlalchemy.make_url(address)
         if not url.startswith("$") and parsed.password is not None:
@@ -124,7 +128,11 @@ def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -
         else:
             keys: list[str] = inspector.get_pk_constraint(table_name, schema=schema or None)["constrained_columns"]
         if not keys:
-            raise ConfigError("data.key", None, f"is required, because {name} has no primary key: name a column by which its rows are sorted")
+            raise ConfigError(
+                "data.key",
+                None,
+                f"is required, because {name} has no primary key: name a column by which its rows are sorted",
+            )
         check_columns(name, [*columns, *keys], existing)
         table = sqlalchemy.table(table_name, *map(sqlalchemy.column, existing), schema=schema or None)
         query = sqlalchemy.select(*(table.c[column] for column in columns)).order_by(*(table.c[name] for name in keys))
@@ -136,7 +144,9 @@ def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -
         raise DataError(f"table or view {name} does not exist: correct data.train or data.test") from error
     except SQLAlchemyError as error:
         reason = summarize_error(getattr(error, "orig", None) or error)
-        raise DataError(f"table {name} cannot be read ({reason}): check data.url and the access rights of its database user") from None
+        raise DataError(
+            f"table {name} cannot be read ({reason}): check data.url and the access rights of its database user"
+        ) from None
     if not rows:
         raise DataError(f"table {name} has no rows: add at least one example")
     texts = {column: [format_cell(row[index]) for row in rows] for index, column in enumerate(columns)}

@@ -38,7 +38,9 @@ def read_split(
     files = list_client_files(train, suffix)
     test_files = list_client_files(test, suffix)
     if client is not None and files:
-        raise ConfigError("data.client", client, f"cannot be used, because {train} has a file for each client: leave it out")
+        raise ConfigError(
+            "data.client", client, f"cannot be used, because {train} has a file for each client: leave it out"
+        )
     train_set, train_owners = _encoded(encoder, read, files or [train], client)
     # public test data may belong to all, in one table without owners
     test_client = None
@@ -110,7 +112,9 @@ def _encoded(
             continue
         values = table.columns[client]
         if "" in values:
-            raise DataError(f"{table.row(list(values).index(''))} has no value in column {client}: name a client for each row")
+            raise DataError(
+                f"{table.row(list(values).index(''))} has no value in column {client}: name a client for each row"
+            )
         owners += values
     columns_of_all = zip(*(dataset.tensors for dataset in datasets), strict=True)
     return TensorDataset(*(torch.cat(column) for column in columns_of_all)), owners

@@ -263,7 +263,8 @@ def _folder(root: str | None, name: str) -> Path:
         folder = Path(shared or "") / name
     if not folder.is_dir():
         raise DataError(
-            f"{name}: folder {folder} does not exist: set root to the folder with its files, or FEDPRIV_DATA to a folder that contains {name}/"
+            f"{name}: folder {folder} does not exist: set root to the folder with its files, or FEDPRIV_DATA to a "
+            f"folder that contains {name}/"
         )
     return folder
 

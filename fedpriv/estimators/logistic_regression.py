@@ -216,7 +216,12 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if not self.intervals:
-            raise ConfigError("intervals", False, "must be True for this method: fit again with intervals=True, which spends part of epsilon on the intervals")
+            raise ConfigError(
+                "intervals",
+                False,
+                "must be True for this method: fit again with intervals=True, which spends part of epsilon on the "
+                "intervals",
+            )
         quantile = _quantile(level)
         names = _column_names(names, getattr(self, "feature_names_in_", None), self.n_features_in_)
         outcome = self.classes_[1]
@@ -356,12 +361,20 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     ) -> PrivateLogisticRegression:
         """Fits coefficients with their covariance; see `logistic_intervals.estimate`."""
         if len(self.classes_) != 2:
-            raise ConfigError("intervals", True, f"needs exactly two classes, but there are {len(self.classes_)}: use intervals=False")
+            raise ConfigError(
+                "intervals", True, f"needs exactly two classes, but there are {len(self.classes_)}: use intervals=False"
+            )
         if self.class_weight is not None or (weights != 1).any():
-            raise ConfigError("intervals", True, "needs rows of equal weight: leave class_weight and sample_weight out, or use intervals=False")
+            raise ConfigError(
+                "intervals",
+                True,
+                "needs rows of equal weight: leave class_weight and sample_weight out, or use intervals=False",
+            )
         if self.clip_norm is not None:
             raise ConfigError(
-                "clip_norm", self.clip_norm, "cannot be combined with intervals, because clipping biases the coefficients: leave it out"
+                "clip_norm",
+                self.clip_norm,
+                "cannot be combined with intervals, because clipping biases the coefficients: leave it out",
             )
         self._check_possible(*inputs.shape)
         result = logistic_intervals.estimate(
@@ -387,9 +400,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             _warn_of_long_rows(self._bound(), stacklevel=4)
         if not np.isfinite(np.diag(self.covariance_)).all():
             warnings.warn(
-                "the noise hides the coefficients, so the intervals are infinite. Use a larger epsilon, fewer columns, a "
-                "smaller data_norm that still bounds the rows, or more rows; plan_intervals forecasts the widths "
-                "without spending privacy budget",
+                "the noise hides the coefficients, so the intervals are infinite. Use a larger epsilon, fewer "
+                "columns, a smaller data_norm that still bounds the rows, or more rows; plan_intervals forecasts the "
+                "widths without spending privacy budget",
                 PromiseWarning,
                 stacklevel=3,
             )
@@ -500,27 +513,40 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         else:
             self.classes_ = np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
-            raise ValueError("y contains only one class; pass labels of at least two classes, or name all classes with classes=")
+            raise ValueError(
+                "y contains only one class; pass labels of at least two classes, or name all classes with classes="
+            )
         codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         if (self.classes_[codes] != labels).any():
-            raise ConfigError("classes", self.classes, "must contain every label in y, but y has another label: add it to classes, or leave out rows with that label")
+            raise ConfigError(
+                "classes",
+                self.classes,
+                "must contain every label in y, but y has another label: add it to classes, or leave out rows with "
+                "that label",
+            )
         return codes
 
     def _class_weights(self) -> NDArray[np.float64]:
         """Returns the weight of each class, at most 1."""
         factors: Any = {} if self.class_weight is None else self.class_weight
         if not isinstance(factors, Mapping):
-            fix = "must be a mapping of labels to public weights, e.g. {0: 0.1, 1: 1}, since counts of labels are private"
+            fix = (
+                "must be a mapping of labels to public weights, e.g. {0: 0.1, 1: 1}, since counts of labels are private"
+            )
             raise ConfigError("class_weight", factors, fix)
         unknown = set(factors) - set(self.classes_.tolist())
         if unknown:
             raise ConfigError(
-                "class_weight", factors, f"has weights for {unknown}, but the labels are {self.classes_.tolist()}: correct the labels"
+                "class_weight",
+                factors,
+                f"has weights for {unknown}, but the labels are {self.classes_.tolist()}: correct the labels",
             )
         weights = np.array([float(factors.get(label, 1)) for label in self.classes_.tolist()])
         if not (np.isfinite(weights).all() and (weights > 0).all()):
             raise ConfigError(
-                "class_weight", factors, "must contain positive finite numbers: instead of weight 0 for a class, remove its rows from the data"
+                "class_weight",
+                factors,
+                "must contain positive finite numbers: instead of weight 0 for a class, remove its rows from the data",
             )
         return weights / weights.max()
 

@@ -34,7 +34,9 @@ def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> 
             fix = "is a streaming data set: collect its examples first, torch.utils.data.TensorDataset(inputs, targets)"
             raise ConfigError(f"client_tests[{client}]", f"a {type(test).__name__}", fix)
     if not tests_by_client:
-        raise ConfigError("client_tests", [], "contains no test set: leave it out, or pass the test set of at least one client")
+        raise ConfigError(
+            "client_tests", [], "contains no test set: leave it out, or pass the test set of at least one client"
+        )
     return tests_by_client
 
 

@@ -87,7 +87,9 @@ class MetricSet:
             fix = f"raises an error on the test data ({summarize_error(error)}): correct the metric, or leave it out"
             raise ConfigError(f"metrics.{name}", metric, fix) from error
         if not isinstance(value, Real) or math.isinf(value):
-            raise ConfigError(f"metrics.{name}", truncate(repr(value)), "is not a value of a metric: return one finite number, or NaN")
+            raise ConfigError(
+                f"metrics.{name}", truncate(repr(value)), "is not a value of a metric: return one finite number, or NaN"
+            )
         return float(value)
 
 

@@ -96,7 +96,10 @@ def sign_of_metric(name: str, better: Better | None) -> float:
     """
     better = better or metrics.get_direction(name)
     if better is None:
-        fix = f"is required for {name.removeprefix('test_')}: set 'higher' or 'lower', the direction in which it is better"
+        fix = (
+            f"is required for {name.removeprefix('test_')}: set 'higher' or 'lower', the direction in which it is "
+            "better"
+        )
         raise ConfigError("stop.better", None, fix)
     if better == "higher":
         return 1.0

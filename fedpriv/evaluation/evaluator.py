@@ -304,7 +304,9 @@ def _read(test: Dataset[Any], batch_size: int) -> Iterator[Pair]:
             check_finite(*pair)
             yield pair
     except Exception as error:  # a user's data set can raise anything
-        fix = "each example must be a pair (input, target) of tensors, or of dicts and tuples of tensors, of equal shapes"
+        fix = (
+            "each example must be a pair (input, target) of tensors, or of dicts and tuples of tensors, of equal shapes"
+        )
         raise DataError(f"the test data cannot be read ({summarize_error(error)}): {fix}") from error
 
 

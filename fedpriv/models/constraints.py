@@ -84,9 +84,9 @@ class Group:
         count = int(members.sum())
         if count == 0:
             raise DataError(
-                f"a client has no example with {self.name}, so the mean loss of this group is undefined. Divide the data "
-                "so that each client has such examples, leave out the constraint at this client, or set the group's "
-                "public fraction"
+                f"a client has no example with {self.name}, so the mean loss of this group is undefined. Divide the "
+                "data so that each client has such examples, leave out the constraint at this client, or set the "
+                "group's public fraction"
             )
         return count / len(members)
 
@@ -246,7 +246,12 @@ class GroupLossGap(OfLosses):
     def _above(self, inputs: Tensor) -> Tensor:
         flat = inputs.flatten(1)
         if not -flat.shape[1] <= self.feature < flat.shape[1]:
-            raise ConfigError("feature", self.feature, f"must be a column of the inputs, from 0 (the first) to {flat.shape[1] - 1} (the last), or -1 for the last")
+            raise ConfigError(
+                "feature",
+                self.feature,
+                f"must be a column of the inputs, from 0 (the first) to {flat.shape[1] - 1} (the last), or -1 for the "
+                "last",
+            )
         return flat[:, self.feature] > self.threshold
 
 
@@ -333,8 +338,8 @@ class Function:
             raise ConfigError(f"constraints.{name}", f"shape {shape}", fix)
         if torch.is_grad_enabled() and model.params.requires_grad and not values.requires_grad:
             fix = (
-                "returns values without a gradient, so training cannot satisfy the constraint: compute them from the model "
-                "by differentiable operations (no detach, item, argmax or comparison)"
+                "returns values without a gradient, so training cannot satisfy the constraint: compute them from the "
+                "model by differentiable operations (no detach, item, argmax or comparison)"
             )
             raise ConfigError(f"constraints.{name}", "(function)", fix)
         return values

@@ -49,7 +49,9 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
     """
     context = {"input_shape": tuple(input_shape), "n_features": prod(input_shape), "n_classes": n_classes}
     if n_classes is None and name in MODELS and "n_classes" in signature(MODELS[name].build).parameters:
-        raise ConfigError("model", name, "computes scores of classes, but the targets are numbers: use linear_regression")
+        raise ConfigError(
+            "model", name, "computes scores of classes, but the targets are numbers: use linear_regression"
+        )
     return _as_module(plugins.build(name, MODELS, options, field="model", context=context), name, "model")
 
 
@@ -156,7 +158,9 @@ def _first_line(error: Exception) -> str:
 
 def _as_module(built: object, name: str, field: str) -> nn.Module:
     if not isinstance(built, nn.Module):
-        raise ConfigError(field, name, f"must return a torch.nn.Module, but returns a {type(built).__name__}: correct the function")
+        raise ConfigError(
+            field, name, f"must return a torch.nn.Module, but returns a {type(built).__name__}: correct the function"
+        )
     return built
 
 

@@ -42,8 +42,8 @@ class VisionTransformer(nn.Module):
         super().__init__()
         if len(input_shape) != 3 or input_shape[1] % patch or input_shape[2] % patch:
             fix = (
-                f"must be the shape (channels, height, width) of images whose sides are multiples of {patch}, the patch: "
-                "change patch, leave out data.flat, or use another model"
+                f"must be the shape (channels, height, width) of images whose sides are multiples of {patch}, the "
+                "patch: change patch, leave out data.flat, or use another model"
             )
             raise ConfigError("model.input_shape", input_shape, fix)
         _require_heads_divide_width(heads, width)

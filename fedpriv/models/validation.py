@@ -37,7 +37,10 @@ def validate_model(model: nn.Module) -> None:
     """
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
-            fix = "is a lazy parameter, which has no shape yet: call the model once on an example before you pass it to clients"
+            fix = (
+                "is a lazy parameter, which has no shape yet: call the model once on an example before you pass it to "
+                "clients"
+            )
             raise ConfigError(f"model.{name}", type(parameter).__name__, fix)
     for path, layer in model.named_modules():
         reason = _explain_unfit_layer(layer)
@@ -48,7 +51,9 @@ def validate_model(model: nn.Module) -> None:
         raise ConfigError("model", type(model).__name__, fix)
     for name, parameter in model.named_parameters():
         if parameter.is_complex():
-            fix = "must be real, but is complex: store torch.view_as_real of it, and use torch.view_as_complex in forward"
+            fix = (
+                "must be real, but is complex: store torch.view_as_real of it, and use torch.view_as_complex in forward"
+            )
             raise ConfigError(f"model.{name}", str(parameter.dtype), fix)
 
 
@@ -94,8 +99,8 @@ def _explain_unfit_layer(layer: nn.Module) -> str | None:
     """Returns the reason why no private run can use a layer, and the fix; None if it can."""
     if type(layer).__module__.startswith("opacus.grad_sample"):
         return (
-            "it is a wrapper of Opacus, whose hooks fedpriv does not use: pass the model that you passed to make_private, "
-            "or model.to_standard_module()"
+            "it is a wrapper of Opacus, whose hooks fedpriv does not use: pass the model that you passed to "
+            "make_private, or model.to_standard_module()"
         )
     if is_torch_script(layer):
         return (
@@ -115,8 +120,9 @@ def _explain_unfit_layer(layer: nn.Module) -> str | None:
         )
     if _has_running_statistics(layer):
         return (
-            "it stores running statistics of the data, which would be released without noise; set track_running_stats=False, or call "
-            "fedpriv.models.fix_model(model) (command line: --fix-model), which changes nothing else"
+            "it stores running statistics of the data, which would be released without noise; set "
+            "track_running_stats=False, or call fedpriv.models.fix_model(model) (command line: --fix-model), which "
+            "changes nothing else"
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         return "it rescales the weights of the words that occur, which reveals what the data contain; set max_norm=None"
@@ -149,7 +155,11 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
         return layer
     assert isinstance(layer, _BATCH_NORM)
     if type(layer).__module__.partition(".")[0] != "torch":
-        raise ConfigError(f"model.{path}", type(layer).__name__, "has no known replacement: replace this layer yourself, e.g. by a GroupNorm")
+        raise ConfigError(
+            f"model.{path}",
+            type(layer).__name__,
+            "has no known replacement: replace this layer yourself, e.g. by a GroupNorm",
+        )
     # groups of one number are all zero after normalising, so a layer that may see [n, features] gets one group
     if isinstance(layer, nn.BatchNorm1d):
         groups = 1

@@ -121,7 +121,9 @@ def _check_same_names_and_shapes(
     }
     problems = "; ".join(f"{verb} {_join_names(names)}" for verb, names in wrong.items() if names)
     if problems:
-        fix = "use weights of this model, or list in model.weights.exclude the names that shall keep their initial values"
+        fix = (
+            "use weights of this model, or list in model.weights.exclude the names that shall keep their initial values"
+        )
         raise ConfigError(_FIELD, str(file), f"{problems}: {fix}")
 
 

@@ -317,7 +317,10 @@ def _import(module_name: str, reference: str, field: str) -> object:
             raise ConfigError(
                 field, reference, f"needs the module {missing!r}, which is not installed: install it"
             ) from error
-        fix = f"module {missing!r} was not found{suggest_nearest(missing, _siblings(missing))} (is its folder on PYTHONPATH?)"
+        fix = (
+            f"module {missing!r} was not found{suggest_nearest(missing, _siblings(missing))} (is its folder on "
+            "PYTHONPATH?)"
+        )
         raise ConfigError(field, reference, fix) from error
     except Exception as error:
         fix = f"importing {module_name!r} failed ({summarize_error(error)}): correct the module"
