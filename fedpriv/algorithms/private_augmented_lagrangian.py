@@ -121,7 +121,10 @@ class ScalarizedStep:
         share = suggested_share(self.beta, noise)
         warnings: list[str] = []
         if share is not None:
-            warnings.append(f"privacy.statistics.share (suggested: {share:.0%}, which gives a step the least noise)")
+            warnings.append(
+                f"privacy.statistics.share = {share:.2g} gives a step the least noise (suggested: {share:.0%} of each "
+                "round's privacy budget for constraint values)"
+            )
         if self.beta * noise.deviation > self.largest / 10:
             warnings.append(
                 f"beta = {self.beta:g} makes the multipliers mostly noise: the noise of one multiplier step has "
@@ -208,7 +211,7 @@ class ProximalMean:
         return network.scatter(w), state
 
 
-_FIX = "must be a whole number of at least 2, since the last round only measures the result"
+_FIX = "must be a whole number, at least 2, since the last round only measures the result"
 Rounds = Annotated[int, Bound(_FIX, 2, inf, "[)")]
 
 

@@ -153,11 +153,11 @@ class SendDifference:
         if used:
             lost = (
                 f"epochs end after round {used} and after round {following}, so the last {last} rounds have a privacy "
-                f"cost but do not change the model; use {used} or {following} rounds"
+                f"cost but do not change the reported model; use {used} or {following} rounds"
             )
         else:
             lost = (
-                f"the first epoch ends after round {following}, so the model stays at its initial values; use at least "
+                f"the first epoch ends after round {following}, so the reported model stays at its initial values; use "
                 f"{following} rounds"
             )
         return [f"rounds = {run.rounds}: {lost}"]

@@ -187,7 +187,7 @@ def _check_source(owners: Integers, positions: Integers, privacy: Privacy, publi
     if split.any():
         raise PrivacyError(
             f"{int(split.sum())} examples belong to two clients (the first to {before[split][0]} and "
-            f"{after[split][0]}), but epsilon covers the use of an example by one client: assign each example (a data "
+            f"{after[split][0]}), but epsilon covers an example only at one client: assign each example (a data "
             "set and an index) to one client"
         )
     if twice.any() and privacy.unit == "sample":

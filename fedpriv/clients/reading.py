@@ -106,7 +106,7 @@ def read_all(source: Source, length: int) -> Read:
             if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
                 kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
                 raise DataError(
-                    f"a client's {name} are {kind}: use dense tensors of real numbers on a device that stores data"
+                    f"a client's {name} are {kind}: use dense tensors of real numbers, and not on the device meta"
                 )
     check_finite(inputs, targets)
     return Read((inputs, targets), random)
@@ -286,7 +286,7 @@ def split_pair(batch: object, count: int | None = None) -> Pair:
     if count is None and shapes[0]:
         count = shapes[0][0]
     if any(shape[:1] != (count,) for shape in shapes):
-        problem = f"a loader returned tensors of shapes {' and '.join(map(str, shapes))} for {count} examples"
+        problem = f"a loader returned tensors of shapes {' and '.join(map(str, shapes))} for {count} of its examples"
         raise DataError(
             f"{problem}: each tensor must have one row per example, since the influence of an example is bounded "
             "through its row"

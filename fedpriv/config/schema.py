@@ -129,7 +129,7 @@ class StrategySection(Plugin):
         if raw["name"] not in names or raw.get("variant", "sound") != "sound":
             fix = (
                 f"{raw['name']} computes its own steps and uses no optimiser: leave it out, or choose a strategy with "
-                f"an optimizer: {', '.join(names)}"
+                f"an optimiser: {', '.join(names)}"
             )
             raise ConfigError("strategy.optimizer", raw["optimizer"], fix)
         return raw
@@ -153,7 +153,9 @@ class StrategySection(Plugin):
         if published is None:
             names = ", ".join(name for name, entry in STRATEGIES.items() if entry.variants.published)
             raise ConfigError(
-                "strategy.variant", "published", f"does not exist for {name}: leave it out, or choose one of {names}"
+                "strategy.variant",
+                "published",
+                f"does not exist for {name}: leave it out, or use one of the strategies {names}",
             )
         return published
 

@@ -115,8 +115,8 @@ def _explain_unfit_layer(layer: nn.Module) -> str | None:
         if "running_mean" not in dict(layer.named_buffers()):
             return f"{why}It has no running statistics, so .eval() would not change this: replace it by {group_norm}"
         return (
-            f"{why}Either call .eval() on it, if its running statistics are public, to keep them and its weights; or "
-            f"replace it by {group_norm}"
+            f"{why}If its running statistics are public, call .eval() on it, which keeps them and its weights; "
+            f"otherwise, replace it by {group_norm}"
         )
     if _has_running_statistics(layer):
         return (

@@ -287,7 +287,7 @@ def _call_error(
                 "arguments",
                 value,
                 f"is one argument too many: leave it out; {_public_name(thing)} accepts "
-                f"{', '.join(positional) or 'no arguments'}",
+                f"{', '.join(positional) or 'no arguments'}, e.g. {example_call(thing)}",
             )
         fix = f"must be given by name, e.g. {named[0]}=...; only {', '.join(positional)} can be given by position"
         return error("arguments", value, fix)

@@ -84,7 +84,7 @@ def train(
         return _extend(extend, changed, folder, number, allow_plugins=allow_plugins, as_json=as_json)
     if config is None:
         raise typer.BadParameter(
-            "it is required: name the YAML file of the run, or a configuration that comes with fedpriv",
+            "it is required; name the YAML file of the run, or a configuration that comes with fedpriv",
             param_hint="CONFIG",
         )
     if number is not None:
