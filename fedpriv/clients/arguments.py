@@ -38,15 +38,19 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
     from fedpriv.clients.client import Client  # here, because client.py imports this file
 
     if isinstance(clients, Client):
-        raise ConfigError("clients", _format_object(clients), "is one client: pass a list, [client]")
+        raise ConfigError(
+            "clients", _format_object(clients), "is one client, but must be a list of clients: pass [client]"
+        )
     if isinstance(clients, nn.Module | DataLoader | Dataset) and not isinstance(clients, nn.ModuleList):
         raise ConfigError("clients", _format_object(clients), f"must be a list of clients: {_advice(clients)}")
     if isinstance(clients, Mapping):
-        raise ConfigError("clients", _format_object(clients), "must be a list: pass list(clients.values())")
+        raise ConfigError("clients", _format_object(clients), "must be a list of clients: pass list(clients.values())")
     if isinstance(clients, Iterator):
-        raise ConfigError("clients", _format_object(clients), "can be read only once: pass a list, list(clients)")
+        raise ConfigError(
+            "clients", _format_object(clients), "is an iterator, which can be read only once: pass list(clients)"
+        )
     if hasattr(clients, "iloc") and hasattr(clients, "columns"):  # a DataFrame of pandas, which is no dependency
-        fix = f"is a table: pass a list of clients, {_CLIENTS}; fedpriv.PrivateLogisticRegression fits tables"
+        fix = f"must be a list of clients: write {_CLIENTS}, or fit the table with fedpriv.PrivateLogisticRegression"
         raise ConfigError("clients", _format_object(clients), fix)
     if isinstance(clients, str) or not isinstance(clients, Sequence | nn.ModuleList):
         raise ConfigError("clients", _format_object(clients), f"must be a list of clients: write {_CLIENTS}")
@@ -67,9 +71,12 @@ def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user
         ConfigError: If it is a class, a name, or no function.
     """
     if inspect.isclass(loss):
-        raise ConfigError(field, loss.__name__, f"is a class: pass an object, {loss.__name__}()")
+        raise ConfigError(field, loss.__name__, f"is a class: pass an object of it, {loss.__name__}()")
     if isinstance(loss, str):
-        fix = f"is a name: write fedpriv.models.resolve_loss({loss!r}), or a loss of torch, torch.nn.CrossEntropyLoss()"
+        fix = (
+            f"must be a function: write fedpriv.models.resolve_loss({loss!r}), or pass a loss of torch, such as "
+            "torch.nn.CrossEntropyLoss()"
+        )
         raise ConfigError(field, loss, fix)
     if not callable(loss):
         fix = "must be a function of (outputs, targets), e.g. torch.nn.CrossEntropyLoss()"
@@ -103,8 +110,8 @@ def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loa
     count = _chosen_examples(sampler, n_examples)
     if count is not None:
         raise DataError(
-            f"a loader's sampler draws from {count} chosen examples, but fedpriv would use all examples: pass "
-            "Subset(dataset, indices) instead"
+            f"a loader's sampler draws from only {count} examples of its data set, but fedpriv would use all "
+            f"{n_examples}: pass a loader of torch.utils.data.Subset(dataset, indices) instead"
         )
 
 
@@ -130,7 +137,9 @@ def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whateve
         ConfigError: If it is one data set or loader, or has tensors in it.
     """
     if isinstance(datasets, DataLoader):
-        raise ConfigError(field, _format_object(datasets), "must be a list of loaders, one per client")
+        raise ConfigError(
+            field, _format_object(datasets), "is one loader: pass a list with one loader or data set per client"
+        )
     if isinstance(datasets, Dataset):
         fix = "is one data set: pass a list with one per client, e.g. torch.utils.data.random_split(dataset, sizes)"
         raise ConfigError(field, _format_object(datasets), fix)
@@ -156,7 +165,9 @@ def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever 
         fix = f"is not a data set: write {_PAIRS}, with inputs=torch.from_numpy(X).float(), targets=torch.from_numpy(y)"
         raise ConfigError(field, _format_object(dataset), fix)
     if isinstance(dataset, str):
-        raise ConfigError(field, dataset, f"is a name: load the data set, e.g. fedpriv.data.load({dataset!r}).test")
+        raise ConfigError(
+            field, dataset, f"must be a data set, not its name: load it, e.g. fedpriv.data.load({dataset!r}).test"
+        )
 
 
 def _has_array(values: tuple[object, ...]) -> bool:
@@ -175,10 +186,16 @@ def unwrap_loader(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a us
         fix = "is a streaming data set: collect its examples first, torch.utils.data.TensorDataset(inputs, targets)"
         raise ConfigError(field, _format_object(data), fix)
     if data.collate_fn is not default_collate:
-        fix = "has its own collate_fn, which only the loader of a client may have: pass a data set of (input, target)"
+        fix = (
+            "has its own collate_fn, which fedpriv supports only in the loaders of clients: pass a data set of pairs "
+            "(input, target) instead of the loader"
+        )
         raise ConfigError(field, _format_object(data), fix)
     if not isinstance(data.sampler, SequentialSampler | RandomSampler):
-        fix = "has its own sampler: pass the examples that it draws, torch.utils.data.Subset(dataset, indices)"
+        fix = (
+            "has its own sampler, which fedpriv would ignore: pass a data set with the examples that the sampler "
+            "draws, torch.utils.data.Subset(dataset, indices)"
+        )
         raise ConfigError(field, _format_object(data), fix)
     return data.dataset
 

@@ -178,8 +178,8 @@ class Each(Transform):
         if _shape_in_words(view) != _shape_in_words(example):
             difference = f"augmentation returns {_shape_in_words(view)} for {_shape_in_words(example)}"
             raise DataError(
-                f"{difference}: return views with the shape and type of the examples, which model and test data "
-                "have too"
+                f"{difference}: a view must keep the shape and type of its example, since the model and the test data "
+                "have these too"
             )
         return cast("Nested", view)
 
@@ -216,7 +216,7 @@ class Augmentation:
         object.__setattr__(self, "transforms", tuple(self.transforms))
         for transform in self.transforms:
             if not (isinstance(transform, Transform) or callable(transform)) or isinstance(transform, type):
-                fix = "pass objects such as Flip(), or functions of the input of one example"
+                fix = "must be an object such as Flip(), or a function of the input of one example"
                 raise ConfigError("augmentation.transforms", transform, fix)
 
     @cached_property
@@ -251,8 +251,8 @@ class Augmentation:
         except DataError as error:
             raise ConfigError("augmentation.transforms", names, str(error)) from error
         if _shape_in_words(views) != _shape_in_words(made_up):
-            change = f"{_shape_in_words(views)} of {_shape_in_words(made_up)}"
-            fix = f"make {change}: views must keep the shape and type of examples"
+            change = f"{_shape_in_words(made_up)} into {_shape_in_words(views)}"
+            fix = f"turn {change}, but views must keep the shape and type of their examples: change the transforms"
             raise ConfigError("augmentation.transforms", names, fix)
 
 
@@ -261,7 +261,9 @@ def _images(inputs: Nested, name: str) -> Tensor:
     images = first_leaf(inputs)
     if len(list_leaves(inputs)) != 1 or images.dim() != 4 or not images.is_floating_point():
         mismatch = f"needs images [c, h, w], but an input is {_shape_in_words(inputs, 1)}"
-        raise ConfigError("augment", name, f"{mismatch}: leave out data.flat, or use your own function")
+        raise ConfigError(
+            "augment", name, f"{mismatch}: leave out data.flat, or use your own function instead of this transform"
+        )
     return images
 
 

@@ -80,7 +80,9 @@ class Client(nn.Module):
         # privacy spent on the parameters, once a run has written its result into them
         self.released_price: str | None = None
         if public_size is not None and public_size < 1:
-            raise ConfigError("client.public_size", public_size, "must be at least 1: declare the number of examples")
+            raise ConfigError(
+                "client.public_size", public_size, "must be at least 1, since it is the number of examples"
+            )
         self.size_declared = public_size is not None
         if public_size is None:
             self.public_size = len(self)
@@ -88,11 +90,11 @@ class Client(nn.Module):
             self.public_size = public_size
         if len(self) == 0 and self.problem.objective is None:
             raise DataError(
-                "the server has constraints (a problem without an objective) but no data to evaluate them: "
-                "give it examples, or remove its constraints"
+                "a client with constraints and no objective (a server) has no examples on which to evaluate the "
+                "constraints: pass it examples, or remove it"
             )
         if len(self) == 0:
-            raise DataError("a client has no examples: remove it, or give it at least one")
+            raise DataError("a client has no examples: remove this client, or give it at least one example")
 
     def __len__(self) -> int:
         """The true number of examples; only `public_size` is public."""

@@ -101,7 +101,9 @@ class EagerClientSet:
         for index, client in enumerate(self.clients):
             if client.augmentation != augmentation:
                 raise ConfigError(
-                    f"clients[{index}].augmentation", client.augmentation, "must be the same for all clients"
+                    f"clients[{index}].augmentation",
+                    client.augmentation,
+                    "must be the same for all clients: pass the same augmentation to each",
                 )
         return augmentation
 
@@ -145,7 +147,10 @@ class EagerClientSet:
         shared = collect_constants(self.clients[0].model.to(device, dtype))
         for index, number, client in zip(range(len(self.clients)), self.numbers, self.clients, strict=True):
             if Layout.of(client.model) != layout:
-                fix = "all models must be alike: the same parameters, and the same ones frozen"
+                fix = (
+                    "differs from the model of the first client: the models of all clients must have the same "
+                    "parameters, and the same parameters frozen"
+                )
                 raise ConfigError(f"clients[{number}].model", type(client.model).__name__, fix)
             client.model.to(device, dtype)
             _check_same(number, collect_constants(client.model), shared)
@@ -185,7 +190,10 @@ def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
         for index, size in roster.declared():
             true_size = len(clients[index])
             if size != true_size:
-                fix = f"fixed-size batches need the true size, {true_size}; use Poisson batches"
+                fix = (
+                    f"differs from the true number of examples, {true_size}, which batches of a fixed size need: "
+                    "declare the true number, or use Poisson batches"
+                )
                 raise ConfigError(f"clients[{index}].public_size", size, fix)
     return list(roster.sizes)
 
@@ -194,7 +202,10 @@ def _check_same(client: int, local: dict[str, Tensor], shared: dict[str, Tensor]
     """Raises if a model's frozen parameters and buffers differ: one model computes for all clients."""
     for name in {**shared, **local}:
         if name not in local or name not in shared or not _equal(local[name], shared[name]):
-            fix = "is frozen (or a buffer) and differs from client 0's; copy it from one model, or make it trainable"
+            fix = (
+                "is a frozen parameter or a buffer whose value differs from that in the first client's model: copy it "
+                "from one model to all, or make the parameter trainable"
+            )
             raise ConfigError(f"clients[{client}].model", name, fix)
 
 

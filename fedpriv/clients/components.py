@@ -29,9 +29,9 @@ def components(dataset: Dataset[Any], index: Integers, client: int | None) -> It
     """
     if isinstance(dataset, ExactOnly) and client is not None:
         raise PrivacyError(
-            f"the data of client {client} can only be used without privacy: they were prepared from all "
-            "examples together, or contain some twice. Use protocol: held_out, or train without privacy "
-            "(privacy.noise_on: none)"
+            f"the data of client {client} can be used only in runs without privacy, because they were prepared with "
+            "statistics of all examples together, or contain some examples twice. Set data.protocol to held_out, or "
+            "train without privacy (privacy.noise_on: none)"
         )
     index = np.where(index < 0, index + size(dataset), index)
     if isinstance(dataset, Subset):

@@ -74,5 +74,5 @@ def _count(load: Callable[[int], Dataset[Any]], client: int) -> int:
     except DataError as error:
         raise DataError(f"client {client}: {error}") from error
     if size < 1:
-        raise DataError(f"client {client}: load({client}) returns no examples; leave this client out")
+        raise DataError(f"client {client}: load({client}) returns no examples: leave this client out")
     return size

@@ -76,13 +76,13 @@ class DataFingerprints:
             return
         changed = f"client {client}: its examples changed since the run began"
         if not self._is_fixed:
-            warnings.warn(f"{changed}: from now on, the run trains on the new ones", stacklevel=2)
+            warnings.warn(f"{changed}; from now on, the run trains on the changed examples", stacklevel=2)
             return
         raise DataError(
             f"{changed}. The order of examples and clients decides who takes part in each round, so a moved "
             "example could take part more often than its privacy cost covers. Restore the data, or start a new "
-            "run in another folder. (Data that draw random numbers must use the global generators of torch, "
-            "numpy or random, so that the draws can be repeated for this comparison)"
+            "run in another folder. If the data set draws random numbers, it must draw them from the global generators "
+            "of torch, NumPy or random, so that this comparison can repeat the draws"
         )
 
     def merge(self, others: Sequence[Mapping[str, Tensor]]) -> None:

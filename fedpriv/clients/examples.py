@@ -133,7 +133,7 @@ class NoExamples:
         Raises:
             DataError: Always.
         """
-        raise DataError("this process has no clients, so no examples")
+        raise DataError("this process has no clients, and therefore no examples")
 
     @property
     def random(self) -> bool:
@@ -219,9 +219,10 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
     for process, kind in enumerate(kinds):
         if kind not in (None, kinds[0]):
             problem = (
-                f"examples of process {process} have another structure than those of process 0 ({kind}, and {kinds[0]})"
+                f"the examples of process {process} ({kind}) have a different structure from those of process 0 "
+                f"({kinds[0]})"
             )
-            raise DataError(f"{problem}: make them the same in shape and type")
+            raise DataError(f"{problem}: give the examples of all clients the same shape and type")
 
 
 def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int = 0) -> None:
@@ -232,13 +233,13 @@ def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int
     """
     for name, tree, first_tree in zip(("inputs", "targets"), pair, first_pair, strict=True):
         if format_structure(tree) != format_structure(first_tree):
-            problem = f"{name} of client {client} are nested differently from client {first_client}'s"
-            raise DataError(f"{problem}: use the same names and positions in each example")
+            problem = f"the {name} of client {client} are nested differently from the {name} of client {first_client}"
+            raise DataError(f"{problem}: use the same dict keys and tuple positions in each example")
         for tensor, first_tensor in zip(list_leaves(tree), list_leaves(first_tree), strict=True):
             facts = [_fact(tensor), _fact(first_tensor)]
             if facts[0] != facts[1]:
                 problem = (
-                    f"client {client} has {name} of shape {facts[0][0]} and type {tensor.dtype}, and client "
-                    f"{first_client} has {facts[1][0]} and {first_tensor.dtype}"
+                    f"client {client} has {name} of shape {facts[0][0]} and type {tensor.dtype}, but client "
+                    f"{first_client} has {name} of shape {facts[1][0]} and type {first_tensor.dtype}"
                 )
-                raise DataError(f"{problem}: make them the same in shape and type")
+                raise DataError(f"{problem}: give the examples of all clients the same shape and type")

@@ -146,7 +146,10 @@ def copy_model(model: nn.Module) -> nn.Module:
     except Exception as error:  # an attribute of a user's module can raise anything
         path, layer = next(((p, m) for p, m in model.named_modules() if not _can_be_copied(m)), ("", model))
         name = f"model.{path}" if path else "model"
-        fix = f"cannot be copied with copy.deepcopy ({summarize_error(error)}): remove the attribute that prevents it"
+        fix = (
+            f"cannot be copied with copy.deepcopy ({summarize_error(error)}): remove the attribute of the module that "
+            "cannot be copied"
+        )
         raise ConfigError(name, type(layer).__name__, fix) from error
 
 

@@ -115,7 +115,7 @@ class LazyClients(Sequence[Client]):
             raise DataError(
                 f"client {client}: load({client}) must return the {self.sizes[client]} examples declared in "
                 "sizes, since sums are divided by this number and the privacy guarantee depends on it: correct "
-                "sizes or load"
+                "sizes, or correct load"
             )
         self._examine(client, dataset)
         return dataset
@@ -315,9 +315,13 @@ def lazy_clients(
             "lazy_clients.sizes", sizes, "must be a list; entry i is the number of examples that load(i) returns"
         )
     if not isinstance(sizes, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        fix = "must be a list with the size of each client, e.g. fedpriv.count_examples(load, n_clients)"
+        fix = "must be a list with the number of examples of each client, e.g. fedpriv.count_examples(load, n_clients)"
         raise ConfigError("lazy_clients.sizes", sizes, fix)
     numbers = [int(size) for size in sizes]
     if not numbers or min(numbers) < 1:
-        raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "each client's size must be at least 1")
+        raise ConfigError(
+            "lazy_clients.sizes",
+            min(numbers, default=[]),
+            "must list at least one client, each with at least 1 example: leave out clients without examples",
+        )
     return LazyClients(copy_model(model), loss, load, numbers, num_workers, augmentation)

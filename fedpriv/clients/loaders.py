@@ -17,8 +17,8 @@ from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.global_rng import GeneratorStates, global_generators
 
 _FROZEN = (
-    "a random transform was applied once to every example, when the data were read, because constraints need "
-    "fixed examples; its views stay the same in all rounds. Use a fixed transform"
+    "a random transform was applied only once to every example, when the data were read, because constraints need "
+    "fixed examples; the random views stay the same in all rounds. To avoid this, use a transform without randomness"
 )
 
 
@@ -44,9 +44,9 @@ def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     if not settings:
         return []
     note = (
-        f"settings of the clients' loaders are ignored: {', '.join(settings)}. fedpriv draws its own secret "
-        f"batches: Privacy(sampling={_shuffled(clients)}) puts every example into one batch of an epoch, like "
-        "shuffling; Poisson(rate) draws each example with that probability; FullBatch() uses all"
+        f"these settings of the clients' loaders are ignored: {', '.join(settings)}. fedpriv draws the batches itself, "
+        f"in secret. Choose how: Privacy(sampling={_shuffled(clients)}) puts every example into one batch of an epoch, "
+        "like shuffling; Poisson(rate) draws each example with that probability; FullBatch() uses all"
     )
     if any(_has_weights(client.loader) for _, client in clients):
         note += (
@@ -96,8 +96,9 @@ def _collate_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
         tried.add(id(client.loader.collate_fn))
         if _collate_mixes_examples(client.loader, len(client) - 1):
             return [
-                f"the collate_fn of client {index} treats two examples together differently from each alone. "
-                "fedpriv collates each example alone, so that no example changes another"
+                f"the collate_fn of client {index} returns other values for two examples together than for each alone. "
+                "fedpriv calls it with one example at a time, so that no example changes another; check that this is "
+                "what you want"
             ]
     return []
 

@@ -107,18 +107,19 @@ def describe_overlap(datasets: Sequence[Dataset[Any]], privacy: Privacy) -> list
 
 
 def _notes(examples: int, privacy: Privacy, *, between_clients: bool) -> list[str]:
-    cut = "Divide a series among clients before you cut it into windows"
+    cut = "If the examples are windows of a series, divide the series among clients before you cut it into windows"
     if privacy.unit == "client" and between_clients:
         return [
-            f"examples of several clients share numbers in memory, but epsilon covers the data of one client. {cut}"
+            "examples of several clients share numbers in memory, so one number can be in the data of several clients, "
+            f"but epsilon covers the data of one client. {cut}"
         ]
     if privacy.unit == "client" or examples < 2:
         return []
     note = (
-        f"one number is in up to {examples} examples: their rows overlap in memory, like sliding windows. "
-        "Epsilon covers one example: unless that number is public, its epsilon is that of a group of "
-        f"{examples} examples (fedpriv account RUN --group {examples}). Use windows that do not overlap, or "
-        "protect whole clients (unit: client)"
+        f"one number can be part of up to {examples} examples, because their rows overlap in memory, like sliding "
+        "windows. Epsilon covers one example. Unless the number is public, the epsilon that covers the number is that "
+        f"of a group of {examples} examples (fedpriv account RUN --group {examples}). Use windows that do not overlap, "
+        "or protect whole clients (unit: client)"
     )
     if between_clients:
         note += f". Examples of several clients also share numbers. {cut}"
@@ -140,9 +141,9 @@ def _check_test(test: Dataset[Any], training: Mapping[str, _Spans]) -> None:
             shared += int((begun > ended).sum())
     if shared:
         raise PrivacyError(
-            f"{shared} test examples share numbers with training examples, like windows over one series, so "
-            "every test metric would reveal them without noise: remove the overlapping windows, or leave test "
-            "data out"
+            f"{shared} test examples share numbers with training examples, like overlapping windows of one series, so "
+            "every test metric would reveal these training examples without noise: remove the overlapping test "
+            "examples, or leave test data out"
         )
 
 

@@ -129,7 +129,7 @@ def check_test(population: Population, test: Dataset[Any], examples: Sequence[li
     if Counter(_test_digests(population, test)) == Counter(chain.from_iterable(examples)):
         raise PrivacyError(
             f"the {size(test)} test examples are copies of the training examples, so every test metric would "
-            "reveal them without noise: hold out part of the data, or leave test data out"
+            "reveal the training examples without noise: hold out part of the data for tests, or leave test data out"
         )
 
 
@@ -177,9 +177,9 @@ def _check_source(owners: Integers, positions: Integers, privacy: Privacy, publi
     tested = (before == _TEST) & (after != _TEST) & ~np.isin(after, public)
     if tested.any():
         raise PrivacyError(
-            f"{int(tested.sum())} test examples are also training examples (the first of client "
-            f"{after[tested][0]}), so every test metric would reveal them without noise: hold them out, or "
-            "leave test data out"
+            f"{int(tested.sum())} test examples are also training examples (the first of client {after[tested][0]}), "
+            "so every test metric would reveal them without noise: leave them out of the training data, or leave test "
+            "data out"
         )
     train = before != _TEST
     split = train & (before != after)
@@ -187,13 +187,14 @@ def _check_source(owners: Integers, positions: Integers, privacy: Privacy, publi
     if split.any():
         raise PrivacyError(
             f"{int(split.sum())} examples belong to two clients (the first to {before[split][0]} and "
-            f"{after[split][0]}), but an epsilon covers one: assign each example (a data set and an index) to "
-            "one client"
+            f"{after[split][0]}), but epsilon covers an example only at one client: assign each example (a data "
+            "set and an index) to one client"
         )
     if twice.any() and privacy.unit == "sample":
         raise PrivacyError(
-            f"client {before[twice][0]} has an example twice ({int(twice.sum())} repeats in all), but unit: "
-            "sample covers each copy alone: list each index once, or protect whole clients (unit: client)"
+            f"client {before[twice][0]} has an example twice ({int(twice.sum())} repeated examples in all), but with "
+            "unit: sample, epsilon covers each copy alone: list each index once, or protect whole clients (unit: "
+            "client)"
         )
 
 

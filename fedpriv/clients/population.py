@@ -70,12 +70,14 @@ class Population:
         pad_batches: bool = False,
     ) -> None:
         if not clients:
-            raise ConfigError("clients", [], "a population needs at least one client")
+            raise ConfigError("clients", [], "must contain at least one client")
         self.clients = clients
         self.shard = shard or ClientShard.whole(clients)
         self._roster = as_client_set(clients, self.shard.numbers or range(1))
         if len(self.shard.numbers) not in (len(clients), 0):
-            raise ConfigError("part.numbers", self.shard.numbers, f"give one for each of the {len(clients)} clients")
+            raise ConfigError(
+                "part.numbers", self.shard.numbers, f"must have one number for each of the {len(clients)} clients"
+            )
         self._check_fresh()
         self.chunk = chunk
         self.pad_batches = pad_batches
@@ -174,7 +176,10 @@ class Population:
                 return Views(self.examples, augmentation)
             return None
         if not plain:
-            fix = "cannot be used with constraints, which need fixed examples: leave out one of the two"
+            fix = (
+                "cannot be used with constraints, which need fixed examples: leave out the augmentation or the "
+                "constraints"
+            )
             raise ConfigError("augmentation", augmentation, fix)
         augmentation.try_out(self.first_examples(1)[0])
         return Views(self.examples, augmentation)

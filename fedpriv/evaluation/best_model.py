@@ -62,7 +62,9 @@ class BestModel:
             return BestModel(name, sign_of_metric(name, stop.better))
         name = next((row.name for row in metrics.list_headline_metrics() if row.name in names), None)
         if name is None:
-            raise ConfigError("keep", keep, "needs public test data to choose the best model: pass test data")
+            raise ConfigError(
+                "keep", keep, "needs public test data to choose the best model: pass test=dataset, or leave keep out"
+            )
         return BestModel(name, sign_of_metric(name, None))
 
     def after(self, progress: TrainState, values: Mapping[str, float]) -> BestModel:

@@ -26,7 +26,7 @@ def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> 
     if tests is None:
         return {}
     if len(tests) != n_clients:
-        fix = f"must have one test set for each of the {n_clients} clients, None for a client without one"
+        fix = f"must have one entry for each of the {n_clients} clients: its test set, or None for a client without one"
         raise ConfigError("client_tests", len(tests), fix)
     tests_by_client = {client: test for client, test in enumerate(tests) if test is not None}
     for client, test in tests_by_client.items():
@@ -34,7 +34,9 @@ def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> 
             fix = "is a streaming data set: collect its examples first, torch.utils.data.TensorDataset(inputs, targets)"
             raise ConfigError(f"client_tests[{client}]", f"a {type(test).__name__}", fix)
     if not tests_by_client:
-        raise ConfigError("client_tests", [], "no client has a test set: leave it out")
+        raise ConfigError(
+            "client_tests", [], "contains no test set: leave it out, or pass the test set of at least one client"
+        )
     return tests_by_client
 
 
@@ -50,10 +52,10 @@ def validate_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ..
         raise ConfigError("client_names", len(names), f"must have one name for each of the {n_clients} clients")
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - a user's
-            raise ConfigError(f"client_names[{index}]", name, "must be text")
+            raise ConfigError(f"client_names[{index}]", name, "must be text that is not empty")
     if len(set(names)) < n_clients:
         repeated = next(name for name in names if [*names].count(name) > 1)
-        raise ConfigError("client_names", repeated, "is the name of several clients: use a different name for each")
+        raise ConfigError("client_names", repeated, "is the name of several clients: give each client a different name")
     return tuple(names)
 
 

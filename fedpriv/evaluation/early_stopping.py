@@ -80,7 +80,7 @@ class Stop:
             return name
         choice = "there are no test data: pass them with test=..."
         if names:
-            choice = f"there are: {', '.join(names)}"
+            choice = f"choose one of {', '.join(names)}"
         raise ConfigError("stop.metric", self.metric, f"is not a metric on public test data; {choice}")
 
 
@@ -96,7 +96,10 @@ def sign_of_metric(name: str, better: Better | None) -> float:
     """
     better = better or metrics.get_direction(name)
     if better is None:
-        fix = f"set whether {name.removeprefix('test_')} should be higher or lower"
+        fix = (
+            f"is required for {name.removeprefix('test_')}: set 'higher' or 'lower', the direction in which it is "
+            "better"
+        )
         raise ConfigError("stop.better", None, fix)
     if better == "higher":
         return 1.0

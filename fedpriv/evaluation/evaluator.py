@@ -30,8 +30,8 @@ from fedpriv.oracle.backends.functional import Functional
 _AT_ONCE = 16  # models in a forward pass
 _EXAMPLES = 2**14  # of all models in a forward pass on another device than a processor
 _NO_TOKEN_METRICS = (
-    "test accuracy and perplexity are left out: they count targets at each position, and the target that a "
-    "custom function ignores is unknown. Use torch.nn.CrossEntropyLoss(ignore_index=...), or functools.partial "
+    "test accuracy and perplexity are left out. They count the targets at each position, but which target value a "
+    "custom loss function ignores is unknown. Use torch.nn.CrossEntropyLoss(ignore_index=...), or functools.partial "
     "of torch.nn.functional.cross_entropy, or pass your own metrics"
 )
 _RANKED = ("binary", "multilabel")  # tasks with metrics of all examples together
@@ -117,8 +117,11 @@ class Evaluator:
                     description = (
                         f"shape {tuple(first_leaf(x).shape[1:])} and target {truncate(str(first_leaf(y)[0].tolist()))}"
                     )
-                    fix = f"test data must have the same form as the clients' ({summarize_error(error)})"
-                    raise DataError(f"model and loss cannot process a test example of {description}: {fix}") from error
+                    fix = "give the test data the same form as the clients' data"
+                    raise DataError(
+                        f"the model and the loss cannot process a test example of {description} "
+                        f"({summarize_error(error)}): {fix}"
+                    ) from error
         if self._custom.metrics_by_name:
             self(params)
         self._batched = self._batched and self._can_batch(params)
@@ -301,7 +304,9 @@ def _read(test: Dataset[Any], batch_size: int) -> Iterator[Pair]:
             check_finite(*pair)
             yield pair
     except Exception as error:  # a user's data set can raise anything
-        fix = "use pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
+        fix = (
+            "each example must be a pair (input, target) of tensors, or of dicts and tuples of tensors, of equal shapes"
+        )
         raise DataError(f"the test data cannot be read ({summarize_error(error)}): {fix}") from error
 
 

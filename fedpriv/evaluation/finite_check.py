@@ -22,7 +22,7 @@ _STOPS: dict[str, tuple[str, ...]] = {
     "nothing": (),
 }
 _WATCHED = ("test_loss", "model")
-_FIX = "use smaller steps, e.g. a lower learning_rate"
+_FIX = "use a smaller step size, e.g. a lower learning_rate"
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class FiniteCheck:
             subject = f"the released model is not finite ({_count(models)})"
         else:
             subject = "the test loss is not finite"
-        consequence = "later query results may be noise alone"
+        consequence = "later query results may contain only noise"
         if self.stops:
             consequence = "the run ends here, and its whole plan is charged"
         elif "model" not in new:
-            consequence += " (to end such a run, set stop_on: nonfinite_loss)"
+            consequence += " (set stop_on: nonfinite_loss to end a run in this case)"
         texts = [f"round {next(iter(new.values()))}: {subject}", consequence, _FIX]
         if spent:
             texts.append(spent)

@@ -190,7 +190,7 @@ def suggest_fix(word: str, value: object, known: Collection[str], language: Lang
     shown = _written(value, language)
     meant = find_settings_called(word, place)
     if known:
-        names = f" (there are: {', '.join(sorted(known))})"
+        names = f" (all names: {', '.join(sorted(known))})"
     else:
         names = ""
 
@@ -206,19 +206,19 @@ def suggest_fix(word: str, value: object, known: Collection[str], language: Lang
     if meant:
         cutoff = 0.9
     if difflib.get_close_matches(word, known, n=1, cutoff=cutoff):
-        return f"unknown{suggest_nearest(word, known)}{names}"
+        return f"is unknown{suggest_nearest(word, known)}{names}"
 
     # a setting of another object
     if meant:
         return _fix("it is a setting of another part", _text(meant[0], None, shown, language, place))
 
-    close = suggest_nearest(word, known) or "; there are no options here"
-    return f"unknown{close}{names if 'did you mean' in close else ''}"
+    close = suggest_nearest(word, known) or "; there are no options here, so leave it out"
+    return f"is unknown{close}{names if 'did you mean' in close else ''}"
 
 
 def _fix(meaning: str, text: str) -> str:
     if text.startswith(_LEAVE_OUT):
-        return f"unknown; {text}"
+        return f"is unknown; {text}"
     return f"is unknown; {meaning}: write {text}"
 
 

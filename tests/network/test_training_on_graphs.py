@@ -167,7 +167,7 @@ def test_by_writer_clients_active_fraction(tmp_path: Path) -> None:
         ("network.topology=rng", "did you mean 'ring'"),
         ("network.activity={name: random_edges, count: 99}", "only 15 links"),
         ("network.topology={name: erdos_renyi, p: 0.01}", "cannot be reached"),
-        ("network.cohort={fixed: 2}", "on a graph use network.activity"),
+        ("network.cohort={fixed: 2}", "but this one is a graph: use network.activity"),
         ("network.topology=star", "use network.cohort"),
         ("network.topology=hypercube", "power of two"),
         ("network.mixing_steps=0", "mixing_steps"),
@@ -176,7 +176,7 @@ def test_by_writer_clients_active_fraction(tmp_path: Path) -> None:
         ("network={topology: ring, activity: one_peer_exponential, mixing: max_degree}", "sets its own weights"),
         (
             "network={topology: star, outages: [{node: 1}]}",
-            "network.outages = .*: is for graphs; with a server, use network\\.cohort",
+            "network.outages = .*: is for graphs, but this network has a server .*: use network\\.cohort",
         ),
     ],
 )

@@ -257,7 +257,7 @@ def test_rounds_differ_from_strategy_raises() -> None:
     x, y = examples(6)
     sets, problem = [TensorDataset(x, y)], fp.Problem(constraints=CONSTRAINTS)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
-    with pytest.raises(fp.ConfigError, match=r"rounds = 6: private_al was created for 5 rounds"):
+    with pytest.raises(fp.ConfigError, match=r"rounds = 6: exceeds the 5 rounds for which private_al was created"):
         fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=9)
 
 
