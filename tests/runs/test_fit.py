@@ -351,7 +351,8 @@ class Buckets(Sampler[list[int]]):
 
 def test_batch_sampler_of_unknown_batches_raises():
     with pytest.raises(
-        fedpriv.ConfigError, match=r"loader.batch_sampler = 'Buckets': has an unknown batch size: set batch_size"
+        fedpriv.ConfigError,
+        match=r"loader.batch_sampler = 'Buckets': the size of its batches is unknown: set batch_size",
     ):
         fitted(DataLoader(data(), batch_sampler=Buckets()))
 
@@ -444,6 +445,6 @@ def test_loader_without_length_or_batch_raises():
             fedpriv.ConfigError, match=r"is a streaming data set.*collect the examples into a TensorDataset"
         ):
             fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
-    with pytest.raises(fedpriv.ConfigError, match="add __len__ to data set and sampler"):
+    with pytest.raises(fedpriv.ConfigError, match="add __len__ to the data set and the sampler"):
         fitted(DataLoader(data(10), sampler=Endless()))
     assert not math.isnan(sum(p.sum().item() for p in ours.parameters()))

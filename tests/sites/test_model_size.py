@@ -57,10 +57,10 @@ def test_too_large_model_refused_before_creation(found: Party, case: str) -> Non
     shape, model = MODELS_TOO_LARGE[case]
     text = changed(found, shape, **model)
     # torch would say that it cannot allocate terabytes, or Python would take all memory
-    with pytest.raises(ConfigError, match=r"policy.max_parameters.*the owner allows at most 100000"):
+    with pytest.raises(ConfigError, match=r"policy.max_parameters.*the site's owner allows at most 100000"):
         found.sites[0].consider(text)
     # whoever has no limit of its own, such as the server, has its machine's memory
-    with pytest.raises(ConfigError, match=r"plan.model.*the memory of this machine allows at most"):
+    with pytest.raises(ConfigError, match=r"plan.model.*this machine's memory allows at most"):
         ResolvedPlan.of(FederationPlan.read(text))
 
 
