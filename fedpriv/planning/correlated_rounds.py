@@ -83,7 +83,7 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
         ConfigError: If the rounds are not fixed; the message names the setting.
     """
     if privacy.unit == "sample" and not isinstance(privacy.sampling, FullBatch | Cyclic):
-        fix = "batches in which each example has fixed rounds: use {cyclic: {blocks: B}} or full"
+        fix = "batches in which the rounds of each example are fixed: use {cyclic: {blocks: B}} or full"
         raise ConfigError("privacy.sampling", str(privacy.sampling), f"correlated noise (noise.correlated) needs {fix}")
     if privacy.cohort_rate < 1:
         fix = (

@@ -179,7 +179,11 @@ def test_unconstrained_l1_gives_soft_threshold() -> None:
 
 def test_compare_unsupported_run_raises() -> None:
     for strategy, privacy, message in (
-        (fp.proximal_al(regularizer=Ball(0.3)), fp.Privacy(noise_on="none"), r"not Ball\(radius=0\.3\)"),
+        (
+            fp.proximal_al(regularizer=Ball(0.3)),
+            fp.Privacy(noise_on="none"),
+            r"but the strategy has Ball\(radius=0\.3\)",
+        ),
         (
             fp.private_al(),
             fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)),

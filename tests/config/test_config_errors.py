@@ -109,7 +109,7 @@ def test_contradictory_settings_raise(overrides: list[str], message: str):
             ["problem.constraints=[{name: loss_at_most, bound: 1}]"],
             "iadmm_prox minimises the mean loss and would ignore",
         ),
-        (["problem.objective={name: class_loss, label: 1}"], "problem = 'ClassLossAtMost': iadmm_prox minimizes"),
+        (["problem.objective={name: class_loss, label: 1}"], "problem = 'ClassLossAtMost': iadmm_prox minimises"),
         (
             ["privacy.trust.secure_aggregation.min_honest=11", "strategy.linearize_at=received"],
             "min_honest = 11: must be at most 10, the largest number of participants",

@@ -119,7 +119,8 @@ def test_oracle_partial_cohort_raises() -> None:
         next(run_rounds(training.strategy, training.oracle, seen, start, Randomness(0), rounds=1))
 
     with pytest.raises(
-        fp.ConfigError, match=r"oracle query = \(1, 8\): must have one row for each participant, shape \(2, 8\)"
+        fp.ConfigError,
+        match=r"oracle query = \(1, 8\): the queried points must have one row for each participant, shape \(2, 8\)",
     ):
         in_shards(work, [(0,), (1,)])
     assert not training.ledger.records

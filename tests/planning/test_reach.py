@@ -43,7 +43,7 @@ def reach_warnings(model: nn.Module, strategy: fp.Strategy, rounds: int, privacy
 
 def test_small_steps_warned() -> None:
     (text,) = reach_warnings(network(norm=5.0), fp.fedavg(0.1), rounds=10)
-    assert "by at most 1," in text
+    assert "of at most 1," in text
     assert "norm 5." in text
 
 

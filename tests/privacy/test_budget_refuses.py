@@ -54,7 +54,7 @@ def test_uncovered_release_on_budget_raises(tmp_path: Path):
 
 
 def test_run_without_name_raises(tmp_path: Path):
-    with pytest.raises(ConfigError, match="give the run its own name"):
+    with pytest.raises(ConfigError, match="give the run a name of its own"):
         budget(tmp_path).reserve(replace(run(5.0, "r"), run_name=None))
 
 

@@ -28,7 +28,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "sampling": ({"sampling": fp.Poisson(0.1)}, r"rate: 0.2 then, 0.1 now"),
     "delta": ({"privacy": fp.Privacy(epsilon=3.0, delta=1e-4, sampling=fp.Poisson(0.2))}, "privacy.delta: 1e-05 then"),
     "seed": ({"seed": 5}, "seed: None then, 5 now"),
-    "no more rounds": ({"rounds": ROUNDS}, r"rounds = 4: .*already has 4: use a larger number"),
+    "no more rounds": ({"rounds": ROUNDS}, r"rounds = 4: .*already has 4 rounds: use a larger number"),
     "resume": ({"resume": True}, "set resume, and leave extend out"),
 }
 

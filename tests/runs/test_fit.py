@@ -432,7 +432,7 @@ def test_batch_norm_raises_with_fix():
 def test_loader_without_length_or_batch_raises():
     ours = model()
     optimizer = optim.SGD(ours.parameters(), lr=0.1)
-    with pytest.raises(fedpriv.ConfigError, match=r"loader\.batch_size = 64: returns no batch of the data"):
+    with pytest.raises(fedpriv.ConfigError, match=r"loader\.batch_size = 64: the loader returns no batch"):
         loader = DataLoader(data(10), batch_size=64, drop_last=True)
         fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
 

@@ -125,7 +125,7 @@ def test_separately_drawn_pair_noise_cancels(graph: nx.Graph) -> None:
 
 def test_invalid_keys_raise() -> None:
     private, public = keys(3)
-    with pytest.raises(ConfigError, match="client 1 = '31 bytes': must have 32 bytes"):
+    with pytest.raises(ConfigError, match="client 1 = '31 bytes': a public key must have 32 bytes"):
         AgreedSecrets(0, private[0], {**public, 1: public[1][1:]}, SESSION)
     with pytest.raises(ConfigError, match="each client needs its own key"):
         AgreedSecrets(0, private[0], {**public, 1: public[2]}, SESSION)

@@ -200,7 +200,7 @@ def changed(text: str, **more: object) -> str:
 def test_edited_plan_not_accepted(found: Party, tmp_path: Path) -> None:
     site, text = found.sites[3], found.proposal.text
     for more, words in (
-        ({"settings__privacy__noise_multiplier": 0.01}, "do not accept it"),
+        ({"settings__privacy__noise_multiplier": 0.01}, "do not accept this plan"),
         ({"settings__privacy__noise_multiplier": None}, "a plan must have a value for this setting"),
         ({"settings__privacy__trust": {"secure_aggregation": {"min_honest": 2}}}, "would receive each site's message"),
         ({"settings__privacy__trust": "central"}, "would receive each site's message"),
@@ -218,7 +218,10 @@ def test_edited_plan_not_accepted(found: Party, tmp_path: Path) -> None:
         ({"settings__network__topology": {"name": "ring"}}, "a plan must list its links"),
         ({"settings__network__topology": {"name": "edge_list", "file": "/etc/passwd"}}, "a plan must list its links"),
         ({"settings__network__topology": {"name": "links", "pairs": [[0, 1]]}}, "cannot be reached"),
-        ({"settings__network": {**GRAPH, "mixing": {"name": "file", "file": "/etc/passwd"}}}, "no file and no code"),
+        (
+            {"settings__network": {**GRAPH, "mixing": {"name": "file", "file": "/etc/passwd"}}},
+            "must not name a file or code",
+        ),
         ({"settings__network": {**GRAPH, "activity": "one_peer_exponential"}}, "go one way"),
         ({"settings__network": {**GRAPH, "mixing_steps": 2}}, "sites without a link to their sender"),
         ({"settings__network": GRAPH}, "needs a server"),

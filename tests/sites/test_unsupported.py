@@ -101,7 +101,7 @@ REFUSED = {
     "mixing weights from a file": (
         (TRACKING, LINKS, "network.mixing={name: file, file: weights.npy}"),
         "network.mixing",
-        "no file and no code",
+        "must not name a file or code",
         "your own mixing weights",
     ),
 }

@@ -270,7 +270,7 @@ def test_expired_certificate_refused_at_both_ends(made: Star, tmp_path: Path) ->
 
 def test_unplanned_certificate_raises(made: Star, tmp_path: Path) -> None:
     made.authority.keys(tmp_path / "second", "coordinator", LOOPBACK)
-    with pytest.raises(FedprivError, match="use the key that the plan names"):
+    with pytest.raises(FedprivError, match="use the certificate that the plan names"):
         made.server(keys=tmp_path / "second")
     (made.folder / "keys" / "key.pem").chmod(0o644)
     with pytest.raises(FedprivError, match="can be read by other users"):
