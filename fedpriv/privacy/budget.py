@@ -336,8 +336,7 @@ class Budget:
                     f"{share.name} released query results that it had not reserved in {self.path}: close it without "
                     "used, to charge the whole reservation"
                 )
-            returned = charges is not None and charges != share.charges
-            if charges is not None and returned:
+            if charges is not None and charges != share.charges:  # a part of the reservation is returned
                 plain = to_plain(charges)
             else:
                 plain = None
