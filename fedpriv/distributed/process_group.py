@@ -202,7 +202,10 @@ def _pickled(value: object) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception as error:  # a user's class can raise anything
-        fix = "a part of the settings cannot be sent to the other processes; define it at the top of a module"
+        fix = (
+            "an object cannot be sent to the other processes of the run; define its class or function at the top of "
+            "a module"
+        )
         raise FedprivError(f"{fix} ({summarize_error(error)})") from error
 
 
@@ -226,13 +229,16 @@ def join_processes(timeout: float, parallelism: str) -> ProcessGroup:
     if dist.is_initialized():
         return ProcessGroup(cast("dist.ProcessGroup", dist.new_group(timeout=wait, backend=backend)), timeout)
     if not dist.is_torchelastic_launched():
-        fix = "needs processes started by torchrun: fedpriv train CONFIG --processes 2, or torchrun -m fedpriv train"
+        fix = (
+            "needs processes that torchrun started: use fedpriv train CONFIG --processes 2, or torchrun -m fedpriv "
+            "train"
+        )
         raise ConfigError("compute.parallelism", parallelism, fix)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
-        fix = "start all of them, on machines that can reach each other"
+        fix = "start all processes, on machines that can reach each other"
         raise ProcessError(f"not all processes of the run connected ({summarize_error(error)}); {fix}") from error
     _STORES.append(store)
     atexit.register(_destroy_group)

@@ -128,7 +128,9 @@ class RandomEdges:
 
     def _check(self, links: int) -> None:
         if self.count > links:
-            raise ConfigError("network.activity.count", self.count, f"the graph has only {links} links")
+            raise ConfigError(
+                "network.activity.count", self.count, f"the graph has only {links} links: use at most that number"
+            )
 
 
 @validate_arguments("network.activity")
@@ -247,7 +249,11 @@ class LinkFunction:
         active = nx.Graph(self.function(round_index))
         for a, b in active.edges:
             if not graph.has_edge(a, b):
-                raise ConfigError("network.activity", (a, b), f"round {round_index}: the graph has no such link")
+                raise ConfigError(
+                    "network.activity",
+                    (a, b),
+                    f"the activity function returned this link in round {round_index}, but the graph has no such link",
+                )
         return active
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:

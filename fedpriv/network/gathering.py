@@ -34,7 +34,8 @@ def gather_state(progress: TrainState, shard: ClientShard, communicator: Communi
     expected = gathered_kinds[0][1]
     if any(others != expected for n_clients, others in gathered_kinds if n_clients):
         raise FedprivError(
-            "processes of the run have different state, which is a fault of the strategy; train in one process"
+            "the processes of the run have different kinds of state, which is a fault of the strategy; train in one "
+            "process"
         )
 
     row_names = [name for name in leaves if expected[name] == "rows"]

@@ -104,10 +104,15 @@ class Graph:
         self.weights: Weights = mixing.check_mixing_matrix(matrix, self.graph)
         for outage in outages:
             if not 0 <= outage.node < self.n_clients:
-                raise ConfigError("network.outages.node", outage.node, f"nodes are 0 .. {self.n_clients - 1}")
+                raise ConfigError(
+                    "network.outages.node", outage.node, f"must be a node of the graph, from 0 to {self.n_clients - 1}"
+                )
         changes = bool(outages) or not isinstance(self.activity, Always)
         if changes and self._make_weights is None:
-            fix = "your own matrix needs a fixed graph; name a rule, e.g. metropolis"
+            fix = (
+                "a matrix of your own works only if all links are used in every round (no activity, no outages); use "
+                "a rule instead, e.g. metropolis"
+            )
             raise ConfigError("network.mixing", "a fixed matrix", fix)
         self._outages = tuple(outages)
         self.mixing_steps = mixing_steps
@@ -243,7 +248,11 @@ class Graph:
         Raises:
             ConfigError: Always.
         """
-        raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
+        raise ConfigError(
+            "network.topology",
+            "a graph",
+            "this strategy needs a server, but a graph has none: use the star topology, or a gossip strategy",
+        )
 
     gather = total = largest = mean
 
@@ -305,7 +314,9 @@ def as_peer_graph(network: Star | Graph) -> Graph:
     """
     if isinstance(network, Star):
         raise ConfigError(
-            "network.topology", "star", "is not a graph of peers; the star-shaped graph of peers is called hub"
+            "network.topology",
+            "star",
+            "is not a graph of peers, but has a server; the star-shaped graph of peers is called hub",
         )
     return network
 

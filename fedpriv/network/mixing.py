@@ -105,11 +105,13 @@ def check_mixing_matrix(weights: NDArray[np.float64] | Weights, graph: Undirecte
     if gap.nnz and np.abs(gap.data).max() > tolerance:
         position = int(np.abs(gap.data).argmax())
         i, j = int(gap.coords[0][position]), int(gap.coords[1][position])
-        raise _wrong(f"W[{i}, {j}] != W[{j}, {i}]", "must be symmetric, so that the mean over nodes is kept")
+        raise _wrong(
+            f"W[{i}, {j}] != W[{j}, {i}]", "the matrix must be symmetric, so that mixing keeps the mean over nodes"
+        )
     sums = matrix.sum(1)
     row = int(abs(sums - 1).argmax())
     if abs(sums[row] - 1) > tolerance:
-        raise _wrong(f"row {row} sums to {sums[row]:g}", "each row must sum to one")
+        raise _wrong(f"row {row} sums to {sums[row]:g}", "each row must sum to 1")
     for i, j in zip(rows.tolist(), columns.tolist(), strict=True):
         if i != j and not graph.has_edge(i, j):
             raise _wrong(f"W[{i}, {j}] = {matrix[i, j]:g}", f"must be zero: nodes {i} and {j} have no link")
@@ -135,10 +137,14 @@ def _check_mixes(used: Undirected, n: int) -> None:
     unreachable = _unreachable_node(used, n)
     if unreachable is not None:
         raise _wrong(
-            "a disconnected matrix", f"no weights lead from node 0 to node {unreachable}; give more links a weight"
+            "a disconnected matrix",
+            f"no path of links with positive weight leads from node 0 to node {unreachable}; give more links a weight",
         )
     if n > 1 and nx.is_bipartite(used):  # a loop, W[i, i] > 0, is an odd cycle
-        raise _wrong("W[i, i] = 0 for all i", "rows would swap sides forever and never agree; set W[0, 0] > 0")
+        raise _wrong(
+            "W[i, i] = 0 for all i",
+            "the nodes' values would alternate between two sides and never agree; set W[0, 0] > 0",
+        )
 
 
 def _unreachable_node(graph: Undirected, n: int) -> int | None:

@@ -114,8 +114,8 @@ class SumOnlyView:
             PrivacyError: Always.
         """
         raise PrivacyError(
-            "only sums of messages are visible, so network.mix, gather and largest do not exist: use "
-            "network.mean, or trust: local"
+            "under this trust, only sums of messages are visible, so network.mix, gather and largest cannot be used: "
+            "use network.mean, or trust: local"
         )
 
     gather = largest = mix
@@ -244,7 +244,9 @@ def initial_state(
     received, server = strategy.aggregator.init(params)
     unknown = [name for name in strategy.monitor if name not in dir(server)]
     if unknown:
-        fix = f"is not a number of {type(server).__name__}, which {type(strategy.aggregator).__name__} keeps"
+        fix = (
+            f"must be a number in the server's state, {type(server).__name__}, of {type(strategy.aggregator).__name__}"
+        )
         raise ConfigError("strategy.monitor", unknown[0], fix)
     output = strategy.output.init(received)
     return TrainState(0, received, start(strategy.local_step.init, params), server, output, params, 0)

@@ -187,7 +187,9 @@ class SharedLedger:
         """
         facts = hashlib.blake2b(repr(record).encode(), digest_size=8).digest()
         if len({*self.communicator.all_gather_bytes(facts)}) > 1:
-            fix = "processes make different queries or account for them differently, which is a fault of the strategy"
+            fix = (
+                "the processes make different queries or account for them differently, which is a fault of the strategy"
+            )
             raise PrivacyError(f"round {record.round}, {record.query}: {fix}; train in one process")
         if self.communicator.rank == 0:
             self._write(record, write)
@@ -208,7 +210,7 @@ class SharedLedger:
     def _wait_for_writer(self, record: Record) -> None:
         outcome = self.communicator.broadcast_int(_WRITTEN)  # rank 0's value arrives
         if outcome == _EXHAUSTED:
-            raise BudgetExhausted(f"round {record.round} would pass the target epsilon")
+            raise BudgetExhausted(f"round {record.round} would exceed the target epsilon, so it was not released")
         if outcome == _FAILED:
             error = ProcessError(f"process 0 did not release round {record.round}, {record.query}; see its error")
             error.reported_elsewhere = True

@@ -104,7 +104,10 @@ class DiskStore:
                 return leaf
             other = first_two[name]
             if not isinstance(other, Tensor) or not torch.equal(other, leaf.expand_as(other)):
-                fix = f"clients of this strategy start with different rows ({name}); leave it out"
+                fix = (
+                    f"clients of this strategy start with different state ({name}), which is not supported on disk; "
+                    "leave this setting out"
+                )
                 raise ConfigError("compute.client_state", "disk", fix)
             if self._folder is None:
                 path = None
@@ -161,8 +164,8 @@ class DiskRows(RowStore):
         """See `RowStore`."""
         if rows.shape[1:] != self.like.shape or rows.dtype != self.like.dtype:
             fix = (
-                f"rows of clients' state had shape {tuple(self.like.shape)} and now have {tuple(rows.shape[1:])}; "
-                "leave it out"
+                f"the state of a client had shape {tuple(self.like.shape)} and now has shape {tuple(rows.shape[1:])}, "
+                "which is not supported on disk; leave this setting out"
             )
             raise ConfigError("compute.client_state", "disk", fix)
         if cohort is None:

@@ -175,5 +175,8 @@ def check_depth(sizes: Sequence[int], chunk: int) -> None:
     total = sum(sizes)
     depth = min(chunk, largest) + largest // chunk + len(sizes) + 2
     if depth * total * 2.0**-53 > ROUNDING / 8:
-        fix = f"sums of {total} examples are exact enough only in smaller pieces: lower it, e.g. to 16384"
+        fix = (
+            f"sums over {total} examples are exact enough only if they are computed in smaller batches: lower this "
+            "setting, e.g. to 16384"
+        )
         raise ConfigError("compute.max_physical_batch_size", chunk, fix)

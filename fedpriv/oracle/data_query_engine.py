@@ -94,8 +94,11 @@ class DataQueryEngine(ABC):
     ) -> None:
         privacy = queries.privacy
         if pair_secrets is not None and privacy.over_time is not None:
-            fix = "noise shared by pairs is new in every round: use independent noise"
-            raise ConfigError("privacy.noise", "over time", fix)
+            fix = (
+                "noise that pairs of sites share is drawn anew in every round, so it cannot be correlated over "
+                "rounds: use independent noise"
+            )
+            raise ConfigError("privacy.noise", "correlated noise or cyclic batches", fix)
         if privacy.over_time is None:
             history = None
         else:
@@ -278,7 +281,8 @@ class DataQueryEngine(ABC):
         slot = self._sampler.slot(sampling)
         if slot != time.slot:
             raise PrivacyError(
-                f"round {planned.record.round} uses block {slot}, but it is the turn of block {time.slot}"
+                f"round {planned.record.round} uses the examples of block {slot}, but it is the turn of block "
+                f"{time.slot}"
             )
 
     def _open(self, release: Release) -> Tensor:
@@ -302,7 +306,11 @@ class DataQueryEngine(ABC):
         if params.shape[0] == 1 and self.is_aggregate:  # one point for all participants
             expected = 1, self._population.dim
         if params.shape != expected or (anchor is not None and anchor.shape != expected):
-            raise ConfigError("oracle query", tuple(params.shape), f"needs one row per participant: {expected}")
+            raise ConfigError(
+                "oracle query",
+                tuple(params.shape),
+                f"the queried points must have one row for each participant, shape {expected}",
+            )
 
 
 class GradientRowsEngine(DataQueryEngine):
@@ -363,9 +371,9 @@ class GradientSumEngine(DataQueryEngine):
         was_received = _is_received(params, context) and (anchor is None or _is_received(anchor, context))
         if context.index > 0 or not was_received:
             raise PrivacyError(
-                "with this trust, only sums over clients are released. A second query in a round, or one at a "
-                "point that was not received, would depend on a client's own query results, which are never "
-                "released. Make one query per round, at the received point, or use local trust"
+                "under this trust, only sums over clients are released. A second query in a round, or a query at a "
+                "point that was not received from the server, would depend on a client's own query results, which "
+                "are never released. Make one query per round, at the received point, or use local trust"
             )
 
 

@@ -103,7 +103,10 @@ def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
         alone = [trial.outputs(select_examples(x, [i])) for i in order]
     values = [_with_gradient(loss, output, select_examples(y, [i])) for output, i in zip(alone, order, strict=True)]
     if differ(values[0], values[3], SAME_KERNEL):
-        fix = "returns different values for the same example in two calls; it must not keep state between calls"
+        fix = (
+            "returns different values for the same example in two calls; change the loss so that it keeps no state "
+            "between calls"
+        )
         raise ConfigError("loss", format_loss_name(loss), fix)
 
 
@@ -125,7 +128,10 @@ def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
     # a form that differs from the loss on purpose comes with a warning
     is_same = not trial.functional.form.differs
     if is_same and any(differ(single, row, SAME_KERNEL) for single, row in zip(alone, together, strict=True)):
-        fix = "gives an example another loss or gradient in a batch than alone; use only its own output and target"
+        fix = (
+            "returns another loss or gradient for an example in a batch than for the example alone; use only each "
+            "example's own output and target"
+        )
         raise ConfigError("loss", format_loss_name(loss), f"its per-example form {format_loss_name(form)} {fix}")
 
 
@@ -168,8 +174,8 @@ def _check_reads_outputs_only(trial: TracedModel, x: Nested, y: Nested) -> None:
         source = f"a parameter of shape {tuple(next(iter(shapes)))}"
     fix = (
         f"reads {source}: its gradient would be dropped, since the loss of an example is differentiated only "
-        "through the model's outputs. For a penalty on parameters use the strategy's own: weight_decay of the "
-        "optimizer, or the regularizer (fedpriv.strategies.proximal.L2); otherwise detach() it"
+        "through the model's outputs. For a penalty on parameters, use the strategy's: weight_decay of the "
+        "optimizer, or the regularizer (fedpriv.strategies.proximal.L2). For other uses, detach() the tensor"
     )
     raise ConfigError("loss", format_loss_name(loss), fix)
 

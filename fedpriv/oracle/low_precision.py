@@ -88,9 +88,10 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
         TracedModel(population, row).gradient(x, y)
     if lowest.is_half:
         fix = (
-            f"it or its loss computes in {lowest.dtype}, which is supported only for unit sample and relation "
-            "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other "
-            "examples' gradients differently, by 2**-8; compute in float32, without autocast"
+            f"the model or its loss computes in {lowest.dtype}, which is supported only for the privacy unit sample "
+            "and the relation replace_one, where the batches of neighbouring data sets have the same size. With "
+            "another batch size, kernels may round the gradients of the other examples differently, by 2**-8; "
+            "compute in float32, without autocast"
         )
         raise ConfigError("model", type(population.model).__name__, fix)
     if row.dtype == torch.float32:
@@ -100,10 +101,11 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
 def _check_products(device: torch.device) -> None:
     if largest_error(device) > _LARGEST_ERROR:
         fix = (
-            "multiplies float32 numbers with lower precision, which is supported only for unit sample and relation "
-            "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other "
-            'examples\' gradients differently; call torch.set_float32_matmul_precision("highest"), set no '
-            "fp32_precision of torch.backends, and unset ONEDNN_DEFAULT_FPMATH_MODE"
+            "multiplies float32 numbers with lower precision, which is supported only for the privacy unit sample and "
+            "the relation replace_one, where the batches of neighbouring data sets have the same size. With another "
+            "batch size, kernels may round the gradients of the other examples differently. Call "
+            'torch.set_float32_matmul_precision("highest"), set no fp32_precision of torch.backends, and unset '
+            "ONEDNN_DEFAULT_FPMATH_MODE"
         )
         raise ConfigError("compute.device", str(device), fix)
 

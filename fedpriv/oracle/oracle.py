@@ -50,7 +50,9 @@ class RoundContext:
         """
         numbers = cohort.numpy()  # for few numbers numpy is several times as fast as torch
         if not (numbers[1:] > numbers[:-1]).all():
-            raise ConfigError("network cohort", cohort.tolist(), "name every client once, in ascending order")
+            raise ConfigError(
+                "network cohort", cohort.tolist(), "must list each client at most once, in ascending order"
+            )
         clients: Sequence[int] = range(n_clients)
         if len(numbers) < n_clients or numbers[0] != 0 or numbers[-1] != n_clients - 1:
             clients = tuple(cohort.tolist())
@@ -207,7 +209,7 @@ class Oracle(Generic[A_co]):
 
     def _check_gradients_are_noised(self) -> None:
         if self.privacy.private and self.privacy.noise_on == "message":
-            fix = "is only for noise on gradients: leave it out, or set privacy.noise_on to 'gradient'"
+            fix = "works only with noise on gradients: leave noise_floor out, or set privacy.noise_on to 'gradient'"
             raise ConfigError("strategy.optimizer", "noise_floor", fix)
 
     def gradient(self, params: Tensor) -> Tensor:
@@ -301,4 +303,6 @@ class Oracle(Generic[A_co]):
     def _check_everyone(self) -> None:
         if len(self._context.cohort) < self.n_clients:
             count = len(self._context.cohort)
-            raise ConfigError("network.cohort", count, "constraints need every client in every round")
+            raise ConfigError(
+                "network.cohort", count, "constraints need every client in every round: leave network.cohort out"
+            )

@@ -44,10 +44,16 @@ class BatchSampler:
         self, population: Population, randomness: Randomness, cohort_rate: float, cohort_rounds: int | None = None
     ) -> None:
         if population.pad_batches and cohort_rate < 1:
-            fix = "pads the examples of clients, not secret cohorts of clients: leave one of the two out"
+            fix = (
+                "padding covers only the examples of each client, not the clients of a secret cohort: leave "
+                "pad_batches or the cohort out"
+            )
             raise ConfigError("compute.pad_batches", True, fix)
         if population.pad_batches and population.views is not None:
-            fix = "random views are made only for drawn examples: leave one of the two out"
+            fix = (
+                "random views are computed only for the drawn examples, so padding would not hide their number: "
+                "leave pad_batches or the views out"
+            )
             raise ConfigError("compute.pad_batches", True, fix)
         self._population = population
         self._randomness = randomness

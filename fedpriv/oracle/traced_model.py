@@ -88,7 +88,7 @@ class TracedModel:
             outputs = self._outputs(row, select_examples(x, [0]))
         loss = example_loss(self.functional.loss, outputs, select_examples(y, [0]))
         if not loss.requires_grad:
-            fix = "no trainable parameter affects its loss; set requires_grad=True for those that do"
+            fix = "no trainable parameter affects the loss; set requires_grad=True for the parameters to train"
             raise ConfigError("model", type(self.model).__name__, fix)
         return torch.autograd.grad(loss, row)[0]
 
@@ -162,7 +162,7 @@ def as_scalar(loss: Loss, value: object) -> Tensor:
         fix = f"returns a {type(value).__name__} for one example; return a tensor with one number"
         raise ConfigError("loss", format_loss_name(loss), fix)
     if value.numel() != 1:
-        fix = f"returns {value.numel()} numbers for one example; use a reduction"
+        fix = f"returns {value.numel()} numbers for one example; return one number, e.g. their mean"
         raise ConfigError("loss", format_loss_name(loss), fix)
     return value.reshape(())
 

@@ -106,9 +106,10 @@ def _find_usable_point(population: Population) -> Point:
                 "a collate_fn that returns (inputs, target))"
             )
         problem = (
-            f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({summarize_error(error)})"
+            f"the model and the loss cannot be computed on examples of shape {_shapes(inputs)} "
+            f"({summarize_error(error)})"
         )
-        fix = f"{problem}; change them, or the data{hint}"
+        fix = f"{problem}; change the model, the loss or the data{hint}"
         raise ConfigError("model", type(population.model).__name__, fix) from error
     return last
 
@@ -187,7 +188,10 @@ def _check_memory(trial: TracedModel, fresh: TracedModel, x: Nested) -> None:
     )
     for name, value in trial.frozen().items():
         if value._version != frozen[name] or not torch.equal(value, untouched[name]):  # noqa: SLF001
-            fix = "a forward pass changes it, although it is frozen and released as it is; change a copy"
+            fix = (
+                "a forward pass changes this tensor, although it is frozen and is released without noise; let the "
+                "model change a copy"
+            )
             raise ConfigError(f"model.{name}", "frozen", fix)
     _compare(trial, before, after, rows, SAME_KERNEL, why)
     _compare(trial, between, fresh.events(select_examples(x, _SECOND_BATCH)), rows, SAME_KERNEL, why)
@@ -233,7 +237,7 @@ def _check_alone(trial: TracedModel, x: Nested) -> None:
     batch = trial.events(select_examples(x, _FIRST_BATCH))
     alone = [trial.events(select_examples(x, [i])) for i in range(len(_FIRST_BATCH))]
     if any(_differ_in(batch[-1], single[-1], i, 0, OTHER_KERNEL) for i, single in enumerate(alone)):
-        why += _suggest_batch_first(trial, x) or "make it independent of the batch size"
+        why += _suggest_batch_first(trial, x) or "change the layer so that its outputs do not depend on the batch size"
     for i, single in enumerate(alone):
         _compare(trial, batch, single, [(i, 0)], OTHER_KERNEL, why)
 
@@ -283,8 +287,8 @@ def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
     warnings: list[str] = []
     if changed:
         warnings.append(
-            f"a forward pass changes the buffers {', '.join(changed[:3])}: every forward pass of a run starts "
-            "from their initial values, and the result contains these"
+            f"a forward pass changes the buffers {', '.join(changed[:3])}: every forward pass of a run starts from "
+            "the initial values of the buffers, and the result contains these initial values"
         )
     if counts:
         warnings.append(

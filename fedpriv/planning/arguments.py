@@ -78,7 +78,7 @@ def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str
 
     passes = batch_fraction * batches
     rounds = max(math.ceil(epochs / passes - 1e-9), 1)
-    return f"write rounds={rounds}: here one round uses {100 * passes:.3g} % of the examples"
+    return f"write rounds={rounds}, because one round uses {100 * passes:.3g} % of the examples here"
 
 
 def _examples_a_client(clients: object) -> float | None:

@@ -75,23 +75,26 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         raise ConfigError(
             "privacy.noise_on",
             "message",
-            f"{name} keeps state that is not a function of released messages and would enter later messages "
-            "without noise; set privacy.noise_on to 'gradient'",
+            f"clients of {name} keep state that does not depend on released messages alone, and this state would enter "
+            "later messages without noise; set privacy.noise_on to 'gradient'",
         )
     if privacy.private and privacy.noise_on == "message":
         check_memory(strategy, n_clients)
     if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
-        fix = "is for noise that cancels between pairs: leave it out, or use pairwise trust"
+        fix = "applies only to noise that cancels between pairs of clients: leave the ratio out, or use pairwise trust"
         raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
     if privacy.private and isinstance(privacy.trust, Pairwise) and privacy.trust.colluders >= n_clients:
-        fix = f"must be at most {n_clients - 1}: all but one of the {n_clients} clients collude against that one"
+        fix = f"must be at most {n_clients - 1}: of the {n_clients} clients, at least one must not be a colluder"
         raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
     trust = privacy.trust
     if isinstance(trust, Central | SecureAggregation):
         _check_sums(strategy, privacy, network, n_clients)
     # under Local and Pairwise each message is noised; a trust that is added later must add its own rules here
     elif not isinstance(trust, Local | Pairwise):  # pyright: ignore[reportUnnecessaryIsInstance]
-        fix = "which strategies keep its guarantee is not known: add its rules to fedpriv/planning/compatibility.py"
+        fix = (
+            "it is not known which strategies keep the guarantee of this trust: add rules for it to "
+            "fedpriv/planning/compatibility.py"
+        )
         raise ConfigError("privacy.trust", str(trust), fix)
 
 
@@ -114,7 +117,12 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
         fix = "cohort_rounds draws the clients of each round in secret; leave network.cohort out"
         raise ConfigError("network.cohort", _cohort_of(network), fix)
     if not strategy.aggregator.is_sum:
-        raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
+        raise ConfigError(
+            "privacy.trust",
+            trust,
+            f"{type(strategy.aggregator).__name__} needs each client's message, but this trust reveals only sums: use "
+            "local trust",
+        )
     if privacy.noise_on == "gradient" and not step.linear:
         fix = f"sums of {name}'s messages are not sums of private query results; use local trust"
         if isinstance(step, LocalSteps) and step.local_steps == 1:
@@ -162,10 +170,16 @@ def check_compute(
     if state == "memory":
         return
     if not has_rows(strategy.local_step.init(torch.zeros(1, 1))):
-        fix = f"clients of {strategy.name} keep no state between rounds (a server's state is in memory); leave it out"
+        fix = (
+            f"clients of {strategy.name} keep no state between rounds, and the server's state is always in memory; "
+            "leave this setting out"
+        )
         raise ConfigError("compute.client_state", state, fix)
     if network.everyone and not privacy.samples_clients_before_compute:
-        fix = "every client takes part in every round, so all state must be in memory; leave it out, or draw cohorts"
+        fix = (
+            "every client takes part in every round, so all state must be in memory; leave this setting out, or draw "
+            "cohorts"
+        )
         raise ConfigError("compute.client_state", state, fix)
 
 
@@ -197,7 +211,7 @@ def check_shared(
     """
     if size == 1:
         return
-    alone = "train in one process (leave out --processes, or parallelism 'none' of compute)"
+    alone = "train in one process (without --processes, or with compute.parallelism 'none')"
     if compute.client_state != "memory":
         fix = f"works in one process only: use memory, or {alone}"
         raise ConfigError("compute.client_state", compute.client_state, fix)
@@ -211,14 +225,22 @@ def check_shared(
         fix = f"a paper's noise may depend on the data of all clients, which no single process has: {alone}"
         raise ConfigError("strategy.variant", "published", fix)
     if optimum is not None:
-        fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
+        fix = (
+            "the gap to the optimum is computed on the data of all clients in one process: leave log.optimum out, or "
+            f"{alone}"
+        )
         raise ConfigError("log.optimum", optimum, fix)
     if compare:
         raise ConfigError(
-            "problem.compare_centralized", True, f"it needs all data in one process: leave it out, or {alone}"
+            "problem.compare_centralized",
+            True,
+            f"the comparison needs all data in one process: leave this setting out, or {alone}",
         )
     if "exact" in query_names and size > len(clients) // 2:
-        fix = f"exact query results need two clients in every process: use at most {max(len(clients) // 2, 1)}"
+        fix = (
+            f"exact query results need at least two clients in every process: use at most {max(len(clients) // 2, 1)} "
+            "processes"
+        )
         raise ConfigError("processes", size, fix)
 
 
@@ -237,19 +259,19 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
     if before is None:
         return
     if rounds <= before:
-        fix = f"is the total number of rounds, and the run already has {before}: use a larger number"
+        fix = f"is the total number of rounds, but the earlier run already has {before} rounds: use a larger number"
         raise ConfigError("rounds", rounds, fix)
     if privacy.over_time is not None:
         fix = (
-            "correlated noise and cyclic batches or cohorts were created and accounted for the planned "
-            f"{before} rounds: start a new run"
+            "a run with correlated noise, cyclic batches or cyclic cohorts cannot be extended, because these were "
+            f"created and accounted for exactly the planned {before} rounds: start a new run"
         )
         raise ConfigError("extend", before, fix)
     epoch = privacy.allocation_rounds
     if epoch is not None and before % epoch:
         fix = (
-            f"the run ended within an epoch of random allocation, which has {epoch} rounds and is charged as a "
-            "whole: extend runs of whole epochs, or start a new run"
+            f"the earlier run ended within an epoch of random allocation, which has {epoch} rounds and is charged as a "
+            "whole, so it cannot be extended: extend only runs of whole epochs, or start a new run"
         )
         raise ConfigError("extend", before, fix)
 
@@ -337,7 +359,7 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
         ConfigError: If there are such constraints.
     """
     if warnings and not all(problem.is_mean_loss for problem in problems):
-        fix = f"values of constraints need a model that vmap can batch: {warnings[0]}"
+        fix = f"the values of constraints need a model that torch.func.vmap can batch; {warnings[0]}"
         raise ConfigError("problem.constraints", type(model).__name__, fix)
 
 
@@ -348,7 +370,7 @@ def check_keep(keep: str, problems: Sequence[Problem]) -> None:
         ConfigError: If the problems have constraints, which the metric ignores.
     """
     if keep == "best" and any(problem.constraints for problem in problems):
-        fix = "a test metric ignores the constraints, so it could choose a model that violates them: leave it out"
+        fix = "a test metric ignores the constraints, so the kept model could violate them: leave keep out"
         raise ConfigError("keep", keep, fix)
 
 
@@ -375,24 +397,27 @@ def check_problem(
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
         fix = (
-            "only an exact run of proximal_al (privacy.noise_on 'none') can be compared with a centralized solver; "
-            "leave it out"
+            "only a run of proximal_al without noise (privacy.noise_on 'none') can be compared with a centralised "
+            "solver; leave this setting out"
         )
         raise ConfigError("problem.compare_centralized", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
-        fix = f"the centralized solver accepts no regularizer or l2, not {strategy.regularizer}; leave it out"
+        fix = (
+            f"the centralised solver supports only l2 or no regularizer, but the strategy has {strategy.regularizer}; "
+            "leave this setting out"
+        )
         raise ConfigError("problem.compare_centralized", True, fix)
     if needs_sums:
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (
-                f"the influence of one example on it has no bound; {strategy.name} accepts only sums of losses: "
+                f"the influence of one example on this term has no bound; {strategy.name} accepts only sums of losses: "
                 "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.noise_on 'none'"
             )
             raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:
         if not (sees_problem or problem.is_mean_loss):
             names = ", ".join(type(term).__name__ for term in problem.terms)
-            fix = f"{strategy.name} minimizes the mean loss and would ignore it; use private_al or proximal_al"
+            fix = f"{strategy.name} minimises the mean loss and would ignore this part; use private_al or proximal_al"
             raise ConfigError("problem", names, fix)
 
 
@@ -402,7 +427,10 @@ def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Priv
         fix = "constraint values cannot be made private for whole clients; set unit to 'sample'"
         raise ConfigError("privacy.unit", "client", fix)
     if not any(problem.constraints for problem in problems):
-        fix = f"{strategy.name} spends part of its budget on constraint values; add constraints, or use fedavg or dp_gd"
+        fix = (
+            f"the problem has no constraints, but {strategy.name} spends part of the epsilon on their values; add "
+            "constraints, or use fedavg or dp_gd"
+        )
         raise ConfigError("problem.constraints", [], fix)
     if not any(problem.counts_are_public for problem in problems):
         return
@@ -414,7 +442,7 @@ def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Priv
         raise ConfigError("privacy.statistics.public_counts", False, fix)
     if privacy.relation == "add_remove":
         fix = (
-            "the counts reveal whether an example is present; state the groups' public fractions, or set relation "
-            "to 'replace_one'"
+            "under the relation add_remove, public counts reveal whether an example is present; state the groups' "
+            "public fractions, or set relation to 'replace_one'"
         )
         raise ConfigError("privacy.statistics.public_counts", True, fix)

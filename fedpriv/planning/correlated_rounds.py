@@ -45,8 +45,8 @@ def with_matrix(
     if isinstance(noise, CorrelatedNoise):  # from a plan, or constructed by the user
         if noise.separation != separation:
             fix = (
-                f"privacy units take part in one of {separation} rounds; use BSR, Banded or BLT, which compute the "
-                "matrix for that"
+                f"in this run, a privacy unit takes part in one of {separation} rounds, but the matrix of the noise "
+                "is for another number; use BSR, Banded or BLT, which compute the matrix for the run"
             )
             raise ConfigError("privacy.noise", f"one of {noise.separation} rounds", fix)
         return privacy
@@ -83,8 +83,8 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
         ConfigError: If the rounds are not fixed; the message names the setting.
     """
     if privacy.unit == "sample" and not isinstance(privacy.sampling, FullBatch | Cyclic):
-        fix = "the rounds of an example must be fixed: use {cyclic: {blocks: B}} or full"
-        raise ConfigError("privacy.sampling", str(privacy.sampling), f"with correlated noise (noise.correlated), {fix}")
+        fix = "batches in which the rounds of each example are fixed: use {cyclic: {blocks: B}} or full"
+        raise ConfigError("privacy.sampling", str(privacy.sampling), f"correlated noise (noise.correlated) needs {fix}")
     if privacy.cohort_rate < 1:
         fix = (
             "secret cohorts give no advantage with correlated noise (noise.correlated): use network.cohort: {cyclic: "
@@ -107,8 +107,8 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
     if not isinstance(privacy.trust, Central | SecureAggregation):
         fix = (
-            "noise of an earlier cohort cancels only if all clients send their noise in every round, under "
-            "trust: secure_aggregation, or if a server adds it, trust: central; otherwise use all clients"
+            "the noise of an earlier cohort is cancelled only if all clients send noise in every round (trust: "
+            "secure_aggregation) or a server adds all noise (trust: central): use one of these, or all clients"
         )
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
 
@@ -122,14 +122,16 @@ def check_noise(privacy: Privacy) -> None:
     trust = privacy.trust
     # a trust that is added later has no proof yet
     if not isinstance(trust, Local | Pairwise | Central | SecureAggregation):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError("privacy.trust", str(trust), "has no proof for correlated noise: use independent noise")
+        raise ConfigError(
+            "privacy.trust", str(trust), "no proof covers correlated noise under this trust: use independent noise"
+        )
     if privacy.mechanism.name != "gaussian":
         fix = "correlated noise (noise.correlated) and cyclic batches need Gaussian noise"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
     if privacy.schedule != Uniform():
         fix = (
-            "with correlated noise (noise.correlated), every round has the same noise, and the matrix divides the "
-            "budget: leave it out"
+            "with correlated noise (noise.correlated), the matrix determines the noise, and every round has the same "
+            "share: leave the schedule out"
         )
         raise ConfigError("privacy.schedule", str(privacy.schedule), fix)
 

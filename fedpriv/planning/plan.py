@@ -142,9 +142,9 @@ class Plan:
             return warnings
         if privacy.epsilon is not None and not self.calibrated and self.spent().epsilon > privacy.epsilon:
             warnings.append(
-                f"noise_multiplier={privacy.noise_multiplier:g} is too small for epsilon={privacy.epsilon:g}: "
-                "the run will stop before it overspends; leave noise_multiplier out to have it computed for "
-                "all rounds"
+                f"noise_multiplier={privacy.noise_multiplier:g} is too small for epsilon={privacy.epsilon:g}: the run "
+                "will stop early, before its epsilon exceeds this target; leave noise_multiplier out, and it is "
+                "computed such that all rounds fit"
             )
         epoch = privacy.allocation_rounds
         rounds = len(self.evaluations)
@@ -330,7 +330,10 @@ def _dry_run(
         for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=view):
             pass
     except ArithmeticError as error:
-        fix = f"its options exceed the range of floating-point numbers ({summarize_error(error)}): use others"
+        fix = (
+            f"its options lead to numbers outside the floating-point range ({summarize_error(error)}): use other "
+            "options"
+        )
         raise ConfigError("strategy", strategy.name, fix) from error
     if first < rounds and isinstance(network, Graph):
         oracle.engine.repeat(first, rounds, lambda index: network.active(index, randomness))

@@ -43,10 +43,10 @@ def reach_warnings(
     if reach is None or reach >= _ENOUGH * start_norm:
         return []
     return [
-        f"in {rounds} rounds, these steps and this clip ({privacy.clip.bound:g}) can move the model by at most "
-        f"{reach:.2g}, and its initial parameters have norm {start_norm:.2g}. A network with random initial "
-        "values learns little within that distance: increase the step size or the number of rounds. For a "
-        "pretrained model this may be enough"
+        f"in {rounds} rounds with this step size and clip bound {privacy.clip.bound:g}, the parameters can move by a "
+        f"distance of at most {reach:.2g}, but the initial parameters have norm {start_norm:.2g}. A network with "
+        "random initial values learns little within that distance: increase the step size or the number of rounds. "
+        "For a pretrained model, the distance may be enough"
     ]
 
 

@@ -52,7 +52,10 @@ def compute_view(records: Sequence[Record], n_clients: int, adversary: str, coll
     trusts = {record.trust for record in records} or {"local"}
     kinds = {_kind(trust) for trust in trusts}
     if len(kinds) > 1 or not kinds <= {*_VIEWS}:
-        raise LedgerError(f"the ledger's records have trust {sorted(trusts)}, for which no adversary is defined")
+        raise LedgerError(
+            "the ledger's records must have one trust that this version of fedpriv knows, but they have "
+            f"{sorted(trusts)}: use the version that wrote the ledger"
+        )
     (kind,) = kinds
     adversary_view = _VIEWS[kind](records, n_clients, adversary, colluders)
     if any("no_power_cut" in trust for trust in trusts):
@@ -133,7 +136,10 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
     count = {COLLUDERS: colluders, NEIGHBOUR: 1}.get(adversary, 0)
     match = re.search(r"min_honest=(\d+)", records[0].trust)
     if match is None:
-        raise LedgerError(f"the ledger's trust {records[0].trust!r} has no number of honest clients")
+        raise LedgerError(
+            f"the ledger's trust {records[0].trust!r} does not state the number of honest clients: restore the ledger "
+            "from a copy"
+        )
     honest = int(match[1])
     honest_records = [_with_honest(record, n_clients, count, honest) for record in records]
     assumption = (

@@ -169,7 +169,9 @@ class Budget:
         check_choice("budget.relation", relation, "replace_one", "add_remove")
         check_accountant(accountant)
         if delta == 0 and accountant not in (None, "pure"):
-            raise ConfigError("budget.accountant", accountant, "must be None at delta 0, which has only pure epsilon")
+            raise ConfigError(
+                "budget.accountant", accountant, "must be 'pure' or None at delta=0, where only pure epsilon exists"
+            )
         name = data or Path(path).stem
         terms = BudgetTerms(
             float(epsilon), float(delta), unit, relation, invariants, name, accountant, secrets.token_hex(16)
@@ -217,8 +219,8 @@ class Budget:
             return mark.rounds
         if self.holds(run):
             raise LedgerError(
-                f"{self.path}.marks has no entry for this run, so its progress is unknown: this file belongs to "
-                "the budget; move it with the budget, or restore it"
+                f"{self.path}.marks has no entry for this run, so it is unknown how many of its rounds were released. "
+                "This file belongs to the budget: if you moved the budget, move this file too; otherwise, restore it"
             )
         return 0
 
@@ -236,7 +238,10 @@ class Budget:
         """
         with lock_budget(self.path):
             if self.rounds_of(run) != seen:
-                raise LedgerError(f"{self.path}: another process has just started to train this run: start again")
+                raise LedgerError(
+                    f"{self.path}: another process has just started to train this run: wait for that process, or stop "
+                    "it, and resume the run"
+                )
             write_mark(self.path, run, RunMark(start, max(rounds, seen)))
 
     def advance(self, run: str, start: str, rounds: int) -> None:
@@ -255,8 +260,8 @@ class Budget:
             mark = read_mark(self.path, run)
             if mark is None or mark.start != start:
                 raise LedgerError(
-                    f"{self.path}: another process trains this run now, in a copy of its folder: continue "
-                    "there. Each release of the run is charged once"
+                    f"{self.path}: another process trains this run now, in a copy of its folder: continue in that "
+                    "folder, because each round of the run may be released only once"
                 )
             write_mark(self.path, run, RunMark(start, max(rounds, mark.rounds)))
 
@@ -284,7 +289,11 @@ class Budget:
             LedgerError: If the file cannot be written; nothing is charged.
         """
         if not run.run_name:
-            raise ConfigError("run.run_name", run.run_name, "give the run its own name: secrets.token_hex(16)")
+            raise ConfigError(
+                "run.run_name",
+                run.run_name,
+                "must not be empty: give the run a name of its own, e.g. secrets.token_hex(16)",
+            )
         with lock_budget(self.path):
             lines = BudgetLines.read(self.path)
             share = self._fits(lines, run)
@@ -314,13 +323,19 @@ class Budget:
             if any(isinstance(change, Closed) and change.close == run for change in lines.changes):
                 return
             if share is None:
-                raise PrivacyError(f"{self.path} contains no reservation of a run named {run}")
+                raise PrivacyError(
+                    f"{self.path} contains no reservation of a run named {run}: pass the name of a reservation in "
+                    "this budget"
+                )
             if used is None:
                 charges = None
             else:
                 charges = compute_share(used, self.terms).charges
             if charges is not None and not charges <= share.charges:
-                raise PrivacyError(f"{share.name} released something that it had not reserved in {self.path}")
+                raise PrivacyError(
+                    f"{share.name} released query results that it had not reserved in {self.path}: close it without "
+                    "used, to charge the whole reservation"
+                )
             if charges is not None and charges != share.charges:  # a part of the reservation is returned
                 plain = to_plain(charges)
             else:
@@ -349,7 +364,7 @@ class Budget:
     def _refusal(self, run: RunCost, earlier: Sequence[Share], alone: float, total: float) -> str:
         """Returns the message for a run that would exceed the limit: the rest, the cost of the run, and the fix."""
         terms = self.terms
-        allowance = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} in all"
+        allowance = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} for all runs together"
         if math.isinf(alone):
             why = next(
                 (record.non_private for record in run.records if record.non_private), "by the budget's accountant"
@@ -363,10 +378,10 @@ class Budget:
                 "fewer rounds or more noise"
             )
         else:
-            fix = "Nothing is left of it"
+            fix = "Nothing of the budget is left"
         return (
-            f"{allowance}; {round_up(spent)} is spent by {_runs(len(earlier))}, {run.name} costs {round_up(alone)}, "
-            f"and together they would cost {round_up(total)}. Nothing was released. {fix}"
+            f"{allowance}. Epsilon {round_up(spent)} is spent by {_runs(len(earlier))}, {run.name} costs epsilon "
+            f"{round_up(alone)}, and together they would cost epsilon {round_up(total)}. Nothing was released. {fix}"
         )
 
 

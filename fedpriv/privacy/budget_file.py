@@ -31,7 +31,7 @@ from fedpriv.storage import files
 
 _FORMAT = 1
 _PATIENCE = 120.0  # seconds that another process may price its run
-_RESTORE = "restore its newest copy"
+_RESTORE = "restore the newest copy of this file"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _Text = Annotated[str, Field(max_length=1000)]
 _Law = Literal["gaussian", "laplace", "zcdp", "none"]
@@ -166,17 +166,17 @@ class BudgetLines:
         for number, line in enumerate(lines, start=1):
             text_and_chain = read_chained_line(line, chains[-1])
             if text_and_chain is None:
-                raise LedgerError(f"{path}, line {number} does not match the lines before it; {_RESTORE}")
+                raise LedgerError(f"{path}, line {number} was altered, or lines before it are missing; {_RESTORE}")
             text, chain = text_and_chain
             texts.append(text)
             chains.append(chain)
 
         head_count, head_chain = head or (0, START)
         if head_count >= len(chains) or chains[head_count] != head_chain:
-            reason = f"its file {_head_path(path).name} records {head_count} lines that it does not contain"
+            reason = f"{_head_path(path).name} records {head_count} lines, which this file does not contain"
             raise LedgerError(f"{path} is an earlier copy of the budget, or another budget: {reason}; {_RESTORE}")
         if not texts:
-            raise LedgerError(f"{path} is not a budget: it has no terms; {_RESTORE}")
+            raise LedgerError(f"{path} is not a budget: it does not state an epsilon and a delta; {_RESTORE}")
         try:
             terms = _TERMS.validate_json(texts[0])
             changes = tuple(_CHANGE.validate_json(text) for text in texts[1:])
@@ -184,7 +184,10 @@ class BudgetLines:
             budget = BudgetLines(terms, changes, chains[-1], size)
             budget.check()
         except ValueError as error:
-            raise LedgerError(f"{path} is not a budget that this version of fedpriv can read; {_RESTORE}") from error
+            raise LedgerError(
+                f"{path} is not a budget that this version of fedpriv can read; use the version that wrote it, or "
+                f"{_RESTORE}"
+            ) from error
         return budget
 
     def check(self) -> None:
@@ -273,7 +276,9 @@ def _read_marks(path: Path) -> dict[str, RunMark]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise LedgerError(f"{_marks_path(path)} is damaged; restore it with the budget") from error
+        raise LedgerError(
+            f"{_marks_path(path)} is damaged; restore this file and the budget from the same copy"
+        ) from error
 
 
 def _marks_path(path: Path) -> Path:
@@ -368,4 +373,6 @@ def _read_head(path: Path) -> tuple[int, str] | None:
 
 
 def _write_error(path: Path, error: OSError) -> LedgerError:
-    return LedgerError(f"{path} could not be written ({error.strerror}); free some space and start again")
+    return LedgerError(
+        f"{path} could not be written ({error.strerror}); correct the cause, e.g. free some space, and start again"
+    )

@@ -70,9 +70,15 @@ def compute_share(run: RunCost, terms: BudgetTerms) -> Share:
     """
     for unit, relation, shared in run.kinds:
         if unit != terms.unit and (unit, terms.relation) != ("client", "replace_one"):
-            raise PrivacyError(f"{run.name} has the privacy unit {unit}, but the budget has {terms.unit}")
+            raise PrivacyError(
+                f"{run.name} protects the privacy unit {unit}, but the budget requires the unit {terms.unit}: set "
+                f"privacy.unit to {terms.unit!r}, or use a budget for the unit {unit}"
+            )
         if (relation, terms.relation) == ("replace_one", "add_remove"):
-            raise PrivacyError(f"{run.name} has relation replace_one, but the budget has add_remove")
+            raise PrivacyError(
+                f"{run.name} has the neighbouring relation replace_one, but the budget requires add_remove: set "
+                "privacy.relation to 'add_remove', or use a budget for the relation replace_one"
+            )
         undeclared = _facts(shared) - _facts(terms.shared)
         # one example of another value changes no size
         if (terms.unit, terms.relation) == ("sample", "replace_one"):
@@ -80,10 +86,14 @@ def compute_share(run: RunCost, terms: BudgetTerms) -> Share:
         if undeclared:
             names = ", ".join(sorted(undeclared))
             fix = "use a budget with these conditions (--invariants), or other settings"
-            raise PrivacyError(f"{run.name} guarantees only {relation}({names}), less than the budget requires: {fix}")
+            raise PrivacyError(
+                f"{run.name} guarantees only {relation}({names}), which has conditions that the budget does not "
+                f"allow: {fix}"
+            )
     if run.not_covered:
         raise PrivacyError(
-            f"{run.name} reveals {', '.join(run.not_covered)}, which epsilon does not cover: leave it out"
+            f"{run.name} reveals {', '.join(run.not_covered)}, which epsilon does not cover: leave out the setting "
+            "that reveals this"
         )
     promise = Guarantee(terms.unit, terms.relation, terms.shared, aligned=False)
     trust = "+".join(dict.fromkeys(record.trust for record in run.records)) or "local"
@@ -101,8 +111,8 @@ def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
     if terms.unit == "client" and len({share.n_clients for share in shares}) > 1:
         counts = ", ".join(f"{share.name} {share.n_clients}" for share in shares)
         raise PrivacyError(
-            f"the budget protects whole clients, but its runs have different clients ({counts}): use one budget for "
-            "each"
+            f"the budget protects whole clients, but its runs have different numbers of clients ({counts}), so one "
+            "client may be several clients of another run: use one budget for each set of clients"
         )
 
 

@@ -80,11 +80,14 @@ def common_guarantee(runs: Sequence[RunCost]) -> Guarantee:
         PrivacyError: If a run protects several kinds of units, or the whole clients of runs are not the same.
     """
     if not runs:
-        raise ConfigError("runs", [], "name at least one run")
+        raise ConfigError("runs", [], "must contain at least one run")
     kinds = set[tuple[Unit, Relation, str]]()
     for run in runs:
         if len(run.kinds) > 1:
-            raise PrivacyError(f"{run.name} has several privacy units or neighbouring relations: {sorted(run.kinds)}")
+            raise PrivacyError(
+                f"the releases of {run.name} differ in privacy unit or neighbouring relation, so they have no common "
+                f"epsilon: {sorted(run.kinds)}"
+            )
         kinds |= run.kinds
     units = {unit for unit, _, _ in kinds}
     relations = {relation for _, relation, _ in kinds}

@@ -112,7 +112,7 @@ class CorrelatedNoise:
             raise ConfigError(
                 "record.round",
                 round_index,
-                f"the privacy cost of correlated noise is known for at most {_MOST_ROUNDS} rounds",
+                f"the privacy cost of correlated noise is known for at most {_MOST_ROUNDS} rounds: use fewer rounds",
             )
         return float(_shares(self.factor, 1 << max(round_index.bit_length(), 8), self.separation)[round_index])
 
@@ -126,7 +126,10 @@ class CorrelatedNoise:
             ConfigError: If the contributions of one unit in two rounds would overlap, for which no cost is known.
         """
         if self.factor.reach > self.separation:
-            fix = f"secret draws in slots need a band of at most {self.separation} rounds, the number of slots"
+            fix = (
+                f"with secret draws from blocks, noise may be correlated over at most {self.separation} rounds, the "
+                "number of blocks: use a narrower band"
+            )
             raise ConfigError("privacy.noise.correlated", f"reaches over {self.factor.reach:g} rounds", fix)
         is_first_slot = round_index % self.separation == 0
         if is_first_slot:

@@ -156,4 +156,6 @@ def _decided_by_intervals(value: float, noise: RealNoise, row: int, column: int,
         lower, upper = (cast(int, to_int(mpf_floor(mpf_add(end, half)))) for end in steps)
         if lower == upper:
             return float(lower) * grid
-    raise PrivacyError(f"rounding a noisy number needed more than {_MOST_EXTRA} words: the random stream is broken")
+    raise PrivacyError(
+        f"rounding a noised number needed more than {_MOST_EXTRA} random words: the random stream is broken"
+    )

@@ -182,7 +182,10 @@ class Ledger:
             LedgerError: If this ledger has records already, or a record could not be written.
         """
         if self._records:
-            raise LedgerError("the releases of an earlier run must come first, but this ledger already has others")
+            raise LedgerError(
+                "the releases of the earlier run must come first, but this ledger already contains others: use a new "
+                "ledger"
+            )
         self.note(records)
 
     def note(self, records: Sequence[Record]) -> None:
@@ -277,7 +280,7 @@ class Ledger:
         records = file.records
         if len(records) < keep:
             raise LedgerError(
-                f"{path} has {len(records)} records but the checkpoint counted {keep}: part of the ledger is "
+                f"{path} has {len(records)} records, but the checkpoint counted {keep}: part of the ledger is "
                 "lost, so the privacy cost is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger(guard)
@@ -332,8 +335,8 @@ def _refuse_to_write(_: Record) -> None:
 
 def _was_released(record: Record) -> PrivacyError:
     return PrivacyError(
-        f"round {record.round}, {record.query}: this release is already recorded, and each release of a plan is "
-        "made once. Continue with the next round, or start a new run"
+        f"round {record.round}, {record.query}: this query result was already released and recorded, and each planned "
+        "query is released only once. Continue with the next round, or start a new run"
     )
 
 

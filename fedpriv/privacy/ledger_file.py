@@ -116,7 +116,9 @@ class LedgerFile:
         try:
             *lines, _ = files.read(path).split(b"\n")
         except FileNotFoundError as error:
-            raise LedgerError(f"{path} does not exist: a run without its ledger has no epsilon") from error
+            raise LedgerError(
+                f"{path} does not exist: restore this ledger, because a run without its ledger has no epsilon"
+            ) from error
         header = _parse_header(lines[0] if lines else b"", path)
         texts = list[bytes]()
         links = list[str]()

@@ -175,7 +175,8 @@ def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> 
         )
     if not len(set(clients)) == len(clients) == len(scales) == count:
         raise PrivacyError(
-            f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: these numbers must be equal"
+            f"{count} rows have {len(scales)} noise scales and the clients {list(clients)}: each row needs one noise "
+            "scale and one client of its own"
         )
 
 
@@ -222,7 +223,8 @@ def add_noise(
     grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
     if pair_noise is not None and len(set(scales)) > 1:
         raise PrivacyError(
-            f"noise scales {sorted(set(scales))}: both clients of a pair add the same noise; use one scale"
+            f"the noise scales {sorted(set(scales))} must be equal, because both clients of a pair add the same "
+            "noise; use one scale"
         )
     is_exact = is_rounded_exactly(mechanism, bounded.device, past)
     if is_exact and past is not None:
@@ -273,7 +275,10 @@ def _rounded_in_float64(
     def draw_unit(keys: Tensor, rows: slice) -> Tensor:
         unit = mechanism.draw(keys[rows], dim, amount)
         if unit.shape != noised[rows].shape:
-            raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: it needs one row per key")
+            raise PrivacyError(
+                f"the mechanism {mechanism.name} returned noise of shape {tuple(unit.shape)}: it must return one row "
+                f"for each key, shape {tuple(noised[rows].shape)}"
+            )
         if unit.device == bounded.device:
             return unit
         return move_to_device(bounded.device, unit)[0]

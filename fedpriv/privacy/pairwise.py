@@ -66,7 +66,7 @@ class RandomRegular:
             ConfigError: If no graph has this degree and number of clients.
         """
         if self.degree >= n_clients or n_clients * self.degree % 2:
-            fix = f"needs a degree below the number of clients, {n_clients}, and an even product of both"
+            fix = f"must be below the number of clients, {n_clients}, and the product of the two must be even"
             raise ConfigError(f"{_FIELD}.random_regular.degree", self.degree, fix)
         import networkx as nx  # 12 MB that only this needs
 
@@ -82,7 +82,11 @@ class Topology:
 
     def edges(self, n_clients: int) -> Edges | None:
         """Always raises ConfigError: a run takes the pairs from its network and replaces this setting by `Links`."""
-        raise ConfigError(_FIELD, "topology", "the run has no network that defines the pairs")
+        raise ConfigError(
+            _FIELD,
+            "topology",
+            "the run has no network that defines the pairs: set network.topology, or use complete or random_regular",
+        )
 
     def __str__(self) -> str:
         return "topology"
@@ -113,7 +117,7 @@ class Links:
         """
         for a, b in self.pairs:
             if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
-                raise ConfigError(_FIELD, (a, b), f"must be two of the clients 0..{n_clients - 1}")
+                raise ConfigError(_FIELD, (a, b), f"must be two different clients from 0 to {n_clients - 1}")
         return sort_pairs(self.pairs)
 
     def __str__(self) -> str:

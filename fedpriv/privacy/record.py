@@ -107,7 +107,7 @@ class Record:
             if value not in words:
                 check_choice(f"record.{name}", value, *words)
         if (self.sampling == "allocation") != (self.batches is not None) or (self.batches or 2) < 2:
-            fix = "random allocation needs at least 2 batches, and other sampling none"
+            fix = "must be at least 2 for random allocation, and None for other sampling"
             raise ConfigError("record.batches", self.batches, fix)
 
     @property

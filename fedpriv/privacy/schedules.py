@@ -76,7 +76,7 @@ class Geometric:
             ConfigError: If the total cost is infinite.
         """
         if math.isinf(rounds) and self.ratio >= 1:
-            raise ConfigError("rounds", rounds, "an infinite horizon needs a ratio below 1")
+            raise ConfigError("rounds", rounds, "an infinite number of rounds needs a ratio below 1")
         if self.ratio == 1:
             shares = rounds
         else:
@@ -109,7 +109,10 @@ class Custom:
         try:
             share = _number(self.function(round_index))
         except Exception as error:  # a user's function can raise anything
-            fix = f"raises in round {round_index} ({summarize_error(error)}): it must return a share"
+            fix = (
+                f"the function raises an error in round {round_index} ({summarize_error(error)}): it must return a "
+                "share"
+            )
             raise ConfigError("privacy.schedule.function", self.function, fix) from error
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
             fix = f"the share of round {round_index} must be a number from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}"

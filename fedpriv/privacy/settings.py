@@ -245,8 +245,8 @@ class Central:
     def __post_init__(self) -> None:
         if self.cohort_rounds is not None and self.cohort_rate != 1:
             fix = (
-                "cannot be combined with cohort_rate: a client takes part with a probability, or once in a number "
-                "of rounds; use one of them"
+                "cannot be combined with cohort_rate: set cohort_rate if clients take part with a probability, or "
+                "cohort_rounds if each takes part once in this number of rounds"
             )
             raise ConfigError("privacy.trust.cohort_rounds", self.cohort_rounds, fix)
 
@@ -384,23 +384,31 @@ class Privacy:
             self._check_amount()
         if self.noise_on == "message" and self.unit != "client":
             raise ConfigError(
-                "privacy.unit", self.unit, "noise_on: message clips whole messages, so the privacy unit must be client"
+                "privacy.unit",
+                self.unit,
+                "with noise_on 'message', whole messages are clipped, so the privacy unit must be 'client'; to "
+                "protect single examples, set noise_on to 'gradient'",
             )
         if isinstance(self.sampling, FixedSize) and self.relation == "add_remove" and self.unit == "sample":
             raise ConfigError(
                 "privacy.sampling",
                 "fixed_size",
-                "has no sound bound under add_remove; use replace_one, or poisson batches",
+                "no bound on the privacy cost is known under add_remove; use replace_one, or poisson batches",
             )
         if isinstance(self.sampling, Allocation) and self.private and self.mechanism.name != "gaussian":
-            fix = "has a known privacy cost only for Gaussian noise; use Gaussian noise, or Poisson batches"
+            fix = (
+                "random allocation has a known privacy cost only for Gaussian noise; use Gaussian noise, or Poisson "
+                "batches"
+            )
             raise ConfigError("privacy.sampling", "allocation", fix)
         if isinstance(self.trust, Pairwise) and self.private and self.mechanism.name != "gaussian":
             fix = "noise that cancels between pairs has a known privacy cost only if it is Gaussian: use Gaussian noise"
             raise ConfigError("privacy.mechanism", self.mechanism.name, fix)
         self._check_cohort()
         if not self.private and not isinstance(self.noise, Independent):
-            raise ConfigError("privacy.noise", str(self.noise), "needs a run with private noise; leave it out")
+            raise ConfigError(
+                "privacy.noise", str(self.noise), "correlated noise needs a private run; leave this setting out"
+            )
 
     def _check_cohort(self) -> None:
         if self.cohort_rate == 1:
@@ -410,12 +418,12 @@ class Privacy:
         else:
             name, value = "privacy.trust.cohort_rounds", float(self.cohort_rounds)
         if not self.private:
-            raise ConfigError(name, value, "secret cohorts need a private run; use network.cohort")
+            raise ConfigError(name, value, "secret cohorts need a private run; in other runs, use network.cohort")
         if self.unit != "client":
             fix = "sampling whole clients does not lower the epsilon of single examples; set unit to 'client'"
             raise ConfigError(name, value, fix)
         if self.cohort_rounds is not None and self.mechanism.name != "gaussian":
-            fix = "has a known privacy cost only for Gaussian noise; use Gaussian noise, or cohort_rate"
+            fix = "cohort_rounds has a known privacy cost only for Gaussian noise; use Gaussian noise, or cohort_rate"
             raise ConfigError(name, value, fix)
 
     def _check_amount(self) -> None:
@@ -424,16 +432,24 @@ class Privacy:
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
             if value is not None and not LEAST_AMOUNT <= value <= 1 / LEAST_AMOUNT:
                 raise ConfigError(
-                    f"privacy.{name}", value, f"must be from {LEAST_AMOUNT:g} to {1 / LEAST_AMOUNT:g} to be computed"
+                    f"privacy.{name}",
+                    value,
+                    f"must be from {LEAST_AMOUNT:g} to {1 / LEAST_AMOUNT:g}, the range in which privacy costs are "
+                    "computed",
                 )
         if self.delta == 0 and not NOISE_DISTRIBUTIONS[self.mechanism.name].pure:
             raise ConfigError(
                 "privacy.delta",
                 0,
-                f"{self.mechanism.name.capitalize()} noise needs delta > 0; use Laplace noise with an l1 clip",
+                f"{self.mechanism.name.capitalize()} noise needs delta > 0, e.g. 1e-5; for delta=0, use Laplace noise "
+                "with an l1 clip",
             )
         if self.delta == 0 and self.clip.norm == "l2":
-            raise ConfigError("privacy.clip.norm", "l2", "pure epsilon needs an l1 clip")
+            raise ConfigError(
+                "privacy.clip.norm",
+                "l2",
+                "delta=0 (pure epsilon) needs an l1 clip: set norm to 'l1', or set delta, e.g. 1e-5",
+            )
 
     @property
     def private(self) -> bool:

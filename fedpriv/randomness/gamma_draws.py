@@ -105,7 +105,7 @@ def laplace_sums(key: bytes, size: int, shape: float) -> Floats:
                 draws[index] = to_float(interval[0])
                 break
         else:
-            raise PrivacyError("a Gamma draw cannot be decided: the random stream is broken")
+            raise PrivacyError("a Gamma draw used up all its random words: the random stream is broken")
     return draws
 
 

@@ -47,4 +47,4 @@ def _nearest(key: bytes, size: int, index: int, error: float) -> float:
         interval = real_normal(key, size, index, extra)
         if interval is not None:
             return to_float(interval[0])
-    raise PrivacyError("a normal number has no bound: the random stream is broken")
+    raise PrivacyError("a draw of normal noise used up all its random words: the random stream is broken")

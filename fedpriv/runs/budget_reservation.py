@@ -73,20 +73,21 @@ class BudgetReservation:
         if earlier is not None and path is not None and budget_id is None:
             fix = "leave privacy.budget out, or start a new run"
             raise LedgerError(
-                f"{earlier.folder} was not charged to {path}, and the extended run includes its releases; {fix}"
+                f"the earlier run in {earlier.folder} was not charged to the budget {path}, but the extended run "
+                f"would include its releases; {fix}"
             )
         if path is None and budget_id is None:
             return None
         if path is None:
-            fix = "set privacy.budget to that budget"
-            raise LedgerError(f"{first_folder} began with a budget, and would continue without it; {fix}")
+            fix = "set privacy.budget to the file of that budget"
+            raise LedgerError(f"the run in {first_folder} began with a budget, but would continue without it; {fix}")
         if KNOWN_NOISE in not_covered:
-            fix = "leave it out: a budget accepts only runs with secret noise"
+            fix = "a budget accepts only runs with secret noise: leave secret_seed out"
             raise ConfigError("secret_seed", "(given)", fix)
         budget = privacy.Budget(path)
         if budget_id not in (None, budget.terms.id):
-            fix = f"began with a budget other than {path}; set privacy.budget to that budget"
-            raise LedgerError(f"{first_folder} {fix}")
+            fix = f"began with another budget than {path}; set privacy.budget to the file of the first budget"
+            raise LedgerError(f"the run in {first_folder} {fix}")
         return BudgetReservation(
             budget=budget,
             plan=plan,
@@ -113,9 +114,9 @@ class BudgetReservation:
             return
         if self.is_resumed and _records_in(self.folder):
             raise LedgerError(
-                f"{self.budget.path} contains no reservation of {self._name}, which has released results: the "
-                "budget was replaced by an earlier copy, or the run began without it. Restore the newest copy, "
-                "or start a new run"
+                f"{self.budget.path} contains no reservation of {self._name}, which has released results: the budget "
+                "file was replaced by an earlier copy, or the run began without this budget. Restore the newest "
+                "copy, or start a new run"
             )
         self.budget.check(self.planned_cost)
 

@@ -95,7 +95,7 @@ class Checkpoint:
         try:
             files.write_whole(path, self.dumps())
         except OSError as error:
-            fix = "free some space and resume the run"
+            fix = "correct the cause, e.g. free some space, and resume the run"
             raise FedprivError(f"{path} could not be written ({error.strerror}); {fix}") from error
 
     def dumps(self) -> bytes:
@@ -115,7 +115,7 @@ class Checkpoint:
         try:
             content = files.open_for_reading(path)
         except FileNotFoundError:
-            fix = f"restore it, or start another run: fedpriv train {path.with_name('config.yaml')} --out NEW"
+            fix = f"restore the file, or start another run: fedpriv train {path.with_name('config.yaml')} --out NEW"
             raise FedprivError(f"{path} does not exist; {fix}") from None
         try:
             with content:
@@ -123,7 +123,7 @@ class Checkpoint:
             if "epochs" not in payload:
                 raise FedprivError(
                     f"{path} was written by an earlier version of fedpriv: continue with the version that began "
-                    "the run, or start a new run (the privacy cost of this one remains)"
+                    "the run, or start a new run (the privacy cost of the old run remains)"
                 )
             missing = {field.name for field in fields(TrainState)} ^ {*payload["progress"]}
             if missing:
@@ -143,7 +143,9 @@ class Checkpoint:
             UnpicklingError,
         ) as error:
             reason = (str(error) or "it is incomplete").split(". ")[0].splitlines()[0]  # torch's messages are long
-            raise FedprivError(f"{path} cannot be read ({reason}); restore it, or start the run again") from error
+            raise FedprivError(
+                f"{path} cannot be read ({reason}); restore the file, or train into another folder"
+            ) from error
 
     @staticmethod
     def last(folder: Path, n_reported: int, device: torch.device) -> Checkpoint | None:

@@ -74,7 +74,7 @@ class EvaluationData:
         if examples is None:
             examples = concatenate(None, of_clients)
         if custom.metrics_by_name and examples is None:
-            raise ConfigError("metrics", custom.names, "needs test data: pass them with test=...")
+            raise ConfigError("metrics", custom.names, "metrics need test data: pass the data with test=...")
         return EvaluationData(examples, of_clients, custom, stop, validate_names(names, n_clients))
 
     @staticmethod
@@ -116,9 +116,9 @@ class EvaluationData:
         if not close:
             return []
         return [
-            f"there are about as many test examples ({close[0]}) as training examples ({n_training}). If they "
-            "are copies of training examples, which is not checked, every test metric reveals them without "
-            "noise: make sure that the test data belong to other people"
+            f"there are about as many test examples ({close[0]}) as training examples ({n_training}). If the "
+            "test examples are copies of training examples, which is not checked, every test metric reveals these "
+            "without noise: make sure that the test data belong to other people"
         ]
 
     def check(self, population: Population, examples: Sequence[list[bytes]]) -> None:

@@ -64,15 +64,18 @@ class EarlierRun:
         integrity.raise_problems(integrity.find_problems(files))
         if checkpoint.round < checkpoint.rounds:
             raise FedprivError(
-                f"{path} has finished {checkpoint.round} of {checkpoint.rounds} rounds: finish it first "
-                "(resume). A run that ended early, which may depend on data, cannot be extended"
+                f"{path} has finished {checkpoint.round} of {checkpoint.rounds} rounds: finish this run first "
+                "(resume). A run that ended early cannot be extended, because its end may depend on the data"
             )
         if checkpoint.client_state != "memory":
-            fix = f"{path} stores its state on disk, so it cannot be extended"
+            fix = (
+                f"the run in {path} stores the clients' state on disk, and only runs with the state in memory can be "
+                "extended"
+            )
             raise ConfigError("compute.client_state", checkpoint.client_state, fix)
         records = files.ledger.records
         if len(records) != checkpoint.records:
-            raise FedprivError(f"{path} has released results after its last checkpoint: resume it first")
+            raise FedprivError(f"{path} has released results after its last checkpoint: resume this run first")
         first = FirstPart(checkpoint.round, tuple(records))
         header = files.ledger.header
         return EarlierRun(

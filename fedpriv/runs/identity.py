@@ -182,7 +182,10 @@ class RunIdentity:
         """
         model_digest = fingerprint(model)
         if saved is not None and saved.model != model_digest:
-            raise FedprivError(f"{folder} has another model, or other frozen values or buffers; resume with its own")
+            raise FedprivError(
+                f"the run in {folder} began with another model, or with other frozen parameters or buffers; resume it "
+                "with its own model"
+            )
         return replace(self, model=model_digest)
 
     def checkpoint(
@@ -250,8 +253,8 @@ def check_models(models: Sequence[str]) -> None:
         FedprivError: If the digests differ.
     """
     if len({*models}) > 1:
-        fix = "create the same model in each (torch.manual_seed), or load it from a file"
-        raise FedprivError(f"processes of this run have models with other frozen values or buffers: {fix}")
+        fix = "create the same model in each process (torch.manual_seed), or load it from a file"
+        raise FedprivError(f"the processes of this run have models with different frozen parameters or buffers: {fix}")
 
 
 def digest_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind

@@ -123,7 +123,7 @@ def _marks(files: RunFiles) -> Iterator[tuple[str, LedgerPosition]]:
         yield "the checkpoint counts", LedgerPosition(files.checkpoint.records, files.checkpoint.head)
     for row in files.metrics:
         if "releases" in row:
-            yield "the metrics count", LedgerPosition(row["releases"], row.get("head"))
+            yield "metrics.jsonl counts", LedgerPosition(row["releases"], row.get("head"))
     if files.result is not None:
         yield "result.json counts", LedgerPosition(files.result["releases"], files.result.get("head"))
 
@@ -135,10 +135,10 @@ def _check_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
     result = files.result
     counter, counted = max(_marks(files), key=lambda mark: mark[1].releases, default=("", LedgerPosition(0, None)))
     if counted.releases > n_records:
-        yield IntegrityProblem("incomplete", f"{ledger.path} has {n_records} records but {counter} {counted.releases}")
+        yield IntegrityProblem("incomplete", f"{ledger.path} has {n_records} records, but {counter} {counted.releases}")
     if result is not None and result["releases"] < n_records:
         yield IntegrityProblem(
-            "altered", f"{ledger.path} has {n_records} records but result.json counts {result['releases']}"
+            "altered", f"{ledger.path} has {n_records} records, but result.json counts {result['releases']}"
         )
     if n_records and result is None and files.checkpoint is None and files.unread is None:
         yield IntegrityProblem("incomplete", f"{files.folder / 'checkpoint.pt'} is missing")
@@ -146,8 +146,8 @@ def _check_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
         yield IntegrityProblem("incomplete", files.unread)
     for counter, mark in _marks(files):
         if mark.releases <= n_records and mark.head != ledger.head(mark.releases):
-            text = f"{counter} {mark.releases} records, with another hash of the last one"
-            yield IntegrityProblem("altered", f"{text} than line {mark.releases + 1} of {ledger.path}")
+            text = f"{counter} {mark.releases} records and contains a hash of the last record that differs from"
+            yield IntegrityProblem("altered", f"{text} line {mark.releases + 1} of {ledger.path}")
             return
 
 
@@ -163,10 +163,12 @@ def _check_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
             kind = "incomplete"
         else:
             kind = "altered"
-        yield IntegrityProblem(kind, f"{path} has {len(rounds)} rounds but result.json {files.result['rounds']}")
+        yield IntegrityProblem(
+            kind, f"{path} has {len(rounds)} rounds, but result.json has {files.result['rounds']} rounds"
+        )
     elif files.checkpoint is not None and files.settings is not None and len(rounds) < files.checkpoint.round:
         yield IntegrityProblem(
-            "incomplete", f"{path} has {len(rounds)} rounds but the checkpoint {files.checkpoint.round}"
+            "incomplete", f"{path} has {len(rounds)} rounds, but the checkpoint has {files.checkpoint.round} rounds"
         )
 
 

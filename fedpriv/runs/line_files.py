@@ -100,4 +100,6 @@ class MetricsFile:
 
 
 def _full(path: Path, error: OSError) -> FedprivError:
-    return FedprivError(f"{path} could not be written ({error.strerror}); free some space and resume the run")
+    return FedprivError(
+        f"{path} could not be written ({error.strerror}); correct the cause, e.g. free some space, and resume the run"
+    )

@@ -280,7 +280,7 @@ class Result:
             try:
                 files.write_whole(folder / name, content)
             except OSError as error:
-                fix = "free some space and save it again, or resume the run"
+                fix = "correct the cause, e.g. free some space, and save the result again, or resume the run"
                 raise FedprivError(f"{folder / name} could not be written ({error.strerror}); {fix}") from error
 
     def _state_dict(self, row: Tensor) -> dict[str, Tensor]:

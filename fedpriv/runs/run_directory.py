@@ -247,7 +247,7 @@ class RunDirectory:
     def _needed(self) -> Path:
         """Returns the folder's path; raises an error on a resume without a folder."""
         if self.folder is None:
-            raise ConfigError("folder", None, "name the folder of the run to resume")
+            raise ConfigError("folder", None, "set the folder of the run to resume")
         return self.folder.path
 
 
@@ -260,8 +260,8 @@ def check_rounding(ledger: LedgerFile, float64_noise: tuple[str, ...]) -> None:
     new = [kind for kind in float64_noise if kind not in ledger.header.float64_noise]
     if new:
         raise LedgerError(
-            f"{ledger.path}, line 1 declares exactly rounded noise, but {' and '.join(new)} is not: resume on "
-            "the original device (compute.device), or train into another folder"
+            f"{ledger.path}, line 1 declares exactly rounded noise, but {' and '.join(new)} is not rounded exactly: "
+            "resume on the original device (compute.device), or train into another folder"
         )
 
 
@@ -275,7 +275,7 @@ def check_not_covered(ledger: LedgerFile, not_covered: tuple[str, ...]) -> None:
     if new:
         raise LedgerError(
             f"{ledger.path}, line 1 does not list {' and '.join(new)}, which the run would reveal and epsilon "
-            "does not cover: resume without it (log.optimum), or train into another folder"
+            "does not cover: resume without log.optimum, or train into another folder"
         )
 
 

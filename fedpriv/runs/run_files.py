@@ -25,8 +25,8 @@ from fedpriv.storage.files import read
 
 CONFIG_FILE = "config.yaml"
 SETTINGS_FILE = "settings.json"
-RESTORE = "restore it from a copy"
-_REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it again"
+RESTORE = "restore the file from a copy"
+_REMAKE = f"{RESTORE}, or delete it; fedpriv resume then writes it again"
 
 
 def make_missing_run_error(

@@ -315,12 +315,14 @@ def _read_earlier(
     if extend is None:
         return None
     if options.resume:
-        fix = "resume an extended run like any other: set resume without extend"
+        fix = "a run that was extended is resumed like any other: set resume, and leave extend out"
         raise ConfigError("extend", str(extend), fix)
     if mesh.world.world_size > 1:
         raise ConfigError("extend", str(extend), "a run is extended in one process: leave out --processes")
     if directory.path is not None and directory.path.resolve() == Path(extend).resolve():
-        raise ConfigError("folder", str(extend), "is the folder of the earlier run, which is not changed: use another")
+        raise ConfigError(
+            "folder", str(extend), "is the folder of the earlier run, which must stay as it is: use another folder"
+        )
     return EarlierRun.read(extend, device)
 
 
@@ -563,7 +565,10 @@ def prepare_evaluation(
         best = best.restored(origin.kept)
     health = FiniteCheck(options.stop_on, first_nonfinite)
     if run.earlier is not None and (health.stops or stopping.stops):
-        fix = "its model is not finite, or its metric stopped improving: further rounds would end at once"
+        fix = (
+            "this run cannot be extended: its model is not finite, or its metric stopped improving, so further "
+            "rounds would end at once"
+        )
         raise ConfigError("extend", str(run.earlier.folder), fix)
     central = None
     if options.compare_centralized:

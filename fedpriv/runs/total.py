@@ -47,13 +47,18 @@ def total(
         raise ConfigError("results", [], "needs the results of at least one run")
     for index, result in enumerate(results):
         if not isinstance(result, Result | RunCost):  # pyright: ignore[reportUnnecessaryIsInstance]
-            fix = "must be what train returned, or fedpriv.from_opacus(...): epsilons alone only add up"
+            fix = (
+                "must be a result that train returned, or fedpriv.from_opacus(...); epsilons alone do not suffice "
+                "for a tight total"
+            )
             raise ConfigError(f"results[{index}]", result, fix)
     runs = [_cost_of(result, number) for number, result in enumerate(results, start=1)]
     if delta is None:
         deltas = [result.spent.delta for result in results if isinstance(result, Result)]
         if not deltas:
-            raise ConfigError("delta", None, "set delta, e.g. delta=1e-5: costs from other libraries have no delta")
+            raise ConfigError(
+                "delta", None, "set delta, e.g. delta=1e-5, because the costs from other libraries have no delta"
+            )
         delta = min(deltas)
     return compose(runs, delta, accountant)
 

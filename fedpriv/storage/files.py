@@ -153,7 +153,7 @@ def open_for_reading(path: Path) -> BinaryIO:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise FedprivError(
-                f"{path} is a symbolic link, and links are not followed; put the file itself there"
+                f"{path} is a symbolic link, and symbolic links are not followed; replace the link by the file itself"
             ) from None
         raise
 
@@ -232,6 +232,6 @@ class Appender:
         except FileNotFoundError:
             status = None
         if status is None or (status.st_dev, status.st_ino) != self._identity:
-            raise OSError(errno.ESTALE, "it was moved or removed")
+            raise OSError(errno.ESTALE, "the file was moved or removed")
         if status.st_size != self._size:  # a line would not follow the one before it
-            raise OSError(errno.ESTALE, "another program wrote to it")
+            raise OSError(errno.ESTALE, "another program wrote to the file")

@@ -97,7 +97,7 @@ class RunFolder:
         try:
             write_whole(self.path / name, content)
         except OSError as error:
-            fix = "free some space and resume the run"
+            fix = "correct the cause, e.g. free some space, and resume the run"
             raise FedprivError(f"{self.path / name} could not be written ({error.strerror}); {fix}") from error
 
     def check(self) -> None:
@@ -108,7 +108,10 @@ class RunFolder:
                 process.
         """
         if self._process != os.getpid():
-            raise FedprivError(f"{self.path} belongs to process {self._process}, and this is a fork of it")
+            raise FedprivError(
+                f"{self.path} is in use by process {self._process}, and this process is a fork of that one: continue "
+                "in the original process"
+            )
         if not self._lock.is_locked or self._holders.get(self._key) is not self:
             raise FedprivError(f"{self.path} was taken over by a later run of this process; continue with that run")
 
@@ -162,7 +165,7 @@ class RunFolder:
                     f"{self.path} is in use by {holder}; wait until it has finished, or stop it"
                 ) from None
             except OSError as error:
-                fix = "use a folder that can be locked"
+                fix = "use a folder on a file system with file locks"
                 raise FedprivError(f"{self.path} cannot be locked ({error.strerror}); {fix}") from error
             self._holders[self._key] = self
             return is_created, lock

@@ -47,7 +47,9 @@ class RowFile:
             else:
                 self._file = os.fdopen(files.disk.open(path, os.O_RDWR), "r+b", buffering=0)
         except OSError as error:
-            raise FedprivError(f"{self._name} could not be opened ({error.strerror}); check the folder") from error
+            raise FedprivError(
+                f"{self._name} could not be opened ({error.strerror}); check its folder and permissions"
+            ) from error
         weakref.finalize(self, self._file.close)
         self._folder = None if path is None else path.parent
         # for each row, True if the table of the last checkpoint refers to it
@@ -143,9 +145,13 @@ class RowFile:
         self._free = np.flatnonzero(~self._is_saved)
 
     def _not_written(self, error: OSError) -> FedprivError:
-        return FedprivError(f"{self._name} could not be written ({error.strerror}); free some space and resume the run")
+        return FedprivError(
+            f"{self._name} could not be written ({error.strerror}); correct the cause, e.g. free some space, and "
+            "resume the run"
+        )
 
     def _damaged(self) -> FedprivError:
         return FedprivError(
-            f"{self._name} is damaged, or belongs to another checkpoint; restore both, or start the run again"
+            f"{self._name} is damaged, or belongs to another checkpoint; restore this file and the checkpoint from "
+            "the same copy, or train into another folder"
         )

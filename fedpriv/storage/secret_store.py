@@ -83,7 +83,7 @@ class EnvironmentKey:
         try:
             return self._fernet().decrypt(text.rpartition(":")[2].encode())
         except InvalidToken:
-            fix = "use the key with which this folder's secrets were encrypted"
+            fix = "cannot decrypt this folder's secrets: use the key with which they were encrypted"
             raise ConfigError(self._variable, "(a different key)", fix) from None
 
     def destroy(self) -> None:
@@ -92,7 +92,10 @@ class EnvironmentKey:
     def _fernet(self) -> MultiFernet:
         keys = os.environ.get(self._variable, "").split()
         if not keys:
-            fix = f"set this environment variable to the key of the folder's secrets; to create one: {_NEW_KEY}"
+            fix = (
+                "set this environment variable to the key of the folder's secrets; a new folder needs a new key: "
+                f"{_NEW_KEY}"
+            )
             raise ConfigError(self._variable, None, fix)
         try:
             return MultiFernet([Fernet(key) for key in keys])
@@ -133,14 +136,14 @@ class KeyringKey:
         if key is None:
             raise FedprivError(
                 f"the keyring of this user has no key {self._entry} of {_SERVICE}: it was destroyed, or the "
-                "folder belongs to another user or machine; restore the key, or start again"
+                "folder belongs to another user or machine; restore the key, or create a new folder"
             )
         try:
             return Fernet(key).decrypt(text.rpartition(":")[2].encode())
         except (InvalidToken, ValueError):
-            fix = "restore the key, or start again"
+            fix = "restore the original key, or create a new folder"
             raise FedprivError(
-                f"the key {self._entry} of {_SERVICE} in the keyring is a different one; {fix}"
+                f"the key {self._entry} of {_SERVICE} in the keyring does not decrypt this folder's secrets; {fix}"
             ) from None
 
     def destroy(self) -> None:
@@ -187,7 +190,7 @@ class AgeKey:
             identities = [pyrage.x25519.Identity.from_str(word) for word in words]
             return pyrage.decrypt(base64.urlsafe_b64decode(text.rpartition(":")[2]), identities)
         except (OSError, UnicodeDecodeError, pyrage.IdentityError, pyrage.DecryptError) as error:
-            fix = f"cannot decrypt the folder's secrets ({error}): name the file of their identity"
+            fix = f"cannot decrypt the folder's secrets ({error}): name the file of the age identity that can"
             raise ConfigError(IDENTITY_VARIABLE, path, fix) from None
 
     def destroy(self) -> None:
@@ -237,8 +240,8 @@ def reveal(text: str, folder: Path | str) -> str:
     """
     if is_destroyed(text):
         raise FedprivError(
-            f"{folder} is sealed: its keys were destroyed, so it no longer answers; see what it spent (fedpriv "
-            "statement), or create a new site in another folder, with the rest of the budget"
+            f"{folder} is sealed: its keys were destroyed, so the site no longer replies; print its privacy cost "
+            "(fedpriv statement), or create a new site in another folder, with the rest of the budget"
         )
     if not is_encrypted(text):
         return text
@@ -328,9 +331,11 @@ def _imported(name: str) -> ModuleType:
 
         return pyrage
     except ModuleNotFoundError:
-        raise ConfigError("secrets", name, f"needs a package: {_INSTALL}") from None
+        raise ConfigError("secrets", name, f"this choice needs another package: {_INSTALL}") from None
 
 
 def _no_keyring(error: Exception) -> ConfigError:
     reason = str(error).split(". ")[0]
-    return ConfigError("secrets", "keyring", f"the operating system's keyring cannot be used ({reason}): use env:NAME")
+    return ConfigError(
+        "secrets", "keyring", f"the operating system's keyring cannot be used ({reason}): choose env:NAME instead"
+    )

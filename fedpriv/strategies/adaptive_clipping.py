@@ -164,7 +164,9 @@ def adaptive_clipping(
     """
     if strategy.local_step.receives != ("model",) or strategy.local_step.sends != ("update",):
         raise ConfigError(
-            "strategy", strategy.name, "adaptive clipping needs clients that receive a model and send an update"
+            "strategy",
+            strategy.name,
+            "adaptive clipping needs a strategy with clients that receive a model and send an update, e.g. fedavg",
         )
     aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
     return Strategy(

@@ -102,10 +102,16 @@ class ProximalStep:
         if isinstance(self.optimizer, Sgd):
             return
         if self.momentum:
-            fix = "the optimizer has its own: leave one of them out, or write optimizer: {momentum: {nesterov: true}}"
+            fix = (
+                "the optimizer already has momentum: leave one of the two out, or write optimizer: {momentum: "
+                "{nesterov: true}}"
+            )
             raise ConfigError("strategy.momentum", self.momentum, fix)
         if not isinstance(self.regularizer, Zero):
-            fix = "its proximal map needs plain steps: leave it out, or use the optimizer's weight_decay (adamw)"
+            fix = (
+                "a regularizer needs plain gradient steps: leave the regularizer or the optimizer out, or use "
+                "weight_decay of adamw"
+            )
             raise ConfigError("strategy.regularizer", self.regularizer, fix)
 
     @property
@@ -252,11 +258,17 @@ def gradient_descent(
         5
     """
     if average is not None and random_iterate is not None:
-        raise ConfigError("strategy.average", average, "cannot be combined with random_iterate: leave one of them out")
+        raise ConfigError(
+            "strategy.average", average, "cannot be combined with random_iterate: leave one of the two out"
+        )
     output: Output[Any] = choose_output(average)
     if random_iterate is not None:
         if momentum or not isinstance(optimizer, Sgd):
-            raise ConfigError("strategy.momentum", momentum, "its guarantee holds only for plain steps")
+            raise ConfigError(
+                "strategy.momentum",
+                momentum,
+                "the guarantee of random_iterate holds only for plain gradient steps: leave momentum and optimizer out",
+            )
         output = RandomIterate(random_iterate, seed)
     if momentum:
         output = ReportIterate(output)
@@ -265,4 +277,4 @@ def gradient_descent(
         local = SendGradientAndNoise()
     else:
         local = SendGradient(server.sends)
-    return Strategy(local, server, output, "dp_gd", regularizer)  # pyright: ignore[reportArgumentType] - the names sent depend on the momentum
+    return Strategy(local, server, output, ("dp_gd"), regularizer)  # pyright: ignore[reportArgumentType] - the names sent depend on the momentum

@@ -52,8 +52,8 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
             raise ConfigError(
                 "strategy",
                 f"{type(step).__name__} + {type(aggregator).__name__}",
-                f"{type(sender).__name__} sends {sender.sends} but {type(receiver).__name__} receives "
-                f"{receiver.receives}",
+                f"{type(sender).__name__} sends {sender.sends}, but {type(receiver).__name__} receives "
+                f"{receiver.receives}: both must name the same values",
             )
     if all(type(value).__module__.startswith("fedpriv.") for value in (step, aggregator)):
         return

@@ -70,7 +70,9 @@ def evaluate_rate_or_infinite(rate: Number, t: int) -> float:
     except (ArithmeticError, ConfigError):
         raise  # from fedpriv's schedules: the error is in their parameters, not in a user's function
     except Exception as error:  # a user's function can raise anything
-        raise _wrong(rate, f"raises in round {t} ({summarize_error(error)})") from error
+        raise _wrong(
+            rate, f"raises an error in round {t} ({summarize_error(error)}): it must return a number for every round"
+        ) from error
     if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
         raise _wrong(rate, f"returns {truncate(repr(value))} in round {t}: it must be a number of at least 0")
     return float(value)

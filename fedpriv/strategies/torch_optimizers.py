@@ -41,7 +41,7 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
     if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         raise ConfigError("optimizer", kind.__name__, f"has no counterpart in fedpriv: {_OWN_RULE}")
     if optimizer.state:
-        fix = "has made steps already, which fedpriv would ignore: create a new one"
+        fix = "has made steps already, and fedpriv would ignore its state: create a new optimizer"
         raise ConfigError("optimizer", kind.__name__, fix)
     if any("initial_lr" in group for group in optimizer.param_groups):  # torch's schedulers write it there
         fix = "has a scheduler, which would never be stepped: use fedpriv.train with a schedule, e.g. Cosine"
@@ -110,6 +110,6 @@ def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     for group in others:
         for name, value in group.items():
             if value != first[name]:
-                fix = f"differs between parameter groups ({first[name]} and {value}): use the same in all"
+                fix = f"differs between parameter groups ({first[name]} and {value}): use the same value in all groups"
                 raise ConfigError(f"optimizer.{name}", value, fix)
     return first

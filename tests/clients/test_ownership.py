@@ -118,7 +118,7 @@ def test_similar_test_size_warns_of_copies(tested: int, warned: bool) -> None:
     clients: list[Dataset] = [TensorDataset(x[:30], y[:30]), TensorDataset(x[30:60], y[30:60])]
     for rows in (x, points(67, 3).tensors[0]):
         run = training(clients, test=TensorDataset(rows[:tested].clone(), 1 - y[:tested]))
-        found = [text for text in run.warnings if "If they are copies of training examples" in text]
+        found = [text for text in run.warnings if "If the test examples are copies of training examples" in text]
         assert len(found) == warned
         if warned:
             assert f"as many test examples ({tested}) as training examples (60)" in found[0]

@@ -65,7 +65,7 @@ BAD = {
     "privacy.sampling.poisson.rate=2": "privacy.sampling.poisson.rate = 2: must be a number in (0, 1]",
     "privacy.sampling={poisson: {rate: .1}, fixed_size: {size: 3}}": "must set only one of poisson, allocation",
     "privacy.trust=locl": "privacy.trust = 'locl': is unknown; did you mean 'local'",
-    "privacy.noise_on=message": "privacy.unit = 'sample': noise_on: message clips whole messages",
+    "privacy.noise_on=message": "privacy.unit = 'sample': with noise_on 'message', whole messages are clipped",
     "privacy.schedule.function=own_code:nothing": "privacy.schedule.function = 'own_code:nothing'",
     "network.cohort.fixed=20": "network.cohort.fixed = 20: must be at most 10, the number of clients",
     "compute.backend=fast": "compute.backend = 'fast': is unknown; choose 'auto', 'loop', 'vmap', 'ghost' or 'linear'",
@@ -110,9 +110,9 @@ def test_contradictory_settings_raise(overrides: list[str], message: str):
         (["data.partition.n_clients=5000"], "data.partition.n_clients = 5000: must be between 1 and 1437"),
         (
             ["problem.constraints=[{name: loss_at_most, bound: 1}]"],
-            "iadmm_prox minimizes the mean loss and would ignore",
+            "iadmm_prox minimises the mean loss and would ignore",
         ),
-        (["problem.objective={name: class_loss, label: 1}"], "problem = 'ClassLossAtMost': iadmm_prox minimizes"),
+        (["problem.objective={name: class_loss, label: 1}"], "problem = 'ClassLossAtMost': iadmm_prox minimises"),
         (
             ["privacy.trust.secure_aggregation.min_honest=11", "strategy.linearize_at=received"],
             "min_honest = 11: must be at most 10, the largest number of participants",

@@ -168,7 +168,9 @@ def test_model_writing_frozen_values_raises(through_data: bool) -> None:
         return Mapped(of_words, Marking(WORDS, E).requires_grad_(False))
 
     kind = Kind(make, inputs="words")
-    with pytest.raises(fp.ConfigError, match=r"model\.layers\.0\.weight = 'frozen': a forward pass changes it"):
+    with pytest.raises(
+        fp.ConfigError, match=r"model\.layers\.0\.weight = 'frozen': a forward pass changes this tensor"
+    ):
         fp.Training(clients(kind, make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
 
 

@@ -171,7 +171,7 @@ def test_by_writer_clients_active_fraction(tmp_path: Path) -> None:
         ("network.topology=star", "use network.cohort"),
         ("network.topology=hypercube", "power of two"),
         ("network.mixing_steps=0", "mixing_steps"),
-        ("network.outages=[{node: 6}]", "nodes are 0 .. 5"),
+        ("network.outages=[{node: 6}]", "must be a node of the graph, from 0 to 5"),
         ("network.outages=[{node: 1, start: 5, stop: 2}]", "network.outages.stop = 2: must be after start, 5"),
         ("network={topology: ring, activity: one_peer_exponential, mixing: max_degree}", "sets its own weights"),
         (

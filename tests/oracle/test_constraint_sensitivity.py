@@ -185,7 +185,7 @@ def test_private_group_counts_raise() -> None:
     clients = [
         fp.Client(LogisticRegression(3), resolve_loss("logistic"), DataLoader(sets[0]), public_size=10, problem=problem)
     ]
-    with pytest.raises(fp.ConfigError, match="the counts reveal whether an example is present"):
+    with pytest.raises(fp.ConfigError, match="public counts reveal whether an example is present"):
         fp.Training(clients, fp.private_al(), replace(said, relation="add_remove"), rounds=4)
 
 

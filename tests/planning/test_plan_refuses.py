@@ -16,14 +16,14 @@ REFUSED = {
     r"compute\.dtype = 'float64': compute\.precision bfloat16 needs float32 parameters": [
         "compute={precision: bfloat16, dtype: float64}"
     ],
-    r"compute\.precision = 'bfloat16': is supported only for unit sample": [
+    r"compute\.precision = 'bfloat16': is supported only for the privacy unit sample": [
         "compute.precision=bfloat16",
         FEDAVG,
         "privacy={epsilon: 3, unit: client, noise_on: message}",
     ],
     r"compute\.client_state = 'disk': clients of fedavg keep no state": ["compute.client_state=disk", FEDAVG],
     r"compute\.client_state = 'disk': every client takes part": ["compute.client_state=disk"],
-    r"compute\.backend = 'linear': needs one nn\.Linear": ["compute.backend=linear", "model=mnist_cnn"],
+    r"compute\.backend = 'linear': needs a model of one nn\.Linear": ["compute.backend=linear", "model=mnist_cnn"],
     r"log\.stop\.metric = 'acuracy': is not a metric .* choose one of test_loss, test_accuracy": [
         "log.stop.metric=acuracy"
     ],

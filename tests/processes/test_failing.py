@@ -124,7 +124,10 @@ def refused(what: str) -> str:
         ("an optimum", "log.optimum = 0.1"),
         ("lazy clients", "clients = 'lazy_clients'"),
         ("a comparison", "problem.compare_centralized = True"),
-        ("exact answers", "processes = 2: exact query results need two clients in every process: use at most 1"),
+        (
+            "exact answers",
+            "processes = 2: exact query results need at least two clients in every process: use at most 1",
+        ),
     ],
 )
 def test_unsupported_in_processes_raises_at_setup(workers: Workers, what: str, words: str) -> None:

@@ -135,7 +135,7 @@ SAID = {
         "'add_or_remove_one' in other libraries is 'add_remove' here",
     ),
     "custom class as strategy": (lambda: run(strategy=Sink()), "fedpriv.Strategy(local_step, aggregator)"),
-    "epsilons for results": (lambda: fedpriv.total([1.0]), "epsilons alone only add up"),
+    "epsilons for results": (lambda: fedpriv.total([1.0]), "epsilons alone do not suffice"),
     "a class for a loss": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss, [dataset()]),
         "is a class: pass an object of it, CrossEntropyLoss()",

@@ -57,7 +57,7 @@ def test_unusable_peer_options_raise(plan: FederationPlan) -> None:
         in refused("site", "peer", "south", "--listen", "tcp/127.0.0.1:1")
     )
     fedpriv("site", "join", "south", "fed/plan.yaml", "--accept", plan.fingerprint)
-    assert "is another machine" in refused("site", "peer", "south", "--connect", "tcp/example.org:1")
+    assert "is not limited to this machine" in refused("site", "peer", "south", "--connect", "tcp/example.org:1")
     assert "names no certificates" in refused("site", "peer", "south", "--connect", "tls/example.org:1")
     assert "fedpriv site peer" in refused("site", "run", "south")
     assert "without --keys" in refused_plan_with_a_server()

@@ -194,7 +194,9 @@ def test_oracle_noise_variance_matches_measured(name: str) -> None:
 def test_noise_floor_with_message_noise_raises() -> None:
     privacy = fp.Privacy(noise_multiplier=1, noise_on="message", unit="client")
     for strategy in (fp.fedavg(0.1, 2, optimizer=fp.Adam(noise_floor=1e-4)), corrected()):
-        with pytest.raises(fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': is only for noise on gradients"):
+        with pytest.raises(
+            fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': works only with noise on gradients"
+        ):
             fp.train(clients_of(), strategy, privacy, rounds=2)
 
 

@@ -132,7 +132,7 @@ def test_schedule_function_error_raises() -> None:
     def broken(t: int) -> float:
         return {}[t]
 
-    with pytest.raises(fp.ConfigError, match="raises in round 1"):
+    with pytest.raises(fp.ConfigError, match="raises an error in round 1"):
         trained(fp.fedavg(broken), "fedavg")
 
 

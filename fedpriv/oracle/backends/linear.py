@@ -53,7 +53,10 @@ class LinearBackend:
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
         layer = _only_layer(model)
         if layer is None:
-            fix = f"needs one nn.Linear on the flattened input, nothing frozen, not {type(model).__name__}; use 'auto'"
+            fix = (
+                "needs a model of one nn.Linear on the flattened input without frozen parameters, but this model is "
+                f"a {type(model).__name__}; use 'auto'"
+            )
             raise ConfigError("compute.backend", "linear", fix)
         self._shape = layer.weight.shape
         self._has_bias = len(list(layer.parameters())) == 2

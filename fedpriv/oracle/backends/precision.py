@@ -51,14 +51,19 @@ def check_bfloat16(privacy: Privacy, dtype: str, backend: str) -> None:
         ConfigError: If the settings do not allow bfloat16; the message names the setting.
     """
     if dtype != "float32":
-        raise ConfigError("compute.dtype", dtype, "compute.precision bfloat16 needs float32 parameters")
+        raise ConfigError(
+            "compute.dtype", dtype, "compute.precision bfloat16 needs float32 parameters: use dtype float32"
+        )
     if backend not in ("auto", *SERVING):
-        fix = f"would clip low-precision factors in bfloat16: use auto or one of {', '.join(SERVING)}"
+        fix = (
+            "with compute.precision bfloat16, this backend would clip low-precision factors: use auto or one of "
+            f"{', '.join(SERVING)}"
+        )
         raise ConfigError("compute.backend", backend, fix)
     if privacy.private and (privacy.unit, privacy.relation) != ("sample", "replace_one"):
         fix = (
-            "is supported only for unit sample and relation replace_one, where neighbours have batches of one "
-            "size; with other sizes, kernels may round other examples' gradients differently, by 2**-8; use "
-            "full"
+            "is supported only for the privacy unit sample and the relation replace_one, where the batches of "
+            "neighbouring data sets have the same size. With another batch size, kernels may round the gradients of "
+            "the other examples differently, by 2**-8; use full"
         )
         raise ConfigError("compute.precision", "bfloat16", fix)

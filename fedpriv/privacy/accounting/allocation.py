@@ -178,7 +178,7 @@ def _check(batches: int, noise: float, epochs: int) -> None:
     if epochs < 1:
         raise ConfigError("epochs", epochs, "must be at least 1")
     if not 0 < noise < math.inf:
-        raise ConfigError("noise", noise, "must be positive: noise scale over sensitivity")
+        raise ConfigError("noise", noise, "must be positive and finite: the noise scale divided by the sensitivity")
 
 
 def _simple_epsilons(batches: int, noise: float, epochs: int, delta: float) -> Bounds:

@@ -139,7 +139,7 @@ def _check(batches: int, noise: float, epochs: int, delta: float) -> None:
     if epochs < 1:
         raise ConfigError("epochs", epochs, "must be at least 1")
     if not 0 < noise < math.inf:
-        raise ConfigError("noise", noise, "must be positive: noise scale over clip bound")
+        raise ConfigError("noise", noise, "must be positive and finite: the noise scale divided by the clip bound")
     if not 0 < delta < 1:
         raise ConfigError("delta", delta, "must be a failure probability between 0 and 1, such as 1e-5")
 
@@ -190,7 +190,7 @@ def _upper_curve(batches: int, noise: float, resolution: float) -> _Curve:
         deltas.append(upper_delta(batches, 1 / noise, factors[-1], resolution))
         slope = math.log(deltas[-2] / deltas[-1]) / chord
         if len(factors) > _MOST_CHORDS:
-            raise OverflowError("the privacy losses are spread too far")
+            raise OverflowError("the privacy losses spread over too wide a range")
     return _Curve(np.array(factors), np.minimum(deltas, 1.0))
 
 

@@ -52,7 +52,8 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in list_kinds(plan)}) > 1:
         raise PrivacyError(
-            "the plan has several privacy units or neighbouring relations: plan and account for them separately"
+            "the plan's queries differ in privacy unit or neighbouring relation, so they have no common privacy "
+            "cost: plan and account for each kind separately"
         )
     paid = [_without_free_events(history) for _, history in group_histories(count_costs(plan, n_clients), n_clients)]
     paid = [history for history in paid if history]
@@ -108,7 +109,10 @@ def calibrate_rest(
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in (*list_kinds(spent), *list_kinds(plan))}) > 1:
-        raise PrivacyError("the released and the planned part differ in privacy unit or neighbouring relation")
+        raise PrivacyError(
+            "the released and the planned queries differ in privacy unit or neighbouring relation, so they have no "
+            "common privacy cost: use the same ones for both"
+        )
     spent_costs = count_costs(spent, n_clients)
     planned_costs = count_costs(plan, n_clients)
     goal = epsilon * (1 - _MARGIN)
@@ -195,11 +199,16 @@ def _check_reachable(paid: Sequence[History], delta: float) -> None:
     laws = {event.law for history in paid for event in history}
     if "none" in laws:
         raise ConfigError(
-            "plan", "an exact query result", "no noise elsewhere can compensate for it; add noise to each release"
+            "plan",
+            "an exact query result",
+            "noise on other query results cannot compensate for one without noise; add noise to every query result",
         )
     if delta == 0 and laws - {"laplace"}:
         raise ConfigError(
-            "delta", 0, "only Laplace noise with an l1 clip has a pure epsilon; use it, or a delta such as 1e-5"
+            "delta",
+            0,
+            "delta=0 (pure epsilon) is possible only for Laplace noise with an l1 clip; use that noise, or a delta "
+            "such as 1e-5",
         )
 
 
@@ -208,7 +217,9 @@ def _scaled(history: History, factor: float) -> dict[Event, int]:
 
 
 def _unreachable(epsilon: float) -> ConfigError:
-    return ConfigError("epsilon", epsilon, "no amount of noise reaches this target; use a larger epsilon or delta")
+    return ConfigError(
+        "epsilon", epsilon, "no amount of noise reaches this target epsilon; use a larger epsilon or delta"
+    )
 
 
 def _pure_factor(paid: Sequence[History], epsilon: float) -> float:

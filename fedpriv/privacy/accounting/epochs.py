@@ -71,9 +71,9 @@ class EpochCharges:
             return cost
         if not _covers(charged.cost, cost):
             raise PrivacyError(
-                f"round {record.round}, {record.query}: has less noise than was charged for its epoch of random "
-                f"allocation, of {record.batches} rounds. All rounds of an epoch need the same query, with the "
-                "same noise; use poisson batches for strategies with changing queries"
+                f"round {record.round}, {record.query}: this query result has less noise than was assumed when its "
+                f"epoch of random allocation, {record.batches} rounds, was charged. All rounds of an epoch need the "
+                "same query with the same noise; use poisson batches for strategies with changing queries"
             )
         return PrivacyCost(None, (FREE,))
 

@@ -137,7 +137,7 @@ def compute_cost(record: Record, n_clients: int) -> PrivacyCost:
         events = events[:1]
     if record.batches is not None and clients is not None:
         if len(events) > 1:
-            fix = "random allocation with noise of several sizes needs all clients in every round"
+            fix = "random allocation with different noise multipliers for the clients needs all clients in every round"
             raise ConfigError("record.clients", clients, fix)
         clients = None  # all clients that take part later in the epoch are charged with its first release
     return PrivacyCost(clients, events)
@@ -150,7 +150,7 @@ def _effective_noise(record: Record, noises: tuple[float, ...], n_clients: int) 
     if record.pairs is None:
         return noises
     if record.mechanism != "gaussian":
-        fix = "noise that cancels between pairs has a known privacy cost only if it is Gaussian"
+        fix = "noise that cancels between pairs has a known privacy cost only if it is Gaussian: use Gaussian noise"
         raise ConfigError("record.mechanism", record.mechanism, fix)
     growth = 1 / math.sqrt(compute_exposure(record.pairs, record.clients, n_clients))
     return tuple(noise * growth for noise in noises)
@@ -164,8 +164,10 @@ def _noise_over_rounds(record: Record, time: CorrelatedNoise, noises: tuple[floa
     """
     fixed = record.clients is None and record.sampling in ("full", "poisson")
     if record.mechanism != "gaussian" or not fixed:
-        needs = "it is Gaussian, from all clients, on all examples or Poisson draws"
-        fix = f"correlated noise has a known privacy cost only if {needs}"
+        fix = (
+            "correlated noise has a known privacy cost only if it is Gaussian, all clients take part in every round, "
+            "and batches contain all examples or are Poisson draws"
+        )
         raise ConfigError("record.time", record.mechanism, fix)
     if record.sampling == "full":
         share = time.share(record.round)
@@ -179,22 +181,28 @@ def _each(value: float | tuple[float, ...], field: str, count: int) -> tuple[flo
     if not isinstance(value, tuple):
         return (value,)
     if len(value) != count:
-        raise ConfigError(field, value, f"must be one number, or one for each of the {count} clients")
+        raise ConfigError(field, value, f"must be one number, or one number for each of the {count} clients")
     return value or (1.0,)  # no participant: any number is correct
 
 
 def _event(record: Record, noise: float, rate: float) -> Event:
     """Returns the event of a client with this noise multiplier and sampling rate."""
     if math.isnan(noise) or noise < 0:
-        raise ConfigError("record.noise_multiplier", noise, "must be 0 or more: noise over sensitivity")
+        raise ConfigError(
+            "record.noise_multiplier", noise, "must be 0 or more: the noise scale divided by the sensitivity"
+        )
     if not 0 <= rate <= 1:
-        raise ConfigError("record.rate", rate, "must be between 0 and 1: a sampling rate")
+        raise ConfigError("record.rate", rate, "must be a sampling rate between 0 and 1")
     if record.batches is not None and rate != 1 / record.batches:
-        raise ConfigError("record.rate", rate, f"must be {1 / record.batches}, the rate of {record.batches} batches")
+        raise ConfigError(
+            "record.rate", rate, f"must be {1 / record.batches}, the sampling rate of {record.batches} batches"
+        )
     if noise == 0:
         return EXACT
     if record.sampling == "allocation" and record.mechanism != "gaussian":
-        fix = "random allocation has a known privacy cost only for Gaussian noise"
+        fix = (
+            "random allocation has a known privacy cost only for Gaussian noise: use Gaussian noise, or Poisson batches"
+        )
         raise ConfigError("record.mechanism", record.mechanism, fix)
     if record.mechanism == "laplace" and record.norm == "l2":
         law: Law = "zcdp"
@@ -213,7 +221,8 @@ def _selection(record: Record, law: Law) -> Selection:
         raise ConfigError(
             "record.sampling",
             record.sampling,
-            "fixed-size batches have no sound bound under add_remove: use replace_one, or poisson batches",
+            "no bound on the privacy cost of fixed-size batches is known for add_remove: use replace_one, or poisson "
+            "batches",
         )
     if record.sampling == "allocation":
         if record.relation == "add_remove":

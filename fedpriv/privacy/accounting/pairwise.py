@@ -88,9 +88,9 @@ def _exposure_of_graph(
     bound = compute_spectral_bound(shared, ratio, colluders)
     if bound is None:
         fix = (
-            f"{len(shared)} clients, {colluders} of them colluders, are too many sets to check, and the graph "
-            "is too sparse for the general bound: let more pairs share secrets, e.g. complete or "
-            "random_regular of a higher degree"
+            f"with {len(shared)} clients and {colluders} colluders, there are too many possible sets of colluders to "
+            "check, and the graph of the pairs is too sparse for the general bound: let more pairs share secrets, "
+            "e.g. complete or random_regular of a higher degree"
         )
         raise ConfigError("privacy.trust.pairwise.secrets", f"{len(edges)} pairs", fix)
     return bound
@@ -105,7 +105,9 @@ def make_adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
     odd = next((pair for pair in edges if not 0 <= pair[0] < pair[1] < n_clients), None)
     if odd is not None:
         raise ConfigError(
-            "record.pairs.edges", odd, f"must be two of the clients 0..{n_clients - 1}, the smaller first"
+            "record.pairs.edges",
+            odd,
+            f"must be two different clients from 0 to {n_clients - 1}, the smaller number first",
         )
     shared = np.zeros((n_clients, n_clients), dtype=bool)
     if edges:

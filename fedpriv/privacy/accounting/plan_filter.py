@@ -97,8 +97,9 @@ class PlanFilter:
         slot = self._find_slot(record)
         if slot is None:
             raise UnplannedRelease(
-                f"round {record.round}, {record.query}: the plan has no such query with this privacy cost, or it was "
-                "released already; this query was not released. A strategy's queries must not depend on query results"
+                f"round {record.round}, {record.query}: the plan has no such query with this privacy cost, or this "
+                "query was released already, so nothing was released. A strategy's queries must not depend on query "
+                "results"
             )
         position, cost_alone = slot
         cost = self.accountant.due(record, cost_alone)
@@ -194,10 +195,10 @@ class PlanFilter:
         else:
             consequence = f"{round_up(epsilon)} by the tightest known bound"
         return BudgetExhausted(
-            f"round {record.round}, {record.query}: the target is epsilon={self._limit} at "
-            f"delta={self.accountant.delta}, and this release would raise it to {consequence}, so it was not "
-            "made. Keep the result so far, or plan a new run with fewer rounds, a larger noise multiplier or a "
-            "larger target"
+            f"round {record.round}, {record.query}: the privacy cost must not exceed epsilon={self._limit} at "
+            f"delta={self.accountant.delta}, but this query result would raise it to {consequence}, so it was not "
+            "released. Keep the result so far, or plan a new run with fewer rounds, a larger noise multiplier or a "
+            "larger epsilon"
         )
 
 

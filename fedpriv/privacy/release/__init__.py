@@ -38,4 +38,8 @@ def release_scheme(privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> 
         return PairwiseRelease(privacy, sizes)
     if isinstance(trust, Local):  # pyright: ignore[reportUnnecessaryIsInstance] - a trust may be added
         return LocalRelease(privacy, sizes)
-    raise ConfigError("privacy.trust", str(trust), "has no release scheme; write one in fedpriv/privacy/release")
+    raise ConfigError(
+        "privacy.trust",
+        str(trust),
+        "no release scheme is written for this trust; choose another trust, or write one in fedpriv/privacy/release",
+    )

@@ -79,7 +79,10 @@ class PairwiseRelease(ReleaseScheme):
                 "pairwise noise has a known privacy cost only if all clients take part in every round"
             )
         if answer.excluded and pairs.edges is not None:
-            raise PrivacyError("pairs can be left out only if every two clients share a secret")
+            raise PrivacyError(
+                "absent clients can be left out of the noise only if every two clients share a secret (secrets: "
+                "complete)"
+            )
 
     def _pairs_for_query(self, query: str) -> Pairs:
         """Returns the pairwise noise of a query: statistics, which clients use by themselves, have a separate ratio."""

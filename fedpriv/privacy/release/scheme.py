@@ -228,13 +228,17 @@ class ReleaseScheme(ABC):
         """
         privacy, round_index = self.privacy, answer.round
         if privacy.noise_multiplier is None:
-            raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
+            raise ConfigError(
+                "privacy.noise_multiplier",
+                None,
+                "the noise is not calibrated yet: use fedpriv.train, which calibrates it, or set a noise multiplier",
+            )
         if privacy.allocation_rounds is not None:
             round_index -= round_index % privacy.allocation_rounds  # one cost per epoch, so one noise level per epoch
         share = answer.budget_share * privacy.schedule.share(round_index)
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
             limits = f"from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}"
-            fix = f"round {answer.round} needs a share {limits}; only ratios matter"
+            fix = f"the share of round {answer.round} must be {limits}; only the ratios of shares matter"
             raise ConfigError("privacy.schedule", share, fix)
         if privacy.over_time is not None:
             check_once_a_round(answer.query, answer.index, privacy.over_time)
@@ -305,7 +309,8 @@ class ReleaseScheme(ABC):
         )
         if takes_turns and list(answer.clients) != list(range(time.slot, self.n_clients, time.separation)):
             raise PrivacyError(
-                f"round {answer.round}: its participants are not one of the {time.separation} blocks of clients"
+                f"round {answer.round}: the participants must be the block of clients of this round, one of "
+                f"{time.separation} blocks"
             )
 
 
@@ -327,10 +332,14 @@ def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
         answer = query
     else:
         answer = f"{query}, query {index + 1} of a round"
-    fix = "correlated noise and cyclic batches cover one gradient or message per round"
+    fix = "correlated noise and cyclic batches cover only one gradient or message per round"
     if noise.factor == INDEPENDENT:
-        raise ConfigError("privacy.sampling", answer, f"{fix}: use a strategy with only that, or poisson batches")
-    raise ConfigError("privacy.noise", answer, f"{fix}: use a strategy with only that, or independent noise")
+        raise ConfigError(
+            "privacy.sampling", answer, f"{fix}: use a strategy that makes only this query, or poisson batches"
+        )
+    raise ConfigError(
+        "privacy.noise", answer, f"{fix}: use a strategy that makes only this query, or independent noise"
+    )
 
 
 def collapse_equal(values: Sequence[float]) -> PerClient:

@@ -39,7 +39,10 @@ class SumRelease(ReleaseScheme):
     def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
         """See `ReleaseScheme`."""
         if answer.excluded:
-            raise PrivacyError("pairs can be left out only if every two clients share a secret")
+            raise PrivacyError(
+                "absent clients can be left out of the noise only with pairwise trust in which every two clients "
+                "share a secret"
+            )
         noise = self.relative_noise(answer)
         return PlannedRelease.of(answer, self.record(answer, noise), noise)
 
@@ -58,8 +61,9 @@ class SumRelease(ReleaseScheme):
         senders = self._senders(planned.clients)
         if senders < self._min_honest:
             raise PrivacyError(
-                f"round {planned.record.round} has {senders} participants, fewer than min_honest = {self._min_honest}, "
-                f"each of which adds a part of the noise (trust: {self.privacy.trust}): let more clients take part"
+                f"round {planned.record.round} has {senders} participants, but the noise needs at least "
+                f"{self._min_honest} honest ones (min_honest), because each participant adds a part of it (trust: "
+                f"{self.privacy.trust}): let more clients take part"
             )
         return add_noise(
             rows,
