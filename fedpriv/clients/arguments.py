@@ -30,7 +30,7 @@ _PAIRS = "torch.utils.data.TensorDataset(inputs, targets)"
 
 
 def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if an object is no sequence of clients.
+    """Raises an error if an object is no sequence of clients.
 
     Raises:
         ConfigError: If it is none; the message shows how to make a sequence of clients from it.
@@ -61,7 +61,7 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
 
 
 def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if a loss cannot be called with outputs and targets.
+    """Raises an error if a loss cannot be called with outputs and targets.
 
     Raises:
         ConfigError: If it is a class, a name, or no function.
@@ -77,7 +77,7 @@ def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user
 
 
 def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if a client's training data are no loader.
+    """Raises an error if a client's training data are no loader.
 
     Raises:
         ConfigError: If they are none; the message shows how to make a loader from them.
@@ -91,7 +91,7 @@ def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a 
 
 
 def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loader, or what looks like one
-    """Raises if a loader's sampler leaves examples out: fedpriv draws from all `n_examples` of its data set.
+    """Raises an error if a loader's sampler leaves examples out: fedpriv draws from all `n_examples` of its data set.
 
     Raises:
         DataError: If the sampler draws from fewer examples; the message shows how to pass only these.
@@ -124,7 +124,7 @@ def _chosen_examples(sampler: Any, n_examples: int) -> int | None:  # noqa: ANN4
 
 
 def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if an object is no sequence of data sets or loaders, one for each client.
+    """Raises an error if an object is no sequence of data sets or loaders, one for each client.
 
     Raises:
         ConfigError: If it is one data set or loader, or has tensors in it.
@@ -144,7 +144,7 @@ def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whateve
 
 
 def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises for bare tensors or arrays instead of a data set.
+    """Raises an error for bare tensors or arrays instead of a data set.
 
     Raises:
         ConfigError: If it is a tensor or an array; the message shows how to make a data set from it.

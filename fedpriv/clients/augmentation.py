@@ -239,7 +239,8 @@ class Augmentation:
         return inputs
 
     def try_out(self, inputs: Nested) -> None:
-        """Raises if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not used.
+        """Raises an error if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not
+        used.
 
         Raises:
             ConfigError: If the transforms fail on synthetic numbers, or change their shape or type.

@@ -191,7 +191,7 @@ def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
 
 
 def _check_same(client: int, local: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
-    """Raises if a model's frozen parameters and buffers differ: one model computes for all clients."""
+    """Raises an error if a model's frozen parameters and buffers differ: one model computes for all clients."""
     for name in {**shared, **local}:
         if name not in local or name not in shared or not _equal(local[name], shared[name]):
             fix = "is frozen (or a buffer) and differs from client 0's; copy it from one model, or make it trainable"

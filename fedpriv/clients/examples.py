@@ -208,7 +208,7 @@ def _fact(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
 
 
 def check_kinds(kinds: Sequence[str | None]) -> None:
-    """Raises if the examples of several processes' clients have different nesting or shapes.
+    """Raises an error if the examples of several processes' clients have different nesting or shapes.
 
     Args:
         kinds: The `describe_kind` each process's first client; None for a process without clients.
@@ -225,7 +225,7 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
 
 
 def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int = 0) -> None:
-    """Raises if a client's inputs or targets have another nesting, shape or type than the first client's.
+    """Raises an error if a client's inputs or targets have another nesting, shape or type than the first client's.
 
     Raises:
         DataError: If they differ; the message names the client.

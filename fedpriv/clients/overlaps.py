@@ -126,7 +126,7 @@ def _notes(examples: int, privacy: Privacy, *, between_clients: bool) -> list[st
 
 
 def _check_test(test: Dataset[Any], training: Mapping[str, _Spans]) -> None:
-    """Raises if test inputs share numbers with training examples.
+    """Raises an error if test inputs share numbers with training examples.
 
     Raises:
         PrivacyError: If there are shared numbers.

@@ -76,7 +76,7 @@ def _check_alone(client: int, dataset: Dataset[Any], privacy: Privacy) -> None:
 def check_datasets(
     datasets: Sequence[Dataset[Any]], test: Dataset[Any] | None, privacy: Privacy, *, public: Sequence[int] = ()
 ) -> None:
-    """Raises if an example of a private run occurs more than once, or also in the test data.
+    """Raises an error if an example of a private run occurs more than once, or also in the test data.
 
     Examples are identified by data set and index, also through `Subset` and `ConcatDataset`, or in a `TensorDataset`
     by their memory address; contents are not compared, see `count_duplicates`.
@@ -116,7 +116,7 @@ def example_fingerprints(population: Population) -> list[list[bytes]]:
 
 
 def check_test(population: Population, test: Dataset[Any], examples: Sequence[list[bytes]]) -> None:
-    """Raises if the test data of a private run are a copy of its training data.
+    """Raises an error if the test data of a private run are a copy of its training data.
 
     Args:
         population: Clients of the run, for the formats of numbers.
@@ -166,7 +166,9 @@ def _has_rows(tensor: Tensor) -> bool:
 
 
 def _check_source(owners: Integers, positions: Integers, privacy: Privacy, public: Sequence[int]) -> None:
-    """Raises if a source has an example at two owners, or twice at one; `owners` and `positions` are of occurrences."""
+    """Raises an error if a source has an example at two owners, or twice at one; `owners` and `positions` are of
+    occurrences.
+    """
     order = np.lexsort((owners, positions))
     owners = owners[order]
     positions = positions[order]

@@ -180,7 +180,7 @@ class Population:
         return Views(self.examples, augmentation)
 
     def _check_fresh(self) -> None:
-        """Raises if the model of a client holds the result of an earlier run."""
+        """Raises an error if the model of a client holds the result of an earlier run."""
         for index, price in enumerate(self._roster.released_prices()):
             if price is not None:
                 raise ConfigError(

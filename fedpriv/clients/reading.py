@@ -133,7 +133,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
 
 
 def check_finite(inputs: Nested, targets: Nested) -> None:
-    """Raises for examples with NaN or infinity.
+    """Raises an error for examples with NaN or infinity.
 
     Raises:
         DataError: If there is such an example; the message names it.
@@ -176,7 +176,7 @@ def _read(loader: Source) -> Read:
 
 
 def _check_repeats(source: Source, pair: Pair) -> None:
-    """Raises if the examples of a data set depend on earlier reads: one example would change the others."""
+    """Raises an error if the examples of a data set depend on earlier reads: one example would change the others."""
     length = len(first_leaf(pair))
     for position in dict.fromkeys((length - 1, 0)):
         again = read_one(source, position, pair)

@@ -47,7 +47,7 @@ def find_privacy_cost(model: nn.Module) -> str | None:
 
 
 def check_untrained(field: str, model: nn.Module) -> None:
-    """Raises if a model holds the result of a run, before it is copied: a copy does not have the note.
+    """Raises an error if a model holds the result of a run, before it is copied: a copy does not have the note.
 
     Raises:
         ConfigError: If it does; the message names the field and the privacy spent on the model.

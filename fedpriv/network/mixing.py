@@ -119,7 +119,7 @@ def check_mixing_matrix(weights: NDArray[np.float64] | Weights, graph: Undirecte
 
 
 def check_connected(graph: Undirected) -> None:
-    """Raises if a graph is not connected.
+    """Raises an error if a graph is not connected.
 
     Raises:
         ConfigError: If the graph is not connected; the message names a node that node 0 cannot reach.
@@ -131,7 +131,7 @@ def check_connected(graph: Undirected) -> None:
 
 
 def _check_mixes(used: Undirected, n: int) -> None:
-    """Raises for weights under which nodes never agree on any graph; `used` has the links with weight."""
+    """Raises an error for weights under which nodes never agree on any graph; `used` has the links with weight."""
     unreachable = _unreachable_node(used, n)
     if unreachable is not None:
         raise _wrong(

@@ -18,7 +18,7 @@ MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # a larger graph would take one proc
 
 
 def _check_size(n_clients: int, degree: float) -> None:
-    """Raises if a graph would take minutes to make, before it is made."""
+    """Raises an error if a graph would take minutes to make, before it is made."""
     if n_clients > MOST_NODES:
         fix = f"a graph has at most {MOST_NODES:,} nodes; use the star for more clients"
         raise ConfigError("network.topology", f"{n_clients} nodes", fix)

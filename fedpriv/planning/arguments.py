@@ -91,7 +91,7 @@ def _examples_a_client(clients: object) -> float | None:
 
 
 def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises for test data that are no data sets, and metrics without names.
+    """Raises an error for test data that are no data sets, and metrics without names.
 
     Raises:
         ConfigError: If an argument is of another type; the message contains the line to write.
@@ -106,7 +106,7 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
 
 
 def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises for sinks that are not a list of objects with methods `write` and `close`.
+    """Raises an error for sinks that are not a list of objects with methods `write` and `close`.
 
     Raises:
         ConfigError: If an argument is of another type; the message contains the line to write.

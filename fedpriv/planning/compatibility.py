@@ -46,7 +46,8 @@ def choose_network(n_clients: int, network: N | None) -> N | Star:
 
 
 def check_size(network: RoundNetwork, n_clients: int) -> None:
-    """Raises for a network of another number of clients, which would leave clients out or wait for missing ones.
+    """Raises an error for a network of another number of clients, which would leave clients out or wait for missing
+    ones.
 
     Raises:
         ConfigError: If the numbers differ.
@@ -57,7 +58,7 @@ def check_size(network: RoundNetwork, n_clients: int) -> None:
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Raises for a strategy with which the privacy settings would not hold.
+    """Raises an error for a strategy with which the privacy settings would not hold.
 
     Raises:
         ConfigError: If noise is added to messages only, and clients keep state that is not computed from messages
@@ -148,7 +149,7 @@ def _cohort_of(network: RoundNetwork) -> object:
 def check_compute(
     compute: Compute, strategy: Strategy, network: RoundNetwork, privacy: Privacy, model: nn.Module, loss: Loss
 ) -> None:
-    """Raises for settings of the computation that do not suit the run.
+    """Raises an error for settings of the computation that do not suit the run.
 
     Raises:
         ConfigError: If the guarantee is not proved for bfloat16; the backend is for other models; or state is to be on
@@ -180,7 +181,7 @@ def check_shared(
     optimum: float | None,
     compare: bool,
 ) -> None:
-    """Raises for settings that several processes do not support; one process supports everything.
+    """Raises an error for settings that several processes do not support; one process supports everything.
 
     Args:
         size: Number of processes.
@@ -223,7 +224,7 @@ def check_shared(
 
 
 def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
-    """Raises for a run that cannot be extended.
+    """Raises an error for a run that cannot be extended.
 
     Args:
         privacy: The privacy settings of the run, its correlated noise filled in.
@@ -310,7 +311,7 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
 
 
 def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None:
-    """Raises for a run in which no round has the `min_honest` participants that its noise needs.
+    """Raises an error for a run in which no round has the `min_honest` participants that its noise needs.
 
     Raises:
         ConfigError: If even the largest cohort has fewer participants; the message contains its size.
@@ -326,7 +327,7 @@ def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None
 
 
 def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Sequence[str]) -> None:
-    """Raises for constraints on a model that is computed one example at a time because vmap cannot batch it.
+    """Raises an error for constraints on a model that is computed one example at a time because vmap cannot batch it.
 
     Args:
         problems: The clients' objectives and constraints.
@@ -342,7 +343,7 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
 
 
 def check_keep(keep: str, problems: Sequence[Problem]) -> None:
-    """Raises if the best model is to be chosen by a metric in a run with constraints.
+    """Raises an error if the best model is to be chosen by a metric in a run with constraints.
 
     Raises:
         ConfigError: If the problems have constraints, which the metric ignores.
@@ -355,7 +356,7 @@ def check_keep(keep: str, problems: Sequence[Problem]) -> None:
 def check_problem(
     strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, query_names: Collection[str], *, compare: bool
 ) -> None:
-    """Raises for a strategy that does not fit the clients' objectives and constraints.
+    """Raises an error for a strategy that does not fit the clients' objectives and constraints.
 
     Args:
         strategy: The algorithm.
@@ -397,7 +398,7 @@ def check_problem(
 
 
 def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
-    """Raises if there are no constraints for private values, or if the values would reveal private counts."""
+    """Raises an error if there are no constraints for private values, or if the values would reveal private counts."""
     if privacy.unit == "client":
         fix = "constraint values cannot be made private for whole clients; set unit to 'sample'"
         raise ConfigError("privacy.unit", "client", fix)

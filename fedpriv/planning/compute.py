@@ -94,7 +94,7 @@ class Compute:
         return f"{self.dtype} in {self.precision}"
 
     def check_resumable(self, begun_with: StateName) -> None:
-        """Raises if the client state of a checkpoint is stored elsewhere than in `client_state`.
+        """Raises an error if the client state of a checkpoint is stored elsewhere than in `client_state`.
 
         Raises:
             ConfigError: If the two places differ.

@@ -77,7 +77,7 @@ def count_blocks(network: RoundNetwork) -> int:
 
 
 def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
-    """Raises for batches and cohorts that do not fix the rounds in which a unit takes part.
+    """Raises an error for batches and cohorts that do not fix the rounds in which a unit takes part.
 
     Raises:
         ConfigError: If the rounds are not fixed; the message names the setting.
@@ -114,7 +114,7 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
 
 
 def check_noise(privacy: Privacy) -> None:
-    """Raises for noise without a bound on epsilon when it is correlated between rounds.
+    """Raises an error for noise without a bound on epsilon when it is correlated between rounds.
 
     Raises:
         ConfigError: If it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
@@ -135,7 +135,8 @@ def check_noise(privacy: Privacy) -> None:
 
 
 def check_queries(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
-    """Raises for a strategy that makes no query in some rounds: correlated noise covers one query in each round.
+    """Raises an error for a strategy that makes no query in some rounds: correlated noise covers one query in each
+    round.
 
     Raises:
         ConfigError: If there is such a round; the message names the first one.

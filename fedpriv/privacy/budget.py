@@ -261,7 +261,7 @@ class Budget:
             write_mark(self.path, run, RunMark(start, max(rounds, mark.rounds)))
 
     def check(self, run: RunCost) -> None:
-        """Raises if the budget does not allow a run. Reserves nothing.
+        """Raises an error if the budget does not allow a run. Reserves nothing.
 
         Args:
             run: The whole plan of the run.

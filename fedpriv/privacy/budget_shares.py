@@ -92,7 +92,7 @@ def compute_share(run: RunCost, terms: BudgetTerms) -> Share:
 
 
 def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
-    """Raises for runs with different clients, if the budget protects whole clients.
+    """Raises an error for runs with different clients, if the budget protects whole clients.
 
     Raises:
         PrivacyError: If the numbers of clients differ, so that one client's data may be several clients' in another

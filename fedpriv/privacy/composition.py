@@ -184,7 +184,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
 
 
 def check_accountant(name: str | None) -> None:
-    """Raises for an unknown name of a bound.
+    """Raises an error for an unknown name of a bound.
 
     Raises:
         ConfigError: If `BOUNDS` does not contain the name.

@@ -163,7 +163,7 @@ def real_noise(
 
 
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
-    """Raises if rows have no noise scale, or share a client and therefore its noise.
+    """Raises an error if rows have no noise scale, or share a client and therefore its noise.
 
     Raises:
         ConfigError: If a scale is not positive and finite.

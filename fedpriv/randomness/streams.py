@@ -134,7 +134,7 @@ class Randomness:
         return next(self._keys(purpose, round_index, index, [client]))
 
     def _check_process(self) -> None:
-        """Raises in a fork of the process that made this object: both would draw the same noise.
+        """Raises an error in a fork of the process that made this object: both would draw the same noise.
 
         Raises:
             PrivacyError: If this is another process.

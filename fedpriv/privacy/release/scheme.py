@@ -299,7 +299,7 @@ class ReleaseScheme(ABC):
         )
 
     def _check_block(self, answer: Answer, time: CorrelatedNoise) -> None:
-        """Raises if blocks of clients take turns and the participants are not the block of this round."""
+        """Raises an error if blocks of clients take turns and the participants are not the block of this round."""
         takes_turns = time.separation > 1 and not (
             self.privacy.unit == "sample" and isinstance(self.privacy.sampling, Cyclic)
         )
@@ -315,7 +315,7 @@ def has_own_rates(scheme: ReleaseScheme, query: str) -> bool:
 
 
 def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
-    """Raises for a query that correlated noise, or cyclic batches, do not cover.
+    """Raises an error for a query that correlated noise, or cyclic batches, do not cover.
 
     Raises:
         ConfigError: If the query is not the only gradient or message of its round.
