@@ -272,7 +272,7 @@ class DataQueryEngine(ABC):
         return (total / len(context.clients)).expand(self._n_rows, -1)
 
     def _check_turn(self, planned: PlannedRelease) -> None:
-        """Raises an error if a batch is from another block of examples than the block for which the cost was computed."""
+        """Raises an error if a batch is from another block of examples than the one for which the cost was computed."""
         time = planned.record.time
         sampling = self._privacy.sampling
         if time is None or self._privacy.unit != "sample" or not isinstance(sampling, Cyclic):

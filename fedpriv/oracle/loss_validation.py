@@ -110,7 +110,7 @@ def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
 
 
 def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
-    """Raises an error if the losses of the per-example form differ from the values of the loss for each example alone."""
+    """Raises an error if the per-example form of a loss differs from the loss of each example alone."""
     loss = trial.functional.loss
     outputs = trial.outputs(x)
     if trial.functional.form is None or not isinstance(outputs, Tensor):

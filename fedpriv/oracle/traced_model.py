@@ -61,7 +61,7 @@ class TracedModel:
         return None
 
     def loss_and_gradient(self, x: Nested, y: Nested) -> tuple[Tensor, Tensor]:
-        """Returns the loss of a batch unchanged, and the gradient of its sum with respect to the parameters, `[dim]`."""
+        """Returns the loss of a batch, and the gradient of its sum with respect to the parameters, `[dim]`."""
         row = self._row.detach().clone().requires_grad_()
         with torch.enable_grad():
             loss = self.functional.loss(self._outputs(row, x), y)

@@ -331,6 +331,6 @@ def _compare(
 
 
 def _differ_in(first_event: Event, second_event: Event, i: int, j: int, tolerance: float) -> bool:
-    """Returns True if row i of a tensor in the first event differs from row j of the same tensor in the second event."""
+    """Returns True if row i of a tensor of the first event differs from row j of that tensor in the second event."""
     pairs = [(a, b) for a, b in zip(first_event[1], second_event[1], strict=False) if a.dim() and b.dim()]
     return any(differ(a[i], b[j], tolerance) for a, b in pairs if len(a) > i and len(b) > j)

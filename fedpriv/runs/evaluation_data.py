@@ -94,8 +94,7 @@ class EvaluationData:
         return Evaluator(model, loss, self.test, batched=batched, custom=self.custom)
 
     def client_tests(self, evaluate: Evaluator | None) -> ClientTests | None:
-        """Returns an object that tests each client's model on the client's test set; None if clients have no test sets.
-        """
+        """Returns a function that tests each client's model on its own test set; None if clients have no test sets."""
         if evaluate is not None and self.of_clients:
             return ClientTests(evaluate, self.of_clients)
         return None

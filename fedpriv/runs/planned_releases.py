@@ -56,8 +56,7 @@ class PlannedReleases:
         )
 
     def packed(self) -> str:
-        """Returns the plan as text. If all rounds are equal, the text has a few hundred bytes for any number of rounds.
-        """
+        """Returns the plan as text. If all rounds are equal, it has a few hundred bytes for any number of rounds."""
         rounds = self.records.rounds
         facts = {
             "n_clients": self.n_clients,

@@ -83,8 +83,8 @@ class RoundReport:
             their distance (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); with
             `client_tests` also `client_test_accuracy_min` and so on. Empty in rounds without an evaluation.
         epsilon: Upper bound on the epsilon of the rounds so far (the largest over clients). It is fast to compute and
-            can be somewhat above the tight bound of `Result.spent`, but never above the limit. It covers these rounds
-            only; if the run stops early, `Result.spent` counts all planned rounds.
+            can be somewhat above the tight bound of `Result.spent`, but never above the limit. If the run stops early,
+            the epsilon in its last report counts all planned rounds.
         target: The target epsilon, or None.
         releases: Number of records in the ledger, all on the physical disk if the ledger is a file.
         checkpoint: True if a checkpoint is written after this report; a sink must first sync files that should survive

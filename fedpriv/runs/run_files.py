@@ -203,8 +203,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
 
 
 def _checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str | None]:
-    """Reads the checkpoint in a folder. Returns the checkpoint and the reason why it cannot be read; each may be None.
-    """
+    """Reads the checkpoint in a folder. Returns it and the reason why it cannot be read; each may be None."""
     path = folder / "checkpoint.pt"
     if not path.exists():
         return None, None

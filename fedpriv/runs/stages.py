@@ -538,7 +538,8 @@ def prepare_evaluation(
     """Tests the metrics on the first model, and restores the metrics of earlier rounds.
 
     Raises:
-        ConfigError: If test data or metrics do not fit the model; or
+        ConfigError: If test data or metrics do not fit the model; or if the run to extend ended for a reason that would
+            end this run at once.
         DataError: If test data cannot be read or used.
         PrivacyError: If test data are copies of training data.
     """

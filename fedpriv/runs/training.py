@@ -429,8 +429,7 @@ class Training:
 
     @property
     def broken_examples(self) -> Tensor:
-        """Number of non-finite gradients of each client, `[n_clients]`. The number has no noise, so it is not private.
-        """
+        """Number of non-finite gradients of each client, `[n_clients]`. It has no noise, so it is not private."""
         return torch.cat([*self._mesh.clients.all_gather_object(self._release_path.sums.broken_examples)])
 
     def count_duplicates(self) -> ownership.DuplicateCounts:

@@ -1,8 +1,8 @@
 """Checks that a user's client update and aggregator are complete and fit together, when they become a `Strategy`.
 
 Copies of both are called once with zeros as parameters of three clients, `[3, 2]`, and with an oracle and a network
-without data. The results must have the required types and shapes. An error in a user's code is left to the plan, which
-calls the code with the true number of clients.
+without data. The results must have the required types and shapes. Errors that the user's code raises are ignored here,
+because the plan calls the code again with the true number of clients.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ _RAISED = object()
 
 
 def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part returns
-    """Returns the result of a call; `_RAISED` if it fails, which the plan will report with the true sizes.
+    """Returns the result of a call, or `_RAISED` if the call fails. The plan reports such errors later, with the true
+    sizes.
 
     Raises:
         ConfigError: If the oracle or the network has no such method.
@@ -224,7 +225,7 @@ def _check_rows(where: str, state: object) -> None:
 
 
 def _check_same(where: str, init: str, before: object, after: object) -> None:
-    """Raises an error if a state has other names after a round: a checkpoint could not be restored."""
+    """Raises an error if the names in a state change in a round, because a checkpoint could then not be restored."""
     expected = set(flatten_with_names(before))
     actual = set(flatten_with_names(after))
     if expected != actual:
@@ -243,7 +244,7 @@ def _kind(value: object) -> str:
 
 
 class _Oracle:
-    """Answers zeros, see `fedpriv.strategies.base.Oracle`."""
+    """Returns zeros for all queries; see `fedpriv.strategies.base.Oracle`."""
 
     n_clients = _CLIENTS
     weights = torch.ones(_CLIENTS)

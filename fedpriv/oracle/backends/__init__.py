@@ -1,4 +1,4 @@
-"""Backends compute sums of clipped per-example gradients. They differ in speed; their results differ by rounding only."""
+"""Backends compute sums of clipped per-example gradients. They differ in speed; results differ by rounding only."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class Recording(TorchFunctionMode):
         return _pooled_without(rows, input == padding_idx % len(weight), mode)
 
     def _record_bag(self, input: Tensor, weight: Tensor, mode: str) -> Tensor | None:
-        """Computes sums or means of bags with torch's own operation, in which each row of a bag has the same gradient."""
+        """Computes sums or means of bags with torch's operation, in which each row of a bag has the same gradient."""
         positions = input.shape[1]
         n_rows = len(weight)
 

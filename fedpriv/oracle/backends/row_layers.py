@@ -40,7 +40,7 @@ def _recorded(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, .
 
 
 def _layer(least: int) -> Operation:
-    """Returns the replacement for a layer with input, weight and bias, where the input has at least `least` dimensions."""
+    """Returns the replacement for a layer with input, weight and bias; the input has at least `least` dimensions."""
 
     def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         x, weight = args[:2]
