@@ -51,8 +51,8 @@ class Setting:
         call: Python expression that passes `{argument}` if the called function has no such parameter; by default the
             entry for the section in `calls` of `words.yaml`.
         also: Parameters with this meaning in some functions that accept the same value, separated by spaces.
-        where: Meaning of a letter in the texts. In this case the value must be converted, because the word is not just
-            another name of the setting.
+        where: Meaning of a letter in the texts. In this case the value of the setting is computed from the given value;
+            the word is not just another name of the setting.
         note: Further information, as a sentence fragment.
         advice: Replacement of all other texts: advice for a word that corresponds to no setting.
     """
