@@ -13,7 +13,7 @@ from fedpriv.randomness.extended_draws import Extended
 from fedpriv.randomness.real_draws import Interval
 
 PRECISION = 640
-"""Number of bits after the binary point. It exceeds the number of bits that ten words of a stream determine."""
+"""Number of bits after the binary point, enough for intervals that are computed from ten words of a stream."""
 
 
 class InverseColumn:
