@@ -89,7 +89,7 @@ PARTS = {  # of the scripts above, and run by them
         "steps",
         "subprocesses",
     },
-    "reproduce": {"sensors", "svm_problem", "svm_runs"},
+    "reproduce": {"__main__", "experiment", "experiments", "sensors", "svm_problem", "svm_runs"},
     "audit": set(),
 }
 # need a network, another library, or data of which no small copy is made

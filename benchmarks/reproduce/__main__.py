@@ -1,0 +1,114 @@
+"""Runs an experiment of one of the five papers and prints our figures beside the paper's.
+
+    python benchmarks/reproduce --list
+    python benchmarks/reproduce admm-epsilon --quick
+    python benchmarks/reproduce admm-epsilon --full --jobs 8
+
+Data are read from $FEDPRIV_DATA. A run writes `table.md`, `result.json` and `picture.png` to `--out`/NAME. An
+interrupted run continues when the same command is given again; `--again` starts it anew. `--page FILE` writes one
+Markdown page from all results in `--out`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import matplotlib as mpl
+from experiment import COLUMNS, Bench, Experiment, Size
+from experiments import EXPERIMENTS
+from rich.console import Console
+from rich.table import Table
+
+mpl.use("Agg")
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; see --list")
+    parser.add_argument("--list", action="store_true", help="list the experiments with their minutes and data")
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_const", const="quick", dest="size", help="small sizes")
+    sizes.add_argument("--full", action="store_const", const="full", dest="size", help="the paper's sizes")
+    parser.add_argument(
+        "--jobs", type=int, default=min(2, os.cpu_count() or 1), help="number of processes (default: 2)"
+    )
+    parser.add_argument("--again", action="store_true", help="compute stored points of an interrupted run again")
+    parser.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder of the results")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write a page of all results in --out")
+    options = parser.parse_args()
+    known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    for name in options.names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 3, 0.3)
+            parser.error(
+                f"there is no experiment {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else "")
+            )
+    if options.list or not (options.names or options.page):
+        Console().print(listed(EXPERIMENTS))
+    for name in options.names:
+        missing = missing_data(known[name])
+        if missing:
+            parser.error(f"{name} reads {missing} from the folder that the environment variable FEDPRIV_DATA names")
+        run(known[name], options.size or "default", options.out / name, options.jobs, options.again)
+    if options.page:
+        options.page.write_text(page(options.out, known))
+
+
+def missing_data(experiment: Experiment) -> str:
+    """Returns the folders that an experiment needs and that do not exist."""
+    place = Path(os.environ.get("FEDPRIV_DATA", "data"))
+    return ", ".join(name for name in experiment.data if not (place / name).exists())
+
+
+def run(experiment: Experiment, size: Size, folder: Path, jobs: int, again: bool) -> None:
+    """Runs an experiment, prints its table and verdict, and writes its files."""
+    folder = folder.with_name(f"{folder.name}-{size}") if size != "default" else folder
+    if again:
+        shutil.rmtree(folder, ignore_errors=True)
+    console = Console()
+    console.rule(f"{experiment.name}: {experiment.paper}, {experiment.part}")
+    bench = Bench(size, folder, jobs)
+    found = experiment.run(bench)
+    bench.finish(experiment, found)
+    table = Table(*COLUMNS, title=found.measure)
+    for row in found.rows:
+        table.add_row(*row.cells())
+    console.print(table)
+    console.print(found.verdict, style="bold", highlight=False)
+    for note in found.notes:
+        console.print(f"* {note}", highlight=False)
+    console.print(f"{bench.seconds / 60:.1f} processor minutes; written to {folder}", highlight=False)
+
+
+def listed(experiments: list[Experiment]) -> Table:
+    """Returns the table of `--list`."""
+    table = Table("name", "paper", "part", "shows", "processor minutes:\nquick, default, full", "data")
+    for one in experiments:
+        minutes = " / ".join("?" if value is None else f"{value:g}" for value in one.minutes)
+        table.add_row(one.name, one.paper, one.part, one.question, minutes, " ".join(one.data) or "made up")
+    return table
+
+
+def page(folder: Path, known: dict[str, Experiment]) -> str:
+    """Returns a page with the table, verdict and notes of each result in a folder."""
+    made_by = "Made by `python benchmarks/reproduce NAME`; `--list` shows all names."
+    parts = ["# Results of the papers' experiments", "", made_by]
+    for name, one in known.items():
+        if (folder / name / "result.json").exists():
+            result = json.loads((folder / name / "result.json").read_text())
+            minutes = f"{result['seconds'] / 60:.1f} processor minutes ({result['size']} size)."
+            parts += ["", f"## {name}", "", f"{one.paper}, {one.part}: {one.question}.", ""]
+            parts += [(folder / name / "table.md").read_text(), minutes]
+    return "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    main()

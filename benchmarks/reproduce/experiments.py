@@ -1,0 +1,7 @@
+"""The list of experiments, paper by paper."""
+
+from __future__ import annotations
+
+from experiment import Experiment
+
+EXPERIMENTS: list[Experiment] = []
