@@ -2,11 +2,13 @@
 
 Each function computes one stage from the stages before it:
 
-    Experiment settings that are consistent; no data were read and no random numbers drawn OpenRun the folder, the
-    starting point of the run, its seeds Plan the planned releases, their noise and privacy cost
-    (`fedpriv.planning.plan`) BudgetReservation the share of a lifetime budget (`fedpriv.runs.budget_reservation`)
-    LocalData the examples in this process, which are read here for the first time Evaluation public test data and
-    metrics ReleasePath accountant, ledger and oracle, the only path from data to released values
+    Experiment       settings that are consistent; no data were read and no random numbers drawn
+    OpenRun          the folder, the starting point of the run, its seeds
+    Plan             the planned releases, their noise and privacy cost (`fedpriv.planning.plan`)
+    BudgetReservation   the share of a lifetime budget (`fedpriv.runs.budget_reservation`)
+    LocalData        the examples in this process, which are read here for the first time
+    Evaluation       public test data and metrics
+    ReleasePath      accountant, ledger and oracle, the only path from data to released values
 
 `Training` holds the stages and computes the rounds. With several processes, every rank passes through every stage;
 writing, drawing and decisions are done on the main process and broadcast.
