@@ -1,4 +1,4 @@
-"""Checks the user's clients, models, losses and data; for usual mistakes the error contains the line to write.
+"""Checks the user's clients, models, losses and data. The error for a common mistake contains the line to write.
 
 No examples are read, so a check is fast and uses no data.
 """
@@ -30,10 +30,10 @@ _PAIRS = "torch.utils.data.TensorDataset(inputs, targets)"
 
 
 def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if an object is no sequence of clients.
+    """Raises an error if an object is no sequence of clients.
 
     Raises:
-        ConfigError: If it is none; the message shows how to make a sequence of clients from it.
+        ConfigError: If the object is not a sequence of clients; the message shows how to make one from it.
     """
     from fedpriv.clients.client import Client  # here, because client.py imports this file
 
@@ -65,10 +65,10 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
 
 
 def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if a loss cannot be called with outputs and targets.
+    """Raises an error if a loss cannot be called with outputs and targets.
 
     Raises:
-        ConfigError: If it is a class, a name, or no function.
+        ConfigError: If the loss is a class, a name, or not callable.
     """
     if inspect.isclass(loss):
         raise ConfigError(field, loss.__name__, f"is a class: pass an object of it, {loss.__name__}()")
@@ -84,10 +84,10 @@ def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user
 
 
 def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if a client's training data are no loader.
+    """Raises an error if a client's training data are no loader.
 
     Raises:
-        ConfigError: If they are none; the message shows how to make a loader from them.
+        ConfigError: If the data are not a loader; the message shows how to make a loader from them.
     """
     if all(hasattr(loader, name) for name in ("dataset", "collate_fn", "sampler")):
         return
@@ -98,7 +98,8 @@ def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a 
 
 
 def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loader, or what looks like one
-    """Raises if a loader's sampler leaves examples out: fedpriv draws from all `n_examples` of its data set.
+    """Raises an error if a loader's sampler leaves examples out, because fedpriv draws from all examples of the data
+    set.
 
     Raises:
         DataError: If the sampler draws from fewer examples; the message shows how to pass only these.
@@ -116,7 +117,7 @@ def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loa
 
 
 def _chosen_examples(sampler: Any, n_examples: int) -> int | None:  # noqa: ANN401 - whatever draws indices
-    """Returns the number of examples that a sampler draws from, if it is known to leave some out; else None."""
+    """Returns the number of examples from which a sampler draws if it is known to leave some out, else None."""
     if isinstance(sampler, SubsetRandomSampler):
         return len(sampler)
     if isinstance(sampler, WeightedRandomSampler):
@@ -131,7 +132,7 @@ def _chosen_examples(sampler: Any, n_examples: int) -> int | None:  # noqa: ANN4
 
 
 def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if an object is no sequence of data sets or loaders, one for each client.
+    """Raises an error if an object is no sequence of data sets or loaders, one for each client.
 
     Raises:
         ConfigError: If it is one data set or loader, or has tensors in it.
@@ -153,7 +154,7 @@ def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whateve
 
 
 def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises for bare tensors or arrays instead of a data set.
+    """Raises an error for bare tensors or arrays instead of a data set.
 
     Raises:
         ConfigError: If it is a tensor or an array; the message shows how to make a data set from it.
@@ -175,7 +176,7 @@ def _has_array(values: tuple[object, ...]) -> bool:
 
 
 def unwrap_loader(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user gives
-    """Returns the data set of a loader of test data; anything else as it is.
+    """Returns the data set of a loader of test data; returns other objects unchanged.
 
     Raises:
         ConfigError: If the loader streams, leaves examples out, or has a custom way to join them.
@@ -212,7 +213,9 @@ def _advice(value: object) -> str:
 
 
 def _format_object(value: object) -> str:
-    """Returns a short text for an object in errors: its class, since modules and data sets print at length."""
+    """Returns a short text for an object in an error. For modules and data sets, which have long texts, it is the class
+    name.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     return f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Data augmentation: random views of an example, with one clipping of the mean of their gradients.
+"""Data augmentation: random views of an example. The mean of the views' gradients is clipped once.
 
 With K views an example's contribution is the clipped mean of K gradients, so the sensitivity is the same as with one
 view.
@@ -71,7 +71,8 @@ class Flip(Transform):
 @validate_arguments("augment")
 @dataclass(frozen=True)
 class Crop(Transform):
-    """Pads images with zeros on all sides and cuts out the old size at a random position, `[n, c, h, w]`.
+    """Pads images `[n, c, h, w]` with zeros on all sides, and cuts out a part of the original size at a random
+    position.
 
     Args:
         padding: Number of zero pixels added on each side; an image moves by at most this number of pixels.
@@ -144,7 +145,7 @@ class Affine(Transform):
 
 @dataclass(frozen=True)
 class Each(Transform):
-    """A transform by a function of one example's input, called for each view with newly seeded global generators.
+    """A transform that calls a function of one example's input for each view, with newly seeded global generators.
 
     Args:
         function: The function, such as a transform of `torchvision.transforms.v2`. Its argument is a copy on the CPU.
@@ -230,7 +231,9 @@ class Augmentation:
         return sum(step.draws for step in self.steps)
 
     def views(self, inputs: Nested, uniform: Tensor) -> Nested:
-        """Returns a view of each row, `[n, ...] -> [n, ...]`, by its random numbers `[n, draws]`."""
+        """Returns a view of each row, `[n, ...] -> [n, ...]`, that is determined by the row's random numbers `[n,
+        draws]`.
+        """
         if not self.steps:
             return inputs
         widths = [step.draws for step in self.steps]
@@ -239,7 +242,8 @@ class Augmentation:
         return inputs
 
     def try_out(self, inputs: Nested) -> None:
-        """Raises if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not used.
+        """Raises an error if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not
+        used.
 
         Raises:
             ConfigError: If the transforms fail on synthetic numbers, or change their shape or type.

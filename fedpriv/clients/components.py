@@ -1,4 +1,4 @@
-"""Splits a data set into the data sets that its examples come from."""
+"""Splits a data set into the data sets from which its examples come."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def components(dataset: Dataset[Any], index: Integers, client: int | None) -> It
         client: Number of its owner; None for public data.
 
     Raises:
-        PrivacyError: If the data of a client were prepared with statistics of all of them.
+        PrivacyError: If the data of a client were prepared with statistics of all clients' data.
     """
     if isinstance(dataset, ExactOnly) and client is not None:
         raise PrivacyError(

@@ -23,7 +23,7 @@ _FROZEN = (
 
 
 def list_ignored_settings(clients: Sequence[Client], privacy: Privacy, *, is_random: bool) -> list[str]:
-    """Returns warnings about unused loader settings, and about examples that do not stay apart.
+    """Returns warnings about unused loader settings, and about a `collate_fn` that makes examples depend on each other.
 
     Args:
         clients: The clients of this process.
@@ -64,7 +64,7 @@ def _has_weights(loader: DataLoader[Any]) -> bool:
 
 
 def _shuffled(clients: Sequence[tuple[int, Client]]) -> str:
-    """The sampling with about as many batches an epoch as the loaders have."""
+    """Returns the sampling that has about as many batches in an epoch as the loaders."""
     for _, client in clients:
         size = client.loader.batch_size
         if size not in (None, 1) and len(client) > size:
@@ -88,7 +88,7 @@ def _unused(loader: DataLoader[Any]) -> Iterator[str]:
 
 
 def _collate_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
-    """Returns a warning if a `collate_fn` makes one example depend on others; each function is tried once."""
+    """Returns a warning if a `collate_fn` makes one example depend on others; each function is tested once."""
     tried = {id(default_collate)}
     for index, client in clients:
         if id(client.loader.collate_fn) in tried:

@@ -52,8 +52,8 @@ class Read(NamedTuple):
 
     Attributes:
         pair: Inputs `[m, ...]` and targets `[m, ...]`.
-        random: True if reading them drew from torch's, NumPy's or Python's global generator: then they differ when they
-            are read again.
+        random: True if reading the examples drew from torch's, NumPy's or Python's global generator. In this case the
+            examples may differ when they are read again.
     """
 
     pair: Pair
@@ -64,7 +64,7 @@ def count_examples_of(dataset: Dataset[Any]) -> int:
     """Returns the number of examples of a map-style data set.
 
     Raises:
-        DataError: If it streams, also with a length, or has no length.
+        DataError: If the data set streams (even if it has a length) or has no length.
     """
     if isinstance(dataset, IterableDataset):
         raise DataError(
@@ -116,7 +116,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
     """Reads the example at a position again: input `[1, ...]` and target `[1, ...]`.
 
     Args:
-        source: Where to read it.
+        source: The source from which the example is read.
         position: Its index in the data set.
         like: Inputs and targets of other examples; nesting and shapes must be equal.
 
@@ -138,7 +138,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
 
 
 def check_finite(inputs: Nested, targets: Nested) -> None:
-    """Raises for examples with NaN or infinity.
+    """Raises an error for examples with NaN or infinity.
 
     Raises:
         DataError: If there is such an example; the message names it.
@@ -181,7 +181,9 @@ def _read(loader: Source) -> Read:
 
 
 def _check_repeats(source: Source, pair: Pair) -> None:
-    """Raises if the examples of a data set depend on earlier reads: one example would change the others."""
+    """Raises an error if the examples of a data set depend on earlier reads, because one example could then change
+    others.
+    """
     length = len(first_leaf(pair))
     for position in dict.fromkeys((length - 1, 0)):
         again = read_one(source, position, pair)
@@ -213,9 +215,11 @@ def _check_one_shape(name: str, column: Sequence[Nested]) -> None:
 
 @dataclass(frozen=True)
 class _Pieces(Dataset[tuple[list[Pair], bool]]):
-    """A data set of pieces of another one: examples, each read and collated alone, and whether that drew at random.
+    """A data set of pieces of another data set. A piece contains examples, each read and collated alone, and a flag
+    that is True if reading them drew random numbers.
 
-    If examples were read or collated together, one could change another, and no clipping would bound its influence.
+    If examples were read or collated together, one example could change others, and clipping would not bound its
+    influence.
     """
 
     dataset: Dataset[Any]
@@ -253,12 +257,12 @@ def _is_text(labels: object) -> bool:
 def split_pair(batch: object, count: int | None = None) -> Pair:
     """Splits a batch into inputs and targets.
 
-    Of more than two tensors the last one is the target, and the model gets the others as arguments:
-    `(x1, x2, y)` becomes `((x1, x2), y)`.
+    If there are more than two tensors, the last tensor is the target, and the model gets the others as arguments: `(x1,
+    x2, y)` becomes `((x1, x2), y)`.
 
     Args:
         batch: The return value of a loader.
-        count: Number of examples that it must have; by default as many as its first tensor has rows.
+        count: Number of examples that the batch must contain; by default the number of rows of its first tensor.
 
     Raises:
         DataError: If it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.

@@ -18,10 +18,10 @@ Tests = Mapping[int, Dataset[Any]]
 
 
 def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> Tests:
-    """Returns the test sets by the client's index.
+    """Returns the test sets, with the client's index as key.
 
     Raises:
-        ConfigError: If there is not one entry for each client, all entries are None, or one streams.
+        ConfigError: If there is not one entry for each client, if all entries are None, or if a test set streams.
     """
     if tests is None:
         return {}
@@ -44,7 +44,7 @@ def validate_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ..
     """Returns the public names of the clients, validated; empty if they have none.
 
     Raises:
-        ConfigError: If there is not one name for each client, one is no text, or two are equal.
+        ConfigError: If there is not one name for each client, if a name is not a text, or if two names are equal.
     """
     if names is None:
         return ()
@@ -117,7 +117,9 @@ class ClientTests:
 
 
 def summarize_quantiles(values: Sequence[float]) -> dict[str, float]:
-    """Returns least, 10 % quantile, median, 90 % quantile, largest, and mean; quantiles lie between two values."""
+    """Returns the smallest value, 10 % quantile, median, 90 % quantile, largest value and mean; quantiles are
+    interpolated between two values.
+    """
     tensor = torch.tensor(values, dtype=torch.float64)
     levels = torch.tensor([0, 0.1, 0.5, 0.9, 1], dtype=torch.float64)
     low, p10, median, p90, high = tensor.quantile(levels).tolist()

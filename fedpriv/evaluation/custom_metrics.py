@@ -37,11 +37,11 @@ CustomMetric = Callable[[Tensor, Tensor], Tensor | float] | StatefulMetric
 
 @dataclass(frozen=True)
 class MetricSet:
-    """The user's metrics by name; in files, tables and pictures they are called `test_<name>`.
+    """The user's metrics by name. In files, tables and pictures a metric is called `test_<name>`.
 
     Args:
         metrics_by_name: By name, a function of the outputs `[n, ...]` and targets `[n, ...]` of all test examples, on
-            the processor, that gives one number; or an object with `update`, `compute` and `reset`, which gets batches.
+            the CPU, that returns one number; or an object with `update`, `compute` and `reset`, which gets batches.
 
     Raises:
         ConfigError: If a name is taken or not an identifier, or a metric is neither function nor such an object.

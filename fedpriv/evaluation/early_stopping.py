@@ -1,8 +1,8 @@
 """Ends a run when a metric on public test data no longer improves.
 
 The metric is computed from released models and public data, so it costs no epsilon. However, the round in which a run
-stops depends on earlier query results, and so would an epsilon that counted only the rounds until then. Therefore such
-a run is charged for all its planned rounds.
+stops depends on earlier query results, and so would an epsilon that counted only the rounds until then. Therefore the
+epsilon of such a run counts all planned rounds.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class EarlyStopping:
         patience: See `Stop`.
         min_delta: See `Stop`.
         sign: 1 if higher is better, -1 if lower is.
-        best: The best value so far, times `sign`; None before the first.
+        best: The best value so far, times `sign`; None before the first evaluation.
         since: Number of evaluations since the best value.
         min_rounds: See `Stop`.
     """

@@ -1,4 +1,6 @@
-"""Python warnings about weakened privacy; they point to the user's line, wherever in fedpriv they are raised."""
+"""Raises Python warnings about weakened privacy. The warnings point to a line of the user's code, not to code of
+fedpriv.
+"""
 
 from __future__ import annotations
 

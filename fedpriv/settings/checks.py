@@ -37,12 +37,13 @@ from fedpriv.settings.translations import (
 
 T = TypeVar("T", bound=Callable[..., Any])
 Explain = Callable[[str, object, Mapping[str, object]], str | None]
-"""Returns the fix for an unknown argument, from its name, value and the others; None for the default fix."""
+"""Returns the fix for an unknown argument, from its name, its value and the other arguments; None for the default fix.
+"""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """An interval, as metadata of `Annotated[float, ...]` or `Annotated[int, ...]`. NaN is in none.
+    """An interval, as metadata of `Annotated[float, ...]` or `Annotated[int, ...]`. No interval contains NaN.
 
     Args:
         words: Text of an error, e.g. "must be a positive, finite number".
@@ -117,7 +118,9 @@ Fraction = Annotated[float, Bound("must be a number in [0, 1)", 0, 1, "[)")]
 Ratio = Annotated[float, Bound("must be a number in (0, 1)", 0, 1)]
 Count = Annotated[int, Bound("must be a whole number, at least 1", 1, inf, "[)")]
 RoundCount = Annotated[int, Bound("must be a whole number from 1 to 1 000 000", 1, 1_000_000, "[]")]
-"""Rounds of a run: each is planned, with its privacy cost, before the first."""
+"""Number of rounds of a run. It is limited, because every round is planned with its privacy cost before the first
+round.
+"""
 Whole = Annotated[int, Bound("must be a whole number, at least 0", 0, inf, "[)")]
 
 # pydantic's messages for YAML; bool is an int in Python, but not here
@@ -320,7 +323,7 @@ def _meaning(thing: Callable[..., Any], name: str) -> str:
 def example_call(thing: Callable[..., Any], value: object = None) -> str:
     """Returns the text of a call with good values of all required arguments.
 
-    `value` becomes the first argument, where that accepts it.
+    If the first argument accepts `value`, the text contains it.
     """
     name = _public_name(thing)
     try:

@@ -65,7 +65,7 @@ def allow_plugins() -> Generator[None]:
 def refuse_plugins() -> Generator[None]:
     """Returns a context in which no configuration may name `package.module:Name`, even if the user allowed it.
 
-    It is for untrusted configurations that have not been reviewed.
+    Use it for untrusted configurations that were not reviewed.
     """
     token = _allowed.set(False)
     try:
