@@ -30,10 +30,10 @@ _PAIRS = "torch.utils.data.TensorDataset(inputs, targets)"
 
 
 def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if an object is no sequence of clients.
+    """Raises if an object is not a sequence of clients.
 
     Raises:
-        ConfigError: If it is none; the message shows how to make a sequence of clients from it.
+        ConfigError: If it is not a sequence of clients; the message shows how to create one from it.
     """
     from fedpriv.clients.client import Client  # here, because client.py imports this file
 
@@ -68,7 +68,7 @@ def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user
     """Raises if a loss cannot be called with outputs and targets.
 
     Raises:
-        ConfigError: If it is a class, a name, or no function.
+        ConfigError: If it is a class, a name, or not a function.
     """
     if inspect.isclass(loss):
         raise ConfigError(field, loss.__name__, f"is a class: pass an object of it, {loss.__name__}()")
@@ -84,10 +84,10 @@ def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user
 
 
 def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if a client's training data are no loader.
+    """Raises if a client's training data are not a data loader.
 
     Raises:
-        ConfigError: If they are none; the message shows how to make a loader from them.
+        ConfigError: If they are not a data loader; the message shows how to create one from them.
     """
     if all(hasattr(loader, name) for name in ("dataset", "collate_fn", "sampler")):
         return
@@ -131,7 +131,7 @@ def _chosen_examples(sampler: Any, n_examples: int) -> int | None:  # noqa: ANN4
 
 
 def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises if an object is no sequence of data sets or loaders, one for each client.
+    """Raises if an object is not a sequence of data sets or loaders, one for each client.
 
     Raises:
         ConfigError: If it is one data set or loader, or has tensors in it.
@@ -178,7 +178,7 @@ def unwrap_loader(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a us
     """Returns the data set of a loader of test data; anything else as it is.
 
     Raises:
-        ConfigError: If the loader streams, leaves examples out, or has a custom way to join them.
+        ConfigError: If the loader streams, leaves examples out, or has its own collate_fn or sampler.
     """
     if not isinstance(data, DataLoader):
         return data
@@ -201,7 +201,7 @@ def unwrap_loader(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a us
 
 
 def _advice(value: object) -> str:
-    """Returns the code to write instead of an object that is no client."""
+    """Returns the code to write instead of an object that is not a client."""
     if isinstance(value, DataLoader):
         return f"write {_CLIENT}, with a model and a loss"
     if isinstance(value, Dataset):

@@ -211,7 +211,7 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
     """Raises if the examples of several processes' clients have different nesting or shapes.
 
     Args:
-        kinds: The `describe_kind` each process's first client; None for a process without clients.
+        kinds: The `describe_kind` of each process's first client; None for a process without clients.
 
     Raises:
         DataError: If the kinds differ.

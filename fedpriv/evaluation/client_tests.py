@@ -44,7 +44,7 @@ def validate_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ..
     """Returns the public names of the clients, validated; empty if they have none.
 
     Raises:
-        ConfigError: If there is not one name for each client, one is no text, or two are equal.
+        ConfigError: If there is not one name for each client, one is not text, or two are equal.
     """
     if names is None:
         return ()
