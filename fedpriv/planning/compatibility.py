@@ -99,7 +99,7 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
 
 
 def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Refuses a strategy with sums of messages that depend on more than sums of private answers."""
+    """Raises for a strategy if sums of its messages depend on more than sums of private query results."""
     step = strategy.local_step
     trust = str(privacy.trust)
     name = type(step).__name__

@@ -112,7 +112,7 @@ class Record:
 
     @property
     def costs_each_client_alike(self) -> bool:
-        """True if each of its clients pays the same, whoever they are."""
+        """True if all of its clients have the same privacy cost, for any set of clients."""
         per_client = isinstance(self.noise_multiplier, tuple) or isinstance(self.rate, tuple)
         depends_on_others = self.pairs is not None or self.time is not None or self.batches is not None
         return self.clients is not None and not per_client and not depends_on_others

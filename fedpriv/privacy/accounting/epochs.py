@@ -120,7 +120,7 @@ def compute_costs(records: Iterable[Record], n_clients: int, charged: EpochCharg
 def costs_by_kind(
     table: RecordTable, n_clients: int, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[Record, PrivacyCost, int]]:
-    """Counts the costs of a table that is priced by kind, without making a record of each release.
+    """Counts the costs of a table by kind of release, without making a record of each release.
 
     Args:
         table: The table.

@@ -159,8 +159,8 @@ def _effective_noise(record: Record, noises: tuple[float, ...], n_clients: int) 
 def _noise_over_rounds(record: Record, time: CorrelatedNoise, noises: tuple[float, ...]) -> tuple[float, ...]:
     """Returns noises for this round such that the events of all rounds so far compose to the cost of the run.
 
-    Rounds with correlated noise are one Gaussian release. The squared ratio of that answer grows with each round, and a
-    round's event gets the growth.
+    All rounds with correlated noise together are one Gaussian release. Its squared ratio of sensitivity to noise grows
+    with each round, and the event of a round has this growth.
     """
     fixed = record.clients is None and record.sampling in ("full", "poisson")
     if record.mechanism != "gaussian" or not fixed:
