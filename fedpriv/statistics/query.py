@@ -24,7 +24,10 @@ class Statistic(Protocol):
     Guarantee: the vector of a row depends on this row and on public settings only.
     """
 
-    weight: float
+    @property
+    def weight(self) -> float:
+        """Share of the budget, relative to the other statistics."""
+        ...
 
     @property
     def name(self) -> str:
