@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -38,8 +39,8 @@ def test_plan_reads_no_value_and_spends_nothing(files, tmp_path):
     shown = run(*files, *ASK, "--plan", "--json")
     widths = json.loads(shown.output)["half_widths"]
     for path in files:
-        text = open(path).read().replace("f\n", "x\n").replace("30,", "99,")
-        open(path, "w").write(text)
+        changed = Path(path).read_text().replace("f\n", "x\n").replace("30,", "99,")
+        Path(path).write_text(changed)
     assert json.loads(run(*files, *ASK, "--plan", "--json").output)["half_widths"] == widths
     assert not budget.exists()
 

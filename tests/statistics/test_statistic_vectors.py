@@ -1,4 +1,4 @@
-"""The public map of each statistic: no row, whatever its values, has a longer vector than announced; answers are right."""
+"""The public map of each statistic: no row has a longer vector than announced, whatever its values."""
 
 from __future__ import annotations
 
