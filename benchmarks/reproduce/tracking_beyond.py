@@ -109,10 +109,10 @@ def beyond_run(bench: Bench) -> Findings:
             )
         )
     verdict = (
-        f"With true epsilons for any data, sensors end at {', '.join(number(v) for v in best['fedpriv'])} at epsilon 0.1, "
-        f"1, 10, 100 ({', '.join(number(v) for v in best['Algorithm 1'])} with algorithm 1 clipped; {number(ignorant)} "
-        f"without data), and a hundred agents reach {digits[1]['test']:.1f} % on MNIST at epsilon 1 for each example "
-        f"(algorithm 1 with one exchange: {digits[0]['test']:.1f} %, nodes {digits[0]['nodes']:.1f} %)"
+        f"With true epsilons for any data, sensors end at {', '.join(number(v) for v in best['fedpriv'])} at epsilon "
+        f"0.1, 1, 10, 100 ({', '.join(number(v) for v in best['Algorithm 1'])} with algorithm 1 clipped; "
+        f"{number(ignorant)} without data), and a hundred agents reach {digits[1]['test']:.1f} % on MNIST at epsilon 1 "
+        f"for each example (algorithm 1 with one exchange: {digits[0]['test']:.1f} %, nodes {digits[0]['nodes']:.1f} %)"
     )
     notes = (
         f"Sensors: {n} sensors, {trials} trials, {rounds} rounds, Laplace noise for gradients clipped in l1, delta 0; "

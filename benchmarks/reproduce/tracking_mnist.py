@@ -217,16 +217,16 @@ def mnist_run(bench: Bench) -> Findings:
     close = [gap for gap in GAPS if np.mean([d["test"] for d in found["Algorithm 1", gap]]) > free - 5]
     noise = TrackingNoise(1.0, 0.001, Q1, Q2)
     verdict = (
-        f"With the published parameters at epsilon 1 and delta 1, algorithm 1 has {at_one:.1f} % test accuracy, not more "
-        f"than 90 % (without noise {free:.1f} %); the noise costs at most 5 points for delta <= {max(close):g}, and "
-        f"gradients of two agents differ by {number(apart)} in l1, not by 1"
+        f"With the published parameters at epsilon 1 and delta 1, algorithm 1 has {at_one:.1f} % test accuracy, not "
+        f"more than 90 % (without noise {free:.1f} %); the noise costs at most 5 points for delta <= {max(close):g}, "
+        f"and gradients of two agents differ by {number(apart)} in l1, not by 1"
     )
     notes = (
         f"{n} agents, batches of {batch}, {rounds} rounds, channels {channels[0]} and {channels[1]}, {seeds} seed(s); "
         "the paper: 100 agents, batches of 16, channels and rounds not stated. All steps sum to 0.5, the first "
         f"{rounds} to {0.5 * (1 - Q1**rounds):.2f}.",
-        f"nu_1 is {noise.on_messages:.3g} on every one of {found['Algorithm 1', 1.0][0]['weights']} weights, and falls by "
-        "0.1 % a round, so the mean of 100 models wanders by 3.2 in each weight, while all steps sum to 0.5.",
+        f"nu_1 is {noise.on_messages:.3g} on every one of {found['Algorithm 1', 1.0][0]['weights']} weights, and falls "
+        "by 0.1 % a round, so the mean of 100 models wanders by 3.2 in each weight, while all steps sum to 0.5.",
         "delta for MNIST is not stated in the paper; the noise depends on delta / epsilon alone.",
         "Accuracy: the mean of five agents' x(k) on 1000 test images, with BatchNorm statistics of 100 of the agent's "
         "training images (a running mean would lag behind the noise). x(k) itself has a gradient without noise in it.",
@@ -277,12 +277,12 @@ def grid_run(bench: Bench) -> Findings:
     verdict = (
         f"Without noise, accuracy is {min(good):.0f} to {max(good):.0f} % where gamma <= 0.01 and gamma beta <= 1, "
         f"{min(large):.0f} to {max(large):.0f} % for larger gamma, and {min(bad):.0f} to {max(bad):.0f} % where "
-        f"gamma beta > 1; with the noise for epsilon 1 and delta 1 it is {min(loud):.0f} to {max(loud):.0f} % everywhere "
-        "(paper: above 85 %)"
+        f"gamma beta > 1; with the noise for epsilon 1 and delta 1 it is {min(loud):.0f} to {max(loud):.0f} % "
+        "everywhere (paper: above 85 %)"
     )
     notes = (
-        f"{n} agents, batches of {batch}, {rounds} rounds, channels {channels[0]} and {channels[1]}; epsilon and delta of "
-        "figure 9 are not stated: epsilon 1 and delta 1 here.",
+        f"{n} agents, batches of {batch}, {rounds} rounds, channels {channels[0]} and {channels[1]}; epsilon and delta "
+        "of figure 9 are not stated: epsilon 1 and delta 1 here.",
         "With the cut number of rounds, gamma 0.001 is still far from its end; see tracking-mnist for more rounds.",
     )
     what = "test accuracy of agents' models, %"
