@@ -193,7 +193,7 @@ def learn(
 def mnist_run(bench: Bench) -> Findings:
     """Figures 6 to 8."""
     n, batch, rounds, channels, seeds = bench.pick(
-        (10, 8, 100, (4, 8), 1), (100, 4, 600, (4, 8), 1), (100, 16, 2000, (16, 32), 3)
+        (10, 8, 100, (4, 8), 1), (100, 4, 400, (4, 8), 1), (100, 16, 2000, (16, 32), 3)
     )
     runs = [(method, 1.0) for method in METHODS] + [("Algorithm 1", gap) for gap in GAPS[1:]]
     runs += [("DPOP", gap) for gap in (0.01, 0.0)]
