@@ -78,7 +78,10 @@ def beyond_run(bench: Bench) -> Findings:
     cells = bench.pick(
         [("random graph", 1.0)], [("random graph", 1.0)], [(kind, e) for kind in NETWORKS for e in BUDGETS]
     )
-    tiny = ("data.partition.n_clients=10", "rounds=4", "privacy.sampling.poisson.rate=0.02", "log.evaluate_every=4")
+    tiny = (
+        *("data.partition.n_clients=10", "network.topology.p=0.5", "rounds=4"),
+        *("privacy.sampling.poisson.rate=0.02", "log.evaluate_every=4"),
+    )
     fewer = ("model.channels=[4,8]",)
     small = bench.pick((*tiny, *fewer), fewer, ())
     runs: list[tuple[str, float, tuple[str, ...]]] = []

@@ -273,7 +273,7 @@ def untils(method: str, n: int, trials: int, most: int, threshold: float) -> lis
 
 def until_run(bench: Bench) -> Findings:
     """Figure 5."""
-    n, trials, most = bench.pick((30, 10, 600), (100, 100, 1000), (100, 100, 3000))
+    n, trials, most = bench.pick((30, 10, 300), (100, 100, 1000), (100, 100, 3000))
     settings = [(method, n, trials, most, 1e-2) for method in METHODS]
     found = dict(zip(METHODS, bench.each(untils, settings), strict=True))
     rows: list[Row] = []
