@@ -28,7 +28,7 @@ def test_proven_ratio_matches_closed_form() -> None:
 
 @pytest.mark.parametrize("weights", [mixing.metropolis, mixing.lazy_metropolis])
 def test_proven_ratio_covers_proof_matrices(weights) -> None:
-    """At the returned ratio, the condition of theorem 5.18 holds with the s of its own proof, for small q1^k as well."""
+    """At the returned ratio, the condition of theorem 5.18 holds with the s of its own proof."""
     graph = fp.Graph(nx.erdos_renyi_graph(12, 0.4, seed=3), weights)
     matrix, identity, mean = graph.weights.toarray(), np.eye(12), np.full((12, 12), 1 / 12)
     ratio = proven_ratio(graph)
