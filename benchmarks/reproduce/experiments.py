@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from experiment import Experiment
+from tracking import TRACKING
 
-EXPERIMENTS: list[Experiment] = []
+EXPERIMENTS: list[Experiment] = [*TRACKING]
