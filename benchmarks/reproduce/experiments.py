@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import erm_figures
 from experiment import Experiment
 
-EXPERIMENTS: list[Experiment] = []
+EXPERIMENTS: list[Experiment] = [*erm_figures.EXPERIMENTS]
