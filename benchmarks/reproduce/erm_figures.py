@@ -331,14 +331,17 @@ def _draw_pl(figure: Figure, found: dict[Any, Any], lengths: Sequence[int], made
         curve = np.mean(found[epsilon, lengths[-1]]["curves"], 0)
         left.semilogy(np.arange(1, len(curve) + 1), curve, color=COLOURS[epsilon], label=f"epsilon {epsilon:g}")
         means = [np.mean([c[-1] for c in found[epsilon, t]["curves"]]) for t in lengths]
-        right.loglog(lengths, means, "o", color=COLOURS[epsilon], label="run")
+        right.loglog(lengths, means, "o", color=COLOURS[epsilon])
         right.loglog(lengths, [found[epsilon, t]["expected"] for t in lengths], "-", color=COLOURS[epsilon])
         right.loglog(lengths, [found[epsilon, t]["bound"] for t in lengths], ":", color=COLOURS[epsilon])
     t = np.arange(1, lengths[-1] + 1)
     exact = [made.expected(1 / made.curvatures[0], 0.0, int(one)) for one in t]
     left.semilogy(t, exact, "k--", label="without noise")
     left.set(xlabel="step of the longest run", ylabel="optimality gap", ylim=(1e-7, None))
-    right.set(xlabel="steps of a run; dots: runs, line: expected, dotted: bound")
+    for style, label in (("ko", "runs"), ("k-", "expected"), ("k:", "bound in the proof")):
+        right.plot([], [], style, label=label)
+    right.set(xlabel="steps of a run")
+    right.legend(fontsize=8)
     left.legend(fontsize=8)
     for panel in (left, right):
         panel.grid(alpha=0.3)
