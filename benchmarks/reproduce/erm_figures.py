@@ -509,6 +509,8 @@ def _draw_beyond(figure: Figure, found: dict[Any, Any], lams: Sequence[float]) -
     for panel, lam in zip(panels, lams, strict=True):
         for name in (*contenders(lam), PERTURBED, ENOUGH, PRINTED):
             chosen = {e: one for (part, who, e), one in found.items() if (part, who) == (lam, name)}
+            if not chosen:
+                continue
             style = {PERTURBED: "k--o", PRINTED: "kx", ENOUGH: "k:^"}.get(name, ":o" if "2 G" in name else "-o")
             label = name
             if name == PRINTED:
