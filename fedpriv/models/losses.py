@@ -41,7 +41,7 @@ class Loss(nn.Module):
         self.per_example = per_example
         self.reduction = reduction
         if reduction not in ("mean", "sum", "none"):
-            raise ConfigError("loss.reduction", reduction, "must be 'mean', 'sum' or 'none'")
+            raise ConfigError("loss.reduction", reduction, "is unknown; choose 'mean', 'sum' or 'none'")
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of the batch: a scalar, or `[n]` for `reduction="none"`."""
@@ -157,8 +157,10 @@ def predict(outputs: Tensor) -> Tensor:
 def _margins(outputs: Tensor, labels: Tensor, loss: str) -> Tensor:
     """Returns `s score` of each example, for a loss of one score."""
     if outputs.shape[-1] != 1:
-        fix = "needs a model with one score, such as logistic_regression; otherwise use cross_entropy"
-        raise ConfigError("loss", loss, f"{fix} (found {outputs.shape[-1]} scores)")
+        fix = "use such a model, e.g. logistic_regression, or the loss cross_entropy"
+        raise ConfigError(
+            "loss", loss, f"needs a model with one score, but this model returns {outputs.shape[-1]}: {fix}"
+        )
     return _signs(outputs, labels) * outputs[:, 0]
 
 
