@@ -20,7 +20,7 @@ MODULES = ("", ".sinks", ".data", ".models", ".audit", ".tuning", ".sites", ".co
 
 # functions of tensors, called in every step, and what users get but never make
 NOT_OURS_TO_ASK = {
-    *("cross_entropy", "hinge", "logistic", "shifted_logistic", "squared_error", "predict"),
+    *("cross_entropy", "hinge", "logistic", "squared_error", "predict"),
     *("Rows", "map_tree", "first_leaf", "list_leaves"),
     *(
         "Audit",
