@@ -52,7 +52,6 @@ RUNS = {
     "reproduce/allocation_over_time.py": ["--quick"],
     "reproduce/constrained.py": ["qp", "--dim", "6", "--clients", "2", "--rounds", "5"],
     "reproduce/correlated.py": ["--quick", "--seeds", "1"],
-    "reproduce/covertype.py": ["--quick", "--only", "DP-SVRG+", "--examples", "200", "--out", "OUT"],
     "reproduce/interval_coverage.py": ["--quick"],
     "reproduce/logistic_regression.py": ["--quick"],
     "reproduce/mnist_iadmm.py": ["--quick", "--seeds", "1", "--out", "OUT"],
@@ -79,6 +78,14 @@ PARTS = {  # of the scripts above, and run by them
     "reproduce": {
         *("__main__", "experiment", "experiments", "sensors", "svm_problem", "svm_runs"),
         *("tracking", "tracking_beyond", "tracking_information", "tracking_mnist", "tracking_sensors"),
+        "__main__",
+        "erm_figures",
+        "erm_problem",
+        "experiment",
+        "experiments",
+        "sensors",
+        "svm_problem",
+        "svm_runs",
     },
     "audit": set(),
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import erm_figures
 from experiment import Experiment
 from tracking import TRACKING
 
 EXPERIMENTS: list[Experiment] = [*TRACKING]
+EXPERIMENTS: list[Experiment] = [*erm_figures.EXPERIMENTS]
