@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from constrained_tables import CONSTRAINED
 from experiment import Experiment
 
-EXPERIMENTS: list[Experiment] = []
+EXPERIMENTS: list[Experiment] = [*CONSTRAINED]
