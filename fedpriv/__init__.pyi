@@ -25,6 +25,7 @@ from .algorithms.tracking import gradient_tracking, gradient_tracking_pair
 from .clients.augmentation import Affine, Augmentation, Crop, Flip
 from .clients.client import Client, make_clients
 from .clients.counting import count_examples
+from .clients.coupled import make_coupled_clients
 from .clients.lazy import lazy_clients
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from .estimators.logistic_regression import PrivateLogisticRegression
@@ -191,6 +192,7 @@ __all__ = [
     "inexact_admm",
     "lazy_clients",
     "make_clients",
+    "make_coupled_clients",
     "plan",
     "private_al",
     "proximal_al",
