@@ -19,11 +19,11 @@ from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.strategies.solvers import Newton, Quadratic
 
 
-def classes(count: int = 60, dim: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def classes(count: int = 60, dim: int = 3, seed: int = 0, apart: float = 0.7) -> tuple[torch.Tensor, torch.Tensor]:
     """Two overlapping classes, equally often."""
     rng = np.random.default_rng(seed)
     y = np.arange(count) % 2
-    return torch.tensor(rng.normal(size=(count, dim)) + 0.7 * y[:, None]), torch.tensor(y)
+    return torch.tensor(rng.normal(size=(count, dim)) + apart * y[:, None]), torch.tensor(y)
 
 
 def people(count: int, seed: int) -> TensorDataset:
@@ -65,7 +65,7 @@ def test_plain_neyman_pearson_equals_library():
 def test_plain_quadratic_equals_library():
     program, start, outer = random_program(6, 1, 2, 0), on_sphere(1, 6), outer_of(10.0, 0.1)
     plain = constrained_solver.federated_quadratic(program, start, outer, 1.0)
-    nothing = TensorDataset(torch.zeros(1, 6), torch.zeros(1))
+    nothing = TensorDataset(torch.zeros(1, 6), torch.zeros(1, 1))
     model = torch.nn.Linear(6, 1, bias=False).double()
 
     def problem(a, b, c, d, is_server):
@@ -99,7 +99,7 @@ def test_plain_fairness_equals_library():
 
 def test_table_1_reaches_optimum(tmp_path, monkeypatch):
     """All three sets run (two once raised an error), and each line's objective is the central optimum."""
-    monkeypatch.setattr(constrained_tables, "rows_of", lambda name: classes(seed=len(name)))
+    monkeypatch.setattr(constrained_tables, "rows_of", lambda name: classes(dim=2, apart=2.0))
     monkeypatch.setitem(constrained_tables.TABLE_1, "monks", {1: (0.6, 1e-3), 5: (0.7, 1e-3)})
     found = constrained_tables.np_findings(Bench("quick", tmp_path))
     assert len(found.rows) == 10 and all(math.isinf(row.true) for row in found.rows)
