@@ -35,7 +35,15 @@ from .evaluation.early_stopping import Stop
 from .evaluation.regression import Mae, Rmse
 from .forecast.compare import compare
 from .forecast.forecasting import Forecast, plan
-from .models.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
+from .models.constraints import (
+    ClassLossAtMost,
+    Function,
+    GroupLossGap,
+    LinearEquality,
+    LossAtMost,
+    SubsetLossAtMost,
+    class_loss,
+)
 from .models.problem import Problem
 from .network.activity import LinkFunction, OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
@@ -167,6 +175,7 @@ __all__ = [
     "Steps",
     "Stop",
     "Strategy",
+    "SubsetLossAtMost",
     "Training",
     "Trust",
     "Uniform",
