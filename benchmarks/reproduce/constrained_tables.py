@@ -147,7 +147,7 @@ def _over_clients(result: Result, problem: Losses) -> float:
 # ------------------------------------------------------------ Neyman-Pearson, table 1
 
 # rho times n of a second run, where the printed rho is too small for an inner loop to end soon
-OURS = {"adult": 0.15, "monks": 5.0}
+OURS = {"adult": 0.5, "monks": 5.0}
 
 
 def np_point(name: str, n: int, whose: str, trials: int, rows: int, most: int) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def np_findings(bench: Bench) -> Findings:
     clients = bench.pick((1, 5), CLIENTS, CLIENTS)
     trials, few = bench.pick(2, 10, 10), bench.pick(1, 3, 10)
     rows, most = bench.pick(1000, 3000, 0), bench.pick(1000, 5000, 200_000)
-    limit = bench.pick(300, 1500, most)
+    limit = bench.pick(300, 3000, most)
     settings: list[tuple[Any, ...]] = []
     for name in SETS:
         size = (few, rows, limit) if name == "adult" else (trials, 0, most)
