@@ -245,8 +245,9 @@ class SubsetLossAtMost(OfLosses):
         first_target = first_leaf(targets)
 
         def of_row(i: int) -> bool:
-            one = map_tree(lambda rows: rows[i : i + 1], inputs), map_tree(lambda rows: rows[i : i + 1], targets)
-            return bool(self.members(*one))
+            one_input = map_tree(lambda rows: rows[i : i + 1], inputs)
+            one_target = map_tree(lambda rows: rows[i : i + 1], targets)
+            return bool(self.members(one_input, one_target))
 
         flags = [of_row(i) for i in range(len(first_target))]
         if flags[::-1] != [of_row(i) for i in reversed(range(len(first_target)))]:
