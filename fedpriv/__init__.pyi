@@ -26,6 +26,7 @@ from .algorithms.tracking import gradient_tracking, gradient_tracking_pair
 from .clients.augmentation import Affine, Augmentation, Crop, Flip
 from .clients.client import Client, make_clients
 from .clients.counting import count_examples
+from .clients.coupled import make_coupled_clients
 from .clients.lazy import lazy_clients
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from .estimators.logistic_regression import PrivateLogisticRegression
@@ -35,7 +36,15 @@ from .evaluation.early_stopping import Stop
 from .evaluation.regression import Mae, Rmse
 from .forecast.compare import compare
 from .forecast.forecasting import Forecast, plan
-from .models.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
+from .models.constraints import (
+    ClassLossAtMost,
+    Function,
+    GroupLossGap,
+    LinearEquality,
+    LossAtMost,
+    SubsetLossAtMost,
+    class_loss,
+)
 from .models.problem import Problem
 from .network.activity import LinkFunction, OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
@@ -169,6 +178,7 @@ __all__ = [
     "Steps",
     "Stop",
     "Strategy",
+    "SubsetLossAtMost",
     "Training",
     "Trust",
     "Uniform",
@@ -195,6 +205,7 @@ __all__ = [
     "inexact_admm",
     "lazy_clients",
     "make_clients",
+    "make_coupled_clients",
     "plan",
     "plan_description",
     "private_al",
