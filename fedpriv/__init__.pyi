@@ -36,7 +36,15 @@ from .forecast.compare import compare
 from .forecast.forecasting import Forecast, plan
 from .models.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
 from .models.problem import Problem
-from .network.activity import LinkFunction, OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
+from .network.activity import (
+    ExactNodes,
+    LinkFunction,
+    OnePeerExponential,
+    Outage,
+    RandomEdges,
+    RandomLinks,
+    RandomNodes,
+)
 from .network.graph import Graph
 from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
 from .papers.published import Published
@@ -113,6 +121,7 @@ __all__ = [
     "Epochs",
     "EuclideanBall",
     "Everyone",
+    "ExactNodes",
     "FedprivError",
     "FixedCohort",
     "FixedSize",

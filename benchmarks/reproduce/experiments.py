@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dual_averaging import DUAL_AVERAGING
 from experiment import Experiment
 
-EXPERIMENTS: list[Experiment] = []
+EXPERIMENTS: list[Experiment] = [*DUAL_AVERAGING]

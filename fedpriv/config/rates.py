@@ -30,6 +30,13 @@ class NamedFunction:
 
 
 class _OneSchedule(Section):
+    @model_validator(mode="before")
+    @classmethod
+    def _text_is_no_function(cls, raw: object) -> object:
+        if isinstance(raw, str):
+            raise PydanticCustomError("choice", "{fix}", {"fix": plugins.suggest_function_shape(raw)})
+        return raw
+
     @model_validator(mode="after")
     def _just_one(self) -> Self:
         if len(self.chosen) != 1:
@@ -76,7 +83,7 @@ def rate_format(number: Any, fields: type) -> Any:  # noqa: ANN401 - annotations
             return "@fields"
         if isinstance(raw, fields):
             return "@fields"
-        if callable(raw):
+        if callable(raw) or (isinstance(raw, str) and ":" in raw):
             return "@schedule"
         return "@number"
 
