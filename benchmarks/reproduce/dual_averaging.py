@@ -279,7 +279,7 @@ def beyond(bench: Bench) -> Findings:
     """Their question at the true epsilon: does sampling of nodes help, and what does the best method without reach?"""
     data = bench.pick(["rcv1_small"], ["reuters", "a9a"], [*DATA])
     methods, seeds = bench.pick([0, 4], [0, 2, 3, 4], [0, 1, 2, 3, 4]), bench.pick(2, 3, 5)
-    spend, rounds = bench.pick([1.0, 8.0], [0.5, 1.0, 3.0, 8.0], [0.2, 0.5, 1.0, 3.0, 8.0]), bench.pick(40, 100, 100)
+    spend, rounds = bench.pick([1.0, 8.0], [0.5, 1.0, 3.0, 8.0], [0.2, 0.5, 1.0, 3.0, 8.0]), bench.pick(20, 100, 100)
     keys = [(name, method) for name in data for method in methods]
     best = dict(zip(data, bench.each(optimum, [(name, "l2") for name in data], "optima"), strict=True))
     theirs = Runs(bench, data, ["one", "all"], "l2", EPSILONS, seeds)
