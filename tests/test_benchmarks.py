@@ -72,7 +72,6 @@ RUNS = {
     "reproduce/pairwise.py": ["--quick", "--only", "D-PSGD", "--out", "OUT"],
     "reproduce/sensor_fusion.py": ["--quick", "--rounds", "3", "--trials", "2", "--out", "OUT"],
     "reproduce/strategies.py": ["--quick", "--only", "DP-SGD", "DPOP", "--out", "OUT"],
-    "reproduce/svm_dual_averaging.py": ["--quick", "--rounds", "4", "--out", "OUT"],
 }
 PARTS = {  # of the scripts above, and run by them
     "speed": {
@@ -89,7 +88,16 @@ PARTS = {  # of the scripts above, and run by them
         "steps",
         "subprocesses",
     },
-    "reproduce": {"__main__", "experiment", "experiments", "sensors", "svm_problem", "svm_runs"},
+    "reproduce": {
+        "__main__",
+        "dual_averaging",
+        "dual_averaging_runs",
+        "experiment",
+        "experiments",
+        "sensors",
+        "svm_problem",
+        "svm_runs",
+    },
     "audit": set(),
 }
 # need a network, another library, or data of which no small copy is made
