@@ -199,7 +199,7 @@ def iterations(bench: Bench) -> Findings:
     spent = _spent(runs, ("one", "two", "all"), data[-1])
     verdict = (
         f"At the stated epsilon 0.8, iota 0.1 and 0.2 beat [19] on {one[0]} and {two[0]} of {one[1]} data sets "
-        f"({longer[0]} of {longer[1]} at equal rounds), and 0.1 beats 0.2 on {order[0]} (figure 1: on both of its sets); "
+        f"({longer[0]} of {longer[1]} at equal rounds), and 0.1 beats 0.2 on {order[0]} (figure 1: on both sets); "
         f"but on {data[-1]} the whole runs of iota 0.1, 0.2 and [19] really cost epsilon {spent}, so that the gaps are "
         "not those of equal privacy."
     )
