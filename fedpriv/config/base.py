@@ -113,7 +113,7 @@ class Choice(Section):
         if not isinstance(raw, str):
             return raw
         if ":" in raw and FUNCTION in cls.model_fields:
-            raise PydanticCustomError("choice", "{fix}", {"fix": plugins.suggest_function_shape(raw)})
+            raise PydanticCustomError("choice", "{fix}", {"fix": suggest_function_shape(raw)})
         if raw != cls.neither and raw not in cls.model_fields:
             raise PydanticCustomError("choice", "{fix}", {"fix": _unknown(raw, [cls.neither, *cls.model_fields])})
         if raw == cls.neither:
@@ -137,6 +137,11 @@ class Choice(Section):
 
 FUNCTION = "function"
 """The name of a user's own function in registries that have one: `{function: "package.module:name"}` in YAML."""
+
+
+def suggest_function_shape(reference: str) -> str:
+    """Returns the fix for a function that is named without its key."""
+    return f"is the name of a function: write {{function: {reference!r}}}"
 
 
 class Plugin(Section):

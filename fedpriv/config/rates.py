@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, Union
 from pydantic import AfterValidator, Discriminator, PlainSerializer, Tag, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpriv.config.base import Section, with_field_errors
+from fedpriv.config.base import Section, suggest_function_shape, with_field_errors
 from fedpriv.settings import plugins
 from fedpriv.strategies import Cosine, Steps, Warmup
 
@@ -34,7 +34,7 @@ class _OneSchedule(Section):
     @classmethod
     def _text_is_no_function(cls, raw: object) -> object:
         if isinstance(raw, str):
-            raise PydanticCustomError("choice", "{fix}", {"fix": plugins.suggest_function_shape(raw)})
+            raise PydanticCustomError("choice", "{fix}", {"fix": suggest_function_shape(raw)})
         return raw
 
     @model_validator(mode="after")

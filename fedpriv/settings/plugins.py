@@ -30,10 +30,8 @@ __all__ = [
     "build",
     "call",
     "find",
-    "resolve_function",
     "resolve_object",
     "resolve_round_function",
-    "suggest_function_shape",
 ]
 
 T = TypeVar("T")
@@ -262,11 +260,6 @@ def resolve_function(reference: str, gives: type, field: str, arguments: Sequenc
         count = "one argument" if len(arguments) == 1 else f"{len(arguments)} arguments"
         raise ConfigError(field, reference, f"must take {count}, {', '.join(arguments)}") from None
     return function
-
-
-def suggest_function_shape(reference: str) -> str:
-    """Returns the fix for a function that is named without its key."""
-    return f"is the name of a function: write {{function: {reference!r}}}"
 
 
 def build(
