@@ -333,8 +333,8 @@ def beyond(bench: Bench) -> Findings:
         _NOTES[4],
         f"fedpriv: clip 1, Poisson batches of rate 0.05, {rounds} rounds without node sampling, as many gradients with "
         "it (and 1/10 batches: ten times the rounds); gamma is the best of a grid in hindsight, for each method and "
-        "epsilon, which uses the data and is not accounted for. The published runs have the paper's gamma = 20: a part of "
-        "the distance comes from gamma and from batches of more than one record, not from the accounting.",
+        "epsilon, which uses the data and is not accounted for. The published runs have the paper's gamma = 20: a part "
+        "of the distance comes from gamma and from batches of more than one record, not from the accounting.",
         "Clearly better: by more than two standard deviations of both than the best run without node sampling.",
     )
     return Findings("suboptimality F - F* at the end", rows, verdict, draw, notes)
