@@ -193,7 +193,7 @@ def iterations(bench: Bench) -> Findings:
     methods = ["one", "two", "four", "all", "all_longer"]
     copied = f"a9a x{COPIES}"
     skip = () if bench.size == "full" else [(copied, "four"), (copied, "all_longer")]
-    runs = Runs(bench, data, methods, "l2", [0.8], bench.pick(2, 4, 10), skip=skip)
+    runs = Runs(bench, data, methods, "l2", [0.8], bench.pick(2, 3, 10), skip=skip)
     one, two = runs.beats("one", "all"), runs.beats("two", "all")
     order, longer = runs.beats("one", "two"), runs.beats("one", "all_longer")
     spent = _spent(runs, ("one", "two", "all"), data[-1])
@@ -210,7 +210,7 @@ def iterations(bench: Bench) -> Findings:
 def epsilons(bench: Bench) -> Findings:
     """Figure 2: suboptimality and accuracy against epsilon, l2."""
     data = bench.pick(["rcv1_small"], [*DATA], [*DATA, f"a9a x{COPIES}"])
-    runs = Runs(bench, data, ["one", "two", "all"], "l2", EPSILONS, bench.pick(2, 4, 10))
+    runs = Runs(bench, data, ["one", "two", "all"], "l2", EPSILONS, bench.pick(2, 3, 10))
     falls, order = runs.falls(), runs.beats("one", "two")
     leads = [runs.gaps(n, "all")[-1].mean(0) - runs.gaps(n, "one")[-1].mean(0) for n in data]
     largest = sum(int(lead.argmax() == 0) for lead in leads)
