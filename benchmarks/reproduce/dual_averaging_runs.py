@@ -93,9 +93,9 @@ class Method:
     draw: Draw | None = None
     longer: float = 1.0
 
-    def rounds(self, q: int, cut: float = 1.0) -> int:
-        """T of three epochs over q records a node, times `cut`."""
-        return max(1, round(EPOCHS * q / self.iota * self.longer * cut))
+    def rounds(self, q: int) -> int:
+        """T of three epochs over q records a node."""
+        return round(EPOCHS * q / self.iota * self.longer)
 
 
 METHODS = {
