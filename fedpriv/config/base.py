@@ -178,6 +178,8 @@ class Plugin(Section):
         section_fields = {name: value for name, value in section.items() if name in cls.model_fields}
         options = {name: value for name, value in section.items() if name not in cls.model_fields}
         checked_options = check(cls.options_of(section_fields), options, cls.field, info.context or ())
+        if section["name"] == FUNCTION and FUNCTION in cls.registry:  # like a builder, it is found at once
+            plugins.resolve_object(options[FUNCTION], field=f"{cls.field}.{FUNCTION}")
         return {**section_fields, **checked_options.model_dump(mode="json")}
 
     @model_serializer(mode="wrap")

@@ -229,7 +229,7 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
     try:
         return check_class(resolve_object(reference, field=field), registry.makes, reference, field)
     except ConfigError as error:
-        if "function" in registry and " is annotated to return " in f" {error.fix}":
+        if "function" in registry and "declare it as def" in error.fix:
             shape = f"{error.fix}; for a function that computes the values itself, write {{function: {reference!r}}}"
             raise ConfigError(field, reference, shape) from None
         raise

@@ -329,8 +329,8 @@ SHAPES = {
     "strategy={name: decentralized_sgd, step_size: 'shapes:number'}": r"write \{function: 'shapes:number'\}",
     "strategy={name: iadmm_prox, rho: 'shapes:number'}": r"write \{function: 'shapes:number'\}",
     "privacy.schedule='shapes:number'": r"write \{function: 'shapes:number'\}",
-    "problem.constraints=[{function: 'shapes:number'}]": "annotated to return float",
-    "problem.constraints=[{function: 'shapes:one'}]": "must take 3 arguments, the model, inputs, targets",
+    "problem.constraints=[{function: 'shapes:number'}]": "has the return annotation float",
+    "problem.constraints=[{function: 'shapes:one'}]": "must be a function of 3 arguments, the model, inputs, targets",
 }
 
 
