@@ -372,7 +372,7 @@ DUAL_AVERAGING = [
         "beyond",
         "does node sampling help at the true epsilon?",
         _WHERE,
-        (None,) * 3,
+        (None, 2.0, None),
         beyond,
     ),
 ]
