@@ -46,7 +46,15 @@ from .models.constraints import (
     class_loss,
 )
 from .models.problem import Problem
-from .network.activity import LinkFunction, OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
+from .network.activity import (
+    ExactNodes,
+    LinkFunction,
+    OnePeerExponential,
+    Outage,
+    RandomEdges,
+    RandomLinks,
+    RandomNodes,
+)
 from .network.graph import Graph
 from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
 from .papers.published import Published
@@ -125,6 +133,7 @@ __all__ = [
     "Epochs",
     "EuclideanBall",
     "Everyone",
+    "ExactNodes",
     "FedprivError",
     "FixedCohort",
     "FixedSize",

@@ -57,7 +57,6 @@ RUNS = {
     "reproduce/pair_dropouts.py": ["--quick", "--epsilons", "5", "--markdown", "OUT/dropouts.md"],
     "reproduce/pairwise.py": ["--quick", "--only", "D-PSGD", "--out", "OUT"],
     "reproduce/strategies.py": ["--quick", "--only", "DP-SGD", "DPOP", "--out", "OUT"],
-    "reproduce/svm_dual_averaging.py": ["--quick", "--rounds", "4", "--out", "OUT"],
 }
 PARTS = {  # of the scripts above, and run by them
     "speed": {
@@ -76,18 +75,10 @@ PARTS = {  # of the scripts above, and run by them
     },
     "reproduce": {
         *("__main__", "experiment", "experiments", "sensors", "svm_problem", "svm_runs"),
+        *("dual_averaging", "dual_averaging_runs"),
+        *("constrained_solver", "constrained_tables"),
+        *("erm_figures", "erm_problem"),
         *("tracking", "tracking_beyond", "tracking_information", "tracking_mnist", "tracking_sensors"),
-        "__main__",
-        "erm_figures",
-        "erm_problem",
-        "__main__",
-        "constrained_solver",
-        "constrained_tables",
-        "experiment",
-        "experiments",
-        "sensors",
-        "svm_problem",
-        "svm_runs",
     },
     "audit": set(),
 }

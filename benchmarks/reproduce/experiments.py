@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import erm_figures
 from constrained_tables import CONSTRAINED
+from dual_averaging import DUAL_AVERAGING
 from experiment import Experiment
 from tracking import TRACKING
 
-EXPERIMENTS: list[Experiment] = [*TRACKING]
-EXPERIMENTS: list[Experiment] = [*erm_figures.EXPERIMENTS]
-EXPERIMENTS: list[Experiment] = [*CONSTRAINED]
+EXPERIMENTS: list[Experiment] = [*DUAL_AVERAGING, *CONSTRAINED, *erm_figures.EXPERIMENTS, *TRACKING]

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.models.nested import Nested, first_leaf, map_tree
 from fedpriv.settings.checks import Finite, NonNegative, Probability, Ratio, Whole, validate_arguments
-from fedpriv.settings.plugins import Registry, RegistryEntry
+from fedpriv.settings.plugins import Registry, RegistryEntry, resolve_function
 
 
 class Model(Protocol):
@@ -424,14 +424,30 @@ def mean_loss() -> Constraint:
     return LossAtMost(0.0)
 
 
+def _objective(function: str) -> Constraint:
+    """Returns the objective of a function of (model, inputs, targets), named `package.module:name`."""
+    return Function(_resolve(function, "problem.objective.function"))
+
+
+def _constraint(function: str, equality: tuple[bool, ...] = (False,)) -> Constraint:
+    """Returns the constraint of a function of (model, inputs, targets), named `package.module:name`."""
+    return Function(_resolve(function, "problem.constraints.function"), equality)
+
+
+def _resolve(function: str, field: str) -> Callable[..., Tensor]:
+    return resolve_function(function, Tensor, field, ("the model", "inputs", "targets"))
+
+
 _OBJECTIVES = {
     "mean_loss": RegistryEntry(mean_loss, "mean loss of a client's examples"),
     "class_loss": RegistryEntry(class_loss, "mean loss of one class (Neyman-Pearson)"),
+    "function": RegistryEntry(_objective, "the user's function of (model, inputs, targets), without privacy"),
 }
 _CONSTRAINTS = {
     "loss_at_most": RegistryEntry(LossAtMost, "mean loss of a client's examples at most a bound"),
     "class_loss_at_most": RegistryEntry(ClassLossAtMost, "mean loss of one class at most a bound (Neyman-Pearson)"),
     "group_loss_gap": RegistryEntry(GroupLossGap, "mean losses of two groups differ by at most a bound (fairness)"),
+    "function": RegistryEntry(_constraint, "the user's function of (model, inputs, targets), without privacy"),
 }
 OBJECTIVES = Registry(_OBJECTIVES, (Constraint,))
 CONSTRAINTS = Registry(_CONSTRAINTS, (Constraint,))
