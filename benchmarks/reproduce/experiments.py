@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from admm import ADMM
 from experiment import Experiment
 
-EXPERIMENTS: list[Experiment] = []
+EXPERIMENTS: list[Experiment] = [
+    *ADMM,
+]
