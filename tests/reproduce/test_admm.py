@@ -160,3 +160,19 @@ def test_published_radius_moves_at_most_its_sum():
     lanes = [Lane(rho=1e-4, power=2.0), Lane(rho=1e-4)]
     frozen, free = (one["last"][0] for one in simulate(data, "ObjT", lanes, 200, 0, [200]))
     assert frozen < math.pi**2 / 6 < free
+
+
+def test_library_error_of_one_round():
+    assert admm.library_error("digits_iadmm.yaml", ["rounds=1"], 0) == pytest.approx(19.2, abs=6)
+
+
+def test_beyond_nominal_epsilon_of_published_run(monkeypatch, tmp_path):
+    """One Laplace round of epsilon costs about epsilon; more rounds leave less for each."""
+    assert admm.epsilon_bar(1.0, 1) == pytest.approx(1, rel=1e-3)
+    monkeypatch.setattr(admm, "library_error", lambda config, overrides, seed: 5.0 if "iadmm" in config else 30.0)
+    _, rows = found_by("beyond", tmp_path)
+    assert rows["fedpriv, deskewed, whole run 1"].true == 1
+    published = rows["ObjT as published, T = 5, whole run 3"]
+    assert math.isinf(published.true)
+    bar = float(published.stated.split()[0])
+    assert admm.claims.inexact_admm(bar, 5, 1e-5).tight_total == pytest.approx(3, rel=0.01)
