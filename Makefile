@@ -58,12 +58,17 @@ demo-peers: venv ## five hospitals on a graph without a server, over mutual TLS 
 test: venv ## run the tests, but for those that take minutes
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not distributed'
 
-# the rooms of the kernel; and layers, libraries and devices that it does without
+# the rooms of the kernel, without tests of layers, libraries and devices that it does without, of options that few runs
+# use, and without second opinions that take long: `make test` runs these too
 KERNEL_TESTS := clients distributed evaluation golden models network oracle planning privacy randomness runs settings storage \
   strategies test_architecture.py test_contract.py test_theorems.py
-BEYOND_KERNEL := distributed/test_device_counts.py models/test_battery.py models/test_hugging_face.py \
-  models/test_hugging_face_lora.py models/test_lora.py models/test_opacus_layers.py models/test_torch_script.py \
-  oracle/test_attention.py oracle/test_chains.py oracle/test_recurrent.py
+BEYOND_KERNEL := clients/test_augmentation.py clients/test_lazy_clients.py distributed/test_device_counts.py \
+  models/test_battery.py models/test_hugging_face.py models/test_hugging_face_lora.py models/test_lora.py \
+  models/test_opacus_layers.py models/test_torch_script.py network/test_client_state.py oracle/test_attention.py \
+  oracle/test_chains.py oracle/test_constraint_sensitivity.py oracle/test_mixed_precision.py oracle/test_recurrent.py \
+  oracle/test_stable_choice.py oracle/test_views.py privacy/test_allocation_accounting.py privacy/test_correlated_audit.py \
+  privacy/test_exact_pairs.py privacy/test_float64_noise.py privacy/test_independent_price.py \
+  privacy/test_opacus_history.py runs/test_extend.py runs/test_report_groups.py
 
 test-kernel: venv ## run the tests of the kernel alone, in at most five minutes on two cores
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not distributed' \

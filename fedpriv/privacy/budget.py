@@ -321,8 +321,7 @@ class Budget:
                 charges = compute_share(used, self.terms).charges
             if charges is not None and not charges <= share.charges:
                 raise PrivacyError(f"{share.name} released something that it had not reserved in {self.path}")
-            returned = charges is not None and charges != share.charges
-            if charges is not None and returned:
+            if charges is not None and charges != share.charges:  # a part of the reservation is returned
                 plain = to_plain(charges)
             else:
                 plain = None

@@ -48,14 +48,6 @@ SPEED = frozenset(
 )
 
 
-_EARLIER_NAMES: Mapping[str, str] = {
-    "ClipToReceivedBound": "ClipToHeard",
-    "NamedFunction": "Named",
-    "Unconstrained": "Everywhere",
-}
-"""Names of renamed classes of fedpriv in digests, so that earlier runs can be resumed and keep their noise."""
-
-
 ASIDE: Mapping[str, bool] = {"aside": True}
 """Metadata of a dataclass field that does not affect results, such as the path of a file: left out of digests."""
 
@@ -125,13 +117,12 @@ def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
     """Returns the stable name of a class, function or module for digests.
 
     For objects of fedpriv it is `fedpriv.` and the name inside its module, so that a class keeps its identity when it
-    moves to another file; renamed classes keep their earlier name. Therefore no two settings of fedpriv may have the
-    same name, which a test checks.
+    moves to another file. Therefore no two settings of fedpriv may have the same name, which a test checks.
     """
     module = get_module_name(thing)
     name = getattr(thing, "__qualname__", "")
     if module.split(".")[0] == "fedpriv":
-        return f"fedpriv.{_EARLIER_NAMES.get(name, name)}"
+        return f"fedpriv.{name}"
     return f"{module}.{name}"
 
 

@@ -125,14 +125,15 @@ class Loop:
             _where(code): code for code in _codes(compile((self.folder / job.mutant.path).read_bytes(), path, "exec"))
         }
         new = {_where(code): code for code in _codes(compile(job.changed, path, "exec"))}
-        for where in [w for w in old if w in new and old[w] != new[w]]:
-            for function in self._functions.get(where, []):
-                try:
-                    function.__code__ = new[where]
-                except ValueError:  # it uses other names of the function around it
-                    return False
-                return True
-        return False
+        changed = [where for where in old if where in new and old[where] != new[where]]
+        # a function inside another one exists as often as that was called, and may be made again
+        functions = [(function, new[where]) for where in changed for function in self._functions.get(where, [])]
+        for function, code in functions:
+            try:
+                function.__code__ = code
+            except ValueError:  # it uses other names of the function around it
+                return False
+        return bool(functions)
 
 
 class Failures:

@@ -124,6 +124,8 @@ def plain(name: str) -> nn.Module:
         "transposed weights": Transposed,
         "fewer dimensions": lambda: Custom(lambda own, h, x: (torch.stack([h, h.exp(), 2 * h, h, h], 1) * h).sum(1)),
         "transposed matrices": lambda: Custom(lambda own, h, x: h.view(h.size(0), 2, 4).mT.flatten(1)),
+        "padded": lambda: Custom(lambda own, h, x: functional.pad(h[:, None], (0, 0, 1, 1)).sum(1)),
+        "zeros of fixed sizes": lambda: Custom(lambda own, h, x: h + torch.zeros(2, 3, 8).sum((0, 1))),
         "a branch": lambda: Custom(lambda own, h, x: h if (x[:, 0, 0, 0] > 0).all() else 2 * h),
         "convolutions": lambda: MnistCNN((1, 8, 8), CLASSES, (2, 4)),
         "femnist": lambda: FemnistCNN((1, 8, 8), CLASSES, (2, 4, 4)),
@@ -146,7 +148,7 @@ def plain(name: str) -> nn.Module:
     [
         *((name, IMAGES) for name in ("two layers", "parameter outside the layers", "known sizes")),
         *((name, IMAGES) for name in ("joined", "stacked", "a new axis", "transposed weights")),
-        *((name, IMAGES) for name in ("transposed matrices", "fewer dimensions")),
+        *((name, IMAGES) for name in ("transposed matrices", "fewer dimensions", "padded", "zeros of fixed sizes")),
         *((name, IMAGES) for name in ("a branch", "convolutions", "femnist", "residual", "transformer", "adapters")),
         *((name, STEPS) for name in ("lstm", "gru")),
         *((name, WORDS) for name in ("sentences", "mean of words", "sum of words", "transformer of text")),
@@ -214,6 +216,10 @@ MIXED = {
         h + torch.addmm(own.mean, torch.ones(5, 8).double(), torch.eye(8).double())
     ),
     "states without width": lambda own, h, x: h + torch.zeros(2, x.shape[0]).sum(),
+    "padded at one end of the batch, cut at the other": lambda own, h, x: functional.pad(h, (0, 0, 1, -1)),
+    "attention mask of other examples": lambda own, h, x: functional.scaled_dot_product_attention(
+        *[h[:, None].expand(-1, 5, -1)] * 3, attn_mask=h[:, :5] < 0
+    ).sum(1),
     "zeros of the batch": lambda own, h, x: h + torch.zeros(x.shape[0], 8),
 }
 

@@ -196,3 +196,8 @@ def test_different_clients_client_epsilon_infinite():
     assert all(cell.assumes.startswith("the runs have different clients") for cell in clients)
     alike = [cell for cell in compute_bound_matrix([runs[0], runs[0]], DELTA) if cell.unit == "client"]
     assert all(math.isfinite(cell.epsilon) for cell in alike)
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_run_without_releases_shows_no_adversary_anything(adversary):
+    assert compute_view([], 10, adversary, 1).records == []

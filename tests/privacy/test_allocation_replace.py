@@ -284,3 +284,9 @@ def test_extreme_noise_epsilon_below_gaussian(noise: float):
 def test_settings_out_of_range_raise(field: str, arguments: tuple[int, float, int, float]):
     with pytest.raises(ConfigError, match=field):
         epsilon(*arguments)
+
+
+@pytest.mark.parametrize(("batches", "noise"), [(0, 1.0), (5, 0.0), (5, -1.0), (5, math.nan)])
+def test_privacy_loss_with_invalid_arguments_raises(batches, noise):
+    with pytest.raises(ConfigError):
+        privacy_loss(batches, noise, 0.01, "upper")

@@ -10,6 +10,7 @@ from privacy_worlds import clients_of, digits_of
 from torch import Tensor
 
 import fedpriv as fp
+from fedpriv.privacy.release import release_scheme
 from fedpriv.strategies.base import Network, Strategy
 from fedpriv.strategies.fedavg import AddMeanUpdate, Served
 
@@ -86,3 +87,12 @@ def test_central_noise_drawn_once_on_sum() -> None:
     assert float(released.std()) == pytest.approx(scale, rel=0.1)
     grid = 2.0 ** (2 - 20)
     assert torch.equal(released / grid, (released / grid).round())
+
+
+@pytest.mark.parametrize(
+    ("sampling", "depends"), [(fp.FullBatch(), False), (fp.Poisson(0.1), False), (fp.FixedSize(2), True)]
+)
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_cost_of_sum_depends_on_participants_only_with_own_rates(trust, sampling, depends):
+    privacy = fp.Privacy(noise_multiplier=1.0, delta=1e-5, trust=trust, sampling=sampling)
+    assert release_scheme(privacy, SIZES).depends_on_clients("gradient") is depends

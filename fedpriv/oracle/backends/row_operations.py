@@ -174,7 +174,6 @@ def _join(new: int) -> Operation:
         tensors = args[0]
         _require(isinstance(tensors, (tuple, list)) and all(mode.is_rows(tensor) for tensor in tensors))
         dim = get_argument(args, kwargs, 1, "dim", 0)
-        _require(all(tensor.dim() == tensors[0].dim() for tensor in tensors))
         _check_example_dimensions(dim, tensors[0].dim() + new)
         return func(*args, **kwargs)
 
