@@ -123,6 +123,11 @@ def test_epsilon_true_infinite_and_error_falls(small, tmp_path):
     assert all(math.isinf(row.true) for row in found.rows if row.stated)
 
 
+def test_cuts_orders_named(small, tmp_path):
+    found, rows = found_by("cuts", tmp_path)
+    assert len(rows) == 2 * 3 * 2 and "ObjT" in found.verdict
+
+
 def test_curves_noise_falls_with_epsilon(small, tmp_path):
     _, rows = found_by("curves", tmp_path)
     loud, quiet = (float(rows[f"MNIST, ObjT, epsilon {e}"].remark.split()[1][:-1]) for e in ("0.05", "1"))
