@@ -370,11 +370,11 @@ def style(axis: Axes, title: str, across: str) -> None:
 
 def long(bench: Bench) -> Findings:
     """Remark 3: T = 1e6 at epsilon .01."""
-    images = mnist(bench, (3000, 1))
+    images = mnist(bench, (2000, 1))
     if bench.size == "full":
         images = replace(images, rounds=400_000, seeds=1)
     cases = [
-        bench.pick(Case("digits", 400, 1), Case("digits", 50_000, 1), Case("digits", 1_000_000, 3)),
+        bench.pick(Case("digits", 400, 1), Case("digits", 30_000, 1), Case("digits", 1_000_000, 3)),
         images,
     ]
     lane = Lane(0.01)
@@ -423,7 +423,7 @@ def rho(bench: Bench) -> Findings:
     """Figure 4: OutP with five penalties."""
     values = bench.pick([0.05, 1.0], [0.05, 0.1, 1.0], [0.05, 0.1, 1.0])
     penalties: list[float | str] = [0.1, 1.0, 10.0, "hat", "hat/100"]
-    cases = [mnist(bench, (1000, 1)), femnist(bench, (100, 1))]
+    cases = [mnist(bench, (600, 1)), femnist(bench, (100, 1))]
     rows: list[Row] = []
     found: dict[tuple[str, float | str, float], float] = {}
     for case in cases:

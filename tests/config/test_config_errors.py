@@ -32,7 +32,7 @@ BAD = {
     "strategy.feasible={kind: bal, radius: 1}": "did you mean 'ball'",
     "strategy.feasible={kind: box, bound: -1}": "strategy.feasible.bound = -1: must be a positive, finite number",
     "strategy.variant=published": "needs the paper's epsilon per round",
-    "strategy={name: iadmm_prox, variant: published, eta: 1}": "unknown; choose one of preset, rho, scale",
+    "strategy={name: iadmm_prox, variant: published, eta: 1}": "it is called scale here: write strategy.scale: 1",
     "strategy={name: fedavg, variant: published}": "fedavg has no published variant; these have: iadmm_prox",
     "strategy=tests:nothing": "strategy = 'tests:nothing'",
     "strategy=own_code:not_a_strategy": "is annotated to return int: it must be def not_a_strategy(...) -> Strategy",
