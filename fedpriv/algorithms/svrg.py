@@ -152,11 +152,14 @@ class SendDifference:
         last = run.rounds - used
         if used:
             lost = (
-                f"epochs end after {used} and after {following}, so the last {last} rounds cost privacy and are not "
-                "used"
+                f"epochs end after round {used} and after round {following}, so the last {last} rounds have a privacy "
+                f"cost but do not change the reported model; use {used} or {following} rounds"
             )
         else:
-            lost = f"the first epoch ends after {following}, so the model stays at its initial values"
+            lost = (
+                f"the first epoch ends after round {following}, so the reported model stays at its initial values; use "
+                f"{following} rounds"
+            )
         return [f"rounds = {run.rounds}: {lost}"]
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
@@ -333,8 +336,8 @@ def proven(
         return eta, epoch_length
     if not strong_convexity > 0:
         fix = (
-            "the paper's L / mu needs a strongly convex regularizer such as l2; use one, set epoch_length, or use "
-            "SVRG++"
+            "is required here, because the paper's formula for it (L / mu) needs a strongly convex regularizer: set "
+            "epoch_length, or use a regularizer such as l2, or SVRG++"
         )
         raise ConfigError("strategy.epoch_length", None, fix)
     a = eta * smoothness
@@ -342,8 +345,8 @@ def proven(
     room = 0.5 - 12 * a  # (1/2 - 8a / (1 - 8a)) (1 - 8a)
     if not room > 0:
         fix = (
-            f"no epoch is long enough for theorem 4.2 at learning rate {eta:g}: use less than 1 / (24 smoothness), "
-            "or set epoch_length"
+            f"is required, because no epoch is long enough for theorem 4.2 at learning rate {eta:g}: set epoch_length, "
+            "or use a learning rate below 1 / (24 smoothness)"
         )
         raise ConfigError("strategy.epoch_length", None, fix)
     return eta, math.floor((k / a + 8 * a) / room) + 1

@@ -121,8 +121,8 @@ class ImplicitTracking:
         if ratio <= proved:
             return []
         return [
-            f"step_size.ratio = {ratio:g}: the paper's proof of convergence needs at most {proved:.2g} on this graph "
-            "(its own experiments use .92 and more)"
+            f"step_size.ratio = {ratio:g}: the paper's proof of convergence needs a ratio of at most {proved:.2g} on "
+            "this graph (the experiments in the paper use .92 and more)"
         ]
 
     def _step(self, t: int) -> float:
@@ -130,7 +130,7 @@ class ImplicitTracking:
         step = evaluate_rate(self.step_size, t)
         if step * self.beta > 1 and (t == 1 or not isinstance(self.step_size, StepSize)):
             raise ConfigError(
-                "strategy.beta", self.beta, f"step_size * beta must be at most 1; use a beta of at most {1 / step:g}"
+                "strategy.beta", self.beta, f"must be at most {1 / step:g}, since step_size * beta must be at most 1"
             )
         return step
 

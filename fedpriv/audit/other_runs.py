@@ -138,5 +138,7 @@ def _read_cost(run: _Run) -> RunCost:
 
 def _read_delta(run: _Run) -> float:
     if run.ledger.header.delta is None:
-        raise FedprivError(f"{run.ledger.path} does not contain the delta of its run")
+        raise FedprivError(
+            f"{run.ledger.path} does not contain the delta of its run, so the run's epsilon cannot be computed"
+        )
     return run.ledger.header.delta

@@ -121,7 +121,9 @@ class Choice(Section):
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:
         if len(self.model_fields_set - {name for name, value in self if value is None}) > 1:
-            raise PydanticCustomError("choice", "must be one of {names}", {"names": ", ".join(type(self).model_fields)})
+            raise PydanticCustomError(
+                "choice", "must set only one of {names}", {"names": ", ".join(type(self).model_fields)}
+            )
         return self
 
     def value(self, nothing: object = None) -> Any:  # noqa: ANN401 - of the field that was chosen
@@ -155,7 +157,7 @@ class Plugin(Section):
             section = raw
         # a registered name as the key of its options
         if isinstance(section, dict) and "name" not in section and len(section) == 1 and {*section} <= {*cls.registry}:
-            fix = f"write {{name: {next(iter(section))}, ...}}, and list its options next to name"
+            fix = f"needs the key name: write {{name: {next(iter(section))}, ...}}, and list its options next to name"
             raise PydanticCustomError("nested", "{fix}", {"fix": fix})
         if not isinstance(section, dict) or not isinstance(section.get("name"), str):
             return section
@@ -298,7 +300,7 @@ def read_hints(builder: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(call, include_extras=True)
     except NameError as error:
-        fix = f"an annotation cannot be read ({error}): import its names at run time, outside of TYPE_CHECKING"
+        fix = f"has an annotation that cannot be read ({error}): import its names outside of `if TYPE_CHECKING`"
         raise ConfigError("plugin", f"{call.__module__}:{call.__qualname__}", fix) from error
 
 
@@ -326,10 +328,10 @@ def _unknown(choice: str, choices: Collection[str]) -> str:
     """Returns the error for a word that is not one of the choices."""
     close = suggest_nearest(choice, choices)
     if "did you mean" in close:
-        everything = f" (there are: {', '.join(sorted(choices))})"
+        everything = f" (all names: {', '.join(sorted(choices))})"
     else:
         everything = ""
-    return f"unknown{close}{everything}"
+    return f"is unknown{close}{everything}"
 
 
 def _translate(error: ErrorDetails, raw: Any, path: str, overrides: Collection[str]) -> ConfigError:  # noqa: ANN401 - of YAML
@@ -411,7 +413,7 @@ def _required(name: str) -> str:
 def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
     if error["type"] == "literal_error":
         names = re.findall("'([^']*)'", context["expected"])
-        return f"choose {context['expected']}{suggest_similar(error['input'], names)}"
+        return f"is unknown; choose {context['expected']}{suggest_similar(error['input'], names)}"
     if error["type"] == "union_tag_invalid":
         return _unknown(str(context["tag"]), [tag.strip(" '") for tag in context["expected_tags"].split(",")])
     if error["type"] == "missing":

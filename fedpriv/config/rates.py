@@ -33,7 +33,9 @@ class _OneSchedule(Section):
     @model_validator(mode="after")
     def _just_one(self) -> Self:
         if len(self.chosen) != 1:
-            raise PydanticCustomError("choice", "must be one of {names}", {"names": ", ".join(type(self).model_fields)})
+            raise PydanticCustomError(
+                "choice", "must set exactly one of {names}", {"names": ", ".join(type(self).model_fields)}
+            )
         return self
 
     @property

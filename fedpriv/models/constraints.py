@@ -84,8 +84,9 @@ class Group:
         count = int(members.sum())
         if count == 0:
             raise DataError(
-                f"no example with {self.name}, so its mean loss is undefined. Divide the data so that each "
-                "client has some, remove the constraint there, or state the group's public fraction"
+                f"a client has no example with {self.name}, so the mean loss of this group is undefined. Divide the "
+                "data so that each client has such examples, leave out the constraint at this client, or set the "
+                "group's public fraction"
             )
         return count / len(members)
 
@@ -245,7 +246,12 @@ class GroupLossGap(OfLosses):
     def _above(self, inputs: Tensor) -> Tensor:
         flat = inputs.flatten(1)
         if not -flat.shape[1] <= self.feature < flat.shape[1]:
-            raise ConfigError("feature", self.feature, f"an input has {flat.shape[1]}: 0 is the first, -1 the last")
+            raise ConfigError(
+                "feature",
+                self.feature,
+                f"must be a column of the inputs, from 0 (the first) to {flat.shape[1] - 1} (the last), or -1 for the "
+                "last",
+            )
         return flat[:, self.feature] > self.threshold
 
 
@@ -281,7 +287,7 @@ class LinearEquality:
         """
         expected = (len(self.offset), len(model.params))
         if self.coefficients.shape != expected:
-            fix = f"must be {expected}: one row per entry of offset, one column per parameter of the model"
+            fix = f"must have shape {expected}: one row per entry of offset, and one column per parameter of the model"
             raise ConfigError("constraints.LinearEquality", f"coefficients of shape {(*self.coefficients.shape,)}", fix)
         return self.coefficients.to(model.params) @ model.params + self.offset.to(model.params)
 
@@ -332,10 +338,10 @@ class Function:
             raise ConfigError(f"constraints.{name}", f"shape {shape}", fix)
         if torch.is_grad_enabled() and model.params.requires_grad and not values.requires_grad:
             fix = (
-                "its values have no gradient, so training cannot satisfy them: compute them from the model by "
-                "differentiable operations (no detach, item, argmax or comparison)"
+                "returns values without a gradient, so training cannot satisfy the constraint: compute them from the "
+                "model by differentiable operations (no detach, item, argmax or comparison)"
             )
-            raise ConfigError(f"constraints.{name}", "no gradient", fix)
+            raise ConfigError(f"constraints.{name}", "(function)", fix)
         return values
 
     def sums(self) -> LossSum | None:

@@ -41,7 +41,7 @@ class Loss(nn.Module):
         self.per_example = per_example
         self.reduction = reduction
         if reduction not in ("mean", "sum", "none"):
-            raise ConfigError("loss.reduction", reduction, "must be 'mean', 'sum' or 'none'")
+            raise ConfigError("loss.reduction", reduction, "is unknown; choose 'mean', 'sum' or 'none'")
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of the batch: a scalar, or `[n]` for `reduction="none"`."""
@@ -111,8 +111,10 @@ def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
 def logistic(outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns `log(1 + exp(-s score))` of each example, s = -1 for label 0 and 1 for label 1: `[n, 1], [n] -> [n]`."""
     if outputs.shape[-1] != 1:
-        fix = "needs a model with one score, such as logistic_regression; otherwise use cross_entropy"
-        raise ConfigError("loss", "logistic", f"{fix} (found {outputs.shape[-1]} scores)")
+        fix = "use such a model, e.g. logistic_regression, or the loss cross_entropy"
+        raise ConfigError(
+            "loss", "logistic", f"needs a model with one score, but this model returns {outputs.shape[-1]}: {fix}"
+        )
     return functional.softplus(-_signs(outputs, labels) * outputs[:, 0])
 
 

@@ -49,7 +49,9 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
     """
     context = {"input_shape": tuple(input_shape), "n_features": prod(input_shape), "n_classes": n_classes}
     if n_classes is None and name in MODELS and "n_classes" in signature(MODELS[name].build).parameters:
-        raise ConfigError("model", name, "scores classes, but the targets are numbers: use linear_regression")
+        raise ConfigError(
+            "model", name, "computes scores of classes, but the targets are numbers: use linear_regression"
+        )
     return _as_module(plugins.build(name, MODELS, options, field="model", context=context), name, "model")
 
 
@@ -138,14 +140,14 @@ def _try_out(
             shape = tuple(outputs.shape[1:])
         except Exception as error:  # a user's model can raise anything
             input_shape = tuple(example.shape[1:])
-            fix = f"cannot process inputs of shape {input_shape} ({_first_line(error)}); change it, or the inputs"
+            fix = f"cannot process inputs of shape {input_shape} ({_first_line(error)}): change the model or the inputs"
             raise ConfigError("model", names[0], fix) from error
         try:
             loss(outputs, target)
         except Exception as error:  # a user's loss can raise anything
             operands = f"outputs of shape {shape} with {kind}"
             fix = (
-                f"cannot compare {operands} ({_first_line(error)}); change the model, the loss or the number of classes"
+                f"cannot compare {operands} ({_first_line(error)}): change the model, the loss or the number of classes"
             )
             raise ConfigError("loss", names[1], fix) from error
 
@@ -156,7 +158,9 @@ def _first_line(error: Exception) -> str:
 
 def _as_module(built: object, name: str, field: str) -> nn.Module:
     if not isinstance(built, nn.Module):
-        raise ConfigError(field, name, f"returns a {type(built).__name__}; it must return a torch.nn.Module")
+        raise ConfigError(
+            field, name, f"must return a torch.nn.Module, but returns a {type(built).__name__}: correct the function"
+        )
     return built
 
 

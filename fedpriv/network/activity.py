@@ -32,7 +32,9 @@ class Activity(Protocol):
         ...
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """Yields graphs of some rounds, with fixed seeds; their mean is or estimates the expectation over rounds."""
+        """Yields graphs of some rounds, drawn with fixed seeds. Their mean equals or estimates the expectation over
+        rounds.
+        """
         ...
 
 
@@ -76,7 +78,8 @@ class Always:
 @validate_arguments("network.activity")
 @dataclass(frozen=True)
 class RandomEdges:
-    """`count` links are drawn uniformly, without repeats, in each round; only the nodes at their ends are active.
+    """In each round `count` links are drawn uniformly without repeats. Only the nodes at the ends of these links are
+    active.
 
     Liu, Johansson and Shi (2023) use 1 or 2 links.
 
@@ -105,7 +108,7 @@ class RandomEdges:
         return stream.first_of_permutation(links, self.count).tolist()
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """Returns one minus the probability that none of a node's links is drawn."""
+        """Returns the probability that at least one of a node's links is drawn."""
         total = graph.number_of_edges()
         self._check(total)
         no_link = [comb(total - graph.degree[node], self.count) / comb(total, self.count) for node in sorted(graph)]
@@ -114,7 +117,8 @@ class RandomEdges:
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
         """Yields rounds that draw each link about equally often.
 
-        Each pass uses the links in a random order, `count` at a time; if there are very many, it uses only some.
+        Each pass over the links uses them in a random order, `count` at a time. If there are very many links, a pass
+        uses only some of them.
         """
         edges = list(graph.edges)
         generator = np.random.default_rng(0)
@@ -128,7 +132,9 @@ class RandomEdges:
 
     def _check(self, links: int) -> None:
         if self.count > links:
-            raise ConfigError("network.activity.count", self.count, f"the graph has only {links} links")
+            raise ConfigError(
+                "network.activity.count", self.count, f"the graph has only {links} links: use at most that number"
+            )
 
 
 @validate_arguments("network.activity")
@@ -148,7 +154,7 @@ class RandomLinks:
     rate: Probability
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """Returns all nodes with the links that are up."""
+        """Returns all nodes, with the links that were drawn for this round."""
         edges = list(graph.edges)
         is_up = stream.random(len(edges)) < self.rate
         active = nx.empty_graph(len(graph))
@@ -197,7 +203,7 @@ class OnePeerExponential:
     """In round k, node i sends to node `i + 2^(k mod log2 n)` only (Ying et al., 2021).
 
     The links are directed, and the links of the graph itself are not used. If n is a power of two, log2 n rounds
-    average exactly.
+    compute the exact average.
 
     Examples:
         >>> import fedpriv, networkx
@@ -226,7 +232,8 @@ class LinkFunction:
     """Links of each round from a function, which must not use data; nodes without a link are inactive.
 
     Args:
-        function: Maps a round, from 0, to the pairs of nodes that are linked in it; all must be links of the graph.
+        function: Maps a round, from 0, to the pairs of nodes that are linked in this round; all pairs must be links of
+            the graph.
 
     Examples:
         >>> import networkx
@@ -247,7 +254,11 @@ class LinkFunction:
         active = nx.Graph(self.function(round_index))
         for a, b in active.edges:
             if not graph.has_edge(a, b):
-                raise ConfigError("network.activity", (a, b), f"round {round_index}: the graph has no such link")
+                raise ConfigError(
+                    "network.activity",
+                    (a, b),
+                    f"the activity function returned this link in round {round_index}, but the graph has no such link",
+                )
         return active
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
@@ -302,7 +313,9 @@ def remove_absent_nodes(links: Undirected, outages: Sequence[Outage], round_inde
 
 
 def _function(function: str) -> Activity:
-    """Returns the activity of a public function from rounds to links (pairs of nodes), named `package.module:name`."""
+    """Returns the activity for a public function, named `package.module:name`, that maps rounds to links (pairs of
+    nodes).
+    """
     return LinkFunction(resolve_round_function(function, Iterable, "network.activity.function"))
 
 

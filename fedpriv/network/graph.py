@@ -39,11 +39,12 @@ class GraphFacts:
     Attributes:
         nodes: Number of nodes.
         links: Number of links.
-        diameter: Longest shortest path.
+        diameter: Number of links in the longest of all shortest paths between two nodes.
         mean_degree: Neighbours of a node, on average.
-        spectral_gap: One minus the second largest absolute eigenvalue of W. With a larger gap nodes agree faster.
-        contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, which is beta in eq 4 of Liu, Johansson and Shi. With
-            random links it is estimated from at least 500 rounds.
+        spectral_gap: One minus the second largest absolute eigenvalue of W. The larger the gap, the faster the nodes'
+            models converge to each other.
+        contraction: The factor `sqrt(rho(E[W'W] - 11'/n))` by which a round shrinks the differences between nodes,
+            called beta in eq 4 of Liu, Johansson and Shi. With random links it is estimated from at least 500 rounds.
         active_fraction: Expected fraction of active nodes (iota).
     """
 
@@ -74,7 +75,7 @@ class Graph:
             exchanges cost messages, but no epsilon.
 
     Raises:
-        ConfigError: If the graph is not connected, or the weights are no mixing matrix.
+        ConfigError: If the graph is not connected, or the weights are not a mixing matrix.
 
     Examples:
         >>> import fedpriv, networkx
@@ -104,10 +105,15 @@ class Graph:
         self.weights: Weights = mixing.check_mixing_matrix(matrix, self.graph)
         for outage in outages:
             if not 0 <= outage.node < self.n_clients:
-                raise ConfigError("network.outages.node", outage.node, f"nodes are 0 .. {self.n_clients - 1}")
+                raise ConfigError(
+                    "network.outages.node", outage.node, f"must be a node of the graph, from 0 to {self.n_clients - 1}"
+                )
         changes = bool(outages) or not isinstance(self.activity, Always)
         if changes and self._make_weights is None:
-            fix = "your own matrix needs a fixed graph; name a rule, e.g. metropolis"
+            fix = (
+                "a matrix of your own works only if all links are used in every round (no activity, no outages); use "
+                "a rule instead, e.g. metropolis"
+            )
             raise ConfigError("network.mixing", "a fixed matrix", fix)
         self._outages = tuple(outages)
         self.mixing_steps = mixing_steps
@@ -136,7 +142,7 @@ class Graph:
 
     @property
     def current(self) -> Weights:
-        """The round's W of the active nodes, one mixing step, `[k, k]`."""
+        """The round's W for the active nodes and one mixing step, `[k, k]`."""
         return self._current
 
     @property
@@ -243,7 +249,11 @@ class Graph:
         Raises:
             ConfigError: Always.
         """
-        raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
+        raise ConfigError(
+            "network.topology",
+            "a graph",
+            "this strategy needs a server, but a graph has none: use the star topology, or a gossip strategy",
+        )
 
     gather = total = largest = mean
 
@@ -252,7 +262,9 @@ class Graph:
         return self.mean(row)
 
     def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
-        """Returns the positions of the nodes, on the device of `like`: this process has the rows of all nodes."""
+        """Returns the positions of the cohort's nodes, on the device of `like`. They equal the nodes' numbers, because
+        this process has the rows of all nodes.
+        """
         if len(cohort) in (0, self.n_clients):
             return cohort
         self._matrix, self._cohort = to_torch(self._current, like, self.mixing_steps, cohort)
@@ -291,7 +303,7 @@ class Graph:
 
 
 def _count_directed(links: Undirected) -> int:
-    """Returns the number of links, where one that goes both ways counts twice."""
+    """Returns the number of directed links; a link in both directions counts twice."""
     if links.is_directed():
         return links.number_of_edges()
     return 2 * links.number_of_edges()
@@ -305,7 +317,9 @@ def as_peer_graph(network: Star | Graph) -> Graph:
     """
     if isinstance(network, Star):
         raise ConfigError(
-            "network.topology", "star", "is not a graph of peers; the star-shaped graph of peers is called hub"
+            "network.topology",
+            "star",
+            "is not a graph of peers, but has a server; the star-shaped graph of peers is called hub",
         )
     return network
 

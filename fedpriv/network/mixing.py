@@ -23,7 +23,8 @@ _DENSE = 512  # largest number of nodes for which eigenvalues are computed from 
 
 
 def metropolis(graph: Undirected) -> Weights:
-    """Returns weights `1 / (1 + max(d_i, d_j))` on links of nodes with degrees d_i and d_j, the rest on the diagonal.
+    """Returns weights `1 / (1 + max(d_i, d_j))` on links between nodes with degrees d_i and d_j; the diagonal gets the
+    rest.
 
     Examples:
         >>> import networkx
@@ -105,11 +106,13 @@ def check_mixing_matrix(weights: NDArray[np.float64] | Weights, graph: Undirecte
     if gap.nnz and np.abs(gap.data).max() > tolerance:
         position = int(np.abs(gap.data).argmax())
         i, j = int(gap.coords[0][position]), int(gap.coords[1][position])
-        raise _wrong(f"W[{i}, {j}] != W[{j}, {i}]", "must be symmetric, so that the mean over nodes is kept")
+        raise _wrong(
+            f"W[{i}, {j}] != W[{j}, {i}]", "the matrix must be symmetric, so that mixing keeps the mean over nodes"
+        )
     sums = matrix.sum(1)
     row = int(abs(sums - 1).argmax())
     if abs(sums[row] - 1) > tolerance:
-        raise _wrong(f"row {row} sums to {sums[row]:g}", "each row must sum to one")
+        raise _wrong(f"row {row} sums to {sums[row]:g}", "each row must sum to 1")
     for i, j in zip(rows.tolist(), columns.tolist(), strict=True):
         if i != j and not graph.has_edge(i, j):
             raise _wrong(f"W[{i}, {j}] = {matrix[i, j]:g}", f"must be zero: nodes {i} and {j} have no link")
@@ -119,7 +122,7 @@ def check_mixing_matrix(weights: NDArray[np.float64] | Weights, graph: Undirecte
 
 
 def check_connected(graph: Undirected) -> None:
-    """Raises if a graph is not connected.
+    """Raises an error if a graph is not connected.
 
     Raises:
         ConfigError: If the graph is not connected; the message names a node that node 0 cannot reach.
@@ -131,24 +134,31 @@ def check_connected(graph: Undirected) -> None:
 
 
 def _check_mixes(used: Undirected, n: int) -> None:
-    """Raises for weights under which nodes never agree on any graph; `used` has the links with weight."""
+    """Raises an error for weights under which the nodes' values never converge to each other; `used` contains the links
+    with weight.
+    """
     unreachable = _unreachable_node(used, n)
     if unreachable is not None:
         raise _wrong(
-            "a disconnected matrix", f"no weights lead from node 0 to node {unreachable}; give more links a weight"
+            "a disconnected matrix",
+            f"no path of links with positive weight leads from node 0 to node {unreachable}; give more links a weight",
         )
     if n > 1 and nx.is_bipartite(used):  # a loop, W[i, i] > 0, is an odd cycle
-        raise _wrong("W[i, i] = 0 for all i", "rows would swap sides forever and never agree; set W[0, 0] > 0")
+        raise _wrong(
+            "W[i, i] = 0 for all i",
+            "the nodes' values would alternate between two sides and never agree; set W[0, 0] > 0",
+        )
 
 
 def _unreachable_node(graph: Undirected, n: int) -> int | None:
-    """Returns the smallest node that node 0 cannot reach; None if it reaches all."""
+    """Returns the smallest node that node 0 cannot reach; None if node 0 reaches all nodes."""
     unreachable = set(range(n)) - nx.node_connected_component(graph, 0)
     return min(unreachable, default=None)
 
 
 def compute_contraction(weights: Weights) -> float:
-    """Returns the second largest absolute eigenvalue of symmetric weights, by which mixing shrinks disagreement.
+    """Returns the second largest absolute eigenvalue of symmetric weights, the factor by which mixing shrinks
+    differences between nodes.
 
     Examples:
         >>> import networkx

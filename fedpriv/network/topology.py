@@ -18,7 +18,7 @@ MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # a larger graph would take one proc
 
 
 def _check_size(n_clients: int, degree: float) -> None:
-    """Raises if a graph would take minutes to make, before it is made."""
+    """Raises an error before a graph is created if this would take minutes."""
     if n_clients > MOST_NODES:
         fix = f"a graph has at most {MOST_NODES:,} nodes; use the star for more clients"
         raise ConfigError("network.topology", f"{n_clients} nodes", fix)
@@ -179,7 +179,9 @@ def hypercube(n_clients: int) -> Undirected:
     bits = n_clients.bit_length() - 1
     _check_size(n_clients, bits)
     if n_clients != 1 << bits:
-        raise ConfigError("network.topology", f"hypercube of {n_clients}", "needs a power of two, e.g. 64 clients")
+        raise ConfigError(
+            "network.topology", f"hypercube of {n_clients}", "the number of clients must be a power of two, e.g. 64"
+        )
     if bits:
         return nx.Graph((i, i ^ (1 << b)) for i in range(n_clients) for b in range(bits))
     return nx.empty_graph(1)
@@ -245,7 +247,7 @@ def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
         9
     """
     if degree >= n_clients or n_clients * degree % 2:
-        fix = f"needs degree < {n_clients} and an even n * degree"
+        fix = f"must be below the number of clients, {n_clients}, and the product of the two must be even"
         raise ConfigError("network.topology.degree", degree, fix)
     _check_size(n_clients, degree)
     return nx.random_regular_graph(degree, n_clients, seed)
@@ -320,7 +322,7 @@ def links(n_clients: int, pairs: Pairs) -> Undirected:
     graph = nx.empty_graph(n_clients)
     for a, b in pairs:
         if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
-            fix = f"must link two different nodes of 0 .. {n_clients - 1}"
+            fix = f"must link two different nodes from 0 to {n_clients - 1}"
             raise ConfigError("network.topology.pairs", [a, b], fix)
     graph.add_edges_from(pairs)
     return graph
@@ -332,7 +334,11 @@ def edge_list(file: str) -> Undirected:
     for number, line in enumerate(_read(file, Path.read_text).splitlines(), start=1):
         ends = line.split("#")[0].split()
         if ends and (len(ends) < 2 or ends[0] == ends[1] or not "".join(ends[2:] or "{").startswith("{")):
-            raise ConfigError("network.topology.file", f"{file}, line {number}: {line}", "write two nodes, as in: 0 1")
+            raise ConfigError(
+                "network.topology.file",
+                f"{file}, line {number}: {line}",
+                "each line must contain two different nodes, e.g. 0 1",
+            )
         if ends:
             links.append((ends[0], ends[1]))
     graph: nx.Graph[Any] = nx.Graph(links)
@@ -352,7 +358,7 @@ def _sort_key(label: object) -> tuple[str, int | str]:
 
 
 def _numbered(graph: Undirected, file: str) -> Undirected:
-    """Turns labels that are all numbers, as text, into numbers.
+    """Converts text labels to numbers if all labels are numbers.
 
     A gap between the numbers, or a name among them, raises an error, because it is probably a typing error.
     """

@@ -1,8 +1,8 @@
 """The oracle of a strategy: it builds queries, and a query engine computes their results.
 
 Query engines are interchangeable: `DataQueryEngine` (data_query_engine.py) computes results from data, with noise and a
-ledger; zeros, random numbers and unit impulses (synthetic.py) replace data; `RecordingEngine` (dry_run.py) records
-the queries.
+ledger; engines in synthetic.py return zeros, random numbers or unit impulses, and read no data; `RecordingEngine`
+(dry_run.py) records the queries.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fedpriv.privacy.settings import Privacy
 
 @dataclass(frozen=True)
 class RoundContext:
-    """The participants of a round, and the number of its queries that have been answered.
+    """The participants of a round, and the number of query results of the round so far.
 
     Attributes:
         round: Index of the round, from 0.
         cohort: Numbers of the participants, in all processes, sorted, `[m]`.
-        clients: The same numbers.
+        clients: The same numbers as `cohort`.
         positions: Positions in `cohort` of the clients to which rows of queries belong, `[k]`: the participants in this
             process or, if some were drawn in secret, the drawn ones.
         received: Values received by the participants in this process, `[k, dim]`; None if unknown.
@@ -50,7 +50,9 @@ class RoundContext:
         """
         numbers = cohort.numpy()  # for few numbers numpy is several times as fast as torch
         if not (numbers[1:] > numbers[:-1]).all():
-            raise ConfigError("network cohort", cohort.tolist(), "name every client once, in ascending order")
+            raise ConfigError(
+                "network cohort", cohort.tolist(), "must list each client at most once, in ascending order"
+            )
         clients: Sequence[int] = range(n_clients)
         if len(numbers) < n_clients or numbers[0] != 0 or numbers[-1] != n_clients - 1:
             clients = tuple(cohort.tolist())
@@ -85,8 +87,9 @@ class QueryEngine(Protocol):
         """Starts a round.
 
         Returns:
-            The context, with the positions of this process's participants, and the positions among these of the
-            clients drawn in secret, `[j]`; None if no secret draw precedes the computation. See `Oracle.begin_round`.
+            The context, with the positions of this process's participants; and the positions, among these participants,
+            of the clients that were drawn in secret, `[j]`, or None if no clients are drawn in secret before the
+            computation. See `Oracle.begin_round`.
         """
         ...
 
@@ -111,7 +114,9 @@ class QueryEngine(Protocol):
         ...
 
     def common_bound(self, bound: float | None) -> float | None:
-        """Returns the clip bound for a difference of gradients: the largest of all processes; None for the default."""
+        """Returns the clip bound for a difference of gradients, which is the largest bound of all processes; None for
+        the default.
+        """
         ...
 
     def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
@@ -207,7 +212,7 @@ class Oracle(Generic[A_co]):
 
     def _check_gradients_are_noised(self) -> None:
         if self.privacy.private and self.privacy.noise_on == "message":
-            fix = "is only for noise on gradients: leave it out, or set privacy.noise_on to 'gradient'"
+            fix = "works only with noise on gradients: leave noise_floor out, or set privacy.noise_on to 'gradient'"
             raise ConfigError("strategy.optimizer", "noise_floor", fix)
 
     def gradient(self, params: Tensor) -> Tensor:
@@ -269,8 +274,9 @@ class Oracle(Generic[A_co]):
     def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Returns each client's share of the objective and its constraint values: `[n, dim] -> [n], [n, c]`.
 
-        They are without noise, and differentiable, so that clients can solve subproblems. The first result in a round
-        is recorded as not private; later ones are not recorded, since epsilon is infinite already.
+        The values have no noise and are differentiable, so that clients can solve subproblems. The first result in a
+        round is recorded as not private. Later results of the round are not recorded, because epsilon is already
+        infinite.
 
         Raises:
             ConfigError: If the run is private.
@@ -301,4 +307,6 @@ class Oracle(Generic[A_co]):
     def _check_everyone(self) -> None:
         if len(self._context.cohort) < self.n_clients:
             count = len(self._context.cohort)
-            raise ConfigError("network.cohort", count, "constraints need every client in every round")
+            raise ConfigError(
+                "network.cohort", count, "constraints need every client in every round: leave network.cohort out"
+            )

@@ -3,7 +3,8 @@
 A run computes each example separately, by construction (docs/design/0019-examples-apart.md). A model that mixes the
 examples of a batch would therefore silently become a different model. To prevent this, a few synthetic examples are
 computed alone, in one batch, in another batch, and in the first batch again. If the results of a layer differ, an error
-names the layer. Models with only operations that are known to keep examples apart are not tested, nor are known losses.
+names the layer. A model is not tested if all its operations are known to keep examples apart; known losses are not
+tested either.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _IGNORE_INDEX = -100  # label that torch's losses ignore by default
 
 
 def validate_per_example(population: Population, privacy: Privacy | None = None) -> list[str]:
-    """Raises an error if a model or loss mixes or remembers examples, or a loss differs for single examples.
+    """Raises an error if a model or loss mixes examples or keeps state from earlier ones, or if a loss is not mean or
+    sum over single examples.
 
     The examples are random numbers with the real shapes and types or, if model and loss fail on those, the first real
     examples. A copy of the model is used. Torch's random draws, as in dropout, are the same in each test; a model that
@@ -106,9 +108,10 @@ def _find_usable_point(population: Population) -> Point:
                 "a collate_fn that returns (inputs, target))"
             )
         problem = (
-            f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({summarize_error(error)})"
+            f"the model and the loss cannot be computed on examples of shape {_shapes(inputs)} "
+            f"({summarize_error(error)})"
         )
-        fix = f"{problem}; change them, or the data{hint}"
+        fix = f"{problem}; change the model, the loss or the data{hint}"
         raise ConfigError("model", type(population.model).__name__, fix) from error
     return last
 
@@ -128,7 +131,7 @@ def _is_computed(population: Population, row: Tensor, x: Nested, y: Nested) -> b
 
 
 def _candidates(population: Population) -> Iterator[Point]:
-    """Yields rows, inputs and targets, best first: synthetic examples, then the first real ones."""
+    """Yields parameters, inputs and targets in order of preference: synthetic examples, then the first real ones."""
     inputs, targets = population.first_examples(_EXAMPLES)
     for point in synthetic_points(population):
         yield point
@@ -136,9 +139,11 @@ def _candidates(population: Population) -> Iterator[Point]:
 
 
 def synthetic_points(population: Population, seed: int = 0) -> list[Point]:
-    """Returns public points, best first: parameters `[dim]` and random examples with the data's shapes and types.
+    """Returns public test points in order of preference: parameters `[dim]`, and random examples with the data's shapes
+    and types.
 
-    Initial parameters may be zeros, which hide the effect of a layer, so the first points are near but not at them.
+    Initial parameters may be zeros, which hide the effect of a layer. The first points are therefore near the initial
+    parameters but differ from them.
 
     Args:
         population: The clients, at their initial parameters.
@@ -187,7 +192,10 @@ def _check_memory(trial: TracedModel, fresh: TracedModel, x: Nested) -> None:
     )
     for name, value in trial.frozen().items():
         if value._version != frozen[name] or not torch.equal(value, untouched[name]):  # noqa: SLF001
-            fix = "a forward pass changes it, although it is frozen and released as it is; change a copy"
+            fix = (
+                "a forward pass changes this tensor, although it is frozen and is released without noise; let the "
+                "model change a copy"
+            )
             raise ConfigError(f"model.{name}", "frozen", fix)
     _compare(trial, before, after, rows, SAME_KERNEL, why)
     _compare(trial, between, fresh.events(select_examples(x, _SECOND_BATCH)), rows, SAME_KERNEL, why)
@@ -233,7 +241,7 @@ def _check_alone(trial: TracedModel, x: Nested) -> None:
     batch = trial.events(select_examples(x, _FIRST_BATCH))
     alone = [trial.events(select_examples(x, [i])) for i in range(len(_FIRST_BATCH))]
     if any(_differ_in(batch[-1], single[-1], i, 0, OTHER_KERNEL) for i, single in enumerate(alone)):
-        why += _suggest_batch_first(trial, x) or "make it independent of the batch size"
+        why += _suggest_batch_first(trial, x) or "change the layer so that its outputs do not depend on the batch size"
     for i, single in enumerate(alone):
         _compare(trial, batch, single, [(i, 0)], OTHER_KERNEL, why)
 
@@ -241,7 +249,7 @@ def _check_alone(trial: TracedModel, x: Nested) -> None:
 def _check_labels(trial: TracedModel, population: Population) -> None:
     """Tests the real examples with the smallest and the largest label.
 
-    A label outside the classes would fail in the middle of a run, or be ignored by the loss.
+    A label outside the classes would raise an error in the middle of a run, or would be ignored by the loss.
     """
     clients = population.validated_clients
     numbers = population.shard.numbers
@@ -283,8 +291,8 @@ def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
     warnings: list[str] = []
     if changed:
         warnings.append(
-            f"a forward pass changes the buffers {', '.join(changed[:3])}: every forward pass of a run starts "
-            "from their initial values, and the result contains these"
+            f"a forward pass changes the buffers {', '.join(changed[:3])}: every forward pass of a run starts from "
+            "the initial values of the buffers, and the result contains these initial values"
         )
     if counts:
         warnings.append(
@@ -327,6 +335,6 @@ def _compare(
 
 
 def _differ_in(first_event: Event, second_event: Event, i: int, j: int, tolerance: float) -> bool:
-    """Returns True if row i of a tensor of the first event differs from row j of the same tensor of the second."""
+    """Returns True if row i of a tensor of the first event differs from row j of that tensor in the second event."""
     pairs = [(a, b) for a, b in zip(first_event[1], second_event[1], strict=False) if a.dim() and b.dim()]
     return any(differ(a[i], b[j], tolerance) for a, b in pairs if len(a) > i and len(b) > j)

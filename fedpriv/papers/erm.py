@@ -41,9 +41,13 @@ def dp_gd(
 ) -> Strategy:
     """DP-GD with step size 1 / smoothness unless given; see `fedpriv.gradient_descent`."""
     if average is not None and output != "average":
-        raise ConfigError("strategy.average", average, "is a weight of iterates: use output: average")
+        raise ConfigError(
+            "strategy.average", average, "is the weight of iterates in an average: set output: average, or leave it out"
+        )
     if seed is not None and output != "random":
-        raise ConfigError("strategy.seed", seed, "chooses the iterate: use output: random")
+        raise ConfigError(
+            "strategy.seed", seed, "is the seed that draws a random iterate: set output: random, or leave it out"
+        )
     return gradient_descent(
         learning_rate or 1 / smoothness,
         regularizer,
@@ -91,7 +95,12 @@ def dp_svrg(inner: Inner, epoch_length: Count | None = None) -> Recipe:
     convexity, step = inner.regularizer.strong_convexity, inner.learning_rate
     if callable(step):
         if epoch_length is None:
-            raise ConfigError("strategy.epoch_length", None, "the paper uses a constant learning_rate: set one")
+            raise ConfigError(
+                "strategy.epoch_length",
+                None,
+                "is required with a learning rate that changes over rounds, since the paper's formula for it needs a "
+                "constant one: set epoch_length, or use a constant learning_rate",
+            )
         return inner.recipe(step, Epochs(epoch_length))
     step, length = proven(inner.smoothness, convexity, learning_rate=step, epoch_length=epoch_length)
     return inner.recipe(step, Epochs(length))

@@ -46,7 +46,8 @@ def choose_network(n_clients: int, network: N | None) -> N | Star:
 
 
 def check_size(network: RoundNetwork, n_clients: int) -> None:
-    """Raises for a network of another number of clients, which would leave clients out or wait for missing ones.
+    """Raises an error for a network of another number of clients, which would leave clients out or wait for missing
+    ones.
 
     Raises:
         ConfigError: If the numbers differ.
@@ -57,13 +58,13 @@ def check_size(network: RoundNetwork, n_clients: int) -> None:
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Raises for a strategy with which the privacy settings would not hold.
+    """Raises an error for a strategy with which the privacy settings would not hold.
 
     Raises:
-        ConfigError: If noise is added to messages only, and clients keep state that is not computed from messages
-            (by their declaration or by a test with random query results); if messages would be clipped to another
-            norm than the declared `message_norm`; if only sums may be seen, and sums of messages depend on more than
-            sums of private query results; or if the trust has no rules here.
+        ConfigError: If noise is added to messages only, but clients keep state that is not computed from messages (by
+            their declaration or by a test with random query results); if messages would be clipped to another norm than
+            the declared `message_norm`; if the server may see only sums, but sums of messages depend on more than sums
+            of private query results; or if this function has no rules for the trust assumption.
     """
     step = strategy.local_step
     bound = strategy.message_norm
@@ -75,28 +76,31 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         raise ConfigError(
             "privacy.noise_on",
             "message",
-            f"{name} keeps state that is not a function of released messages and would enter later messages "
-            "without noise; set privacy.noise_on to 'gradient'",
+            f"clients of {name} keep state that does not depend on released messages alone, and this state would enter "
+            "later messages without noise; set privacy.noise_on to 'gradient'",
         )
     if privacy.private and privacy.noise_on == "message":
         check_memory(strategy, n_clients)
     if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
-        fix = "is for noise that cancels between pairs: leave it out, or use pairwise trust"
+        fix = "applies only to noise that cancels between pairs of clients: leave the ratio out, or use pairwise trust"
         raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
     if privacy.private and isinstance(privacy.trust, Pairwise) and privacy.trust.colluders >= n_clients:
-        fix = f"must be at most {n_clients - 1}: all but one of the {n_clients} clients collude against that one"
+        fix = f"must be at most {n_clients - 1}: of the {n_clients} clients, at least one must not be a colluder"
         raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
     trust = privacy.trust
     if isinstance(trust, Central | SecureAggregation):
         _check_sums(strategy, privacy, network, n_clients)
     # under Local and Pairwise each message is noised; a trust that is added later must add its own rules here
     elif not isinstance(trust, Local | Pairwise):  # pyright: ignore[reportUnnecessaryIsInstance]
-        fix = "which strategies keep its guarantee is not known: add its rules to fedpriv/planning/compatibility.py"
+        fix = (
+            "it is not known which strategies keep the guarantee of this trust: add rules for it to "
+            "fedpriv/planning/compatibility.py"
+        )
         raise ConfigError("privacy.trust", str(trust), fix)
 
 
 def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Refuses a strategy with sums of messages that depend on more than sums of private answers."""
+    """Raises an error if sums of the strategy's messages depend on more than sums of private query results."""
     step = strategy.local_step
     trust = str(privacy.trust)
     name = type(step).__name__
@@ -114,7 +118,12 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
         fix = "cohort_rounds draws the clients of each round in secret; leave network.cohort out"
         raise ConfigError("network.cohort", _cohort_of(network), fix)
     if not strategy.aggregator.is_sum:
-        raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
+        raise ConfigError(
+            "privacy.trust",
+            trust,
+            f"{type(strategy.aggregator).__name__} needs each client's message, but this trust reveals only sums: use "
+            "local trust",
+        )
     if privacy.noise_on == "gradient" and not step.linear:
         fix = f"sums of {name}'s messages are not sums of private query results; use local trust"
         if isinstance(step, LocalSteps) and step.local_steps == 1:
@@ -148,11 +157,12 @@ def _cohort_of(network: RoundNetwork) -> object:
 def check_compute(
     compute: Compute, strategy: Strategy, network: RoundNetwork, privacy: Privacy, model: nn.Module, loss: Loss
 ) -> None:
-    """Raises for settings of the computation that do not suit the run.
+    """Raises an error for settings of the computation that do not suit the run.
 
     Raises:
-        ConfigError: If the guarantee is not proved for bfloat16; the backend is for other models; or state is to be on
-            disk where the strategy's clients keep nothing, or a round needs the state of all of them.
+        ConfigError: If the guarantee is not proved for bfloat16; if the backend does not support the model; or if the
+            clients' state should be on disk, but the strategy's clients keep no state, or a round needs the state of
+            all clients.
     """
     if compute.precision == "bfloat16":
         check_bfloat16(privacy, compute.dtype, compute.backend)
@@ -162,10 +172,16 @@ def check_compute(
     if state == "memory":
         return
     if not has_rows(strategy.local_step.init(torch.zeros(1, 1))):
-        fix = f"clients of {strategy.name} keep no state between rounds (a server's state is in memory); leave it out"
+        fix = (
+            f"clients of {strategy.name} keep no state between rounds, and the server's state is always in memory; "
+            "leave this setting out"
+        )
         raise ConfigError("compute.client_state", state, fix)
     if network.everyone and not privacy.samples_clients_before_compute:
-        fix = "every client takes part in every round, so all state must be in memory; leave it out, or draw cohorts"
+        fix = (
+            "every client takes part in every round, so all state must be in memory; leave this setting out, or draw "
+            "cohorts"
+        )
         raise ConfigError("compute.client_state", state, fix)
 
 
@@ -180,24 +196,24 @@ def check_shared(
     optimum: float | None,
     compare: bool,
 ) -> None:
-    """Raises for settings that several processes do not support; one process supports everything.
+    """Raises an error for settings that several processes do not support; one process supports everything.
 
     Args:
         size: Number of processes.
-        compute: Where clients' state is kept.
+        compute: The settings of the computation, which include the location of clients' state.
         clients: All clients of the run.
         network: The network.
         privacy: The privacy settings.
         query_names: Names of the queries that the strategy makes.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
-        compare: True if the problem is solved with all data in one place, too.
+        compare: True if the problem is also solved with all data in one place.
 
     Raises:
         ConfigError: If a setting needs one process; the message names the setting.
     """
     if size == 1:
         return
-    alone = "train in one process (leave out --processes, or parallelism 'none' of compute)"
+    alone = "train in one process (without --processes, or with compute.parallelism 'none')"
     if compute.client_state != "memory":
         fix = f"works in one process only: use memory, or {alone}"
         raise ConfigError("compute.client_state", compute.client_state, fix)
@@ -211,45 +227,53 @@ def check_shared(
         fix = f"a paper's noise may depend on the data of all clients, which no single process has: {alone}"
         raise ConfigError("strategy.variant", "published", fix)
     if optimum is not None:
-        fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
+        fix = (
+            "the gap to the optimum is computed on the data of all clients in one process: leave log.optimum out, or "
+            f"{alone}"
+        )
         raise ConfigError("log.optimum", optimum, fix)
     if compare:
         raise ConfigError(
-            "problem.compare_centralized", True, f"it needs all data in one process: leave it out, or {alone}"
+            "problem.compare_centralized",
+            True,
+            f"the comparison needs all data in one process: leave this setting out, or {alone}",
         )
     if "exact" in query_names and size > len(clients) // 2:
-        fix = f"exact query results need two clients in every process: use at most {max(len(clients) // 2, 1)}"
+        fix = (
+            f"exact query results need at least two clients in every process: use at most {max(len(clients) // 2, 1)} "
+            "processes"
+        )
         raise ConfigError("processes", size, fix)
 
 
 def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
-    """Raises for a run that cannot be extended.
+    """Raises an error for a run that cannot be extended.
 
     Args:
         privacy: The privacy settings of the run, its correlated noise filled in.
         rounds: Its number of rounds.
-        before: How many of these an earlier run has made; None for a run that extends none.
+        before: Number of these rounds that an earlier run has made; None if the run extends no earlier run.
 
     Raises:
-        ConfigError: If there are no further rounds; or the noise is correlated over all rounds, and was made for the
-            rounds that were planned.
+        ConfigError: If there are no further rounds; or if the noise is correlated between rounds, because its matrix is
+            made for the number of rounds that was planned first.
     """
     if before is None:
         return
     if rounds <= before:
-        fix = f"is the total number of rounds, and the run already has {before}: use a larger number"
+        fix = f"is the total number of rounds, but the earlier run already has {before} rounds: use a larger number"
         raise ConfigError("rounds", rounds, fix)
     if privacy.over_time is not None:
         fix = (
-            "correlated noise and cyclic batches or cohorts were created and accounted for the planned "
-            f"{before} rounds: start a new run"
+            "a run with correlated noise, cyclic batches or cyclic cohorts cannot be extended, because these were "
+            f"created and accounted for exactly the planned {before} rounds: start a new run"
         )
         raise ConfigError("extend", before, fix)
     epoch = privacy.allocation_rounds
     if epoch is not None and before % epoch:
         fix = (
-            f"the run ended within an epoch of random allocation, which has {epoch} rounds and is charged as a "
-            "whole: extend runs of whole epochs, or start a new run"
+            f"the earlier run ended within an epoch of random allocation, which has {epoch} rounds and is charged as a "
+            "whole, so it cannot be extended: extend only runs of whole epochs, or start a new run"
         )
         raise ConfigError("extend", before, fix)
 
@@ -257,8 +281,8 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
     """Tests a declared `linear` strategy: sums of its messages must depend on sums of query results only.
 
-    Two runs get query results with the same sum that are spread differently over the clients; their first messages,
-    summed, must agree. This finds mistakes, but proves nothing: only a few random query results are tried.
+    Two runs get query results with the same sum, but with different values for single clients. The sums of their first
+    messages must agree. This test finds mistakes, but is no proof, because it uses only a few random query results.
 
     Raises:
         ConfigError: If the sums differ.
@@ -281,9 +305,9 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
 def check_memory(strategy: Strategy, n_clients: int) -> None:
     """Tests that a client update without declared private `memory` keeps nothing of its query results.
 
-    In two runs clients get other query results in the first round, and the same ones at the same point in the second;
-    the messages of the second round must agree. This finds mistakes, but proves nothing: only a few random query
-    results are tried.
+    In two runs, clients get different query results in the first round, and the same query results at the same
+    parameters in the second round. The messages of the second round must agree. This test finds mistakes, but is no
+    proof, because it uses only a few random query results.
 
     Raises:
         ConfigError: If the messages differ.
@@ -310,7 +334,7 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
 
 
 def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None:
-    """Raises for a run in which no round has the `min_honest` participants that its noise needs.
+    """Raises an error for a run in which no round has the `min_honest` participants that its noise needs.
 
     Raises:
         ConfigError: If even the largest cohort has fewer participants; the message contains its size.
@@ -326,36 +350,36 @@ def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None
 
 
 def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Sequence[str]) -> None:
-    """Raises for constraints on a model that is computed one example at a time because vmap cannot batch it.
+    """Raises an error for constraints on a model that is computed one example at a time because vmap cannot batch it.
 
     Args:
         problems: The clients' objectives and constraints.
         model: Their model.
-        warnings: Warnings from the choice of a backend, why it computes one example at a time.
+        warnings: Warnings from the choice of a backend, which contain the reason why it computes one example at a time.
 
     Raises:
         ConfigError: If there are such constraints.
     """
     if warnings and not all(problem.is_mean_loss for problem in problems):
-        fix = f"values of constraints need a model that vmap can batch: {warnings[0]}"
+        fix = f"the values of constraints need a model that torch.func.vmap can batch; {warnings[0]}"
         raise ConfigError("problem.constraints", type(model).__name__, fix)
 
 
 def check_keep(keep: str, problems: Sequence[Problem]) -> None:
-    """Raises if the best model is to be chosen by a metric in a run with constraints.
+    """Raises an error if the best model is to be chosen by a metric in a run with constraints.
 
     Raises:
         ConfigError: If the problems have constraints, which the metric ignores.
     """
     if keep == "best" and any(problem.constraints for problem in problems):
-        fix = "a test metric ignores the constraints, so it could choose a model that violates them: leave it out"
+        fix = "a test metric ignores the constraints, so the kept model could violate them: leave keep out"
         raise ConfigError("keep", keep, fix)
 
 
 def check_problem(
     strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, query_names: Collection[str], *, compare: bool
 ) -> None:
-    """Raises for a strategy that does not fit the clients' objectives and constraints.
+    """Raises an error for a strategy that does not fit the clients' objectives and constraints.
 
     Args:
         strategy: The algorithm.
@@ -365,9 +389,9 @@ def check_problem(
         compare: True if the run is compared with a centralised solver.
 
     Raises:
-        ConfigError: If the strategy would ignore an objective or a constraint; it queries private constraint values,
-            and there are none, or they are unbounded, or need group sizes that are not public; or `compare_centralized`
-            is set for a strategy that has no centralised counterpart.
+        ConfigError: If the strategy would ignore an objective or a constraint; if it queries private constraint values,
+            but there are no constraints, or the values are unbounded, or they need group sizes that are not public; or
+            if `compare_centralized` is set for a strategy that has no centralised counterpart.
     """
     needs_sums = "lagrangian_gradient" in query_names or ("statistic:constraints" in query_names and privacy.private)
     sees_problem = needs_sums or not {"exact", "statistic:constraints"}.isdisjoint(query_names)
@@ -375,34 +399,42 @@ def check_problem(
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
         fix = (
-            "only an exact run of proximal_al (privacy.noise_on 'none') can be compared with a centralized solver; "
-            "leave it out"
+            "only a run of proximal_al without noise (privacy.noise_on 'none') can be compared with a centralised "
+            "solver; leave this setting out"
         )
         raise ConfigError("problem.compare_centralized", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
-        fix = f"the centralized solver accepts no regularizer or l2, not {strategy.regularizer}; leave it out"
+        fix = (
+            f"the centralised solver supports only l2 or no regularizer, but the strategy has {strategy.regularizer}; "
+            "leave this setting out"
+        )
         raise ConfigError("problem.compare_centralized", True, fix)
     if needs_sums:
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (
-                f"the influence of one example on it has no bound; {strategy.name} accepts only sums of losses: "
+                f"the influence of one example on this term has no bound; {strategy.name} accepts only sums of losses: "
                 "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.noise_on 'none'"
             )
             raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:
         if not (sees_problem or problem.is_mean_loss):
             names = ", ".join(type(term).__name__ for term in problem.terms)
-            fix = f"{strategy.name} minimizes the mean loss and would ignore it; use private_al or proximal_al"
+            fix = f"{strategy.name} minimises the mean loss and would ignore this part; use private_al or proximal_al"
             raise ConfigError("problem", names, fix)
 
 
 def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
-    """Raises if there are no constraints for private values, or if the values would reveal private counts."""
+    """Raises an error if a strategy queries private constraint values, but there are no constraints, or if the values
+    would reveal private counts.
+    """
     if privacy.unit == "client":
         fix = "constraint values cannot be made private for whole clients; set unit to 'sample'"
         raise ConfigError("privacy.unit", "client", fix)
     if not any(problem.constraints for problem in problems):
-        fix = f"{strategy.name} spends part of its budget on constraint values; add constraints, or use fedavg or dp_gd"
+        fix = (
+            f"the problem has no constraints, but {strategy.name} spends part of the epsilon on their values; add "
+            "constraints, or use fedavg or dp_gd"
+        )
         raise ConfigError("problem.constraints", [], fix)
     if not any(problem.counts_are_public for problem in problems):
         return
@@ -414,7 +446,7 @@ def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Priv
         raise ConfigError("privacy.statistics.public_counts", False, fix)
     if privacy.relation == "add_remove":
         fix = (
-            "the counts reveal whether an example is present; state the groups' public fractions, or set relation "
-            "to 'replace_one'"
+            "under the relation add_remove, public counts reveal whether an example is present; state the groups' "
+            "public fractions, or set relation to 'replace_one'"
         )
         raise ConfigError("privacy.statistics.public_counts", True, fix)

@@ -1,4 +1,4 @@
-"""Noise that is correlated between rounds: which matrix a run has, and which runs cannot have one."""
+"""Selects the matrix of noise that is correlated between rounds, and rejects runs that cannot have such noise."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ def with_matrix(
 ) -> Privacy:
     """Fills in the matrix of a run's noise, if noise is correlated between rounds or batches are cyclic.
 
-    The rounds in which one unit takes part follow from batches, cohorts and the number of rounds. Independent noise on
-    cyclic batches is the matrix I.
+    The settings of batches and cohorts and the number of rounds determine in which rounds one privacy unit takes part.
+    For independent noise on cyclic batches, the matrix is the identity.
 
     Args:
         privacy: The privacy settings.
         network: Determines the participants of a round.
         rounds: Number of rounds.
         follow: See `fedpriv.privacy.matrices.Follow`.
-        begun: The matrix with which a resumed run began: an optimiser may find other last digits on another machine.
+        begun: The matrix with which a resumed run began. It is reused because an optimiser may find other last digits
+            on another machine.
 
     Raises:
-        ConfigError: If nothing enforces how often a unit takes part, or no cost is known for the noise.
+        ConfigError: If the settings do not fix how often a unit takes part, or no privacy cost is known for the noise.
     """
     noise = privacy.noise
     has_slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
@@ -45,8 +46,8 @@ def with_matrix(
     if isinstance(noise, CorrelatedNoise):  # from a plan, or constructed by the user
         if noise.separation != separation:
             fix = (
-                f"privacy units take part in one of {separation} rounds; use BSR, Banded or BLT, which compute the "
-                "matrix for that"
+                f"in this run, a privacy unit takes part in one of {separation} rounds, but the matrix of the noise "
+                "is for another number; use BSR, Banded or BLT, which compute the matrix for the run"
             )
             raise ConfigError("privacy.noise", f"one of {noise.separation} rounds", fix)
         return privacy
@@ -61,7 +62,7 @@ def with_matrix(
 
 
 def _separation(privacy: Privacy, network: RoundNetwork) -> int:
-    """Returns the number of rounds in a cycle: a unit takes part in one of them."""
+    """Returns the number of rounds in a cycle. A unit takes part in one round of each cycle."""
     if privacy.unit == "sample":
         if isinstance(privacy.sampling, Cyclic):
             return privacy.sampling.blocks
@@ -77,14 +78,14 @@ def count_blocks(network: RoundNetwork) -> int:
 
 
 def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
-    """Raises for batches and cohorts that do not fix the rounds in which a unit takes part.
+    """Raises an error for batches and cohorts that do not fix the rounds in which a unit takes part.
 
     Raises:
         ConfigError: If the rounds are not fixed; the message names the setting.
     """
     if privacy.unit == "sample" and not isinstance(privacy.sampling, FullBatch | Cyclic):
-        fix = "the rounds of an example must be fixed: use {cyclic: {blocks: B}} or full"
-        raise ConfigError("privacy.sampling", str(privacy.sampling), f"with correlated noise (noise.correlated), {fix}")
+        fix = "batches in which the rounds of each example are fixed: use {cyclic: {blocks: B}} or full"
+        raise ConfigError("privacy.sampling", str(privacy.sampling), f"correlated noise (noise.correlated) needs {fix}")
     if privacy.cohort_rate < 1:
         fix = (
             "secret cohorts give no advantage with correlated noise (noise.correlated): use network.cohort: {cyclic: "
@@ -107,35 +108,39 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
     if not isinstance(privacy.trust, Central | SecureAggregation):
         fix = (
-            "noise of an earlier cohort cancels only if all clients send their noise in every round, under "
-            "trust: secure_aggregation, or if a server adds it, trust: central; otherwise use all clients"
+            "the noise of an earlier cohort is cancelled only if all clients send noise in every round (trust: "
+            "secure_aggregation) or a server adds all noise (trust: central): use one of these, or all clients"
         )
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
 
 
 def check_noise(privacy: Privacy) -> None:
-    """Raises for noise without a bound on epsilon when it is correlated between rounds.
+    """Raises an error for noise without a bound on epsilon when it is correlated between rounds.
 
     Raises:
-        ConfigError: If it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
+        ConfigError: If the noise is not Gaussian, or its scale is not the same in all rounds, or there is no proof for
+            such noise under the trust assumption.
     """
     trust = privacy.trust
     # a trust that is added later has no proof yet
     if not isinstance(trust, Local | Pairwise | Central | SecureAggregation):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError("privacy.trust", str(trust), "has no proof for correlated noise: use independent noise")
+        raise ConfigError(
+            "privacy.trust", str(trust), "no proof covers correlated noise under this trust: use independent noise"
+        )
     if privacy.mechanism.name != "gaussian":
         fix = "correlated noise (noise.correlated) and cyclic batches need Gaussian noise"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
     if privacy.schedule != Uniform():
         fix = (
-            "with correlated noise (noise.correlated), every round has the same noise, and the matrix divides the "
-            "budget: leave it out"
+            "with correlated noise (noise.correlated), the matrix determines the noise, and every round has the same "
+            "share: leave the schedule out"
         )
         raise ConfigError("privacy.schedule", str(privacy.schedule), fix)
 
 
 def check_queries(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
-    """Raises for a strategy that makes no query in some rounds: correlated noise covers one query in each round.
+    """Raises an error for a strategy that makes no query in some rounds, because correlated noise needs one query in
+    each round.
 
     Raises:
         ConfigError: If there is such a round; the message names the first one.

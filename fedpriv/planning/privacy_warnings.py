@@ -1,4 +1,6 @@
-"""Python warnings about weakened privacy; they point to the user's line, wherever in fedpriv they are raised."""
+"""Raises Python warnings about weakened privacy. The warnings point to a line of the user's code, not to code of
+fedpriv.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from fedpriv.planning.plan import Plan
 from fedpriv.privacy.settings import Privacy
 
 GAP = (
-    "optimum: the result reveals the gap to it, computed on the training data without noise, which epsilon "
-    "does not cover; leave it out unless the data are public"
+    "log.optimum: the result reveals the gap to the optimum, computed on the training data without noise, which "
+    "epsilon does not cover; leave this setting out unless the data are public"
 )
 _EXTENDED = (
-    "{rounds} rounds of this run were made by an earlier run: the total epsilon holds if the results of that "
-    "run did not influence the number of further rounds and their noise"
+    "{rounds} rounds of this run come from the earlier run that it extends: the total epsilon holds if the results "
+    "of that run did not influence the number of further rounds and their noise"
 )
-_SEED = "secret_seed is set: anyone who knows it can subtract the noise; leave it out for real data"
+_SEED = "secret_seed is set: anyone who knows the seed can subtract the noise; leave secret_seed out for real data"
 
 
 def not_covered(privacy: Privacy, optimum: float | None) -> tuple[str, ...]:

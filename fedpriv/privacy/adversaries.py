@@ -1,7 +1,7 @@
-"""The adversaries for which the cost of a run is computed, and the values that each of them observes.
+"""Defines the adversaries for which the privacy cost of a run is computed, and the values that each adversary observes.
 
-Only proved bounds are claimed. Where no smaller bound is known for an adversary, the bound of a stronger adversary is
-used, which `AdversaryView.bound_of` names.
+Only proved bounds are claimed. If no smaller bound is known for an adversary, the bound for a stronger adversary is
+used; `AdversaryView.bound_of` names this adversary.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ def compute_view(records: Sequence[Record], n_clients: int, adversary: str, coll
         colluders: Number of colluding clients, for the adversary with colluders.
 
     Raises:
-        LedgerError: If the records name an unknown trust, or several kinds of it.
+        LedgerError: If the records name an unknown trust assumption, or several kinds of trust.
     """
     trusts = {record.trust for record in records} or {"local"}
     kinds = {_kind(trust) for trust in trusts}
     if len(kinds) > 1 or not kinds <= {*_VIEWS}:
-        raise LedgerError(f"the ledger's records have trust {sorted(trusts)}, for which no adversary is defined")
+        raise LedgerError(
+            "the ledger's records must have one trust that this version of fedpriv knows, but they have "
+            f"{sorted(trusts)}: use the version that wrote the ledger"
+        )
     (kind,) = kinds
     adversary_view = _VIEWS[kind](records, n_clients, adversary, colluders)
     if any("no_power_cut" in trust for trust in trusts):
@@ -63,7 +66,7 @@ def compute_view(records: Sequence[Record], n_clients: int, adversary: str, coll
 
 
 def is_simulated(records: Sequence[Record]) -> bool:
-    """True if the protection of messages is simulated, so that a deployment needs a protocol for it."""
+    """True if the protection of messages is simulated, so that a deployment needs a cryptographic protocol for it."""
     return any("simulated" in trust for trust in {record.trust for record in records})
 
 
@@ -133,7 +136,10 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
     count = {COLLUDERS: colluders, NEIGHBOUR: 1}.get(adversary, 0)
     match = re.search(r"min_honest=(\d+)", records[0].trust)
     if match is None:
-        raise LedgerError(f"the ledger's trust {records[0].trust!r} has no number of honest clients")
+        raise LedgerError(
+            f"the ledger's trust {records[0].trust!r} does not state the number of honest clients: restore the ledger "
+            "from a copy"
+        )
     honest = int(match[1])
     honest_records = [_with_honest(record, n_clients, count, honest) for record in records]
     assumption = (
@@ -155,7 +161,7 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
 
 
 def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int) -> Record | None:
-    """Returns a record with only the noise of clients that do not collude; None where that has no cost."""
+    """Returns a record with only the noise of clients that do not collude; None if no cost is known for this record."""
     if record.clients is None:
         participants = n_clients
     else:

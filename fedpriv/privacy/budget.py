@@ -1,7 +1,7 @@
-"""A budget for the lifetime of a data set, which outlives the runs on it.
+"""A lifetime budget, which limits the joint privacy cost of all runs on a data set.
 
-A run reserves the cost of all its planned releases before the first of them. Reservations compose like the query
-results of a single run, so the total is less than the sum of their epsilons. A reservation that would exceed the limit
+A run reserves the cost of all its planned releases before the first of them. Reservations compose like the releases of
+a single run, so their joint epsilon is less than the sum of their epsilons. A reservation that would exceed the limit
 raises an error.
 """
 
@@ -80,7 +80,8 @@ class Balance:
     Attributes:
         terms: The budget's terms.
         spent: The cost of all reservations together.
-        left: Largest epsilon of a further run with unsampled Gaussian noise (with pure epsilon at delta 0).
+        left: Largest epsilon of a further run with Gaussian noise and without sampling (at delta 0, of a run with pure
+            epsilon).
         entries: The reservations, in order.
         holds: The assumption under which `spent` is valid, in words.
     """
@@ -92,7 +93,7 @@ class Balance:
     holds: str
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the content of `fedpriv budget --json`; its `encode_epsilon` is the spent one."""
+        """Returns the content of `fedpriv budget --json`, in which the epsilon is the spent epsilon."""
         return {
             "epsilon": strict_json.encode_epsilon(self.spent.epsilon),
             "trust": self.spent.trust,
@@ -149,7 +150,7 @@ class Budget:
         """Creates a budget file.
 
         Args:
-            path: The new file, readable by its owner alone. It must stay there for as long as the data are used.
+            path: The new file, which only its owner can read. Keep the file at this path as long as the data are used.
             epsilon: Largest epsilon that all runs together may cost.
             delta: Delta of that epsilon.
             unit: Privacy unit: `"sample"` (default) or `"client"`.
@@ -169,7 +170,9 @@ class Budget:
         check_choice("budget.relation", relation, "replace_one", "add_remove")
         check_accountant(accountant)
         if delta == 0 and accountant not in (None, "pure"):
-            raise ConfigError("budget.accountant", accountant, "must be None at delta 0, which has only pure epsilon")
+            raise ConfigError(
+                "budget.accountant", accountant, "must be 'pure' or None at delta=0, where only pure epsilon exists"
+            )
         name = data or Path(path).stem
         terms = BudgetTerms(
             float(epsilon), float(delta), unit, relation, invariants, name, accountant, secrets.token_hex(16)
@@ -217,13 +220,14 @@ class Budget:
             return mark.rounds
         if self.holds(run):
             raise LedgerError(
-                f"{self.path}.marks has no entry for this run, so its progress is unknown: this file belongs to "
-                "the budget; move it with the budget, or restore it"
+                f"{self.path}.marks has no entry for this run, so it is unknown how many of its rounds were released. "
+                "This file belongs to the budget: if you moved the budget, move this file too; otherwise, restore it"
             )
         return 0
 
     def begin(self, run: str, start: str, seen: int, rounds: int) -> None:
-        """Records that a process begins to train a run; the process that trained it before may release no more.
+        """Records that a process begins to train a run. A process that trained this run before can no longer release
+        values.
 
         Args:
             run: Name of the run.
@@ -236,7 +240,10 @@ class Budget:
         """
         with lock_budget(self.path):
             if self.rounds_of(run) != seen:
-                raise LedgerError(f"{self.path}: another process has just started to train this run: start again")
+                raise LedgerError(
+                    f"{self.path}: another process has just started to train this run: wait for that process, or stop "
+                    "it, and resume the run"
+                )
             write_mark(self.path, run, RunMark(start, max(rounds, seen)))
 
     def advance(self, run: str, start: str, rounds: int) -> None:
@@ -255,13 +262,13 @@ class Budget:
             mark = read_mark(self.path, run)
             if mark is None or mark.start != start:
                 raise LedgerError(
-                    f"{self.path}: another process trains this run now, in a copy of its folder: continue "
-                    "there. Each release of the run is charged once"
+                    f"{self.path}: another process trains this run now, in a copy of its folder: continue in that "
+                    "folder, because each round of the run may be released only once"
                 )
             write_mark(self.path, run, RunMark(start, max(rounds, mark.rounds)))
 
     def check(self, run: RunCost) -> None:
-        """Raises if the budget does not allow a run. Reserves nothing.
+        """Raises an error if the budget does not allow a run. It reserves nothing.
 
         Args:
             run: The whole plan of the run.
@@ -273,18 +280,23 @@ class Budget:
         self._fits(BudgetLines.read(self.path), run)
 
     def reserve(self, run: RunCost) -> None:
-        """Charges a run for its whole plan. Call it before anything is released; the charge is on the disk on return.
+        """Reserves the cost of a run's whole plan. Call it before the first release. When it returns, the reservation
+        is on the disk.
 
         Args:
             run: The whole plan. A resumed run finds its reservation by its `run_name` (`holds`).
 
         Raises:
-            BudgetExhausted: If the run would exceed the limit; nothing is charged.
+            BudgetExhausted: If the run would exceed the limit; nothing is reserved.
             PrivacyError: If the run does not protect the unit or relation of the budget, or already has a reservation.
-            LedgerError: If the file cannot be written; nothing is charged.
+            LedgerError: If the file cannot be written; nothing is reserved.
         """
         if not run.run_name:
-            raise ConfigError("run.run_name", run.run_name, "give the run its own name: secrets.token_hex(16)")
+            raise ConfigError(
+                "run.run_name",
+                run.run_name,
+                "must not be empty: give the run a name of its own, e.g. secrets.token_hex(16)",
+            )
         with lock_budget(self.path):
             lines = BudgetLines.read(self.path)
             share = self._fits(lines, run)
@@ -300,13 +312,13 @@ class Budget:
         Args:
             run: Name of the run, as in its reservation.
             ended: The reason, in a word.
-            used: The releases that the run made; the rest of the reservation is returned. None charges the whole
-                reservation. Pass releases only if their number does not depend on the data, that is, if a public limit
-                ended the run and not its query results.
+            used: The releases that the run made; the rest of the reservation is returned to the budget. With None, the
+                whole reservation stays spent. Pass releases only if their number does not depend on the data, which is
+                the case if a public limit ended the run and not its query results.
 
         Raises:
             PrivacyError: If there is no such reservation, or it is smaller than `used`.
-            LedgerError: If the file cannot be written; the whole reservation stays charged.
+            LedgerError: If the file cannot be written; the whole reservation stays spent.
         """
         with lock_budget(self.path):
             lines = BudgetLines.read(self.path)
@@ -314,13 +326,19 @@ class Budget:
             if any(isinstance(change, Closed) and change.close == run for change in lines.changes):
                 return
             if share is None:
-                raise PrivacyError(f"{self.path} contains no reservation of a run named {run}")
+                raise PrivacyError(
+                    f"{self.path} contains no reservation of a run named {run}: pass the name of a reservation in "
+                    "this budget"
+                )
             if used is None:
                 charges = None
             else:
                 charges = compute_share(used, self.terms).charges
             if charges is not None and not charges <= share.charges:
-                raise PrivacyError(f"{share.name} released something that it had not reserved in {self.path}")
+                raise PrivacyError(
+                    f"{share.name} released query results that it had not reserved in {self.path}: close it without "
+                    "used, to charge the whole reservation"
+                )
             if charges is not None and charges != share.charges:  # a part of the reservation is returned
                 plain = to_plain(charges)
             else:
@@ -328,7 +346,7 @@ class Budget:
             add(self.path, lines, Closed(run, ended, _utc_now(), plain))
 
     def _fits(self, lines: BudgetLines, run: RunCost) -> Share:
-        """Returns the charge of a run; raises if the budget does not allow it."""
+        """Returns the cost of a run; raises an error if the budget does not allow the run."""
         terms = self.terms
         earlier = [*compute_shares(lines).values()]
         try:
@@ -349,7 +367,7 @@ class Budget:
     def _refusal(self, run: RunCost, earlier: Sequence[Share], alone: float, total: float) -> str:
         """Returns the message for a run that would exceed the limit: the rest, the cost of the run, and the fix."""
         terms = self.terms
-        allowance = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} in all"
+        allowance = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} for all runs together"
         if math.isinf(alone):
             why = next(
                 (record.non_private for record in run.records if record.non_private), "by the budget's accountant"
@@ -363,10 +381,10 @@ class Budget:
                 "fewer rounds or more noise"
             )
         else:
-            fix = "Nothing is left of it"
+            fix = "Nothing of the budget is left"
         return (
-            f"{allowance}; {round_up(spent)} is spent by {_runs(len(earlier))}, {run.name} costs {round_up(alone)}, "
-            f"and together they would cost {round_up(total)}. Nothing was released. {fix}"
+            f"{allowance}. Epsilon {round_up(spent)} is spent by {_runs(len(earlier))}, {run.name} costs epsilon "
+            f"{round_up(alone)}, and together they would cost epsilon {round_up(total)}. Nothing was released. {fix}"
         )
 
 

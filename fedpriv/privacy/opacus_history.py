@@ -121,7 +121,9 @@ def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, c
     steps = list[Steps]()
     for event, count in _list_events(records, client).items():
         if event.selection not in ("full", "poisson"):
-            raise PrivacyError(f"batches are drawn by {event.selection}, for which Opacus has no accounting; {fix}")
+            raise PrivacyError(
+                f"batches are drawn by the sampling {event.selection}, for which Opacus has no accounting; {fix}"
+            )
         steps.append((event.noise, event.rate, count))
     return {"history": steps, "mechanism": mechanism}
 
@@ -135,7 +137,7 @@ def _list_events(records: Sequence[Record], client: int) -> Mapping[Any, int]:
     for members, history in group_histories(Counter(compute_costs(records, n_clients)), n_clients):
         if client in members and history:
             return history
-    raise ConfigError("client", client, f"no release involves this client; there are {n_clients} clients")
+    raise ConfigError("client", client, f"no release involves this client; the {n_clients} clients are numbered from 0")
 
 
 def _history(accountant: object) -> list[Steps]:
@@ -161,5 +163,9 @@ def _history(accountant: object) -> list[Steps]:
             raise ConfigError(f"accountant.history[{number}]", entry, f"must be {needs}")
         history.append((noise, rate, steps))
     if sum(steps for _, _, steps in history) > _MOST_STEPS:
-        raise ConfigError("accountant.history", len(history), f"has more than {_MOST_STEPS} steps: split it")
+        raise ConfigError(
+            "accountant.history",
+            len(history),
+            f"has more than {_MOST_STEPS} steps in all: split the history into shorter ones",
+        )
     return history

@@ -1,4 +1,4 @@
-"""Settings of noise that cancels between pairs of clients, and the description of this noise in records.
+"""Settings of noise that cancels between pairs of clients, and its description in records.
 
 Two clients that share a secret add the same noise with opposite signs. Each row is protected by the client's individual
 noise and by the noise of its pairs; in a sum over all clients only individual noise remains.
@@ -66,7 +66,7 @@ class RandomRegular:
             ConfigError: If no graph has this degree and number of clients.
         """
         if self.degree >= n_clients or n_clients * self.degree % 2:
-            fix = f"needs a degree below the number of clients, {n_clients}, and an even product of both"
+            fix = f"must be below the number of clients, {n_clients}, and the product of the two must be even"
             raise ConfigError(f"{_FIELD}.random_regular.degree", self.degree, fix)
         import networkx as nx  # 12 MB that only this needs
 
@@ -82,7 +82,11 @@ class Topology:
 
     def edges(self, n_clients: int) -> Edges | None:
         """Always raises ConfigError: a run takes the pairs from its network and replaces this setting by `Links`."""
-        raise ConfigError(_FIELD, "topology", "the run has no network that defines the pairs")
+        raise ConfigError(
+            _FIELD,
+            "topology",
+            "the run has no network that defines the pairs: set network.topology, or use complete or random_regular",
+        )
 
     def __str__(self) -> str:
         return "topology"
@@ -113,7 +117,7 @@ class Links:
         """
         for a, b in self.pairs:
             if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
-                raise ConfigError(_FIELD, (a, b), f"must be two of the clients 0..{n_clients - 1}")
+                raise ConfigError(_FIELD, (a, b), f"must be two different clients from 0 to {n_clients - 1}")
         return sort_pairs(self.pairs)
 
     def __str__(self) -> str:
@@ -174,7 +178,7 @@ class Pairwise:
 
 @dataclass(frozen=True)
 class KeyAgreedPairwise(Pairwise):
-    """`Pairwise` between organisations, where no other party can compute the secret of a pair.
+    """`Pairwise` for organisations that agree on keys, so that no other party can compute the secret of a pair.
 
     A configuration cannot contain it. A site replaces `Pairwise` with it if the site draws pairwise noise from agreed
     keys.
@@ -208,7 +212,9 @@ class Pairs:
 
 
 def variance_inflation(pairs: Pairs | None, n_clients: int) -> list[float]:
-    """Returns, for each client, the deviation of all noise in its row over the deviation of individual noise."""
+    """Returns, for each client, the standard deviation of all noise in its row divided by the standard deviation of
+    individual noise.
+    """
     if pairs is None:
         return [1.0] * n_clients
     if pairs.edges is None:

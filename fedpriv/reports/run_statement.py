@@ -219,5 +219,8 @@ def _trust_names(costs: Sequence[RunCost]) -> set[str]:
     names = {trust.partition("+")[0].partition("(")[0] for trust in _trusts(costs)}
     unknown = names - {*_TRUSTS}
     if unknown:
-        raise LedgerError(f"no sentence on trust {sorted(unknown)}: add one to fedpriv/reports/run_statement.py")
+        raise LedgerError(
+            f"the privacy statement has no sentence on trust {sorted(unknown)}: add one to "
+            "fedpriv/reports/run_statement.py"
+        )
     return names

@@ -66,14 +66,17 @@ def compute_run_charge(files: RunFiles, plan: PlannedSpending) -> RunCost:
             if files.result is None:
                 why = "is not finished"
             raise PrivacyError(
-                f"{name} {why}, so its whole plan is charged; its checkpoint, of an earlier version, does not "
-                "contain the plan, and it cannot be computed from its configuration and data: restore "
-                "config.yaml or the data files, allow its plugins (--allow-plugins), or use fedpriv.total with "
-                "the results in Python"
+                f"{name} {why}, so its whole plan is charged, but this plan is unknown: the checkpoint, written by an "
+                "earlier version, does not contain it, and it cannot be computed from the configuration and the "
+                "data. Restore config.yaml or the data files, allow the run's plugins (--allow-plugins), or use "
+                "fedpriv.total with the results in Python"
             )
         records += plan.remaining
     if header.n_clients is None:
-        raise PrivacyError(f"{name} has a ledger in an early format without the number of clients")
+        raise PrivacyError(
+            f"{name} has a ledger of an early version, which does not contain the number of clients: account for "
+            "this run with the version that wrote it"
+        )
     return RunCost(
         name,
         records,

@@ -158,7 +158,7 @@ class MLflow(_Tracker):
             parameters = [entities.Param(key, str(value)) for key, value in (settings or {}).items()]
             self._client.log_batch(self._run, params=parameters)
         except self._mlflow.MlflowException as error:
-            raise FedprivError(f"MLflow cannot start a run ({error})") from error
+            raise FedprivError(f"MLflow cannot start a run ({error}); check the tracking URI and its server") from error
 
     def _send(self, round_number: int, values: Mapping[str, float]) -> None:
         metric = import_module("mlflow.entities").Metric

@@ -57,10 +57,11 @@ class BudgetReservation:
     ) -> BudgetReservation | None:
         """Returns the reservation of a run that is about to start, to resume, or to extend an `earlier` run.
 
-        None if the run has no budget.
+        Returns None if the run has no budget.
 
         Raises:
-            LedgerError: If the budget cannot be read, or the run or its first rounds began with another one.
+            LedgerError: If the budget cannot be read, or if the run, or the earlier run that it extends, began with
+                another budget.
         """
         # the id of the budget that the first rounds used, and the folder that contains it
         if earlier is None:
@@ -73,20 +74,21 @@ class BudgetReservation:
         if earlier is not None and path is not None and budget_id is None:
             fix = "leave privacy.budget out, or start a new run"
             raise LedgerError(
-                f"{earlier.folder} was not charged to {path}, and the extended run includes its releases; {fix}"
+                f"the earlier run in {earlier.folder} was not charged to the budget {path}, but the extended run "
+                f"would include its releases; {fix}"
             )
         if path is None and budget_id is None:
             return None
         if path is None:
-            fix = "set privacy.budget to that budget"
-            raise LedgerError(f"{first_folder} began with a budget, and would continue without it; {fix}")
+            fix = "set privacy.budget to the file of that budget"
+            raise LedgerError(f"the run in {first_folder} began with a budget, but would continue without it; {fix}")
         if KNOWN_NOISE in not_covered:
-            fix = "leave it out: a budget accepts only runs with secret noise"
+            fix = "a budget accepts only runs with secret noise: leave secret_seed out"
             raise ConfigError("secret_seed", "(given)", fix)
         budget = privacy.Budget(path)
         if budget_id not in (None, budget.terms.id):
-            fix = f"began with a budget other than {path}; set privacy.budget to that budget"
-            raise LedgerError(f"{first_folder} {fix}")
+            fix = f"began with another budget than {path}; set privacy.budget to the file of the first budget"
+            raise LedgerError(f"the run in {first_folder} {fix}")
         return BudgetReservation(
             budget=budget,
             plan=plan,
@@ -100,22 +102,24 @@ class BudgetReservation:
 
     @property
     def planned_cost(self) -> privacy.RunCost:
-        """Cost of the releases that the run may make: its plan without the releases of a run that it extends."""
+        """Privacy cost of the releases that the run may make, which are its plan without the releases of an earlier run
+        that it extends.
+        """
         return self._cost(self.plan.releases.records)
 
     def check(self) -> None:
-        """Raises an error for a run that the budget does not allow.
+        """Raises an error if the budget does not allow the run.
 
         Raises:
-            PrivacyError: See `Budget.check`; also if an earlier copy of the budget was restored.
+            PrivacyError: See `Budget.check`. Also raised if an earlier copy of the budget was restored.
         """
         if self._is_reserved:
             return
         if self.is_resumed and _records_in(self.folder):
             raise LedgerError(
-                f"{self.budget.path} contains no reservation of {self._name}, which has released results: the "
-                "budget was replaced by an earlier copy, or the run began without it. Restore the newest copy, "
-                "or start a new run"
+                f"{self.budget.path} contains no reservation of {self._name}, which has released results: the budget "
+                "file was replaced by an earlier copy, or the run began without this budget. Restore the newest "
+                "copy, or start a new run"
             )
         self.budget.check(self.planned_cost)
 
@@ -139,11 +143,12 @@ class BudgetReservation:
         self.budget.advance(self.run_name, self.start, rounds)
 
     def close(self, ended: Ended, records: Sequence[Record]) -> None:
-        """Records the end of the run in the budget; returns the unreleased part if a public limit ended the run.
+        """Records the end of the run in the budget. If a public limit ended the run, the unused part of the reservation
+        is returned to the budget.
 
-        Any other end may depend on the data, and the returned amount would then depend on the data, too. A run that
-        extends an earlier run gets nothing back, because its ledger begins with the releases of the earlier run, which
-        its plan does not contain.
+        Any other end may depend on the data; the returned amount would then reveal something about the data. Nothing is
+        returned for a run that extends an earlier run, because its ledger begins with the releases of the earlier run,
+        which are not part of its plan.
         """
         if ended == "left":
             return
@@ -183,7 +188,9 @@ class BudgetReservation:
 
 
 def digest_data(config: dict[str, Any] | None) -> str | None:
-    """Returns a name of the clients' examples, from the settings that fix them (`describe_fixed_data`), or None."""
+    """Returns a digest that identifies the clients' examples, computed from the settings that determine them
+    (`describe_fixed_data`); None if the settings do not determine them.
+    """
     data = describe_fixed_data(config)
     if data is None:
         return None
@@ -191,7 +198,7 @@ def digest_data(config: dict[str, Any] | None) -> str | None:
 
 
 def _ledger_in(folder: Path | None) -> LedgerFile | None:
-    """Reads the ledger in a folder; None if there is none."""
+    """Reads the ledger in a folder; returns None if there is none."""
     if folder is None or not (folder / "ledger.jsonl").exists():
         return None
     return LedgerFile.read(folder / "ledger.jsonl")

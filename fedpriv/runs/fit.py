@@ -3,7 +3,7 @@
 `fit` translates the parts of a torch or Opacus script into a run of `fedpriv.train`:
 
     epochs over a loader of B batches      B epochs rounds
-    batches of b examples on average       each of n examples joins a batch with probability b / n (Poisson)
+    batches of b examples on average       each of n examples is in a batch with probability b / n (Poisson)
     optimiser                              `fedavg` with one local step and fedpriv's optimiser of the same name
     max_grad_norm                          `Clip(max_grad_norm)`
     neighbouring data sets                 `add_remove`: one example more or less, as in Opacus
@@ -125,9 +125,9 @@ def fit(options: FitOptions) -> Result:
     price = find_privacy_cost(options.model)
     if price is not None:
         fix = (
-            "is the privacy cost of an earlier fit, which trained this model, and this fit would not include "
-            "it. Set all epochs at once; or continue from copy.deepcopy(model), and add up both results with "
-            "fedpriv.total"
+            "this is the privacy cost of an earlier fit that trained this model, and the epsilon of this fit would not "
+            "include it. Set all epochs at once; or continue from copy.deepcopy(model), and add up the results of both "
+            "fits with fedpriv.total"
         )
         raise ConfigError("model", price, fix)
     _check_parameters(options.model, options.optimizer)
@@ -173,11 +173,12 @@ def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     for name, parameter in named.items():
         if id(parameter) not in held_by_optimizer:
             fix = (
-                f"does not train model.{name}: pass it model.parameters(), and set requires_grad=False for frozen ones"
+                f"does not train model.{name}: pass all model.parameters() to the optimizer, and set "
+                "requires_grad=False for frozen ones"
             )
             raise ConfigError("optimizer", type(optimizer).__name__, fix)
     if held_by_optimizer - {id(parameter) for parameter in model.parameters()}:
-        fix = "has parameters that the model does not have: create it with model.parameters()"
+        fix = "has parameters that the model does not have: create the optimizer with model.parameters()"
         raise ConfigError("optimizer", type(optimizer).__name__, fix)
 
 
@@ -195,10 +196,10 @@ def _steps_per_epoch(loader: DataLoader[Any]) -> int:
     try:
         steps = len(loader)
     except TypeError:
-        fix = "an epoch has no length: add __len__ to data set and sampler"
+        fix = "the length of an epoch is unknown: add __len__ to the data set and the sampler"
         raise ConfigError("loader", f"a loader of {type(loader.dataset).__name__}", fix) from None
     if steps < 1:
-        fix = "returns no batch of the data: use a smaller batch_size, or drop_last=False"
+        fix = "the loader returns no batch: use a smaller batch_size, or drop_last=False"
         raise ConfigError("loader.batch_size", loader.batch_size, fix)
     return steps
 
@@ -213,7 +214,7 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
     if batches is None:
         return 1 / n_examples  # batch_size=None: each step gets one example of the data set
     if not isinstance(batches, BatchSampler):
-        fix = "has an unknown batch size: set batch_size of the loader, or use a torch BatchSampler"
+        fix = "the size of its batches is unknown: set batch_size of the loader, or use a BatchSampler of torch"
         raise ConfigError("loader.batch_sampler", type(batches).__name__, fix)
     if batches.drop_last:
         return batches.batch_size / n_examples

@@ -27,9 +27,10 @@ Row = Mapping[str, Any]
 class History(Sequence[Row]):
     """A table with a row for each round: the number of the round, epsilon, number of releases, and metrics.
 
-    It prints as a table. `history["test_accuracy"]` is a column: a numpy array with NaN where the metric was not
-    measured. `history[0]` is a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller tables. A
-    loop iterates over rows; `"test_accuracy" in history` tests for a column. `to_pandas()` returns a data frame.
+    `print(history)` prints the table. `history["test_accuracy"]` is a column: a numpy array with NaN where the metric
+    was not measured. `history[0]` is a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller
+    tables. A loop iterates over rows; `"test_accuracy" in history` tests for a column. `to_pandas()` returns a data
+    frame.
 
     Args:
         rows: The rounds in order.
@@ -95,7 +96,9 @@ class History(Sequence[Row]):
 
     def _check(self, name: str) -> None:
         if name not in self.columns:
-            raise ConfigError("history", name, f"has no such column; the columns are {', '.join(self.columns)}")
+            raise ConfigError(
+                "history", name, f"the history has no such column; its columns are {', '.join(self.columns)}"
+            )
 
     def head(self, rows: int = 5) -> History:
         """Returns the first rows."""
@@ -147,7 +150,9 @@ class History(Sequence[Row]):
             self._check(name)
         drawn = columns or [name for name in self.columns if name not in ("round", "releases")]
         if not drawn:
-            raise ConfigError("history", list(self.columns), "has no column to draw except round and releases")
+            raise ConfigError(
+                "history", list(self.columns), "there are no metrics to draw: train with test data, or name a column"
+            )
         figure, panels = pyplot.subplots(
             len(drawn), 1, sharex=True, squeeze=False, figsize=(8, 1 + 1.8 * len(drawn)), layout="constrained"
         )

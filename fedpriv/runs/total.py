@@ -15,7 +15,7 @@ from fedpriv.settings.checks import validate_arguments
 def total(
     results: Sequence[Result | RunCost], *, delta: float | None = None, accountant: str | None = None
 ) -> PrivacySpent:
-    """Computes the privacy cost of several runs on the same data, which is less than the sum of their costs.
+    """Computes the joint privacy cost of several runs on the same data, which is less than the sum of their costs.
 
     Guarantee: an upper bound for every unit that all of the runs protect, for any position of the unit in each run,
     against an observer of each run as its `trust` allows. The number of runs and their noise must not depend on the
@@ -23,7 +23,8 @@ def total(
     runs, the true cost is lower.
 
     Args:
-        results: The result of `train` for each run; for a training with Opacus, `fedpriv.from_opacus(...)`.
+        results: For each run the result of `train`; for a training with Opacus, the result of
+            `fedpriv.from_opacus(...)`.
         delta: Failure probability of all runs together; by default the smallest delta of the runs.
         accountant: The bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None (default) uses the smallest
             bound.
@@ -47,19 +48,24 @@ def total(
         raise ConfigError("results", [], "needs the results of at least one run")
     for index, result in enumerate(results):
         if not isinstance(result, Result | RunCost):  # pyright: ignore[reportUnnecessaryIsInstance]
-            fix = "must be what train returned, or fedpriv.from_opacus(...): epsilons alone only add up"
+            fix = (
+                "must be a result that train returned, or fedpriv.from_opacus(...); epsilons alone do not suffice "
+                "for a tight total"
+            )
             raise ConfigError(f"results[{index}]", result, fix)
     runs = [_cost_of(result, number) for number, result in enumerate(results, start=1)]
     if delta is None:
         deltas = [result.spent.delta for result in results if isinstance(result, Result)]
         if not deltas:
-            raise ConfigError("delta", None, "set delta, e.g. delta=1e-5: costs from other libraries have no delta")
+            raise ConfigError(
+                "delta", None, "set delta, e.g. delta=1e-5, because the costs from other libraries have no delta"
+            )
         delta = min(deltas)
     return compose(runs, delta, accountant)
 
 
 def _cost_of(result: Result | RunCost, number: int) -> RunCost:
-    """Returns the releases of a run, named by its number among the results."""
+    """Returns the releases of a run, labelled with the number of the run among the results."""
     if isinstance(result, RunCost):
         return result
     return RunCost(

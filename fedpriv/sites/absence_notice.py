@@ -72,12 +72,14 @@ class AbsenceNotice(Section):
             InvalidNotice: If it has not, or if the notice contains no rounds of the plan.
         """
         if self.plan != plan or self.site >= len(cards) or not self.first <= self.last < rounds:
-            raise InvalidNotice("a notice for another plan, by an unknown site, or for no rounds")
+            raise InvalidNotice(
+                "a notice of absence is for another plan, of an unknown site, or not for rounds of the plan"
+            )
         try:
             public = Ed25519PublicKey.from_public_bytes(cards[self.site].verifying_key)
             public.verify(bytes.fromhex(self.signature), self.signed_content)
         except (InvalidSignature, ValueError):
-            raise InvalidNotice(f"a notice that site {self.site} has not signed") from None
+            raise InvalidNotice(f"a notice of absence is not signed by its site, number {self.site}") from None
 
 
 def absent_sites(notices: Iterable[AbsenceNotice], round_index: int, cohort: Collection[int]) -> frozenset[int]:
@@ -94,9 +96,12 @@ def absent_sites(notices: Iterable[AbsenceNotice], round_index: int, cohort: Col
     notices = list(notices)
     sites = frozenset(notice.site for notice in notices)
     if len(sites) < len(notices) or not sites <= {*cohort}:
-        raise InvalidNotice(f"round {round_index}: two notices of one site, or one of a site that does not take part")
+        raise InvalidNotice(
+            f"round {round_index}: two notices of absence are from one site, or one is from a site that does not take "
+            "part"
+        )
     if not all(notice.covers(round_index) for notice in notices):
-        raise InvalidNotice(f"round {round_index}: a notice for other rounds")
+        raise InvalidNotice(f"round {round_index}: a notice of absence is for other rounds")
     return sites
 
 

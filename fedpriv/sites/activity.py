@@ -64,7 +64,7 @@ class Activity:
         if _is_power_of_ten(count):
             facts = {"event": "refused", "party": name, "code": code, "times": count}
             facts |= {"plan": plan[:32], "round": round_index + 1}
-            _LOG.warning("refused", extra={"facts": facts})
+            _LOG.warning("a request was refused", extra={"facts": facts})
 
     def totals(self) -> Totals:
         """Returns all counts so far."""

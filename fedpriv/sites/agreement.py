@@ -62,15 +62,22 @@ class AgreedSecrets:
     def __post_init__(self) -> None:
         for client, key in self.public.items():
             if len(key) != _BYTES:
-                raise ConfigError(f"public keys: client {client}", f"{len(key)} bytes", f"must have {_BYTES} bytes")
+                raise ConfigError(
+                    f"public keys: client {client}", f"{len(key)} bytes", f"a public key must have {_BYTES} bytes"
+                )
         if not self.session:
             raise ConfigError(
-                "session", self.session, "must be bytes that no other run uses, e.g. secrets.token_bytes(16)"
+                "session",
+                self.session,
+                "must not be empty: pass bytes that no other run uses, e.g. secrets.token_bytes(16)",
             )
         if len(set(self.public.values())) < len(self.public):
-            raise ConfigError("public keys", "the same key twice", "each client needs its own key")
+            raise ConfigError("public keys", "the same key twice", "each client needs its own pair of keys")
         if len(self.private) != _BYTES or self.public.get(self.client) != public_key(self.private):
-            fix = "does not match the client's private key: use the table that every owner has checked"
+            fix = (
+                f"does not belong to the client's private key, which must have {_BYTES} bytes: pass this client's own "
+                "private key, and the table of public keys that all owners have checked"
+            )
             raise ConfigError(f"public keys: client {self.client}", "(its own)", fix)
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
@@ -81,7 +88,9 @@ class AgreedSecrets:
         """
         low, high = sorted((i, j))
         if self.client not in (low, high) or low == high or not {low, high} <= {*self.public}:
-            raise PrivacyError(f"client {self.client} does not share the secret of pair ({i}, {j})")
+            raise PrivacyError(
+                f"client {self.client} has no secret of clients {i} and {j}: it shares secrets only as one of the two"
+            )
         other = self.public[low + high - self.client]
         try:
             shared = X25519PrivateKey.from_private_bytes(self.private).exchange(
@@ -89,7 +98,8 @@ class AgreedSecrets:
             )
         except ValueError:
             raise PrivacyError(
-                f"the public key of client {low + high - self.client} cannot be used for a shared secret"
+                f"the public key of client {low + high - self.client} is not a valid X25519 key, so no secret can be "
+                "shared with this client: obtain its key again"
             ) from None
         # the name includes both public keys, so that a client with another's key gets a different secret
         name = f"fedpriv/{purpose}/{low}/{high}/".encode() + self.public[low] + self.public[high] + self.session

@@ -16,7 +16,7 @@ from fedpriv.storage import files
 CONNECTIONS = "connections.json"
 _TOUCHED = 5.0  # seconds after which a running site updates the file's time
 _STALE = 30.0  # seconds without an update after which the site counts as stopped
-_NOT_RUNNING = "none: the site is not running (fedpriv site run), or it uses Flower"
+_NOT_RUNNING = "none: the site is not running (start it with fedpriv site run), or it uses Flower"
 
 
 @dataclass(frozen=True)

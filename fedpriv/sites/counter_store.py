@@ -46,7 +46,9 @@ class CounterStore:
             for counter in stored:
                 counter.check(plan, counter.site, verifying_keys[counter.site])
         except (ValueError, TypeError, KeyError, InvalidCounter) as error:
-            raise FedprivError(f"{path} cannot be read, or belongs to another plan: restore it") from error
+            raise FedprivError(
+                f"{path} cannot be read, or belongs to another plan: restore the newest copy of this file"
+            ) from error
         self._counters = {counter.site: counter for counter in stored}
 
     def largest(self, site: int) -> ReplyCounter | None:

@@ -63,7 +63,9 @@ class SiteDescriptor(Section):
         try:
             raw = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise ConfigError("card", str(path), f"cannot be read ({error}): name the card.json of a site") from None
+            raise ConfigError(
+                "card", str(path), f"cannot be read ({error}): give the path of a site's card.json"
+            ) from None
         return check(cls, raw, str(path))
 
     @property

@@ -105,7 +105,7 @@ class Federation:
     ) -> None:
         self.terms = terms = ResolvedPlan.of(proposal)
         if not isinstance(terms.network, Star):
-            fix = "a graph has no server: each site runs its own node, see docs/howto/peers.md"
+            fix = "a plan on a graph has no server: each site runs its own node instead, see docs/howto/peers.md"
             raise ConfigError("plan.network.topology", "a graph", fix)
         self._transport, self._folder = transport, RunFolder(Path(folder))
         self._network = RespondingStar(len(terms.cards), terms.network.cohort)
@@ -233,7 +233,9 @@ class Federation:
         for notice in reply.notices:
             notice.check(terms.hash, terms.cards, terms.rounds)
             if notice.site != site or not terms.leaves_out:
-                raise InvalidNotice("a notice of another site, or in a plan without notices")
+                raise InvalidNotice(
+                    "the reply contains a notice of absence of another site, or the plan uses no notices"
+                )
         all_notices = [*self._notices, *self._new_notices]
         self._new_notices += [notice for notice in reply.notices if notice not in all_notices]
 
@@ -246,7 +248,7 @@ class Federation:
         if reply.counter is not None:
             return self._counters.take(site, reply.counter)
         if reply.message is not None:
-            raise InvalidCounter("a message without a counter")
+            raise InvalidCounter("the reply contains a message but no signed counter")
         return False
 
     def _notices_for(self, index: int) -> dict[int, AbsenceNotice]:
@@ -302,9 +304,11 @@ class Federation:
             notices = [AbsenceNotice.model_validate(notice) for notice in public_facts["notices"]]
             progress = initial.restored({**initial.stored(), **stored})
         except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
-            raise FedprivError(f"{path} cannot be read; use another folder") from error
+            raise FedprivError(
+                f"{path}, the progress of this federation, cannot be read; restore the file, or use another folder"
+            ) from error
         if plan != self.terms.hash:
-            raise FedprivError(f"{path} belongs to another federation; use another folder")
+            raise FedprivError(f"{path} belongs to a federation with another plan; use another folder for this plan")
         self._out_of_budget = dict.fromkeys(out_of_budget, "over_budget")
         self._notices = notices
         return progress

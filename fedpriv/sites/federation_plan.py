@@ -86,11 +86,15 @@ class FederationPlan:
         mismatched = {*plan.document.settings} ^ {*PLAN_SECTIONS}
         if mismatched:
             raise ConfigError(
-                "plan.settings", sorted(mismatched)[0], f"a plan must have exactly {', '.join(PLAN_SECTIONS)}"
+                "plan.settings",
+                sorted(mismatched)[0],
+                f"a plan must have exactly the sections {', '.join(PLAN_SECTIONS)}",
             )
         for field in ("name", "public_key", "signing_key"):
             if len({getattr(card, field) for card in plan.cards}) < len(plan.cards):
-                raise ConfigError(f"plan.sites.{field}", "the same name twice", "each site needs its own name")
+                raise ConfigError(
+                    f"plan.sites.{field}", "the same value twice", "each site needs its own name and keys"
+                )
         plan._check_certificates()
         return plan
 
@@ -104,15 +108,19 @@ class FederationPlan:
         if not self.is_graph:
             pins.append(self.document.coordinator)
         elif self.document.coordinator is not None:
-            raise ConfigError("plan.coordinator", "(some)", "a graph has no server: make the plan without --keys")
+            raise ConfigError("plan.coordinator", "(given)", "a plan on a graph has no server: make it without --keys")
         certificates = [pin for pin in pins if pin is not None]
         if certificates and len(certificates) < len(pins):
             missing = [card.name for card in self.cards if card.certificate is None]
-            fix = "all need one, or none: run `fedpriv site keys` and, for a server, `fedpriv federate keys`"
+            fix = (
+                "if one party has a certificate, all parties need one: run `fedpriv site keys` at the sites and, for a "
+                "server, `fedpriv federate keys`"
+            )
             raise ConfigError("plan.certificates", f"missing for {(missing or ['the coordinator'])[0]}", fix)
         for field in ("common_name", "public_key"):
             if len({getattr(pin, field) for pin in certificates}) < len(certificates):
-                raise ConfigError(f"plan.certificates.{field}", "the same name twice", "each party needs its own name")
+                fix = "each party needs its own certificate, with its own name and key"
+                raise ConfigError(f"plan.certificates.{field}", "the same value twice", fix)
 
     @property
     def cards(self) -> Sequence[SiteDescriptor]:
@@ -131,7 +139,11 @@ class FederationPlan:
         """
         numbers = [number for number, card in enumerate(self.cards) if card.key == key]
         if not numbers or self.cards[numbers[0]].name != name:
-            raise ConfigError("plan.sites", name, "the plan does not contain this site's name and key")
+            fix = (
+                "the plan does not contain this site under its present name and key: make the plan with its present "
+                "card"
+            )
+            raise ConfigError("plan.sites", name, fix)
         return numbers[0]
 
     @property
@@ -255,11 +267,11 @@ def check_fingerprint(field: str, typed: str, hashes: Collection[str]) -> str:
             return plan_hash
         if digits and plan_hash.startswith(digits):
             fix = (
-                f"has {len(digits)} of the 32 digits: type all digits that the owners compared, since a forged "
-                "plan can easily match a few"
+                f"has only {len(digits)} of the 32 digits: type all digits that the owners compared, because a forged "
+                "plan can easily match a few of them"
             )
             raise ConfigError(field, typed, fix)
-    fix = "does not match any plan here: compare it with the other owners, not with the server"
+    fix = "is not the fingerprint of a plan here: compare the fingerprint with the other owners, not with the server"
     raise ConfigError(field, typed, fix)
 
 
@@ -284,4 +296,4 @@ def _config(settings: dict[str, Any], n_sites: int) -> Config:
     except ConfigError as error:
         raise ConfigError(f"plan.settings.{error.field}", error.value, error.fix) from None
     except FedprivError as error:
-        raise ConfigError("plan.settings", "(some)", str(error)) from None
+        raise ConfigError("plan.settings", "(several)", str(error)) from None

@@ -123,7 +123,7 @@ def unpack_request(data: bytes) -> TrainRequest:
     """
     facts, row = _unpack(data)
     if row is None or facts.code is not None:
-        raise MalformedMessage("a question must have a row and no code")
+        raise MalformedMessage("a question must contain a row of numbers and no refusal code")
     return TrainRequest(facts.plan, facts.round, row, facts.notices, facts.counter)
 
 
@@ -134,11 +134,11 @@ def unpack_response(data: bytes, width: int) -> TrainResponse:
         MalformedMessage: If the bytes are neither.
     """
     if len(data) > 4 * width + OVERHEAD:
-        raise MalformedMessage("too long")
+        raise MalformedMessage("the reply is longer than any reply of this plan")
     facts, row = _unpack(data)
     known_code = next((allowed for allowed in get_args(Code) if allowed == facts.code), None)
     if (row is None) == (facts.code is None) or facts.code != known_code or (row is not None and len(row) != width):
-        raise MalformedMessage("a reply must have a row of its width, or a known code")
+        raise MalformedMessage("a reply must contain either a row of the plan's width or a known refusal code")
     return TrainResponse(facts.plan, facts.round, row, known_code, facts.notices, facts.counter)
 
 
@@ -161,9 +161,9 @@ def read_plan_hash(data: bytes) -> str:
     try:
         plan = _read_facts(data)["plan"]
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise MalformedMessage("not a message") from error
+        raise MalformedMessage("the bytes are not a message of fedpriv") from error
     if not isinstance(plan, str):
-        raise MalformedMessage("fields of other types")
+        raise MalformedMessage("the plan in the message is not text")
     return plan
 
 
@@ -173,12 +173,12 @@ def _unpack(data: bytes) -> tuple[_Facts, Tensor | None]:
         tensors = load(data)
         facts = _Facts.model_validate(_read_facts(data))
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
-        raise MalformedMessage("not a message") from error
+        raise MalformedMessage("the bytes are not a message of fedpriv") from error
     row = tensors.get("row")
     if {*tensors} - {"row"} or (row is not None and (row.dim() != 1 or row.dtype != torch.float32)):
-        raise MalformedMessage("numbers of another shape or type")
+        raise MalformedMessage("the message must contain at most one row, of float32 numbers")
     if row is not None and not bool(torch.isfinite(row).all()):
-        raise MalformedMessage("numbers that are not finite")
+        raise MalformedMessage("the row contains numbers that are not finite")
     return facts, row
 
 
@@ -187,5 +187,5 @@ def _read_facts(data: bytes) -> Mapping[str, Any]:
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     facts = json.loads(header["__metadata__"]["fedpriv"])
     if not isinstance(facts, dict) or {*facts} != _FACTS:
-        raise MalformedMessage("other fields")
+        raise MalformedMessage("the fields are not those of a message of this version")
     return facts

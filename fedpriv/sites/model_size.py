@@ -60,8 +60,9 @@ def check_model_size(config: Config, outline: PublicDataInfo, limit: int, field:
             Creation stops at that point.
     """
     if prod(outline.input_shape) > limit:
-        raise _TooLarge(field, f"examples of shape {outline.input_shape}", f"{why} {limit} values")
-    too_many = _TooLarge(field, f"a model of more than {limit} parameters", f"{why} {limit}")
+        raise _TooLarge(field, f"examples of shape {outline.input_shape}", f"{why} {limit} values for each example")
+    fix = f"{why} {limit} parameters; a model may also have at most {_MOST_TENSORS} parameter tensors"
+    too_many = _TooLarge(field, "a larger model", fix)
     try:
         with torch.device("meta"), _WithoutFilling(), _at_most(limit, too_many):
             model = resolve(

@@ -30,7 +30,9 @@ def single_site_record(record: Record, client: int, n_clients: int) -> Record:
     else:
         clients = record.clients
     if client not in clients:
-        raise UnplannedRelease(f"round {record.round}: this site does not take part in it")
+        raise UnplannedRelease(
+            f"round {record.round}: this site does not take part in this round, so it releases nothing"
+        )
     position = clients.index(client)
     scalars = {}
     for name in ("noise_multiplier", "rate"):
@@ -96,7 +98,8 @@ class SitePlanFilter:
             return
         if not self._on_record or record != self._on_record[0]:
             raise UnplannedRelease(
-                f"round {record.round}, {record.query}: its ledger was changed while the site was running"
+                f"round {record.round}, {record.query}: the site's ledger was changed while the site was running; "
+                "restore it"
             )
         self._on_record.popleft()
 

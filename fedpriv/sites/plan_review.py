@@ -28,8 +28,8 @@ LONGEST_REVIEW = 120
 _ROUNDED = 1 + 1e-6  # a recomputed privacy cost differs by rounding
 _COMMAND = "from fedpriv.sites.plan_review import review_from_stdin; review_from_stdin()"
 _TOO_LONG = (
-    "needs more than {} s of processor time, or all memory, to compute its privacy cost: propose fewer rounds, "
-    "local steps or sites; or the owner, who can wait longer, joins manually (fedpriv site join)"
+    "computing the privacy cost of the plan takes more than {} s of processor time, or too much memory: propose fewer "
+    "rounds, local steps or sites; or let the owner, who can wait longer, join with fedpriv site join"
 )
 _LOG = logging.getLogger(__name__)
 
@@ -48,13 +48,22 @@ def review(text: str, card: SiteDescriptor, policy: SitePolicy) -> tuple[Federat
     """
     proposal = FederationPlan.read(text)
     if proposal.cards[proposal.number_of(card.name, card.key)] != card:
-        raise ConfigError("plan.sites", card.name, "the plan contains another card of this site")
+        raise ConfigError(
+            "plan.sites",
+            card.name,
+            "the plan contains another card of this site than its present card.json: make the plan with the present "
+            "one",
+        )
     policy.check_settings(proposal.config(), proposal.outline)
     terms = ResolvedPlan.of(proposal)
     stated = terms.plan.privacy.epsilon
     actual = terms.plan.spent().epsilon
     if stated is not None and actual > stated * _ROUNDED:
-        raise ConfigError("plan.privacy.epsilon", stated, f"its noise costs {actual:.4g}: do not accept it")
+        raise ConfigError(
+            "plan.privacy.epsilon",
+            stated,
+            f"the plan's noise costs epsilon={actual:.4g}, more than the plan states: do not accept this plan",
+        )
     policy.check(terms)
     return proposal, terms
 
@@ -91,14 +100,17 @@ def review_within(text: str, card: SiteDescriptor, policy: SitePolicy, seconds: 
     except subprocess.TimeoutExpired:
         raise ConfigError("plan.settings.rounds", "(and others)", _TOO_LONG.format(seconds)) from None
     except OSError as error:
-        raise FedprivError(f"a proposal could not be reviewed: no process could be started ({error})") from error
+        raise FedprivError(
+            f"a proposed plan could not be reviewed, because no process could be started ({error}): propose it again "
+            "later"
+        ) from error
     if done.returncode < 0:  # ended by a signal: SIGXCPU, or SIGKILL when memory runs out
         raise ConfigError("plan.settings.rounds", "(and others)", _TOO_LONG.format(seconds))
     try:
         refusal = json.loads(done.stdout.splitlines()[-1])["refusal"]
     except (ValueError, KeyError, TypeError, IndexError):
-        _LOG.warning("the review of a proposal failed: %s", done.stderr.decode(errors="replace")[-2000:])
-        raise FedprivError("a proposal could not be reviewed; see the log") from None
+        _LOG.warning("the review of a proposed plan failed: %s", done.stderr.decode(errors="replace")[-2000:])
+        raise FedprivError("a proposed plan could not be reviewed; see the site's log") from None
     if refusal is not None:
         raise FedprivError(str(refusal))
 

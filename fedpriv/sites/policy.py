@@ -22,7 +22,10 @@ def _check_window(text: str) -> str:
         if time.fromisoformat(start) == time.fromisoformat(end):
             raise ValueError
     except ValueError:
-        raise ValueError(f"{text!r} is not a time window: write '20:00-06:00'; hours are UTC") from None
+        raise ValueError(
+            f"{text!r} is not a time window with a start and another end: write, for example, '20:00-06:00' (hours in "
+            "UTC)"
+        ) from None
     return text
 
 
@@ -79,10 +82,13 @@ class SitePolicy(Section):
             allowed = getattr(self, field)
             for value in values:
                 if allowed is not None and value not in allowed:
-                    raise ConfigError(f"policy.{field}", value, f"the owner allows only {', '.join(allowed) or 'none'}")
+                    fix = f"the site's owner allows only {', '.join(allowed)}"
+                    if not allowed:
+                        fix = "the site's owner allows none"
+                    raise ConfigError(f"policy.{field}", value, fix)
         self._check_largest("max_rounds", config.rounds)
         if self.max_parameters is not None:
-            why = "the owner allows at most"
+            why = "the site's owner allows at most"
             check_model_size(config, outline, self.max_parameters, "policy.max_parameters", why)
 
     def check(self, terms: ResolvedPlan) -> None:
@@ -96,12 +102,12 @@ class SitePolicy(Section):
         least = self.min_noise_multiplier
         noise = terms.plan.privacy.noise_multiplier
         if least is not None and (noise is None or noise < least):
-            raise ConfigError("policy.min_noise_multiplier", noise, f"the owner requires at least {least:g}")
+            raise ConfigError("policy.min_noise_multiplier", noise, f"the site's owner requires at least {least:g}")
 
     def _check_largest(self, field: str, value: float) -> None:
         limit = getattr(self, field)
         if limit is not None and value > limit:
-            raise ConfigError(f"policy.{field}", f"{value:g}", f"the owner allows at most {limit:g}")
+            raise ConfigError(f"policy.{field}", f"{value:g}", f"the site's owner allows at most {limit:g}")
 
     def is_open(self, now: datetime | None = None) -> bool:
         """Returns True if the site replies to requests now, or at another time with a time zone."""

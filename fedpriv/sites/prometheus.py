@@ -108,7 +108,8 @@ def serve_metrics(
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
         raise FedprivError(
-            "metrics in site.yaml need prometheus-client: pip install 'fedpriv[metrics]', or leave them out"
+            "the setting metrics in site.yaml needs prometheus-client: pip install 'fedpriv[metrics]', or remove the "
+            "setting"
         ) from None
     registry = CollectorRegistry()
     registry.register(_Collector(site, totals, progress))
@@ -116,7 +117,9 @@ def serve_metrics(
         server, thread = start_http_server(settings.port, settings.host, registry)
     except OSError as error:
         address = f"{settings.host}:{settings.port}"
-        raise FedprivError(f"metrics cannot be served at {address} ({error.strerror}); use another port") from error
+        raise FedprivError(
+            f"metrics cannot be served at {address} ({error.strerror}); set another host or port in site.yaml"
+        ) from error
     try:
         yield f"http://{settings.host}:{server.server_port}/metrics"
     finally:

@@ -138,12 +138,12 @@ class ProposalBox:
                 consider(text)
             except FedprivError as error:
                 facts = {"event": "proposed", "party": party, "word": "not_allowed", "reason": str(error)}
-                _LOG.warning("a proposal is not allowed", extra={"facts": facts})
+                _LOG.warning("a proposed plan was rejected", extra={"facts": facts})
                 return "not_allowed"
             proposal = Proposal(text, party, "pending")
             self._write(proposal)
         _LOG.warning(
-            "a plan was proposed; its owner decides: fedpriv site approve",
+            "a plan was proposed; the site's owner decides about it with: fedpriv site approve",
             extra={"facts": {"event": "proposed", "party": party, "word": "pending", "plan": proposal.fingerprint}},
         )
         return "pending"
@@ -189,7 +189,9 @@ class ProposalBox:
                 raise ValueError(proposal.decision)
             return proposal
         except (ValueError, KeyError, TypeError) as error:
-            raise FedprivError(f"{path} cannot be read: delete it, and have the plan sent again") from error
+            raise FedprivError(
+                f"{path}, a proposed plan, cannot be read: delete the file, and have the plan proposed again"
+            ) from error
 
     @property
     def proposals(self) -> list[Proposal]:

@@ -61,12 +61,12 @@ class ReplyCounter(Section):
             InvalidCounter: If it has not, or the counter belongs to another plan or site.
         """
         if (self.plan, self.site) != (plan, site):
-            raise InvalidCounter("a counter for another plan or site")
+            raise InvalidCounter("a reply counter is for another plan or another site")
         try:
             public = Ed25519PublicKey.from_public_bytes(verifying_key)
             public.verify(bytes.fromhex(self.signature), self.signed_content)
         except (InvalidSignature, ValueError):
-            raise InvalidCounter(f"a counter that site {site} has not signed") from None
+            raise InvalidCounter(f"a reply counter is not signed by its site, number {site}") from None
 
     def exceeds(self, records: int, notices: int) -> bool:
         """Returns True if the site has signed more records or notices than these numbers."""

@@ -62,9 +62,9 @@ class Reservation:
         """
         if self._budget is not None and not self._holds:
             raise LedgerError(
-                f"{self._budget.path} contains no reservation of {self._cost.name}: the budget was replaced by "
-                "an earlier copy, or the site accepted the plan without it. Restore the newest copy, or accept "
-                "the plan again"
+                f"{self._budget.path} contains no reservation of {self._cost.name}: the budget file was replaced by an "
+                "earlier copy, or the site accepted the plan without this budget. Restore the newest copy of the file, "
+                "or accept the plan again"
             )
 
     @property

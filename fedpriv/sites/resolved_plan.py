@@ -65,7 +65,7 @@ class ResolvedPlan:
         config = proposal.config()
         limit = compute_largest_in_memory()
         if limit is not None:
-            check_model_size(config, proposal.outline, limit, "plan.model", "the memory of this machine allows at most")
+            check_model_size(config, proposal.outline, limit, "plan.model", "this machine's memory allows at most")
         cards = proposal.cards
         network = config.network.build(len(cards))
         privacy = with_key_agreement(make_privacy(config, cards))
@@ -75,7 +75,7 @@ class ResolvedPlan:
                 missing = "seed"
             else:
                 missing = "privacy.noise_multiplier"
-            raise ConfigError(f"plan.settings.{missing}", None, "a plan needs a value for it")
+            raise ConfigError(f"plan.settings.{missing}", None, "a plan must have a value for this setting")
         strategy = config.recipe(len(cards)).strategy
         sizes = [card.size for card in cards]
         public = Randomness(seed, 0)  # only public streams are drawn from it

@@ -49,7 +49,7 @@ class Responder:
         """
         try:
             if len(question) > self._plans.longest_question():
-                raise MalformedMessage("longer than any question of the site's plans")
+                raise MalformedMessage("the question is longer than any question of the site's plans")
             request = unpack_request(question)
         except MalformedMessage:
             self._activity.count_refusal(party, "", 0, "malformed")

@@ -92,7 +92,7 @@ def seal_site(folder: Path, *, unfinished: bool = False) -> None:
     """
     texts = [files.read(folder / name).decode() for name in SECRETS]
     if all(secret_store.is_destroyed(text) for text in texts):
-        raise FedprivError(f"{folder} is sealed already")
+        raise FedprivError(f"{folder} is sealed already: its keys were destroyed, and nothing is left to do")
     # an earlier attempt may have closed the plans before an interruption: then there is nothing left to decrypt
     if any(not (path.parent / CLOSED).exists() for path in list_plan_files(folder)):
         site_folder = SiteFolder(folder)
@@ -123,9 +123,9 @@ def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
         n_answered = folder.session_state(proposal).round + 1
         if n_answered < n_rounds and not unfinished:
             raise FedprivError(
-                f"the site has answered {format_count(n_answered, 'round')} of {n_rounds} of plan "
-                f"{proposal.fingerprint}, and a sealed site can never resume it: finish the plan first, or add "
-                "--unfinished to abandon it"
+                f"the site has replied in {n_answered} of the {format_count(n_rounds, 'round')} of plan "
+                f"{proposal.fingerprint}, and a sealed site can never resume a plan: finish the plan first, or add "
+                "--unfinished to abandon the plan"
             )
     for proposal in (
         *open_plans,

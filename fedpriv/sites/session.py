@@ -70,7 +70,7 @@ class SiteSession:
         self.terms = terms
         if folder.is_closed(proposal):
             raise PrivacyError(
-                f"plan {proposal.fingerprint} is closed: the keys with which this site answered are destroyed "
+                f"plan {proposal.fingerprint} is closed: the keys with which this site replied were destroyed "
                 "(fedpriv seal). Take part in another plan"
             )
         self.number = folder.number_in(proposal)
@@ -155,16 +155,23 @@ class SiteSession:
                 notices.
         """
         if not self.terms.leaves_out:
-            fix = "has no effect: pairs can be left out only if every two sites share a secret and not all must answer"
+            fix = (
+                "this plan uses no notices of absence: they need pairwise trust in which every two sites share a "
+                "secret, and rounds in which not all sites must reply"
+            )
             raise ConfigError("notice", self._proposal.fingerprint, fix)
         if not self.last_round < first <= last < self.terms.rounds:
-            fix = f"must be future rounds, {self.last_round + 2} to {self.terms.rounds}"
+            fix = (
+                f"must be rounds that are not over, from {self.last_round + 2} to {self.terms.rounds}, the first one "
+                "first"
+            )
             raise ConfigError("notice.rounds", f"{first + 1}-{last + 1}", fix)
         if self._n_open_notices >= MAX_OPEN_NOTICES:
             raise ConfigError(
                 "notice",
                 self._n_open_notices,
-                f"at most {MAX_OPEN_NOTICES} notices may be open at a time: put more rounds into one",
+                f"at most {MAX_OPEN_NOTICES} notices of absence may be open at a time: cover more rounds with one "
+                "notice",
             )
         notice = AbsenceNotice.signed(self.signing_key, self.terms.hash, self.number, first, last, reason)
         self._folder.write_notices(self._proposal, [*self._notices, notice])
@@ -199,8 +206,8 @@ class SiteSession:
             return
         budget = self._folder.settings.budget
         _LOG.warning(
-            "the budget of epsilon=%g at delta=%g allows only the first %d of %d rounds of plan %s; spent so "
-            "far, in all plans: %s. A signed notice declares the site absent after that round.",
+            "the site's budget of epsilon=%g at delta=%g allows only the first %d of %d rounds of plan %s; privacy "
+            "cost so far, in all plans: %s. A signed notice declares the site absent after the last allowed round.",
             *(budget.epsilon, budget.delta, first, last + 1, self._proposal.fingerprint, self._accountant.spent()),
         )
         self.say_absent(first, last, "over_budget")
@@ -226,7 +233,7 @@ class SiteSession:
         """
         terms = self.terms
         if question.notices and not terms.leaves_out:
-            raise InvalidNotice("this plan leaves no pairs out")
+            raise InvalidNotice("the question contains notices of absence, but this plan uses none")
         for notice in question.notices:
             notice.check(terms.hash, terms.cards, terms.rounds)
         return absent_sites(question.notices, question.round, terms.cohort(question.round).tolist())
@@ -279,7 +286,7 @@ class SiteSession:
         if counter.exceeds(len(self._ledger.records), len(self._notices)):
             self._folder.remember_rollback(counter)
             check_rollback(self._folder.path)
-            raise RolledBack("the site's files were changed while it was running: start it again")
+            raise RolledBack("the site's files were changed while the site was running: start the site again")
 
     def sign_counter(self) -> ReplyCounter:
         """Returns the site's signed counter, which covers only records that are on disk."""

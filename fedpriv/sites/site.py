@@ -250,12 +250,16 @@ class Site:
             LedgerError: If the site's budget file has no reservation of the plan.
         """
         if plan not in self.plans:
-            raise ConfigError("plan", plan, "the site has accepted no plan of this hash")
+            raise ConfigError(
+                "plan", plan, "the site has accepted no plan with this hash: accept the plan first (fedpriv site join)"
+            )
         with self._lock:
             session = self._plans.session(plan)
             if not session.terms.is_graph:
                 raise ConfigError(
-                    "plan.network.topology", "star", "has a server: run the site, not a node (fedpriv site run)"
+                    "plan.network.topology",
+                    "star",
+                    "only plans on a graph have nodes, but this plan has a server: use fedpriv site run",
                 )
             return NodeSession(
                 terms=session.terms,
@@ -279,7 +283,9 @@ class Site:
             ConfigError: If there is no such plan, a round is over or not in the plan, or the plan cannot use notices.
         """
         if plan not in self.plans:
-            raise ConfigError("plan", plan, "the site has accepted no plan of this hash")
+            raise ConfigError(
+                "plan", plan, "the site has accepted no plan with this hash: accept the plan first (fedpriv site join)"
+            )
         with self._lock:
             return self._plans.session(plan).say_absent(first, last, "away")
 

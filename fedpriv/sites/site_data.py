@@ -29,7 +29,7 @@ def load_site_data(section: DataSection, client: int) -> tuple[Dataset[Any], Spl
     split = load_section(section)
     partition = divide_examples(section, split)
     if client >= len(partition):
-        raise ConfigError("site.client", client, f"the partition has clients 0 to {len(partition) - 1}")
+        raise ConfigError("site.client", client, f"must be a client of the partition, from 0 to {len(partition) - 1}")
     return partition[client], split
 
 
@@ -53,8 +53,10 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
     dataset, split = load_site_data(settings.data, settings.client)
     actual = PublicDataInfo.of([dataset], split.n_classes)
     if replace(actual, sizes=()) != replace(outline, sizes=()):
-        value = f"{actual.input_shape}, {actual.n_classes} classes"
-        fix = f"examples of the plan are {outline.input_shape}, {outline.n_classes} classes"
+        value = f"shape {actual.input_shape}, {actual.n_classes} classes"
+        fix = (
+            f"the site's data must be like those of the plan: shape {outline.input_shape}, {outline.n_classes} classes"
+        )
         raise ConfigError("site.data", value, fix)
 
     # one client, with all examples
@@ -68,9 +70,9 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
     client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem, views)
     if card.size != client.public_size:
         raise DataError(
-            "the number of the site's examples differs from its card: restore the data, or create a new site "
-            "for the present data (fedpriv site init), whose budget is counted separately: a person in both "
-            "has the privacy cost of both"
+            "the site's card states another number of examples than its data have: restore the data, or create a new "
+            "site for the present data (fedpriv site init). The budget of a new site is counted separately, so a "
+            "person whose data are in both sites has the privacy cost of both"
         )
     public_sizes([client], privacy)
     for warning in check_ownership([client], None, privacy):

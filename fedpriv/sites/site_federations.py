@@ -55,7 +55,10 @@ def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
     public_keys = {card.public_key, *known_public_keys(path.parents[2])}
     numbers = [number for number, each in enumerate(proposal.cards) if each.public_key in public_keys]
     if not numbers:
-        raise LedgerError(f"{path} names no key of this site, so its releases are unknown: restore the folder")
+        raise LedgerError(
+            f"{path} contains no key of this site, so the privacy cost of this plan is unknown: restore the site's "
+            "folder"
+        )
     number = numbers[0]
     n_sites = len(proposal.cards)
 

@@ -66,7 +66,10 @@ class SiteFolder:
     def __init__(self, path: Path) -> None:
         require_site(path)
         if any(private.stat().st_mode & 0o077 for private in (path, *(path / name for name in SECRETS))):
-            raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and find out who has read it")
+            raise FedprivError(
+                f"{path} or its secret keys can be read by other users: run chmod -R go= {path}, and find out who has "
+                "read them"
+            )
         self.path = path
         self.settings = SiteSettings.read(path / SETTINGS)
         self.keys = SiteKeys(path)
@@ -93,7 +96,9 @@ class SiteFolder:
         """
         secret_store.check_where(secrets)
         if path.exists() and any(path.iterdir()):
-            raise FedprivError(f"{path} is not empty; use another folder")
+            raise FedprivError(
+                f"{path} is not empty, but a new site needs a new or an empty folder; use another folder"
+            )
         lock = RunFolder(path)
         path.chmod(0o700)
         new_secrets = (new_key().hex(), absence_notice.new_key().hex())
@@ -242,7 +247,10 @@ class SiteFolder:
         try:
             erase_state(self._plan_folder(proposal))
         except OSError as error:
-            raise FedprivError(f"{self.path}: a plan's state could not be erased ({error.strerror})") from error
+            raise FedprivError(
+                f"{self.path}: the state of a plan could not be erased ({error.strerror}); correct the cause, and "
+                "repeat it"
+            ) from error
 
     def erase_unused_keys(self) -> None:
         """Erases earlier keys that neither the card nor an open plan of the site has."""
@@ -270,15 +278,15 @@ class SiteFolder:
         if not path.exists():
             if has_released:
                 raise DataError(
-                    f"{path} is missing, so it is unknown whether the site's examples are those of its earlier "
-                    f"answers under plan {proposal.fingerprint}: restore the file, or take part in another plan"
+                    f"{path} is missing, so it is unknown if the site's examples are still those of its earlier "
+                    f"replies under plan {proposal.fingerprint}: restore the file, or take part in another plan"
                 )
             self.run(proposal)
             self._write(proposal, _DATA_DIGEST, digest.hex().encode())
         elif files.read(path).decode() != digest.hex():
             raise DataError(
-                f"the site's examples are not those with which it accepted plan {proposal.fingerprint}: a plan "
-                "is for one data set. Restore the data; for the new data, make another plan"
+                f"the site's examples have changed since it accepted plan {proposal.fingerprint}, but a plan is for "
+                "one data set. Restore the examples, or make another plan for the new ones"
             )
 
     def check(self) -> None:
@@ -298,7 +306,9 @@ class SiteFolder:
         try:
             files.write_whole(self._plan_folder(proposal) / name, content)
         except OSError as error:
-            raise FedprivError(f"{self.path}: {name} could not be written ({error.strerror})") from error
+            raise FedprivError(
+                f"{self.path}: {name} could not be written ({error.strerror}); correct the cause, and restart the site"
+            ) from error
 
     def _plan_folder(self, proposal: FederationPlan) -> Path:
         return self.path / "runs" / proposal.hash

@@ -77,8 +77,8 @@ class SiteKeys:
     def _of(self, keys: dict[str, bytes], public: str) -> bytes:
         if public not in keys:
             raise FedprivError(
-                f"the key {public[:20]}... with which this site took part in a plan was destroyed: all its "
-                "plans were closed. Take part in another plan"
+                f"the site's key {public[:20]}..., with which it took part in a plan, was destroyed after all plans "
+                "with this key were closed. Take part in another plan"
             )
         return keys[public]
 

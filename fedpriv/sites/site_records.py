@@ -74,7 +74,10 @@ class SessionState:
         try:
             return cls(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
         except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
-            raise FedprivError(f"{path} cannot be read: this site cannot continue in that federation") from error
+            raise FedprivError(
+                f"{path} cannot be read, so this site cannot continue in that plan: restore the file, or join a new "
+                "plan"
+            ) from error
 
 
 def erase_state(plan_folder: Path) -> None:
@@ -112,7 +115,8 @@ def list_plan_files(folder: Path) -> Sequence[Path]:
         if plan_hash not in plans:
             raise LedgerError(
                 f"{folder / 'runs' / plan_hash} is missing or has lost its plan, so this site's privacy cost is "
-                "unknown: restore it. Keep finished plans too: they count toward the site's lifetime budget"
+                "unknown: restore this folder. Keep finished plans too, because they count towards the site's "
+                "lifetime budget"
             )
     return [*plans.values()]
 
@@ -130,16 +134,16 @@ def read_plan_ledger(plan_file: Path) -> LedgerFile:
     path = plan_file.with_name(LEDGER)
     if not path.exists():
         raise LedgerError(
-            f"{path} is missing, so this site's privacy cost is unknown: every accepted plan has a ledger. "
-            "Restore the file; until then the site answers no plan"
+            f"{path}, the ledger of an accepted plan, is missing, so this site's privacy cost is unknown. Restore the "
+            "file; until then the site replies under no plan"
         )
     ledger = LedgerFile.read(path)
     count = len(ledger.records)
     if count < n_replied:
         raise LedgerError(
-            f"{path} has {format_count(count, 'record')}, but the site has replied with {n_replied}: part of the "
-            "ledger is lost, so this site's privacy cost is unknown. Restore the file; until then the site "
-            "answers no plan"
+            f"{path} has {format_count(count, 'record')}, but the site's replies contained {n_replied}: part of the "
+            "ledger is lost, so this site's privacy cost is unknown. Restore the file; until then the site replies "
+            "under no plan"
         )
     return ledger
 
@@ -159,7 +163,7 @@ def check_rollback(folder: Path) -> None:
     try:
         counter = ReplyCounter.model_validate_json(files.read(path))
     except ValueError as error:
-        raise LedgerError(f"{path} cannot be read, so this site's privacy cost is unknown: restore it") from error
+        raise LedgerError(f"{path} cannot be read, so this site's privacy cost is unknown: restore the file") from error
     run = folder / "runs" / counter.plan
     n_records = 0
     if (run / LEDGER).exists():
@@ -167,11 +171,11 @@ def check_rollback(folder: Path) -> None:
     n_notices = len(read_notices(run / NOTICES))
     if counter.exceeds(n_records, n_notices):
         raise RolledBack(
-            f"{folder} is an older copy: its site has signed {format_count(counter.records, 'record')} and "
-            f"{format_count(counter.notices, 'notice')} of plan {counter.plan[:32]}, but this folder has {n_records} "
-            f"and {n_notices}. Its privacy cost is unknown, so the site does not answer: restore the newest "
-            "folder. If that is lost, this site cannot be used again; the budget of a new site must exclude "
-            "everything that this one may have spent"
+            f"{folder} is an older copy of the site: the site has signed {format_count(counter.records, 'record')} and "
+            f"{format_count(counter.notices, 'notice')} of plan {counter.plan[:32]}, but this folder contains "
+            f"{format_count(n_records, 'record')} and {format_count(n_notices, 'notice')}. The site's privacy cost is "
+            "unknown, so it does not reply: restore the newest copy. If that copy is lost, this site cannot be used "
+            "again, and the budget of a new site must exclude everything that this site may have spent"
         )
 
 
@@ -186,7 +190,9 @@ def read_notices(path: Path) -> list[AbsenceNotice]:
     try:
         return [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(path))]
     except (ValueError, TypeError) as error:
-        raise FedprivError(f"{path} cannot be read: this site cannot continue in that federation") from error
+        raise FedprivError(
+            f"{path} cannot be read, so this site cannot continue in that plan: restore the file, or join a new plan"
+        ) from error
 
 
 def list_accepted_hashes(folder: Path) -> Sequence[str]:
@@ -201,4 +207,4 @@ def list_accepted_hashes(folder: Path) -> Sequence[str]:
     try:
         return [str(plan_hash) for plan_hash in json.loads(files.read(path))]
     except (ValueError, TypeError) as error:
-        raise LedgerError(f"{path} cannot be read, so plans may be missing: restore it") from error
+        raise LedgerError(f"{path} cannot be read, so plans of this site may be missing: restore the file") from error

@@ -32,8 +32,10 @@ def require_site(folder: Path) -> None:
     name = folder.resolve()
     inside = sorted(path.parent.name for path in folder.glob(f"*/{SETTINGS}"))
     if inside:
-        raise FedprivError(f"{name} is not a site, but contains several: name one of {', '.join(inside)}")
-    raise FedprivError(f"{name} is not a site; create one: fedpriv site init {folder} SETTINGS.yaml")
+        raise FedprivError(
+            f"{name} is not the folder of a site, but contains sites: give the folder of one of {', '.join(inside)}"
+        )
+    raise FedprivError(f"{name} is not the folder of a site; create a site: fedpriv site init {folder} SETTINGS.yaml")
 
 
 class SiteBudget(Section):

@@ -32,7 +32,7 @@ def serve(folder: Path, answer: Callable[[bytes], bytes], goes_on: Callable[[], 
     """
     path = (folder / SOCKET).absolute()
     if len(str(path)) > _MAX_PATH_LENGTH:
-        raise FedprivError(f"{path} is too long for a socket; move the site's folder to a shorter path")
+        raise FedprivError(f"{path} is too long for the path of a socket; move the site's folder to a shorter path")
     path.unlink(missing_ok=True)
     with Listener(str(path), "AF_UNIX") as listener:
         path.chmod(0o600)

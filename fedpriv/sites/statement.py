@@ -79,7 +79,10 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
     card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
     federations = [read_federation(path, card) for path in list_plan_files(folder)]
     if not federations:
-        raise FedprivError(f"{folder} has joined no federation: there is nothing to state yet")
+        raise FedprivError(
+            f"{folder} has joined no federation, so its privacy statement would be empty: accept a plan first "
+            "(fedpriv site join)"
+        )
     budget = settings.budget
     costs = compute_charge(federations, budget)
     so_far = compose([federation.done for federation in federations], budget.delta)

@@ -21,26 +21,32 @@ def check_settings(config: Config, n_sites: int) -> None:
     trust = privacy.trust
     if not privacy.private:
         raise ConfigError(
-            "privacy.noise_on", privacy.noise_on, "a site releases only private query results: set a target epsilon"
+            "privacy.noise_on",
+            privacy.noise_on,
+            "a site releases only private query results: set it to 'gradient' or 'message', with a target epsilon "
+            "and without strategy.variant 'published'",
         )
     if not isinstance(trust, (Local, Pairwise)):
         fix = (
-            "the server would receive single rows with only part of the noise: use local or pairwise between "
-            "organisations"
+            "between organisations, the server would receive each site's message with only part of the noise: use "
+            "local or pairwise trust"
         )
         raise ConfigError("privacy.trust", str(trust), fix)
     if not isinstance(privacy.noise, Independent) or isinstance(privacy.sampling, Cyclic):
-        fix = "its privacy cost would be unknown if a site missed a round: use independent noise, and no cyclic batches"
-        raise ConfigError("privacy.noise", "over time", fix)
+        fix = (
+            "the privacy cost of correlated noise and of cyclic batches would be unknown if a site missed a round: use "
+            "independent noise, and no cyclic batches"
+        )
+        raise ConfigError("privacy.noise", "correlated noise or cyclic batches", fix)
     if privacy.allocation_rounds is not None:
         fix = (
-            "random allocation has no known privacy cost between organisations yet, since a site adds up its "
-            "plans and their epochs could be mistaken for one; use poisson batches"
+            "the privacy cost of random allocation is not known between organisations: a site adds up the costs of all "
+            "its plans, and epochs of two plans could be mistaken for one. Use poisson batches"
         )
         raise ConfigError("privacy.sampling", "allocation", fix)
     if not privacy.fsync:
         raise ConfigError(
-            "privacy.fsync", False, "a site always writes its ledger to disk before it answers: leave it out"
+            "privacy.fsync", False, "a site always writes its ledger to disk before it replies: leave this setting out"
         )
     if config.network.topology.name != "star":
         _check_graph(config.network)
@@ -87,32 +93,49 @@ def with_listed_links(config: Config, n_sites: int) -> Config:
 def _check_graph(network: NetworkSection) -> None:
     """Raises an error for graph settings that two sites could interpret differently, or that need more exchanges."""
     if network.topology.name != "links":
-        fix = "a plan lists its links, so that all owners read the same graph: {name: links, pairs: [[0, 1], ...]}"
+        fix = (
+            "a plan must list its links, so that all owners read the same graph: write {name: links, pairs: [[0, 1], "
+            "...]}"
+        )
         raise ConfigError("network.topology", network.topology.name, fix)
     if network.mixing.name == "file" or ":" in network.mixing.name:
-        fix = "a plan names no file and no code: use metropolis, lazy_metropolis or max_degree"
+        fix = "a plan must not name a file or code: use metropolis, lazy_metropolis or max_degree"
         raise ConfigError("network.mixing", network.mixing.name, fix)
     if network.activity.name == "one_peer_exponential":
-        fix = "its links go one way, so one lost message would change the mean of all sites: use another activity"
+        fix = (
+            "the links of this activity go one way, so a lost message would change the mean of all sites: use "
+            "another activity"
+        )
         raise ConfigError("network.activity", network.activity.name, fix)
     if network.mixing_steps != 1:
-        fix = "a second step would carry rows to neighbours of neighbours, to which the graph has no link: leave it out"
+        fix = "a second mixing step would send rows to sites without a link to their sender: leave this setting out"
         raise ConfigError("network.mixing_steps", network.mixing_steps, fix)
 
 
 def _check_files(config: Config) -> None:
     if config.privacy.budget is not None:
-        fix = "every site has its own budget in its folder, and a plan names no files: leave it out"
+        fix = "a plan names no files, and every site has its own budget in its folder: leave this setting out"
         raise ConfigError("privacy.budget", "(file)", fix)
     if config.secret_seed is not None:
-        raise ConfigError("secret_seed", "(given)", "every site creates its own: leave it out")
+        raise ConfigError("secret_seed", "(given)", "every site creates its own secret seed: leave this setting out")
     if config.model.weights is not None:
-        fix = "a plan has no files, and names none on other machines: start from a seed"
+        fix = (
+            "a plan contains no files and names none on other machines: leave this setting out, to start from the seed"
+        )
         raise ConfigError("model.weights", "(file)", fix)
     if config.problem.compare_centralized:
-        raise ConfigError("problem.compare_centralized", True, "needs the data of all sites in one place: leave it out")
+        raise ConfigError(
+            "problem.compare_centralized",
+            True,
+            "the comparison needs the data of all sites in one place: leave this setting out",
+        )
     if config.problem.server is not None:
-        raise ConfigError("problem.server", "(some)", "the server has no data between organisations: leave it out")
+        raise ConfigError(
+            "problem.server", "(given)", "between organisations, the server has no data: leave this setting out"
+        )
     if config.data.augment:
-        fix = "a plan contains nothing about data: each site sets its own views in site.yaml, at the same privacy cost"
-        raise ConfigError("data.augment", "(some)", fix)
+        fix = (
+            "a plan contains nothing about data: leave it out; each site sets its random views in site.yaml, at the "
+            "same privacy cost"
+        )
+        raise ConfigError("data.augment", "(given)", fix)

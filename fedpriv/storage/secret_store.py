@@ -1,4 +1,4 @@
-"""Locations of a folder's secrets: in the folder, or encrypted in it under a key that is stored elsewhere.
+"""Stores a folder's secrets in plain form in the folder, or encrypted with a key that is stored elsewhere.
 
 | `where` | content of the folder | decryption |
 |---|---|---|
@@ -55,7 +55,7 @@ class KeyHolder(Protocol):
         """Returns the secret.
 
         Raises:
-            FedprivError: If the key is missing or is a different one.
+            FedprivError: If the key is missing, or differs from the key that encrypted the secret.
         """
         ...
 
@@ -83,16 +83,19 @@ class EnvironmentKey:
         try:
             return self._fernet().decrypt(text.rpartition(":")[2].encode())
         except InvalidToken:
-            fix = "use the key with which this folder's secrets were encrypted"
+            fix = "cannot decrypt this folder's secrets: use the key with which they were encrypted"
             raise ConfigError(self._variable, "(a different key)", fix) from None
 
     def destroy(self) -> None:
-        """Does nothing: other folders may use the key, and its owner has it elsewhere."""
+        """Does nothing, because other folders may use the key, and because its owner stores it elsewhere."""
 
     def _fernet(self) -> MultiFernet:
         keys = os.environ.get(self._variable, "").split()
         if not keys:
-            fix = f"set this environment variable to the key of the folder's secrets; to create one: {_NEW_KEY}"
+            fix = (
+                "set this environment variable to the key of the folder's secrets; a new folder needs a new key: "
+                f"{_NEW_KEY}"
+            )
             raise ConfigError(self._variable, None, fix)
         try:
             return MultiFernet([Fernet(key) for key in keys])
@@ -102,7 +105,8 @@ class EnvironmentKey:
 
 
 class KeyringKey:
-    """A key in the operating system's keyring, for one folder: without it no copy of the folder can be read.
+    """A key in the operating system's keyring, for one folder. Without the key, the secrets in all copies of the folder
+    are unreadable.
 
     Args:
         entry: Name of the key in the keyring.
@@ -133,14 +137,14 @@ class KeyringKey:
         if key is None:
             raise FedprivError(
                 f"the keyring of this user has no key {self._entry} of {_SERVICE}: it was destroyed, or the "
-                "folder belongs to another user or machine; restore the key, or start again"
+                "folder belongs to another user or machine; restore the key, or create a new folder"
             )
         try:
             return Fernet(key).decrypt(text.rpartition(":")[2].encode())
         except (InvalidToken, ValueError):
-            fix = "restore the key, or start again"
+            fix = "restore the original key, or create a new folder"
             raise FedprivError(
-                f"the key {self._entry} of {_SERVICE} in the keyring is a different one; {fix}"
+                f"the key {self._entry} of {_SERVICE} in the keyring does not decrypt this folder's secrets; {fix}"
             ) from None
 
     def destroy(self) -> None:
@@ -187,11 +191,11 @@ class AgeKey:
             identities = [pyrage.x25519.Identity.from_str(word) for word in words]
             return pyrage.decrypt(base64.urlsafe_b64decode(text.rpartition(":")[2]), identities)
         except (OSError, UnicodeDecodeError, pyrage.IdentityError, pyrage.DecryptError) as error:
-            fix = f"cannot decrypt the folder's secrets ({error}): name the file of their identity"
+            fix = f"cannot decrypt the folder's secrets ({error}): name the file of the age identity that can"
             raise ConfigError(IDENTITY_VARIABLE, path, fix) from None
 
     def destroy(self) -> None:
-        """Does nothing: other folders may use the identity, and its owner has it elsewhere."""
+        """Does nothing, because other folders may use the identity, and because its owner stores it elsewhere."""
 
 
 def check_where(where: str) -> None:
@@ -237,8 +241,8 @@ def reveal(text: str, folder: Path | str) -> str:
     """
     if is_destroyed(text):
         raise FedprivError(
-            f"{folder} is sealed: its keys were destroyed, so it no longer answers; see what it spent (fedpriv "
-            "statement), or create a new site in another folder, with the rest of the budget"
+            f"{folder} is sealed: its keys were destroyed, so the site no longer replies; print its privacy cost "
+            "(fedpriv statement), or create a new site in another folder, with the rest of the budget"
         )
     if not is_encrypted(text):
         return text
@@ -246,7 +250,7 @@ def reveal(text: str, folder: Path | str) -> str:
 
 
 def destroy(text: str) -> None:
-    """Deletes the key outside the folder if only this folder uses it; the caller overwrites the text itself."""
+    """Deletes the key outside the folder if only this folder uses it. The caller must overwrite the stored text."""
     if is_encrypted(text):
         _holder_of(text).destroy()
 
@@ -328,9 +332,11 @@ def _imported(name: str) -> ModuleType:
 
         return pyrage
     except ModuleNotFoundError:
-        raise ConfigError("secrets", name, f"needs a package: {_INSTALL}") from None
+        raise ConfigError("secrets", name, f"this choice needs another package: {_INSTALL}") from None
 
 
 def _no_keyring(error: Exception) -> ConfigError:
     reason = str(error).split(". ")[0]
-    return ConfigError("secrets", "keyring", f"the operating system's keyring cannot be used ({reason}): use env:NAME")
+    return ConfigError(
+        "secrets", "keyring", f"the operating system's keyring cannot be used ({reason}): choose env:NAME instead"
+    )

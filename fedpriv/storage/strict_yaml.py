@@ -1,4 +1,6 @@
-"""YAML; raises errors for words that its versions read differently (yes, 020, 1:20), aliases and huge inputs."""
+"""Reads YAML, and raises errors for words that versions of YAML read differently (yes, 020, 1:20), for aliases, and for
+huge inputs.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _AMBIGUOUS = "!ambiguous"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the scalars of YAML 1.2. By default it reads 1.1, where 020 = 16 and 1:20 = 80.
+    """PyYAML's safe loader with the scalars of YAML 1.2. By default PyYAML reads YAML 1.1, where 020 is 16 and 1:20 is
+    80.
 
     It checks the parser's events before any object is built from them.
     """
@@ -47,9 +50,9 @@ class _Loader(yaml.SafeLoader):
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
             self._depth -= 1
         if self._count > MOST_PARTS:
-            raise _wrong(f"more than {MOST_PARTS} parts", event)
+            raise _wrong(f"the text has more than {MOST_PARTS} parts: shorten it", event)
         if self._depth > DEEPEST:
-            raise _wrong(f"more than {DEEPEST} levels", event)
+            raise _wrong(f"the text has more than {DEEPEST} nested levels: use fewer", event)
         if isinstance(event, yaml.NodeEvent):
             _check_node(event)
         self._count += 1
@@ -82,8 +85,8 @@ def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
     """Parses YAML into mappings, lists, text, numbers, booleans and None.
 
     Args:
-        text: YAML. It raises an error if it has duplicate keys, anchors, aliases, tags, words that versions of YAML
-            read differently (yes, 020, 1:20, 1_000) or `.nan`, or if it is too long, too deep or too large.
+        text: The YAML text. An error is raised if it has duplicate keys, anchors, aliases, tags, words that versions of
+            YAML read differently (yes, 020, 1:20, 1_000) or `.nan`, or if it is too long, too deep or too large.
         where: Name of the text in error messages.
 
     Raises:
@@ -100,11 +103,13 @@ def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
 def _check_node(event: yaml.NodeEvent) -> None:
     """Raises an error for anchors, aliases, tags and characters that do not occur in text."""
     if event.anchor is not None:
-        raise _wrong("no anchors or aliases: write out the value (quote a text that begins with & or *)", event)
+        raise _wrong(
+            "anchors and aliases are not allowed: write out the value (quote a text that begins with & or *)", event
+        )
     if getattr(event, "tag", None) is not None:
-        raise _wrong("no tags: write only the value (quote a text that begins with !)", event)
+        raise _wrong("tags are not allowed: write only the value (quote a text that begins with !)", event)
     if isinstance(event, yaml.ScalarEvent) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in event.value):
-        raise _wrong("a character that text cannot contain", event)
+        raise _wrong("the value contains a character that is not allowed in text: remove it", event)
 
 
 def _wrong(problem: str, location: yaml.Event | yaml.Node) -> ConstructorError:
@@ -132,7 +137,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if not isinstance(key, (str, int, float, bool, type(None))):
             raise _wrong("a key must be a word or a number", key_node)
         if key in result:
-            raise _wrong(f"{truncate(str(key))} is given twice", key_node)
+            raise _wrong(f"{truncate(str(key))} is given twice: keep one of them", key_node)
         result[key] = loader.construct_object(value_node, deep=True)
     return result
 
@@ -140,7 +145,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
     """Raises an error for a scalar that versions of YAML read differently."""
     if node.value.startswith("."):
-        fix = f"{node.value} is not a number: write one"
+        fix = f"{node.value} is not a number: write a finite number"
     elif node.value[0] in "yYnNoO":
         fix = (
             f"{node.value} is a truth value in some versions of YAML and text in others: write true or false, or "
@@ -153,7 +158,7 @@ def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
 
 def _integer(_: _Loader, node: yaml.ScalarNode) -> int:
     if len(node.value) > MOST_DIGITS:
-        raise _wrong(f"a number of {len(node.value)} digits: use at most {MOST_DIGITS}", node)
+        raise _wrong(f"the number has {len(node.value)} digits: use at most {MOST_DIGITS}", node)
     return int(node.value)
 
 
@@ -164,7 +169,7 @@ def _float(_: _Loader, node: yaml.ScalarNode) -> float:
         return math.inf
     value = float(node.value)
     if math.isinf(value):
-        raise _wrong(f"{truncate(node.value)} is too large: write .inf if you mean it", node)
+        raise _wrong(f"{truncate(node.value)} is too large for a float64 number: write .inf if you mean infinity", node)
     return value
 
 

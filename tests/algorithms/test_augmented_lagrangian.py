@@ -179,9 +179,17 @@ def test_unconstrained_l1_gives_soft_threshold() -> None:
 
 def test_compare_unsupported_run_raises() -> None:
     for strategy, privacy, message in (
-        (fp.proximal_al(regularizer=Ball(0.3)), fp.Privacy(noise_on="none"), r"not Ball\(radius=0\.3\)"),
-        (fp.private_al(), fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)), "only an exact run"),
-        (fp.inexact_admm(), fp.Privacy(epsilon=1), "only an exact run"),
+        (
+            fp.proximal_al(regularizer=Ball(0.3)),
+            fp.Privacy(noise_on="none"),
+            r"but the strategy has Ball\(radius=0\.3\)",
+        ),
+        (
+            fp.private_al(),
+            fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)),
+            "only a run of proximal_al without noise",
+        ),
+        (fp.inexact_admm(), fp.Privacy(epsilon=1), "only a run of proximal_al without noise"),
     ):
         with pytest.raises(fp.ConfigError, match=rf"problem\.compare_centralized = True.*{message}"):
             wdbc(2, strategy, 3, privacy=privacy, compare=True)

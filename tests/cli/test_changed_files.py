@@ -80,7 +80,7 @@ def test_account_stopped_run_ignores_changed_rows(tmp_path: Path):
     write_table(tmp_path / "train.csv", {"b": 400, "z": 400})
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(result["epsilon"], rel=1e-9)
     with_plan_of(tmp_path / "run", None)
-    assert "cannot be computed from its configuration and data" in error_line("account", str(tmp_path / "run"))
+    assert "cannot be computed from the configuration and the data" in error_line("account", str(tmp_path / "run"))
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(result["epsilon"], rel=1e-9)
 

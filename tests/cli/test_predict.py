@@ -105,6 +105,6 @@ def test_predict_invalid_rows_raise(tmp_path: Path):
     assert "more values than headings" in error_line("predict", str(run), str(tmp_path / "more.csv"))
     (tmp_path / "less.csv").write_text("age\n30\n")
     assert "gap.csv, row 3: age = ''" in error_line("predict", str(run), str(tmp_path / "gap.csv"))
-    assert "no such column" in error_line("predict", str(run), str(tmp_path / "less.csv"))
+    assert "is not a column of" in error_line("predict", str(run), str(tmp_path / "less.csv"))
     (run / "model.pt").unlink()
     assert "finish the run" in error_line("predict", str(run), str(tmp_path / "train.csv"))

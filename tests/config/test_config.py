@@ -120,7 +120,7 @@ def test_custom_model_and_strategy_by_name():
     training = build(config)
     assert training.population.dim == 64 * 3 + 3 + 3 * 10 + 10
     assert isinstance(training.strategy.output, Averaged)
-    with pytest.raises(ConfigError, match=r"model\.widht = 3: unknown; did you mean 'width'"):
+    with pytest.raises(ConfigError, match=r"model\.widht = 3: is unknown; did you mean 'width'"):
         digits("model={name: 'own_code:Tiny', widht: 3}")
 
 

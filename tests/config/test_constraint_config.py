@@ -55,7 +55,7 @@ def test_plan_and_train_warn_of_large_beta(tmp_path: Path):
 def test_plan_and_run_raise_same_errors(tmp_path: Path):
     counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
     declared = ("privacy.statistics.public_counts=true", "privacy.relation=add_remove")
-    for more, message in (((), "public fraction"), (declared, "the counts reveal whether an example is present")):
+    for more, message in (((), "public fraction"), (declared, "public counts reveal whether an example is present")):
         found = config(tmp_path, counted, *more)
         for door in (forecast, build):
             with pytest.raises(ConfigError, match=message):

@@ -99,7 +99,10 @@ BROKEN = {
     "bad magic": (gzip.compress(b"\x89PNG" + GOOD[4:]), "starts with 89504e47"),
     "labels where images belong": (gzip.compress(contents()[NAMES[1]]), "magic 00000803"),
     "short header": (gzip.compress(GOOD[:10]), "magic"),
-    "short body": (gzip.compress(GOOD[:-1]), r"contains 4703 bytes, but its header gives \[6, 28, 28\]"),
+    "short body": (
+        gzip.compress(GOOD[:-1]),
+        r"contains 4703 bytes of data, but its header gives the shape \[6, 28, 28\]",
+    ),
     "long body": (gzip.compress(GOOD + b"\0"), "contains 4705 bytes"),
 }
 

@@ -100,7 +100,10 @@ def test_missing_value_without_rule_raises(row: tuple[str, str, str], rules: dic
     [
         ({"missing": {"agee": 4}}, "data.missing = 'agee': is in neither numbers nor categories; did you mean 'age'"),
         ({"missing": {"outcome": "ill"}}, "data.missing = 'outcome': is the label"),
-        ({"missing": {"age": 101}}, "data.missing.age = 101: must be a number from 0 to 100"),
+        (
+            {"missing": {"age": 101}},
+            "data.missing.age = 101: must be a number in the range of the column, from 0 to 100",
+        ),
         ({"missing": {"age": float("nan")}}, "data.missing.age = nan: must be a number"),
         ({"missing": {"age": "mean"}}, "data.missing.age = 'mean': must be a number"),
         ({"missing": {"smoker": "maybe"}}, "data.missing.smoker = 'maybe': must be one of no, yes"),
@@ -178,9 +181,9 @@ def test_invalid_data_frame_raises():
         encoder().dataset(frame, name="client 3")
     with pytest.raises(DataError, match="frame has no rows"):
         encoder().dataset(frame[:0])
-    with pytest.raises(ConfigError, match="data = 'age': frame has no such column; did you mean 'agee'"):
+    with pytest.raises(ConfigError, match="data = 'age': is not a column of frame; did you mean 'agee'"):
         encoder().dataset(frame.rename(columns={"age": "agee"}))
-    with pytest.raises(ConfigError, match="several columns of this name"):
+    with pytest.raises(ConfigError, match="is the name of several columns"):
         encoder().dataset(frame.rename(columns={"smoker": "age"}))
 
 

@@ -303,7 +303,7 @@ def test_invalid_sample_weight_raises(weight):
 
 def test_balanced_class_weight_raises_with_fix():
     x, y = blobs(50)
-    with pytest.raises(ConfigError, match=r"count private labels; use public numbers"):
+    with pytest.raises(ConfigError, match=r"must be a mapping of labels to public weights"):
         PrivateLogisticRegression(data_norm=4.0, class_weight="balanced").fit(x, y)
 
 

@@ -109,7 +109,7 @@ def test_coefficients_refer_to_last_class():
     assert np.sign(rows[0]["coefficient"]) == np.sign(TRUE[0]) and rows[0]["coefficient"] == -ill.coef_[0, 0]
     well = PrivateLogisticRegression(**options, classes=["ill", "well"]).fit(x, labels).coefficients()
     assert well[0]["outcome"] == "well" and well[0]["coefficient"] < 0 < rows[0]["coefficient"]
-    with pytest.raises(ConfigError, match=r"names = .*: must have one name per column, 2 in all"):
+    with pytest.raises(ConfigError, match=r"names = .*: must have one name for each of the 2 columns"):
         ill.coefficients(names=["age"])
 
 

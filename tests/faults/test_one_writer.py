@@ -137,7 +137,7 @@ def test_foreign_ledger_line_raises_before_release(tmp_path: Path) -> None:
     with (tmp_path / "ledger.jsonl").open("ab") as file:
         file.write(b"{}\n")
     before = (tmp_path / "ledger.jsonl").read_bytes()
-    with pytest.raises(fp.LedgerError, match=r"another program wrote to it.*nothing was released"):
+    with pytest.raises(fp.LedgerError, match=r"another program wrote to the file.*nothing was released"):
         next(reports)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
 

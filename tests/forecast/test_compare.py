@@ -52,7 +52,9 @@ def test_compare_accepts_strategy_as_setting():
 def test_compare_wrong_arguments_suggest_fix():
     with pytest.raises(ConfigError, match="lambda: make_clients"):
         fedpriv.compare(SETTINGS, clients(), COMMON)
-    with pytest.raises(ConfigError, match=r'is one of train: write common=\{"rounds": \.\.\.\}'):
+    with pytest.raises(
+        ConfigError, match=r'is an argument of train and not of compare: write common=\{"rounds": \.\.\.\}'
+    ):
         fedpriv.compare(SETTINGS, clients, COMMON, rounds=3)
     with pytest.raises(ConfigError, match=r"settings\.a = 0\.5: give a strategy"):
         fedpriv.compare({"a": 0.5}, clients, COMMON)

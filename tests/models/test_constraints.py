@@ -108,7 +108,7 @@ def test_constraint_empty_group_raises():
 def test_constraint_server_without_data_raises():
     server = fp.Problem(None, (fp.GroupLossGap(-1, 0.1),))
     nothing = TensorDataset(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
-    with pytest.raises(fp.DataError, match=r"server has constraints .* but no data.*give it"):
+    with pytest.raises(fp.DataError, match=r"client with constraints .* has no examples.*pass it"):
         fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [nothing], server)
 
 
@@ -156,7 +156,10 @@ def test_invalid_constraint_settings_raise():
         (lambda: fp.GroupLossGap(0, -0.1), "at_most = -0.1"),
         (lambda: fp.GroupLossGap(0, 0.1, fraction=1.0), r"fraction = 1\.0: must be a number in \(0, 1\)"),
         (lambda: fp.ClassLossAtMost(1, 0.1, fraction=2.0), r"fraction = 2\.0: must be a number in \(0, 1\]"),
-        (lambda: list(run(fp.Problem(constraints=(fp.GroupLossGap(3, 0.1),)))), "feature = 3: an input has 3"),
+        (
+            lambda: list(run(fp.Problem(constraints=(fp.GroupLossGap(3, 0.1),)))),
+            "feature = 3: must be a column of the inputs",
+        ),
     ):
         with pytest.raises(fp.ConfigError, match=message):
             make()

@@ -61,5 +61,5 @@ def test_frozen_resumed_run_equals_unbroken(tmp_path: Path) -> None:
 def test_resume_with_other_frozen_values_raises(tmp_path: Path) -> None:
     run_in(tmp_path, resnet(), rounds=3, resume=False)
     torch.manual_seed(1)
-    with pytest.raises(fp.FedprivError, match="other frozen values"):
+    with pytest.raises(fp.FedprivError, match="other frozen parameters"):
         run_in(tmp_path, ResNet(), rounds=6, resume=True)

@@ -234,7 +234,7 @@ def test_recurrent_layer_trains_without_warning() -> None:
             fp.Privacy(noise_multiplier=1.0),
             rounds=1,
         )
-    said = [text for text in (str(one.message) for one in caught) if "can move the model" not in text]
+    said = [text for text in (str(one.message) for one in caught) if "the parameters can move" not in text]
     assert not said
     assert "Loop" not in json.dumps(result.to_json()["backend"])
 

@@ -94,7 +94,7 @@ def test_text_transformer_attention_biases():
 
 def test_transformer_heads_not_dividing_width_raise():
     for name in ("vit", "char_transformer"):
-        with pytest.raises(ConfigError, match=r"model\.heads = 3: must divide the width, 8"):
+        with pytest.raises(ConfigError, match=r"model\.heads = 3: must be a divisor of the width, 8"):
             resolve(name, input_shape=(1, 8, 8), n_classes=5, width=8, heads=3)
 
 
@@ -239,7 +239,9 @@ def test_fixed_instance_norm_keeps_training_outputs() -> None:
 
 
 def test_fix_model_changing_outputs_warns() -> None:
-    with pytest.warns(UserWarning, match=r"model\.0\.1 was replaced by a new GroupNorm.*the model's outputs differ"):
+    with pytest.warns(
+        UserWarning, match=r"model\.0\.1, a .*, was replaced by a new GroupNorm.*the outputs of the model change"
+    ):
         fix_model(inside(nn.BatchNorm2d(8)))
 
 
@@ -249,9 +251,11 @@ def test_batch_norm_in_eval_mode_accepted() -> None:
     validate_model(model.eval())
     x = drawn(4, 3, 6, 6)
     torch.testing.assert_close(model(x)[:1], model(x[:1]))
-    with pytest.raises(ConfigError, match=r"Call \.eval\(\) on it to keep its weights"):
+    with pytest.raises(
+        ConfigError, match=r"If its running statistics are public, call \.eval\(\) on it, which keeps them"
+    ):
         validate_model(model.train())
-    with pytest.raises(ConfigError, match="normalizes over the batch"):
+    with pytest.raises(ConfigError, match="normalises over the batch"):
         validate_model(inside(nn.BatchNorm2d(8, track_running_stats=False)).eval())
 
 
@@ -299,5 +303,7 @@ def test_fix_model_unknown_norm_raises():
     class OwnNorm(nn.BatchNorm2d):
         pass
 
-    with pytest.raises(ConfigError, match=r"model\.0\.1 = 'OwnNorm'.*has no known replacement: replace it manually"):
+    with pytest.raises(
+        ConfigError, match=r"model\.0\.1 = 'OwnNorm'.*has no known replacement: replace this layer yourself"
+    ):
         fix_model(inside(OwnNorm(8)))

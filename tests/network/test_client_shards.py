@@ -136,5 +136,5 @@ def test_client_shard_numbers_must_ascend() -> None:
 @pytest.mark.parametrize("cohort", [[2, 0], [1, 1, 3]], ids=["out of order", "twice"])
 def test_unordered_cohort_raises(cohort: list[int]) -> None:
     training = fp.Training(clients(), fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0), rounds=1, secret_seed=1)
-    with pytest.raises(fp.ConfigError, match="name every client once, in ascending order"):
+    with pytest.raises(fp.ConfigError, match="must list each client at most once, in ascending order"):
         training.oracle.begin_round(0, torch.tensor(cohort))

@@ -262,7 +262,7 @@ class ByPlace(Momentum):
 
 def test_disk_state_differing_start_rows_raise() -> None:
     apart = Strategy(ByPlace(), AddMeanUpdate(), name="own")
-    with pytest.raises(fp.ConfigError, match=r"compute\.client_state = 'disk'.*start with different rows \(seen\.0\)"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.client_state = 'disk'.*start with different state \(seen\.0\)"):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             apart,

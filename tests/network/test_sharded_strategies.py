@@ -118,6 +118,9 @@ def test_oracle_partial_cohort_raises() -> None:
         start = initial_state(training.strategy, training.population.params[ids])
         next(run_rounds(training.strategy, training.oracle, seen, start, Randomness(0), rounds=1))
 
-    with pytest.raises(fp.ConfigError, match=r"oracle query = \(1, 8\): needs one row per participant: \(2, 8\)"):
+    with pytest.raises(
+        fp.ConfigError,
+        match=r"oracle query = \(1, 8\): the queried points must have one row for each participant, shape \(2, 8\)",
+    ):
         in_shards(work, [(0,), (1,)])
     assert not training.ledger.records

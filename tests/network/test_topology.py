@@ -131,8 +131,8 @@ def test_disconnected_graph_or_wrong_shape_raises() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.eye(4), "no weights lead from node 0 to node 1"),
-        (np.kron(np.eye(2), np.full((2, 2), 0.5)), "no weights lead from node 0 to node 2"),
+        (np.eye(4), "no path of links with positive weight leads from node 0 to node 1"),
+        (np.kron(np.eye(2), np.full((2, 2), 0.5)), "no path of links with positive weight leads from node 0 to node 2"),
         (np.roll(np.eye(4), 1, 0) / 2 + np.roll(np.eye(4), -1, 0) / 2, r"never agree; set W\[0, 0\] > 0"),
     ],
     ids=["no sender", "pairs", "two sides swap"],
@@ -165,9 +165,9 @@ def test_graph_files_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0 1\n1\n", "line 2: 1': write two nodes"),
-        ("0 1\n\n1 1\n", "line 3: 1 1': write two nodes"),
-        ("0 1 2\n", "line 1: 0 1 2': write two nodes"),
+        ("0 1\n1\n", "line 2: 1': each line must contain two different nodes"),
+        ("0 1\n\n1 1\n", "line 3: 1 1': each line must contain two different nodes"),
+        ("0 1 2\n", "line 1: 0 1 2': each line must contain two different nodes"),
         ("0 1\n1 7\n", "node 7 does not match the others"),
         ("2 3\n3 4\n", "node 2 does not match the others"),
         ("0 1\n1 2O\n", "node 2O does not match the others"),

@@ -36,7 +36,7 @@ def test_unbatchable_model_warns_with_reason() -> None:
     told = fp.Training(
         clients(kind, kind.make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1, compute=fp.Compute("loop")
     )
-    assert not [text for text in told.warnings if "can move the model" not in text]
+    assert not [text for text in told.warnings if "the parameters can move" not in text]
 
 
 def test_unbatchable_model_with_constraints_raises() -> None:

@@ -16,7 +16,7 @@ SIZES = (12, 9, 15)
 
 
 def test_admm_with_message_noise_raises() -> None:
-    with pytest.raises(fp.ConfigError, match="state that is not a function of released messages"):
+    with pytest.raises(fp.ConfigError, match="state that does not depend on released messages alone"):
         fp.train(
             clients_of(digits_of(SIZES)),
             fp.inexact_admm(),
@@ -26,7 +26,7 @@ def test_admm_with_message_noise_raises() -> None:
 
 
 def test_message_noise_with_sample_unit_raises() -> None:
-    with pytest.raises(fp.ConfigError, match="the privacy unit must be client"):
+    with pytest.raises(fp.ConfigError, match="the privacy unit must be 'client'"):
         fp.Privacy(epsilon=3, noise_on="message")
 
 

@@ -185,7 +185,7 @@ def test_private_group_counts_raise() -> None:
     clients = [
         fp.Client(LogisticRegression(3), resolve_loss("logistic"), DataLoader(sets[0]), public_size=10, problem=problem)
     ]
-    with pytest.raises(fp.ConfigError, match="the counts reveal whether an example is present"):
+    with pytest.raises(fp.ConfigError, match="public counts reveal whether an example is present"):
         fp.Training(clients, fp.private_al(), replace(said, relation="add_remove"), rounds=4)
 
 
@@ -257,7 +257,7 @@ def test_rounds_differ_from_strategy_raises() -> None:
     x, y = examples(6)
     sets, problem = [TensorDataset(x, y)], fp.Problem(constraints=CONSTRAINTS)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
-    with pytest.raises(fp.ConfigError, match=r"rounds = 6: private_al was created for 5 rounds"):
+    with pytest.raises(fp.ConfigError, match=r"rounds = 6: exceeds the 5 rounds for which private_al was created"):
         fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=9)
 
 

@@ -79,7 +79,7 @@ def test_resumed_run_has_planned_privacy_cost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("noise", [fp.BSR(BLOCKS + 1), fp.BLT(2)], ids=str)
 def test_noise_longer_than_slot_cycle_raises(noise: fp.BSR | fp.BLT) -> None:
-    with pytest.raises(ConfigError, match=r"privacy\.noise\.correlated.*at most 4 rounds, the number of slots"):
+    with pytest.raises(ConfigError, match=r"privacy\.noise\.correlated.*at most 4 rounds, the number of blocks"):
         training_of(replace(PRIVACY, noise=noise))
 
 

@@ -202,7 +202,7 @@ def test_own_bfloat16_with_varying_batch_size_raises(model: Any, loss: Any, sett
         return fp.train(fp.make_clients(model(), loss, [data]), fp.fedavg(learning_rate=0.1), privacy, rounds=1)
 
     with pytest.raises(
-        fp.errors.ConfigError, match=r"computes in torch\.bfloat16, which is supported only for unit sample"
+        fp.errors.ConfigError, match=r"computes in torch\.bfloat16, which is supported only for the privacy unit sample"
     ):
         train(**settings)
     assert train().spent.epsilon <= 3

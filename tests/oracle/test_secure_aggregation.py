@@ -30,7 +30,7 @@ class MedianServer(AddMeanUpdate):
 
 def test_secagg_with_single_message_server_raises() -> None:
     strategy = fp.Strategy(LocalSteps(0.1), MedianServer())
-    with pytest.raises(fp.ConfigError, match="needs single messages"):
+    with pytest.raises(fp.ConfigError, match="needs each client's message"):
         fp.train(clients_of(digits_of(SIZES)), strategy, SECURE, rounds=2)
     assert fp.train(clients_of(digits_of(SIZES)), strategy, fp.Privacy(epsilon=3), rounds=2).rounds == 2
 
@@ -102,6 +102,6 @@ def test_secagg_below_min_honest_raises(cohort: list[int], unit: Literal["sample
     oracle = oracle_of(digits_of(SIZES), fp.Privacy(noise_multiplier=1.0, trust=fp.SecureAggregation(3), unit=unit))
     params = torch.zeros(len(cohort), DIM, dtype=torch.float64)
     oracle.begin_round(0, torch.tensor(cohort, dtype=torch.long), params)
-    with pytest.raises(fp.PrivacyError, match=f"{len(cohort)} participants, fewer than min_honest = 3"):
+    with pytest.raises(fp.PrivacyError, match=f"{len(cohort)} participants, but the noise needs at least 3 honest"):
         oracle.gradient(params)
     assert len(oracle.engine.ledger.records) == 0

@@ -79,7 +79,7 @@ def test_loss_without_trainable_parameters_raises() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).detach()
 
-    with pytest.raises(fp.ConfigError, match=r"^model = 'Unused': no trainable parameter affects its loss"):
+    with pytest.raises(fp.ConfigError, match=r"^model = 'Unused': no trainable parameter affects the loss"):
         start(Unused(FEATURES, CLASSES))
 
 

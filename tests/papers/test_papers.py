@@ -73,7 +73,7 @@ def test_claims_command_output_and_errors(tmp_path):
     for words, said in (
         (["nobody"], "choose iadmm"),
         (["iadmm", "rounds=2.5"], "whole number"),
-        (["iadmm", "rho=1"], "is unknown; the settings of this paper are epsilon_bar"),
+        (["iadmm", "rho=1"], "is unknown; choose one of epsilon_bar"),
         (["iadmm", "delta=2"], "below 1"),
         (["dp_accmd", "--out", str(picture)], "no finite epsilon"),
         (["iadmm", "rounds=10", "--out", "a.pdf"], "ends in .png"),

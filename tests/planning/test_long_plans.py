@@ -83,7 +83,7 @@ def test_schedule_that_fails_late_is_found_by_the_plan():
 
     with pytest.raises(fp.ConfigError, match="schedule"):
         make_plan(fp.decentralized_sgd(schedule), PRIVACY, SIZES, graph(), rounds=10)
-    with pytest.raises(fp.ConfigError, match="exceed the range"):
+    with pytest.raises(fp.ConfigError, match="outside the floating-point range"):
         make_plan(fp.decentralized_sgd(fp.StepSize(ratio=1e99)), PRIVACY, SIZES, graph(), rounds=10)
 
 

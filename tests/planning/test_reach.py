@@ -38,12 +38,12 @@ def reach_warnings(model: nn.Module, strategy: fp.Strategy, rounds: int, privacy
         warnings.simplefilter("always")
         fp.Training(clients, strategy, privacy, rounds=rounds)
     texts = [str(one.message) for one in caught if issubclass(one.category, PromiseWarning)]
-    return [text for text in texts if "can move the model by at most" in text]
+    return [text for text in texts if "the parameters can move by a distance of at most" in text]
 
 
 def test_small_steps_warned() -> None:
     (text,) = reach_warnings(network(norm=5.0), fp.fedavg(0.1), rounds=10)
-    assert "by at most 1," in text
+    assert "of at most 1," in text
     assert "norm 5." in text
 
 
@@ -88,4 +88,4 @@ def test_reach_on_a_graph() -> None:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("digits*.yaml")), ids=lambda path: path.stem)
 def test_shipped_configurations_not_warned(path: Path) -> None:
-    assert not any("can move the model" in text for text in forecast(load_config(path)).warnings)
+    assert not any("the parameters can move" in text for text in forecast(load_config(path)).warnings)

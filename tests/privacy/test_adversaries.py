@@ -48,9 +48,9 @@ def test_adversary_view_for_every_trust():
             for who in ADVERSARIES:
                 found = compute_view([replace(BASE, trust=text)], 10, who, 1)
                 assert ("no power cut" in found.assumes) == text.endswith("cut")
-    with pytest.raises(LedgerError, match="no adversary is defined"):
+    with pytest.raises(LedgerError, match="must have one trust that this version"):
         compute_view([replace(BASE, trust="shuffler")], 10, MODEL, 1)
-    with pytest.raises(LedgerError, match="no adversary is defined"):
+    with pytest.raises(LedgerError, match="must have one trust that this version"):
         compute_view([BASE, replace(BASE, trust="central")], 10, MODEL, 1)
 
 

@@ -16,14 +16,22 @@ from fedpriv.privacy.budget import Budget
 @pytest.mark.parametrize(
     ("terms", "wish", "said"),
     [
-        ({"unit": "client"}, {}, "has the privacy unit sample, but the budget has client"),
+        ({"unit": "client"}, {}, "protects the privacy unit sample, but the budget requires the unit client"),
         (
             {"unit": "sample", "relation": "add_remove"},
             {"unit": "client", "relation": "add_remove"},
-            "has the privacy unit client, but the budget has sample",
+            "protects the privacy unit client, but the budget requires the unit sample",
         ),
-        ({"relation": "add_remove"}, {}, "has relation replace_one, but the budget has add_remove"),
-        ({}, {"shared": "same slots"}, r"guarantees only replace_one\(same slots\), less than .*--invariants"),
+        (
+            {"relation": "add_remove"},
+            {},
+            "has the neighbouring relation replace_one, but the budget requires add_remove",
+        ),
+        (
+            {},
+            {"shared": "same slots"},
+            r"guarantees only replace_one\(same slots\), which has conditions .*--invariants",
+        ),
         ({"unit": "client"}, {"unit": "client", "shared": "sizes public"}, "sizes public"),
         ({"accountant": "gaussian"}, {"sampling": "poisson", "rate": 0.1}, "epsilon=inf"),
     ],
@@ -46,7 +54,7 @@ def test_uncovered_release_on_budget_raises(tmp_path: Path):
 
 
 def test_run_without_name_raises(tmp_path: Path):
-    with pytest.raises(ConfigError, match="give the run its own name"):
+    with pytest.raises(ConfigError, match="give the run a name of its own"):
         budget(tmp_path).reserve(replace(run(5.0, "r"), run_name=None))
 
 

@@ -163,7 +163,7 @@ def test_impossible_target_raises(plan: list[Record], epsilon: float, delta: flo
 
 
 def test_calibrate_exact_release_error_text() -> None:
-    with pytest.raises(ConfigError, match="add noise to each release"):
+    with pytest.raises(ConfigError, match="add noise to every query result"):
         calibrate([record(), record(1, mechanism="none", non_private="exact")], 1, 1.0, DELTA)
 
 

@@ -192,7 +192,7 @@ def test_secret_cohort_with_public_cohort_raises():
         fp.Training(
             clients_of(digits_of(SIZES)), fp.fedavg(0.1), CENTRAL, rounds=2, network=fp.Star(N, fp.PoissonCohort(0.5))
         )
-    with pytest.raises(fp.ConfigError, match="needs single messages"):
+    with pytest.raises(fp.ConfigError, match="needs each client's message"):
         fp.Training(clients_of(digits_of(SIZES)), fp.scaffold(0.1), CENTRAL, rounds=2)
 
 

@@ -113,7 +113,7 @@ def test_compose_incompatible_runs_raises():
     with pytest.raises(PrivacyError, match="whole clients, but different ones"):
         compose(whole, DELTA)
     mixed = RunCost("mixed", [*run(1.0).records, *run(1.0, unit="client").records], 3)
-    with pytest.raises(PrivacyError, match="mixed has several privacy units"):
+    with pytest.raises(PrivacyError, match="releases of mixed differ in privacy unit"):
         compose([mixed], DELTA)
     with pytest.raises(ConfigError, match="accountant"):
         compose([run(1.0)], DELTA, "clt")

@@ -177,7 +177,7 @@ def test_slot_sampling_epsilon_increases_with_rate() -> None:
 
 @pytest.mark.parametrize("matrix", [BSR(5), BLT(2)], ids=str)
 def test_slot_sampling_wide_band_raises(matrix: BSR | BLT) -> None:
-    with pytest.raises(ConfigError, match="need a band of at most 4 rounds, the number of slots"):
+    with pytest.raises(ConfigError, match="over at most 4 rounds, the number of blocks"):
         account(drawn(matrix, 40, 4, 0.1), 1, 1e-5)
 
 

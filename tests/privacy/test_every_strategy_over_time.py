@@ -27,11 +27,11 @@ OPTIONS = {
 }
 REFUSED = {
     # anchors and differences have different noise
-    "dp_svrg": "every round has the same noise, and the matrix divides the budget",
-    "dp_svrg_plus_plus": "every round has the same noise, and the matrix divides the budget",
+    "dp_svrg": "the matrix determines the noise, and every round has the same share",
+    "dp_svrg_plus_plus": "the matrix determines the noise, and every round has the same share",
     # the noise shrinks with the step sizes
-    "iadmm_output": "every round has the same noise, and the matrix divides the budget",
-    "dpop": "every round has the same noise, and the matrix divides the budget",
+    "iadmm_output": "the matrix determines the noise, and every round has the same share",
+    "dpop": "the matrix determines the noise, and every round has the same share",
     "private_al": "one gradient or message per round",
     "proximal_al": "the strategy needs exact query results, which are not private",
 }

@@ -19,7 +19,7 @@ from fedpriv.strategies.fedavg import AddMeanUpdate
 def test_resume_with_fewer_records_than_checkpoint_raises(tmp_path: Path) -> None:
     path = stopped(tmp_path)
     path.write_text("\n".join(path.read_text().splitlines()[:3]) + "\n")
-    with pytest.raises(fp.LedgerError, match="has 2 records but the metrics count 5"):
+    with pytest.raises(fp.LedgerError, match=r"has 2 records, but metrics\.jsonl counts 5"):
         training_in(tmp_path, resume=True)
 
 

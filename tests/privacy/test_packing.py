@@ -114,5 +114,5 @@ def test_resumed_ledger_packs_lists(tmp_path: Path) -> None:
     assert found.records == ledger.records
     assert isinstance(json.loads(found.texts[1])["clients"], str)
     again = Ledger.resume(path, Accountant(N, 1e-5), 1)
-    with pytest.raises(fp.PrivacyError, match="is already recorded"):
+    with pytest.raises(fp.PrivacyError, match="was already released and recorded"):
         again.open(Release(replace(RECORD, round=1, clients=HALF), torch.zeros(2)))

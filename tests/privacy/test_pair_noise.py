@@ -181,7 +181,7 @@ def test_reused_pair_noise_raises() -> None:
         if fits:
             ledger.open(release)
             continue
-        with pytest.raises(PrivacyError, match="is already recorded"):
+        with pytest.raises(PrivacyError, match="was already released and recorded"):
             ledger.open(release)
 
 

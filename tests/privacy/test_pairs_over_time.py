@@ -87,7 +87,7 @@ def test_partial_cohort_release_raises() -> None:
         made.training.oracle.queries.scheme.price(answer, [1.0] * 3)
     assert not made.training.ledger.records
     record = replace(training_of(PRIVACY).plan.records[0], clients=(0, 1, 2))
-    with pytest.raises(ConfigError, match="from all clients"):
+    with pytest.raises(ConfigError, match="all clients take part in every round"):
         account([record], N, 1e-5)
 
 
@@ -132,7 +132,9 @@ def test_agreed_secrets_with_correlated_noise_raise() -> None:
             training.population, sums, privacy, ledger, Randomness(secret_seed=1), pair_secrets=pair_secrets
         )
 
-    with pytest.raises(ConfigError, match=r"privacy\.noise = 'over time': noise shared by pairs is new in every"):
+    with pytest.raises(
+        ConfigError, match=r"privacy\.noise = 'correlated noise or cyclic batches': noise that pairs of sites share"
+    ):
         oracle(over_time, secrets)
     # either of them alone is an oracle
     assert oracle(over_time, None).engine.excluded == frozenset()

@@ -29,7 +29,7 @@ def test_add_noise_invalid_scale_raises(scale: float) -> None:
 
 
 def test_price_without_multiplier_raises() -> None:
-    with pytest.raises(fp.ConfigError, match="calibrate the run first"):
+    with pytest.raises(fp.ConfigError, match="the noise is not calibrated yet"):
         release_scheme(fp.Privacy(epsilon=1.0), [5]).price(Answer(0, 0, "gradient", [0], fp.Clip(1.0)), [1.0])
 
 
@@ -38,7 +38,7 @@ def test_underflowing_schedule_share_raises(round_index: int) -> None:
     """A share that underflows would mean infinite noise, and an infinite multiplier has zero privacy cost."""
     scheme = release_scheme(fp.Privacy(noise_multiplier=1.0, schedule=fp.Geometric(0.5)), [5])
     scheme.price(Answer(3, 0, "gradient", [0], fp.Clip(1.0)), [1.0])
-    with pytest.raises(fp.ConfigError, match=rf"round {round_index} needs a share"):
+    with pytest.raises(fp.ConfigError, match=rf"the share of round {round_index} must be"):
         scheme.price(Answer(round_index, 0, "gradient", [0], fp.Clip(1.0)), [1.0])
 
 
@@ -50,13 +50,13 @@ def test_custom_share_not_positive_raises(given: Any) -> None:
 
 
 def test_failing_custom_share_error_names_round() -> None:
-    with pytest.raises(fp.ConfigError, match=r"raises in round 0 \(ZeroDivisionError"):
+    with pytest.raises(fp.ConfigError, match=r"raises an error in round 0 \(ZeroDivisionError"):
         Custom(lambda round_index: 1 / round_index).share(0)
 
 
 @pytest.mark.parametrize("options", [{"epsilon": 1e-30}, {"epsilon": 1e30}, {"noise_multiplier": 1e-30}])
 def test_extreme_privacy_settings_raise(options: dict[str, float]) -> None:
-    with pytest.raises(fp.ConfigError, match="to be computed"):
+    with pytest.raises(fp.ConfigError, match="in which privacy costs are computed"):
         fp.Privacy(**options)
 
 

@@ -129,7 +129,7 @@ def test_unit_moves_row_within_sensitivity(unit: str, relation: str, norm: str, 
 def test_declared_sensitivity_attained(unit: str, relation: str, norm: str, sampling: str) -> None:
     """At parameters zero the gradients of (x, y) and (-x, y) are opposite, and a blank image's is zero."""
     if (unit, relation, sampling) == ("sample", "add_remove", "fixed"):
-        with pytest.raises(fp.ConfigError, match="no sound bound under add_remove"):
+        with pytest.raises(fp.ConfigError, match="no bound on the privacy cost is known under add_remove"):
             privacy_of(unit, relation, norm, sampling)
         return
     privacy = privacy_of(unit, relation, norm, sampling)

@@ -153,5 +153,5 @@ def test_laplace_sums_resolve_undecided_draws(monkeypatch: pytest.MonkeyPatch) -
 def test_laplace_sums_without_more_bits_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gamma_draws, "_LIMITS", gamma_draws.RadiusLimits(0.7, 0.8))
     monkeypatch.setattr(gamma_draws, "real_laplace_sum", lambda *_: None)
-    with pytest.raises(PrivacyError, match="cannot be decided"):
+    with pytest.raises(PrivacyError, match="used up all its random words"):
         laplace_sums(key_of(9), 100, 1.7)

@@ -156,7 +156,7 @@ def test_public_seed_repeats_non_private_run_only() -> None:
 
 def test_given_secret_seed_warns() -> None:
     options = {"rounds": 1, "compute": DOUBLE}
-    with pytest.warns(UserWarning, match="anyone who knows it can subtract the noise"):
+    with pytest.warns(UserWarning, match="anyone who knows the seed can subtract the noise"):
         fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1), PRIVACY, secret_seed=1, **options)
     quiet = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.1), PRIVACY, seed=1, **options)
     assert not any("secret_seed" in warning for warning in quiet.warnings)
@@ -169,7 +169,7 @@ def test_given_secret_seed_not_written(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["train", str(config), *options])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
-    assert "anyone who knows it can subtract the noise" in said
+    assert "anyone who knows the seed can subtract the noise" in said
     shown = [str(secret).encode(), f"{secret:x}".encode(), secret.to_bytes(16, "big"), secret.to_bytes(8, "little")]
     for file in (path for path in (tmp_path / "run").rglob("*") if path.is_file()):
         assert not any(text in file.read_bytes() for text in shown), file
@@ -194,7 +194,7 @@ def test_resumed_ledger_repeated_query_raises(tmp_path: Path) -> None:
     oracle = interrupted_training(tmp_path, resume=True).oracle
     before = (tmp_path / "ledger.jsonl").read_bytes()
     oracle.begin_round(1, torch.arange(len(SIZES)))
-    with pytest.raises(fp.PrivacyError, match="round 1, gradient: this release is already recorded"):
+    with pytest.raises(fp.PrivacyError, match="round 1, gradient: this query result was already released and recorded"):
         oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
     oracle.begin_round(1, torch.arange(2))
     with pytest.raises(fp.PrivacyError, match="the plan has no such query"):
@@ -208,7 +208,7 @@ def test_ledger_repeated_release_raises() -> None:
     ledger = Ledger(Accountant(4, 1e-5))
     ledger.open(Release(record(0, clients=(0, 1)), torch.zeros(2, 3)))
     for again in (record(0, clients=(2, 3)), record(0, clients=(0, 1)), record(0)):
-        with pytest.raises(fp.PrivacyError, match="is already recorded"):
+        with pytest.raises(fp.PrivacyError, match="was already released and recorded"):
             ledger.open(Release(again, torch.zeros(2, 3)))
     assert len(ledger.records) == 1
     ledger.open(Release(record(0, index=1), torch.zeros(4, 3)))
@@ -222,7 +222,7 @@ def test_ledger_secret_cohort_second_release_raises() -> None:
     ledger = Ledger(Accountant(4, 1e-5))
     drawn = replace(record(0), unit="client", sampling="poisson", rate=0.5)
     ledger.open(Release(drawn, torch.zeros(4, 3)))
-    with pytest.raises(fp.PrivacyError, match="is already recorded"):
+    with pytest.raises(fp.PrivacyError, match="was already released and recorded"):
         ledger.open(Release(replace(drawn, index=1), torch.zeros(4, 3)))
 
 

@@ -130,4 +130,4 @@ def test_ledger_with_extra_record_reported_altered(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     rewrite(ledger, [*lines_of(ledger), lines_of(ledger)[-1]])
     assert Run.read(tmp_path).integrity == "altered"
-    assert "21 records but result.json counts 20" in Run.read(tmp_path).privacy
+    assert "21 records, but result.json counts 20" in Run.read(tmp_path).privacy

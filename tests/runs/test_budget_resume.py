@@ -48,11 +48,11 @@ def test_resume_needs_same_budget_at_any_path(budget: Budget, tmp_path: Path):
     with pytest.raises(fp.LedgerError, match="would continue without it"):
         training(budget.path, tmp_path / "r", resume=True, privacy={"budget": None})
     other = Budget.create(tmp_path / "other.jsonl", epsilon=50.0, delta=1e-5)
-    with pytest.raises(fp.LedgerError, match="began with a budget other than"):
+    with pytest.raises(fp.LedgerError, match="began with another budget than"):
         training(other.path, tmp_path / "r", resume=True)
     moved = tmp_path / "moved.jsonl"
     budget.path.rename(moved)
-    with pytest.raises(fp.LedgerError, match="this file belongs to the budget; move it with the budget"):
+    with pytest.raises(fp.LedgerError, match="This file belongs to the budget: if you moved the budget"):
         training(moved, tmp_path / "r", resume=True)
     budget.path.with_name(f"{budget.path.name}.marks").rename(f"{moved}.marks")
     list(training(moved, tmp_path / "r", resume=True))

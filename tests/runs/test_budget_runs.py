@@ -180,5 +180,7 @@ def test_budget_unit_must_match(budget: Budget, tmp_path: Path):
     whole = replace(fp.Privacy(noise_multiplier=8.0, unit="client"), budget=str(budget.path))
     fp.train(clients(), fp.fedavg(0.5), whole, rounds=2)  # who protects clients protects their examples
     strict = Budget.create(tmp_path / "clients.jsonl", epsilon=1.9, delta=1e-5, unit="client")
-    with pytest.raises(fp.PrivacyError, match="has the privacy unit sample, but the budget has client"):
+    with pytest.raises(
+        fp.PrivacyError, match="protects the privacy unit sample, but the budget requires the unit client"
+    ):
         training(strict.path)

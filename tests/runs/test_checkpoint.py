@@ -60,7 +60,7 @@ def test_loading_checkpoint_executes_no_code(where: str, tmp_path: Path) -> None
 
 
 def test_missing_checkpoint_error_has_path(tmp_path: Path) -> None:
-    with pytest.raises(FedprivError, match=r"checkpoint\.pt does not exist; restore it, or start another run"):
+    with pytest.raises(FedprivError, match=r"checkpoint\.pt does not exist; restore the file, or start another run"):
         Checkpoint.load(tmp_path / "checkpoint.pt", CPU)
 
 

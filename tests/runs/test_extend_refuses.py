@@ -28,8 +28,8 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "sampling": ({"sampling": fp.Poisson(0.1)}, r"rate: 0.2 then, 0.1 now"),
     "delta": ({"privacy": fp.Privacy(epsilon=3.0, delta=1e-4, sampling=fp.Poisson(0.2))}, "privacy.delta: 1e-05 then"),
     "seed": ({"seed": 5}, "seed: None then, 5 now"),
-    "no more rounds": ({"rounds": ROUNDS}, r"rounds = 4: .*already has 4: use a larger number"),
-    "resume": ({"resume": True}, "set resume without extend"),
+    "no more rounds": ({"rounds": ROUNDS}, r"rounds = 4: .*already has 4 rounds: use a larger number"),
+    "resume": ({"resume": True}, "set resume, and leave extend out"),
 }
 
 
@@ -74,7 +74,7 @@ def test_extension_of_unfinished_run_raises(tmp_path: Path) -> None:
     first.save()
     del first
     gc.collect()
-    with pytest.raises(fp.FedprivError, match="has finished 3 of 6 rounds: finish it first"):
+    with pytest.raises(fp.FedprivError, match="has finished 3 of 6 rounds: finish this run first"):
         run(tmp_path / "b", 9, epsilon=3.0, extend=tmp_path / "a")
 
 
@@ -105,7 +105,7 @@ def test_header_without_extended_field_raises(finished: Path) -> None:
 
 
 def test_extension_in_same_folder_raises(finished: Path) -> None:
-    with pytest.raises(fp.ConfigError, match="which is not changed"):
+    with pytest.raises(fp.ConfigError, match="which must stay as it is"):
         run(finished, 8, epsilon=3.0, extend=finished)
 
 

@@ -351,7 +351,8 @@ class Buckets(Sampler[list[int]]):
 
 def test_batch_sampler_of_unknown_batches_raises():
     with pytest.raises(
-        fedpriv.ConfigError, match=r"loader.batch_sampler = 'Buckets': has an unknown batch size: set batch_size"
+        fedpriv.ConfigError,
+        match=r"loader.batch_sampler = 'Buckets': the size of its batches is unknown: set batch_size",
     ):
         fitted(DataLoader(data(), batch_sampler=Buckets()))
 
@@ -431,7 +432,7 @@ def test_batch_norm_raises_with_fix():
 def test_loader_without_length_or_batch_raises():
     ours = model()
     optimizer = optim.SGD(ours.parameters(), lr=0.1)
-    with pytest.raises(fedpriv.ConfigError, match=r"loader\.batch_size = 64: returns no batch of the data"):
+    with pytest.raises(fedpriv.ConfigError, match=r"loader\.batch_size = 64: the loader returns no batch"):
         loader = DataLoader(data(10), batch_size=64, drop_last=True)
         fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
 
@@ -444,6 +445,6 @@ def test_loader_without_length_or_batch_raises():
             fedpriv.ConfigError, match=r"is a streaming data set.*collect the examples into a TensorDataset"
         ):
             fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
-    with pytest.raises(fedpriv.ConfigError, match="add __len__ to data set and sampler"):
+    with pytest.raises(fedpriv.ConfigError, match="add __len__ to the data set and the sampler"):
         fitted(DataLoader(data(10), sampler=Endless()))
     assert not math.isnan(sum(p.sum().item() for p in ours.parameters()))

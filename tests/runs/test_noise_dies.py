@@ -288,7 +288,7 @@ def test_resume_changed_data_raises_or_warns(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="client 0: its examples changed since the run began"):
             training(tmp_path / case, case, resume=True, scale=2.0)
     kill_after(training(tmp_path / "poisson", "poisson"), 6)
-    with pytest.warns(UserWarning, match="from now on, the run trains on the new ones"):
+    with pytest.warns(UserWarning, match="from now on, the run trains on the changed examples"):
         resumed = training(tmp_path / "poisson", "poisson", resume=True, scale=2.0)
     assert finished(resumed).spent.epsilon <= 3
 
@@ -382,7 +382,7 @@ def test_extended_allocation_run_with_budget_resumes(tmp_path: Path, budget: Bud
 def test_missing_budget_mark_raises(tmp_path: Path, budget: Budget) -> None:
     kill_after(budgeted(tmp_path, "run"), 5)
     (tmp_path / "b.jsonl.marks").unlink()
-    with pytest.raises(LedgerError, match="its progress is unknown"):
+    with pytest.raises(LedgerError, match="unknown how many of its rounds were released"):
         budgeted(tmp_path, "run", resume=True)
 
 
@@ -392,7 +392,7 @@ def test_budget_with_given_secret_seed_raises(tmp_path: Path, budget: Budget) ->
 
 
 def test_given_secret_seed_stated_with_epsilon(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="secret_seed is set: anyone who knows it can subtract the noise"):
+    with pytest.warns(UserWarning, match="secret_seed is set: anyone who knows the seed can subtract the noise"):
         run = training(tmp_path, "fixed noise", secret_seed=5)
     result = finished(run)
     assert "secret_seed of this test run" in str(result.spent)

@@ -87,7 +87,7 @@ def test_history_same_with_and_without_pandas(
     heading, *lines = str(history).splitlines()
     assert heading.split()[:2] == ["round", "epsilon"]
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
-    with pytest.raises(fedpriv.ConfigError, match="has no such column; the columns are round, epsilon"):
+    with pytest.raises(fedpriv.ConfigError, match="has no such column; its columns are round, epsilon"):
         history["accuracy"]
     if has_pandas:
         assert history.to_pandas()["test_accuracy"].notna().tolist() == [False, True, False, True]

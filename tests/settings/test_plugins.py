@@ -56,11 +56,11 @@ def test_resolve_object_malformed_reference_raises(reference):
 def test_resolve_object_unknown_suggests_nearest():
     with pytest.raises(ConfigError, match="has no 'OrderDict'; did you mean 'OrderedDict'"):
         resolve_object("collections:OrderDict")
-    with pytest.raises(ConfigError, match="no module 'colections'; did you mean 'collections'"):
+    with pytest.raises(ConfigError, match="module 'colections' was not found; did you mean 'collections'"):
         resolve_object("colections:OrderedDict")
-    with pytest.raises(ConfigError, match=r"no module 'fedpriv\.modles'; did you mean 'fedpriv\.models'"):
+    with pytest.raises(ConfigError, match=r"module 'fedpriv\.modles' was not found; did you mean 'fedpriv\.models'"):
         resolve_object("fedpriv.modles:MnistCNN")
-    with pytest.raises(ConfigError, match=r"no module 'zzqqxx' .*PYTHONPATH"):
+    with pytest.raises(ConfigError, match=r"module 'zzqqxx' was not found .*PYTHONPATH"):
         resolve_object("zzqqxx.part:Name")
 
 
@@ -69,9 +69,9 @@ def test_resolve_object_failing_import_raises(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "needs_more.py").write_text("import zzqqxx\n")
     (tmp_path / "is_broken.py").write_text("1 / 0\n")
-    with pytest.raises(ConfigError, match="'needs_more' imports 'zzqqxx': install it"):
+    with pytest.raises(ConfigError, match="needs the module 'zzqqxx', which is not installed: install it"):
         resolve_object("needs_more:Name")
-    with pytest.raises(ConfigError, match="importing 'is_broken' failed with ZeroDivisionError"):
+    with pytest.raises(ConfigError, match=r"importing 'is_broken' failed .ZeroDivisionError"):
         resolve_object("is_broken:Name")
 
 
@@ -85,13 +85,13 @@ def test_build_uses_options_and_context():
 
 @pytest.mark.usefixtures("allow_plugins")
 def test_build_invalid_options_raise():
-    with pytest.raises(ConfigError, match=r"x\.lefft = 1: unknown; did you mean 'left'"):
+    with pytest.raises(ConfigError, match=r"x\.lefft = 1: is unknown; did you mean 'left'"):
         build("pair", REGISTRY, {"lefft": 1}, field="x")
-    with pytest.raises(ConfigError, match=r"x\.left = None: pair needs this option"):
+    with pytest.raises(ConfigError, match=r"x\.left = None: is required by pair: set this option"):
         build("pair", REGISTRY, {}, field="x")
     with pytest.raises(ConfigError, match="x = 'pairs': is unknown; did you mean 'pair'"):
         build("pairs", REGISTRY, {}, field="x")
-    with pytest.raises(ConfigError, match="is a int, not a class or function"):
+    with pytest.raises(ConfigError, match="is a int: name a class or a function"):
         build(f"{__name__}:NUMBER", REGISTRY, {}, field="x")
     with pytest.raises(ConfigError, match=r"cannot be created with these options \(TypeError"):
         build("torch.nn:Linear", MODELS, {"in_features": "x", "out_features": 3}, field="model")
@@ -284,7 +284,7 @@ def test_entry_points_register_plugins(tmp_path: Path, monkeypatch: pytest.Monke
 def test_broken_entry_point_raises_with_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     installed(tmp_path, "zz_broken", "[fedpriv.models]", "gone = zz_broken:Gone", "odd = zz_broken:nothing")
-    with pytest.raises(ConfigError, match="of zz_broken: AttributeError"):
+    with pytest.raises(ConfigError, match=r"from zz_broken cannot be loaded .AttributeError"):
         find("gone", MODELS, "model")
     with pytest.raises(ConfigError, match=r"entry point fedpriv\.models = 'zz_broken:nothing'"):
         find("odd", MODELS, "model")

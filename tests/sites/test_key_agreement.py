@@ -85,7 +85,7 @@ def test_pair_secret_symmetric_and_distinct() -> None:
 def test_pair_secret_of_other_pair_raises() -> None:
     first, second, third = owners(3)
     for i, j in ((1, 2), (0, 0), (0, 7)):
-        with pytest.raises(PrivacyError, match=rf"client 0 does not share the secret of pair \({i}, {j}\)"):
+        with pytest.raises(PrivacyError, match=rf"client 0 has no secret of clients {i} and {j}"):
             first.pair_secret(i, j, "noise")
     # with the other's number but one's own private key one computes something else
     posing = AgreedSecrets(1, third.private, {0: first.public[0], 1: public_key(third.private)}, SESSION)
@@ -125,14 +125,14 @@ def test_separately_drawn_pair_noise_cancels(graph: nx.Graph) -> None:
 
 def test_invalid_keys_raise() -> None:
     private, public = keys(3)
-    with pytest.raises(ConfigError, match="client 1 = '31 bytes': must have 32 bytes"):
+    with pytest.raises(ConfigError, match="client 1 = '31 bytes': a public key must have 32 bytes"):
         AgreedSecrets(0, private[0], {**public, 1: public[1][1:]}, SESSION)
     with pytest.raises(ConfigError, match="each client needs its own key"):
         AgreedSecrets(0, private[0], {**public, 1: public[2]}, SESSION)
     for own, table in ((private[1], public), (private[0], {1: public[1]}), (b"short", public)):
-        with pytest.raises(ConfigError, match="does not match the client's private key"):
+        with pytest.raises(ConfigError, match="does not belong to the client's private key"):
             AgreedSecrets(0, own, table, SESSION)
-    with pytest.raises(PrivacyError, match="the public key of client 1 cannot be used for a shared secret"):
+    with pytest.raises(PrivacyError, match="the public key of client 1 is not a valid X25519 key"):
         AgreedSecrets(0, private[0], {**public, 1: bytes(32)}, SESSION).pair_secret(0, 1, "noise")
 
 
@@ -141,7 +141,7 @@ def test_sessions_have_different_pair_secrets() -> None:
     private, public = keys(2)
     found = {AgreedSecrets(0, private[0], public, run).pair_secret(0, 1, "noise") for run in (b"one", b"two")}
     assert len(found) == 2
-    with pytest.raises(ConfigError, match="must be bytes that no other run uses"):
+    with pytest.raises(ConfigError, match="pass bytes that no other run uses"):
         AgreedSecrets(0, private[0], public, b"")
 
 

@@ -243,7 +243,7 @@ def test_proposal_accepted_after_approval(found: Party, tmp_path: Path) -> None:
     # the owner types what the owners have compared
     done = RUNNER.invoke(app, ["site", "approve", str(folder), "0000 " * 8])
     assert done.exit_code == 2
-    assert "compare it with the other owners" in " ".join(done.output.split())
+    assert "compare the fingerprint with the other owners" in " ".join(done.output.split())
     assert "costs" in fedpriv("site", "approve", folder, plan.fingerprint)
     assert plan.hash not in found.sites[0].plans
     assert unpack_response(found.sites[0].answer(asked), DIM).code is None

@@ -130,7 +130,7 @@ def test_isolated_node_releases_nothing(tmp_path: Path, caplog: pytest.LogCaptur
     assert {node.ended for node in found.nodes.values()} == {"finished"}
     assert_links_agree(found)
     check_same_run(found)
-    assert "nor does any neighbour: this node waits" in caplog.text
+    assert "neither does any other neighbour: this node waits" in caplog.text
     found.close()
 
 

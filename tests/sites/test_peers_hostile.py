@@ -139,7 +139,7 @@ def test_graph_plan_needs_tls_and_its_certificate(row: Path4) -> None:
     def open_session(plan: FederationPlan, address: str, keys: Path | None) -> None:
         PeersOverZenoh(plan, row.terms, EAST, listen=[address], connect=[], keys=keys, wait=1.0)
 
-    with pytest.raises(ConfigError, match="needs TLS: use tls/HOST:PORT"):
+    with pytest.raises(ConfigError, match="need TLS: write addresses as tls/HOST:PORT"):
         open_session(row.plan, "tcp/127.0.0.1:1", None)
     with pytest.raises(FedprivError, match="the plan names"):
         open_session(row.plan, "tls/127.0.0.1:1", row.folder / "west" / "tls")

@@ -62,7 +62,7 @@ def check_traffic(found: Peers, rows: Released) -> None:
             forged = PeerMessage(**{**vars(found.nodes[receiver]._codec.unpack(data)), "receiver": other, "row": None})
             sealed = load(data).get("sealed")
             if sealed is not None and sender in found.nodes[other]._codec._seals:
-                with pytest.raises(MalformedMessage, match="sealed for another"):
+                with pytest.raises(MalformedMessage, match="encrypted row is for another"):
                     found.nodes[other]._codec._open(forged, sealed.numpy().tobytes())
 
 

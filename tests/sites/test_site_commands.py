@@ -57,7 +57,9 @@ def test_site_init_plan_and_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     site = Site("north")
     assert not site.plans
     site.close()
-    assert "does not match any plan here" in refused("site", "join", "north", "fed/plan.yaml", "--accept", "0000 0000")
+    assert "is not the fingerprint of a plan here" in refused(
+        "site", "join", "north", "fed/plan.yaml", "--accept", "0000 0000"
+    )
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", proposal.fingerprint)
     site = Site("north")
     assert [*site.plans] == [proposal.hash]
@@ -74,19 +76,19 @@ def test_certificates_signed_and_pinned_by_plan(tmp_path: Path, monkeypatch: pyt
     Path("run.yaml").write_text(CONFIG)
     authority, server = fedpriv("federate", "authority", "ca"), "server-keys"
     assert "anyone with this folder can sign in your name" in authority
-    assert "name the host" in refused("federate", "keys", server)
+    assert "give the host name" in refused("federate", "keys", server)
     fedpriv("federate", "keys", server, "--host", "server.example.org")
     requests = [f"{server}/request.pem"]
     for number, name in enumerate(("north", "south")):
         Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9}}\n")
         fedpriv("site", "init", name, f"{name}.yaml")
         assert "which now names this certificate" in fedpriv("site", "keys", name)
-        assert "delete it yourself" in refused("site", "keys", name)
+        assert "to replace the key, delete the file first" in refused("site", "keys", name)
         requests.append(f"{name}/tls/request.pem")
     assert "add --certificate" in refused("site", "keys", "north", "--authority", "ca/authority.pem")
     signed = fedpriv("federate", "sign", "ca", *requests)
     assert "server.example.org" in signed
-    assert signed.count("none: it only makes outgoing connections") == 2
+    assert signed.count("none (this party makes only outgoing connections)") == 2
     cards = "north/card.json", "south/card.json"
     assert "certificates" in refused("federate", "plan", "run.yaml", *cards, "--out", "half")  # no server's
     fedpriv("federate", "plan", "run.yaml", *cards, "--out", "fed", "--keys", server)
@@ -100,20 +102,22 @@ def test_certificates_signed_and_pinned_by_plan(tmp_path: Path, monkeypatch: pyt
     assert [pin.common_name for pin in pins if pin] == ["coordinator", "north", "south"]
     assert make_pin(Path("north/tls/certificate.pem")) == pins[1]
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
-    assert "needs TLS: use tls/HOST:PORT" in refused("site", "run", "north")
-    assert "is another machine" in refused("site", "run", "north", "--superlink", "example.org:8000")
+    assert "need TLS: write addresses as tls/HOST:PORT" in refused("site", "run", "north")
+    assert "is on another machine" in refused("site", "run", "north", "--superlink", "example.org:8000")
     assert "tls/HOST:PORT" in refused("site", "run", "north", "--connect", "tls/example.org")
 
 
 def test_folder_without_site_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan").write_text("a: 1")
-    assert "is not a site; create one: fedpriv site init" in refused("site", "join", tmp_path, tmp_path / "plan")
+    assert "is not the folder of a site; create a site: fedpriv site init" in refused(
+        "site", "join", tmp_path, tmp_path / "plan"
+    )
     monkeypatch.chdir(tmp_path)
     Path("north").mkdir()
     Path("north/site.yaml").touch()
     for command in (["status"], ["log"], ["approve", "0" * 32], ["refuse", "0" * 32], ["join", "plan"]):
         shown = refused("site", command[0], ".", *command[1:])
-        assert f"{tmp_path} is not a site, but contains several: name one of north" in shown
+        assert f"{tmp_path} is not the folder of a site, but contains sites: give the folder of one of north" in shown
 
 
 def test_bad_site_name_raises_in_words(tmp_path: Path) -> None:
@@ -128,7 +132,7 @@ def test_bad_card_raises(tmp_path: Path) -> None:
     (tmp_path / "card.json").write_text('{"name": 3}')
     plan = "federate", "plan", tmp_path / "run.yaml", "--out", tmp_path / "fed"
     assert "card.json.name = 3: must be a valid string" in refused(*plan, tmp_path / "card.json")
-    assert "name the card.json of a site" in refused(*plan, tmp_path / "none.json")
+    assert "give the path of a site's card.json" in refused(*plan, tmp_path / "none.json")
     assert "name the card.json of each site" in refused(*plan, "rounds=3")
 
 
@@ -161,17 +165,21 @@ def test_site_absent_signs_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9}}\n")
         fedpriv("site", "init", name, f"{name}.yaml")
     told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
-    assert "one site, without a signed notice: 3.2 times" in " ".join(told.split())
-    assert "if 5% are absent without notice: 122% of the noise of trust: local" in " ".join(told.split())
+    assert "if one site is absent without a signed notice, the mean of the others has 3.2 times" in " ".join(
+        told.split()
+    )
+    assert "if 5% of the sites are absent without notice, the mean has 122% of the noise of trust: local" in " ".join(
+        told.split()
+    )
     plan = FederationPlan.read(Path("fed/plan.yaml").read_text())
-    assert "name one of the 0 plans that this site has accepted" in refused("site", "absent", "north", "2")
+    assert "this site has accepted 0; print them" in refused("site", "absent", "north", "2")
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
     assert "north is absent in rounds 2 to 3" in " ".join(fedpriv("site", "absent", "north", "2-3").split())
-    assert "'4-5': must be future rounds, 1 to 4" in refused(
+    assert "'4-5': must be rounds that are not over, from 1 to 4" in refused(
         "site", "absent", "north", "4-5", "--plan", plan.fingerprint
     )
     assert "such as 7-9" in refused("site", "absent", "north", "two")
-    assert "name one of the 1 plans" in refused("site", "absent", "north", "2", "--plan", "0000")
+    assert "this site has accepted 1; print them" in refused("site", "absent", "north", "2", "--plan", "0000")
     assert "signed notice of absence in rounds 2 to 3 (away)" in fedpriv("statement", "north")
 
 

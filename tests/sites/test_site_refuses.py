@@ -174,7 +174,7 @@ def test_changed_data_stop_site(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedpriv.sites.site_data.load_site_data", lambda *_: (TensorDataset(inputs, labels), split))
         assert code(say(found, 1, torch.zeros(DIM))) == "failed"
-        with pytest.raises(DataError, match="not those with which it accepted plan"):
+        with pytest.raises(DataError, match="examples have changed since it accepted plan"):
             again.prepare()
     assert code(say(found, 1, torch.zeros(DIM))) is None
     again.close()
@@ -200,36 +200,42 @@ def changed(text: str, **more: object) -> str:
 def test_edited_plan_not_accepted(found: Party, tmp_path: Path) -> None:
     site, text = found.sites[3], found.proposal.text
     for more, words in (
-        ({"settings__privacy__noise_multiplier": 0.01}, "do not accept it"),
-        ({"settings__privacy__noise_multiplier": None}, "a plan needs a value for it"),
-        ({"settings__privacy__trust": {"secure_aggregation": {"min_honest": 2}}}, "would receive single rows"),
-        ({"settings__privacy__trust": "central"}, "would receive single rows"),
+        ({"settings__privacy__noise_multiplier": 0.01}, "do not accept this plan"),
+        ({"settings__privacy__noise_multiplier": None}, "a plan must have a value for this setting"),
+        ({"settings__privacy__trust": {"secure_aggregation": {"min_honest": 2}}}, "would receive each site's message"),
+        ({"settings__privacy__trust": "central"}, "would receive each site's message"),
         ({"settings__privacy__noise_on": "none"}, "only private query results"),
-        ({"settings__privacy__fsync": False}, "before it answers"),
+        ({"settings__privacy__fsync": False}, "before it replies"),
         ({"settings__privacy__budget": "/etc/passwd"}, "names no files"),
-        ({"settings__privacy__sampling": {"cyclic": {"blocks": 2}}}, "privacy cost would be unknown"),
+        (
+            {"settings__privacy__sampling": {"cyclic": {"blocks": 2}}},
+            "privacy cost of correlated noise and of cyclic batches would be unknown",
+        ),
         (
             {"settings__privacy__sampling": {"allocation": {"batches": 4}}},
-            "no known privacy cost between organisations",
+            "privacy cost of random allocation is not known between organisations",
         ),
-        ({"settings__network__topology": {"name": "ring"}}, "a plan lists its links"),
-        ({"settings__network__topology": {"name": "edge_list", "file": "/etc/passwd"}}, "a plan lists its links"),
+        ({"settings__network__topology": {"name": "ring"}}, "a plan must list its links"),
+        ({"settings__network__topology": {"name": "edge_list", "file": "/etc/passwd"}}, "a plan must list its links"),
         ({"settings__network__topology": {"name": "links", "pairs": [[0, 1]]}}, "cannot be reached"),
-        ({"settings__network": {**GRAPH, "mixing": {"name": "file", "file": "/etc/passwd"}}}, "no file and no code"),
+        (
+            {"settings__network": {**GRAPH, "mixing": {"name": "file", "file": "/etc/passwd"}}},
+            "must not name a file or code",
+        ),
         ({"settings__network": {**GRAPH, "activity": "one_peer_exponential"}}, "go one way"),
-        ({"settings__network": {**GRAPH, "mixing_steps": 2}}, "neighbours of neighbours"),
+        ({"settings__network": {**GRAPH, "mixing_steps": 2}}, "sites without a link to their sender"),
         ({"settings__network": GRAPH}, "needs a server"),
-        ({"settings__model__weights": {"file": "/etc/passwd", "exclude": []}}, "a plan has no files"),
+        ({"settings__model__weights": {"file": "/etc/passwd", "exclude": []}}, "a plan contains no files"),
         ({"settings__strategy": {"name": "os:system"}}, "plugins"),
         ({"settings__privacy__schedule": {"function": "os:abs"}}, "plugins"),
-        ({"settings__seed": None}, "settings.seed = None: a plan needs a value"),
-        ({"sites": yaml.safe_load(text)["sites"][:3]}, "this site's name and key"),
+        ({"settings__seed": None}, "settings.seed = None: a plan must have a value"),
+        ({"sites": yaml.safe_load(text)["sites"][:3]}, "under its present name and key"),
         ({"sites": yaml.safe_load(text)["sites"] + yaml.safe_load(text)["sites"][:1]}, "needs its own name"),
     ):
         other = changed(text, **more)
         with pytest.raises(FedprivError, match=words):
             site.join(other, FederationPlan.read(other).fingerprint if "needs its own name" not in words else "")
-    with pytest.raises(ConfigError, match="not match any plan here"):
+    with pytest.raises(ConfigError, match="not the fingerprint of a plan here"):
         site.join(text, "0000 " * 8)
     assert [*site.plans] == [found.proposal.hash]
 
@@ -240,7 +246,7 @@ def test_site_files_readable_by_owner_only(found: Party) -> None:
     found.sites[3].close()
     for name in ("private_key", "signing_key"):
         (found.folder / "west" / name).chmod(0o640)
-        with pytest.raises(FedprivError, match="can be read by others"):
+        with pytest.raises(FedprivError, match="can be read by other users"):
             Site(found.folder / "west")
         (found.folder / "west" / name).chmod(0o600)
     found.sites[3] = Site(found.folder / "west")

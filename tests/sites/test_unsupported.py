@@ -31,32 +31,32 @@ REFUSED = {
     "sums": (
         (FEDAVG, "privacy.trust={secure_aggregation: {min_honest: 3}}"),
         "privacy.trust",
-        "single rows",
+        "each site's message",
         "`secure_aggregation`",
     ),
-    "central": ((FEDAVG, "privacy.trust=central"), "privacy.trust", "single rows", "`central`"),
+    "central": ((FEDAVG, "privacy.trust=central"), "privacy.trust", "each site's message", "`central`"),
     "correlated noise": (
         (FEDAVG, "privacy.noise={correlated: {bsr: {band: 2}}}"),
         "privacy.noise",
-        "privacy cost would be unknown",
+        "would be unknown",
         "correlated noise",
     ),
     "cyclic batches": (
         (FEDAVG, "privacy.sampling={cyclic: {blocks: 2}}"),
         "privacy.noise",
-        "privacy cost would be unknown",
+        "would be unknown",
         "cyclic batches",
     ),
     "allocation": (
         (FEDAVG, "privacy.sampling={allocation: {batches: 2}}"),
         "privacy.sampling",
-        "no known privacy cost",
+        "is not known between organisations",
         "random allocation",
     ),
     "no fsync": (
         (FEDAVG, "privacy.fsync=false"),
         "privacy.fsync",
-        "before it answers",
+        "before it replies",
         "`privacy.fsync: false`",
     ),
     "budget": ((FEDAVG, "privacy.budget=budget.json"), "privacy.budget", "its own budget", "`privacy.budget`"),
@@ -76,15 +76,20 @@ REFUSED = {
     "server's data": (
         (FEDAVG, "problem.server={constraints: [{name: class_loss_at_most, label: 1, bound: .4}]}"),
         "problem.server",
-        "no data between organisations",
+        "the server has no data",
         "data of the server",
     ),
-    "views": ((FEDAVG, "data.augment=[{name: crop, padding: 1}]"), "data.augment", "its own views", "`data.augment`"),
-    "a drawn graph": ((TRACKING, "network.topology=ring"), "network.topology", "lists its links", "lists its links"),
+    "views": (
+        (FEDAVG, "data.augment=[{name: crop, padding: 1}]"),
+        "data.augment",
+        "its random views",
+        "`data.augment`",
+    ),
+    "a drawn graph": ((TRACKING, "network.topology=ring"), "network.topology", "list its links", "lists its links"),
     "mixing steps": (
         (TRACKING, LINKS, "network.mixing_steps=2"),
         "network.mixing_steps",
-        "neighbours of neighbours",
+        "sites without a link",
         "more than one mixing step",
     ),
     "one way": (
@@ -96,7 +101,7 @@ REFUSED = {
     "mixing weights from a file": (
         (TRACKING, LINKS, "network.mixing={name: file, file: weights.npy}"),
         "network.mixing",
-        "no file and no code",
+        "must not name a file or code",
         "your own mixing weights",
     ),
 }

@@ -120,7 +120,7 @@ def test_secrets_stay_in_site_folder(tmp_path: Path) -> None:
                 assert text not in others
                 assert text not in sent
         # nor can it compute the secret of a pair of others, with all that it has
-        with pytest.raises(PrivacyError, match="does not share the secret"):
+        with pytest.raises(PrivacyError, match="has no secret of clients"):
             member._secrets().pair_secret((number + 1) % 4, (number + 2) % 4, "noise")
     found.close()
 

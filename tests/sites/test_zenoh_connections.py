@@ -202,7 +202,7 @@ def test_server_logs_reason_of_refusal(made: Star, other: Authority, tmp_path: P
     words = [sys.executable, "-c", SCRIPT, made.folder / "keys", tmp_path / "alien", made.address]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.split() == ["before", "after", "end"]
-    assert "warning: a connection was refused: it rejects the certificate of this end" in done.stderr
+    assert "warning: a connection was refused: the other end rejects the certificate of this end" in done.stderr
 
 
 def test_zenoh_reasons_read_and_counted(caplog: pytest.LogCaptureFixture) -> None:

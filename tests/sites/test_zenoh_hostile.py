@@ -133,7 +133,7 @@ def test_second_server_certificate_only_repeats_request(
         until(lambda: linked(session) == ["east", "north"], "nobody connects")
         assert not ask(session, north, first)
         assert not ask(session, north, first, Signer(false, None, north).sign_question(first))
-        assert "a key other than the plan's" in caplog.text
+        assert "signed with another key than the one in the plan" in caplog.text
         # of what the real server signed it may repeat what it overheard, which is no news to anybody
         assert not ask(session, made.key(EAST), first, signed)
         assert not ask(session, north, made.question(1), signed)
@@ -270,10 +270,10 @@ def test_expired_certificate_refused_at_both_ends(made: Star, tmp_path: Path) ->
 
 def test_unplanned_certificate_raises(made: Star, tmp_path: Path) -> None:
     made.authority.keys(tmp_path / "second", "coordinator", LOOPBACK)
-    with pytest.raises(FedprivError, match="use the key that the plan names"):
+    with pytest.raises(FedprivError, match="use the certificate that the plan names"):
         made.server(keys=tmp_path / "second")
     (made.folder / "keys" / "key.pem").chmod(0o644)
-    with pytest.raises(FedprivError, match="can be read by others"):
+    with pytest.raises(FedprivError, match="can be read by other users"):
         made.server()
     with pytest.raises(FedprivError, match="is missing"):
         find_credentials(tmp_path, make_pin(tmp_path / "second" / "certificate.pem"))

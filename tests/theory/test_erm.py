@@ -51,7 +51,7 @@ def test_momentum_equals_nesterov_and_is_faster():
 
 
 def test_momentum_with_random_iterate_raises():
-    with pytest.raises(fp.ConfigError, match=r"momentum = 0\.9: its guarantee holds only for plain steps"):
+    with pytest.raises(fp.ConfigError, match=r"momentum = 0\.9: the guarantee of random_iterate holds only for plain"):
         gradient_descent(1.0, momentum=0.9, random_iterate=5)
 
 

@@ -161,10 +161,10 @@ def test_search_reserves_all_trials_in_budget(tmp_path: Path):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ({}, "must be fields with ranges"),
-        ({"data.partition.n_clients": [2, 3]}, "the same in all trials"),
-        ({"privacy.delta": [1e-5, 1e-6]}, "the same in all trials"),
-        ({"rounds": {"low": 5, "high": 5}}, "must be below"),
+        ({}, "must be a mapping of fields to ranges"),
+        ({"data.partition.n_clients": [2, 3]}, "cannot be changed by a search"),
+        ({"privacy.delta": [1e-5, 1e-6]}, "cannot be changed by a search"),
+        ({"rounds": {"low": 5, "high": 5}}, "must have low below high"),
         ({"rounds": {"low": 0, "high": 5, "log": True}}, "above 0"),
         ({"rounds": {"low": 1, "hihg": 5}}, "high"),
         ({"rounds": []}, "list single values"),

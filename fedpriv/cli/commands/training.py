@@ -84,7 +84,8 @@ def train(
         return _extend(extend, changed, folder, number, allow_plugins=allow_plugins, as_json=as_json)
     if config is None:
         raise typer.BadParameter(
-            "name the YAML file of the run, or a configuration that comes with fedpriv", param_hint="CONFIG"
+            "it is required; name the YAML file of the run, or a configuration that comes with fedpriv",
+            param_hint="CONFIG",
         )
     if number is not None:
         flags = _flags(fix_model=fix_model, allow_plugins=allow_plugins, json=as_json)
@@ -126,9 +127,16 @@ def _extend(
     from fedpriv.storage import RunFolder
 
     if changed and "=" not in changed[0]:
-        raise ConfigError("CONFIG", changed[0], f"leave it out: the extended run uses {earlier / 'config.yaml'}")
+        raise ConfigError(
+            "CONFIG", changed[0], f"cannot be used with --extend, which uses {earlier / 'config.yaml'}: leave it out"
+        )
     if number is not None or processes.is_launched():
-        raise ConfigError("--processes", number, "a run is extended in one process: leave it out")
+        raise ConfigError(
+            "--processes",
+            number,
+            "cannot be used with --extend, since a run is extended in one process: leave it out, and start the command "
+            "without torchrun",
+        )
     settings = load_config(find_config_file(earlier), changed)
     if folder:
         run_folder = RunFolder.new(folder)
@@ -162,7 +170,9 @@ def resume(
     if (run / "ledger.jsonl").exists():
         raise_problems(find_problems(RunFiles.read(run)))
     if (run / "result.json").exists():
-        raise FedprivError(f"{run} is finished; print it with: fedpriv show {run}")
+        raise FedprivError(
+            f"{run} is finished, so there is nothing to resume; print its results with: fedpriv show {run}"
+        )
     settings = load_config(path)
     if not processes.is_main_process():
         return running.run_follower(settings, resumed=True)

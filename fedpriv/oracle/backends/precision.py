@@ -1,9 +1,9 @@
 """A model that multiplies in bfloat16 in its forward and backward pass, for speed on devices that support it.
 
-Parameters and gradients stay float32. Clipping and summation use the same numbers, however they were rounded before,
-with the same precision as in any other run. A gradient must still not depend on other examples in its batch. Kernels
-that round differently for another batch size change it by a relative 2**-8 here, so neighbours must have batches of
-equal size.
+Parameters and gradients stay float32. Norms and sums are computed from the same rounded gradients, with the same
+precision as in any other run, so clipping is as exact as there. However, a gradient must not depend on other examples
+in its batch. A kernel may round differently for another batch size, which in bfloat16 changes a gradient by a relative
+2**-8. Batches of neighbouring data sets must therefore have equal size.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import Privacy
 
 SERVING: tuple[Literal["ghost"], Literal["vmap"], Literal["loop"]] = ("ghost", "vmap", "loop")
-"""Backends that compute norms and sums from the same numbers: `ghost` converts factors exactly, or multiplies them into
-one bfloat16 gradient from which it computes both. `linear` would compute norms from factors in bfloat16.
+"""Backends that compute norms and sums from the same numbers. `ghost` converts factors exactly, or multiplies them into
+one bfloat16 gradient from which it computes norms and sums. `linear` is excluded because it would compute norms from
+factors in bfloat16.
 """
 
 
@@ -51,14 +52,19 @@ def check_bfloat16(privacy: Privacy, dtype: str, backend: str) -> None:
         ConfigError: If the settings do not allow bfloat16; the message names the setting.
     """
     if dtype != "float32":
-        raise ConfigError("compute.dtype", dtype, "compute.precision bfloat16 needs float32 parameters")
+        raise ConfigError(
+            "compute.dtype", dtype, "compute.precision bfloat16 needs float32 parameters: use dtype float32"
+        )
     if backend not in ("auto", *SERVING):
-        fix = f"would clip low-precision factors in bfloat16: use auto or one of {', '.join(SERVING)}"
+        fix = (
+            "with compute.precision bfloat16, this backend would clip low-precision factors: use auto or one of "
+            f"{', '.join(SERVING)}"
+        )
         raise ConfigError("compute.backend", backend, fix)
     if privacy.private and (privacy.unit, privacy.relation) != ("sample", "replace_one"):
         fix = (
-            "is supported only for unit sample and relation replace_one, where neighbours have batches of one "
-            "size; with other sizes, kernels may round other examples' gradients differently, by 2**-8; use "
-            "full"
+            "is supported only for the privacy unit sample and the relation replace_one, where the batches of "
+            "neighbouring data sets have the same size. With another batch size, kernels may round the gradients of "
+            "the other examples differently, by 2**-8; use full"
         )
         raise ConfigError("compute.precision", "bfloat16", fix)

@@ -1,4 +1,6 @@
-"""Checks that rounds with correlated noise have no gaps, since a cost is known only for the first rounds of a run."""
+"""Checks that rounds with correlated noise have no gaps, because a privacy cost is known only for rounds 0 to t without
+gaps.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ class Continuity:
         self._last: Record | None = None
 
     def check(self, record: Record) -> None:
-        """Compares a record with the one before it.
+        """Compares a record with the record before it.
 
         Raises:
-            PrivacyError: If a round is missing or comes twice, a block of units takes part out of turn, or the noise
-                does not continue the noise of the rounds before.
+            PrivacyError: If a round is missing or occurs twice, if a block of units takes part in a round of another
+                block, or if the noise does not continue the noise of the rounds before.
         """
         if record.time is None:
             return
@@ -32,13 +34,16 @@ class Continuity:
             expected = self._last.round + 1
         if record.round != expected:
             raise _refused(
-                record, f"comes where round {expected} must come: the privacy cost covers all rounds up to now together"
+                record,
+                f"round {expected} must be released next, because the privacy cost covers all rounds so far together",
             )
         if record.time != record.time.for_round(record.round):
             slot = record.round % record.time.separation
-            raise _refused(record, f"uses block {record.time.slot}, but it is the turn of block {slot}")
+            raise _refused(
+                record, f"this query result uses block {record.time.slot}, but it is the turn of block {slot}"
+            )
         if self._last is not None and _facts(record) != _facts(self._last):
-            raise _refused(record, "differs from earlier rounds in noise, query, bound or matrix")
+            raise _refused(record, "its noise, query, bound or matrix differs from those of earlier rounds")
 
     def take(self, record: Record) -> None:
         """Stores a record that was checked, to compare the next one with it."""
@@ -54,6 +59,6 @@ def _facts(record: Record) -> Record:
 
 def _refused(record: Record, why: str) -> PrivacyError:
     return PrivacyError(
-        f"round {record.round}, {record.query}, {why}. Correlated noise covers one query result per round, from "
-        "the first round on"
+        f"round {record.round}, {record.query}: {why}. Correlated noise covers exactly one query result in every "
+        "round, from the first round on"
     )

@@ -26,7 +26,10 @@ class LocalRelease(ReleaseScheme):
     def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
         """See `ReleaseScheme`."""
         if answer.excluded:
-            raise PrivacyError("pairs can be left out only if every two clients share a secret")
+            raise PrivacyError(
+                "absent clients can be left out of the noise only with pairwise trust in which every two clients "
+                "share a secret"
+            )
         noise = self.relative_noise(answer)
         return PlannedRelease.of(answer, self.record(answer, noise), noise)
 

@@ -6,12 +6,12 @@ clients):
 
     Y = sum_i f_i x_i + sum_i sigma_i Z_i,    sigma_i^2 = sigma^2 / h,    sigma = (z / share) S max_k f_k
 
-Every participant adds a share of the noise inside the sum, and the shares of h of them already add up to sigma. The
-sum of all m shares is drawn as one.
+Every participant adds a share of the noise inside the sum. The shares of h participants together already have standard
+deviation sigma. The sum of all m shares is drawn at once.
 
 Guarantee: Y, and all that is computed from it, is a Gaussian mechanism of each client's data with noise multiplier z /
-share, against any observer that sees no single row, and any m - h participants together. All rows of a query result are
-Y / m.
+share, against any observer that sees no single row, and against any m - h participants together. All rows of a query
+result are Y / m.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class SumRelease(ReleaseScheme):
     def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
         """See `ReleaseScheme`."""
         if answer.excluded:
-            raise PrivacyError("pairs can be left out only if every two clients share a secret")
+            raise PrivacyError(
+                "absent clients can be left out of the noise only with pairwise trust in which every two clients "
+                "share a secret"
+            )
         noise = self.relative_noise(answer)
         return PlannedRelease.of(answer, self.record(answer, noise), noise)
 
@@ -48,7 +51,7 @@ class SumRelease(ReleaseScheme):
         return has_own_rates(self, query)
 
     def noise_scales(self, planned: PlannedRelease, factors: Sequence[float]) -> Sequence[float]:
-        """See `ReleaseScheme`; the sum gets the noise of its largest factor."""
+        """See `ReleaseScheme`; the noise of the sum is scaled by the largest factor."""
         return [planned.noise * self.privacy.sensitivity_of(planned.clip) * max(factors, default=1.0)]
 
     def add_noise(
@@ -58,8 +61,9 @@ class SumRelease(ReleaseScheme):
         senders = self._senders(planned.clients)
         if senders < self._min_honest:
             raise PrivacyError(
-                f"round {planned.record.round} has {senders} participants, fewer than min_honest = {self._min_honest}, "
-                f"each of which adds a part of the noise (trust: {self.privacy.trust}): let more clients take part"
+                f"round {planned.record.round} has {senders} participants, but the noise needs at least "
+                f"{self._min_honest} honest ones (min_honest), because each participant adds a part of it (trust: "
+                f"{self.privacy.trust}): let more clients take part"
             )
         return add_noise(
             rows,
@@ -85,7 +89,7 @@ class SumRelease(ReleaseScheme):
     def _senders(self, clients: Sequence[int]) -> int:
         """Returns the number of clients that send a share of the noise.
 
-        These are all clients if the noise must cancel noise of earlier rounds.
+        If the noise must cancel noise of earlier rounds, all clients send a share.
         """
         if self.privacy.over_time is None:
             return len(clients)

@@ -76,7 +76,7 @@ def check_address(address: str, certificates: Path | None) -> None:
     except ValueError:
         is_local = False
     if certificates is None and not is_local:
-        fix = "is another machine: add --root-certificates, which authenticates the server and encrypts the connection"
+        fix = "is on another machine: add --root-certificates, to authenticate the server and encrypt the connection"
         raise ConfigError("--superlink", address, fix)
 
 
@@ -132,7 +132,7 @@ def start_run(folder: Path, superlink: str, certificates: Path | None, wait: flo
         words = ["run", str(app), "fedpriv", "--run-config", options, "--format", "json"]
         reply = _call_flwr(Path(temporary), words, superlink, certificates)
     if "run-id" not in reply:
-        raise FedprivError(f"the SuperLink at {superlink} started no run: {reply}")
+        raise FedprivError(f"the SuperLink at {superlink} did not start the run; its reply: {reply}")
     return str(reply["run-id"])
 
 
@@ -162,4 +162,4 @@ def _call_flwr(
     try:
         return json.loads(process.stdout)
     except ValueError:
-        raise FedprivError(f"flwr {words[1]}: {(process.stderr or process.stdout).strip()[-500:]}") from None
+        raise FedprivError(f"flwr {words[1]} failed: {(process.stderr or process.stdout).strip()[-500:]}") from None

@@ -49,7 +49,9 @@ def make_request(folder: Path, name: str, hosts: Sequence[str] = ()) -> Certific
         FedprivError: If the folder already has a key.
     """
     if (folder / KEY).exists():
-        raise FedprivError(f"{folder / KEY} exists, and a plan may name it: delete it yourself to create another key")
+        raise FedprivError(
+            f"{folder / KEY} exists already, and a plan may name this key: to replace the key, delete the file first"
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
     if hosts:
@@ -70,7 +72,7 @@ def make_authority(folder: Path, name: str, days: int) -> str:
         FedprivError: If the folder already has an authority.
     """
     if (folder / _AUTHORITY_KEY).exists():
-        raise FedprivError(f"{folder / _AUTHORITY_KEY} exists; use another folder for a new authority")
+        raise FedprivError(f"{folder / _AUTHORITY_KEY} exists already; use another folder for a new authority")
     key = ec.generate_private_key(ec.SECP256R1())
     usage = x509.KeyUsage(
         digital_signature=False,
@@ -112,9 +114,11 @@ def sign_request(authority: Path, request: Path, days: int) -> tuple[x509.Certif
     try:
         asked = x509.load_pem_x509_csr(request.read_bytes())
     except ValueError as error:
-        raise FedprivError(f"{request} is not a signing request in PEM ({error})") from None
+        raise FedprivError(f"{request} must be a certificate signing request in PEM format ({error})") from None
     if not asked.is_signature_valid:
-        raise FedprivError(f"{request} is not signed with its own key: request another one")
+        raise FedprivError(
+            f"{request} is not signed with the key that it contains: obtain a new signing request from its owner"
+        )
     name = _common_name(asked.subject, request)
     public_key = asked.public_key()
     builder = _builder(_name(name), issuer.subject, public_key, days, issuer.not_valid_after_utc)
@@ -177,15 +181,16 @@ def find_credentials(folder: Path, pin: CertificatePin) -> Credentials:
     actual = make_pin(credentials.certificate)
     if actual != pin:
         raise FedprivError(
-            f"{credentials.certificate} is for {actual.common_name}, key {actual.public_key[:23]}...; the plan "
-            f"names {pin.common_name}, key {pin.public_key[:23]}...: use the key that the plan names, or make a "
-            "new plan"
+            f"{credentials.certificate} is for {actual.common_name}, key {actual.public_key[:23]}..., but the plan "
+            f"names {pin.common_name}, key {pin.public_key[:23]}...: use the certificate that the plan names, or "
+            "make a new plan"
         )
     certificate = read_certificate(credentials.certificate)
     if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
         valid = f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}"
         raise FedprivError(
-            f"{credentials.certificate} is valid from {valid}: have {REQUEST} signed again; the plan does not change"
+            f"{credentials.certificate} is valid only from {valid}, which does not include today: have {REQUEST} "
+            "signed again; the plan stays as it is"
         )
     return credentials
 
@@ -226,7 +231,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())[0]
     except ValueError as error:
-        raise FedprivError(f"{path} is not a certificate in PEM ({error})") from None
+        raise FedprivError(f"{path} must be a certificate in PEM format ({error})") from None
 
 
 def list_hosts(extensions: x509.Extensions) -> Sequence[str]:
@@ -260,7 +265,8 @@ def _common_name(name: x509.Name, path: Path) -> str:
     values = [str(attribute.value) for attribute in name.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if len(values) != 1:
         raise FedprivError(
-            f"{path} has {len(values)} common names in its subject: it must have one, by which access is granted"
+            f"{path} has {len(values)} common names in its subject: it must have exactly one, because access is "
+            "granted by this name"
         )
     return values[0]
 
@@ -273,7 +279,7 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise ConfigError("host", host, "must be a host name in ASCII letters, or an IP address") from None
+        raise ConfigError("host", host, "must be a host name in ASCII characters, or an IP address") from None
 
 
 def _file_name(common_name: str) -> str:

@@ -141,12 +141,16 @@ class ConnectionWatch:
         strangers = sorted(self._linked() - {*self._connections, UNKNOWN})
         if strangers and not self._listen:
             named = ", ".join(strangers)
-            reasons.append(f"connected to {named}, which is in no plan here: correct the address")
+            reasons.append(f"the connected party, {named}, is in no plan here: correct the address")
         elif works and not self._listen:
             named = ", ".join(works)
-            reasons.append(f"{named} accepts connections, but not fedpriv's: compare the versions")
+            reasons.append(
+                f"{named} accepts TLS connections, but no fedpriv session: compare the versions of fedpriv at both ends"
+            )
         if self._listen:
-            reasons.append(f"no connection from there reaches {', '.join(self._listen)}")
+            reasons.append(
+                f"no connection from them has reached {', '.join(self._listen)}; their own logs have the reason"
+            )
         return "; ".join(reasons)
 
 

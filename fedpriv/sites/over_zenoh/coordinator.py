@@ -109,7 +109,9 @@ class OverZenoh:
                     self._log_connected(site)
                 self._away.discard(site)
             elif site in missing:
-                _LOG.warning("%s is not connected; rounds continue without it until it is", self._names[site])
+                _LOG.warning(
+                    "%s is not connected; rounds continue without this site until it reconnects", self._names[site]
+                )
                 self._away.add(site)
         asked = [site for site in questions if site not in self._away]
         replies = self._pool.map(lambda site: self._ask(site, questions[site]), asked)
@@ -138,7 +140,7 @@ class OverZenoh:
         name = self._names[site]
         common_name = self._common_names[site]
         if common_name is not None and common_name in {link.auth_identifier for link in self._session.info.links()}:
-            return f"{name} (is connected, but does not reply for this plan: its owner may not have accepted it)"
+            return f"{name} (is connected, but does not reply for this plan: its owner may not have accepted the plan)"
         return f"{name} (no connection; its own log has the reason: fedpriv site status SITE)"
 
     def _wait_for_one(self, sites: Collection[int], seconds: float) -> set[int]:

@@ -19,7 +19,7 @@ _MAX_HOSTS = 5  # number of hosts that a message lists
 # error numbers of OpenSSL (X509_V_ERR_...)
 _NOT_VALID_NOW = {9, 10}
 _OTHER_HOST = {62, 64}
-_NO_SUCH_HOST = "no address is known for {}: correct the host name, or add it to the DNS"
+_NO_SUCH_HOST = "the host name {} has no known address: correct the name, or add it to the DNS"
 _CLOSED = "nothing listens at {}: the other end is not running, or uses another port"
 _SILENT = "{} does not respond: the machine is down, or a firewall drops the connection"
 
@@ -61,27 +61,28 @@ def _diagnose_tls(connection: socket.socket, host: str, port: int, credentials: 
         if error.verify_code in _OTHER_HOST:
             hosts = _hosts_of(host, port, credentials)
             return (
-                f"the certificate of the other end is for {hosts}, not for {host}: connect to a name that it lists, or "
-                f"have it signed again with {host} (--host)"
+                f"the certificate of the other end is for {hosts}, not for {host}: connect to a name that this "
+                f"certificate lists, or have it signed again with --host {host}"
             )
         if error.verify_code in _NOT_VALID_NOW:
             return f"the certificate of the other end is not valid now ({error.verify_message}): compare the clocks"
         return (
             f"the certificate of the other end is not signed by the authority in {credentials.authority} "
-            f"({error.verify_message}): install its authority, or have it signed by yours"
+            f"({error.verify_message}): install the authority of the other end here, or have that certificate signed "
+            "by the authority installed here"
         )
     except ssl.SSLError as error:
         reason = (error.reason or "").lower().replace("_", " ")
         if "alert" in reason:
             return (
-                f"the other end rejects the certificate {credentials.certificate} ({reason}): it must be signed "
-                "by the authority installed there, and not be expired"
+                f"the other end rejects the certificate {credentials.certificate} ({reason}): this certificate must be "
+                "signed by the authority installed at the other end, and must not be expired"
             )
         return f"{host}:{port} does not use TLS ({reason}): correct the port"
     except TimeoutError:
         return f"{host}:{port} accepts the connection but does not use TLS: correct the port"
     except OSError as error:
-        return f"the other end closes the connection ({error.strerror or error})"
+        return f"the other end closes the connection ({error.strerror or error}); its own log has the reason"
 
 
 def _context(credentials: Credentials) -> ssl.SSLContext:

@@ -62,9 +62,15 @@ class Credentials:
         """
         for path in (self.authority, self.certificate, self.key):
             if not path.is_file():
-                raise FedprivError(f"{path} is missing: mutual TLS needs authority, certificate and private key")
+                raise FedprivError(
+                    f"{path} is missing: mutual TLS needs the certificates of the authority and of this party, and a "
+                    "private key"
+                )
         if self.key.stat().st_mode & 0o077:
-            raise FedprivError(f"{self.key} can be read by others: chmod go= {self.key}, and create a new key")
+            raise FedprivError(
+                f"{self.key} can be read by other users: run chmod go= {self.key}, and create a new key, because "
+                "others may have copied the present one"
+            )
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ def open_link(link: Link) -> zenoh.Session:
         return zenoh.open(config)
     except zenoh.ZError as error:
         addresses = ", ".join([*link.listen, *link.connect])
-        raise FedprivError(f"no session at {addresses}: {error}") from None
+        raise FedprivError(f"no connection can be opened at {addresses}: {error}") from None
 
 
 def check_address(address: str, credentials: Credentials | None) -> None:
@@ -132,12 +138,24 @@ def check_address(address: str, credentials: Credentials | None) -> None:
         )
     if match["protocol"] == "tls":
         if credentials is None:
-            raise ConfigError("address", address, "TLS needs a certificate: create one with `fedpriv site keys`")
+            raise ConfigError(
+                "address",
+                address,
+                "TLS needs a certificate: create its key with `fedpriv site keys` or, for a server, `fedpriv "
+                "federate keys`",
+            )
         return
     if credentials is not None:
-        raise ConfigError("address", address, "with certificates use tls/; tcp/ does not encrypt")
+        raise ConfigError(
+            "address", address, "tcp/ does not encrypt the connection: with certificates, write tls/HOST:PORT"
+        )
     if not _is_loopback(match["host"].strip("[]")):
-        raise ConfigError("address", address, "is another machine: use tls/ with certificates on both sides")
+        raise ConfigError(
+            "address",
+            address,
+            "is not limited to this machine, and tcp/ does not encrypt: use tls/HOST:PORT, with certificates on both "
+            "sides",
+        )
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -183,9 +183,17 @@ def _check_kind(proposal: FederationPlan, *, has_tls: bool) -> None:
         ConfigError: If the transport does not fit the plan.
     """
     if not proposal.is_graph:
-        raise ConfigError("plan", proposal.fingerprint, "has a server: use fedpriv site run")
+        raise ConfigError(
+            "plan",
+            proposal.fingerprint,
+            "has a server, but this command runs only plans on a graph: use fedpriv site run",
+        )
     if has_tls and not proposal.has_certificates:
-        fix = "names no certificates: create keys at every site (`fedpriv site keys`), then make a new plan"
+        fix = "names no certificates, which TLS needs: run `fedpriv site keys` at every site, then make a new plan"
         raise ConfigError("plan", proposal.fingerprint, fix)
     if not has_tls and proposal.has_certificates:
-        raise ConfigError("plan", proposal.fingerprint, "names certificates, so it needs TLS: use tls/HOST:PORT")
+        raise ConfigError(
+            "plan",
+            proposal.fingerprint,
+            "names certificates, so its connections need TLS: write addresses as tls/HOST:PORT",
+        )

@@ -78,7 +78,12 @@ def offer_over_zenoh(plan: FederationPlan, listen: Sequence[str], keys: Path, wa
     """
     coordinator = plan.document.coordinator
     if coordinator is None:
-        raise ConfigError("plan", plan.fingerprint, "names no certificates, but proposals need TLS")
+        raise ConfigError(
+            "plan",
+            plan.fingerprint,
+            "names no certificates, but plans are proposed over TLS only: create keys and a new plan, or let owners "
+            "join",
+        )
     repliers = {
         card.certificate.common_name: [proposal_key(card.name)] for card in plan.cards if card.certificate is not None
     }
@@ -103,6 +108,6 @@ def take_proposals(session: zenoh.Session, site: Site) -> None:
         with query:
             data = b"" if query.payload is None else query.payload.to_bytes()
             if not is_proposal(data):
-                _LOG.warning("ignored a message that is not a proposal; it came from one of: %s", parties)
+                _LOG.warning("ignored a message that is not a proposed plan; the sender is one of: %s", parties)
                 continue
             query.reply(key, site.answer(data, parties))

@@ -18,21 +18,27 @@ _STDOUT = 1
 _FILTER = "off,zenoh_link_tls=warn"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LINE = re.compile(r"zenoh_link_tls::unicast: (?P<reason>.*?)(?:\. Hint: .*)?$")
-_OTHER_AUTHORITY = "its certificate is signed by another authority than the one installed here"
-_DISTRUST = "it rejects the certificate of this end: another authority is installed there"
+_OTHER_AUTHORITY = "the certificate of the other end is signed by another authority than the one installed here"
+_DISTRUST = "the other end rejects the certificate of this end: another authority is installed there"
 _REASONS = {
     "invalid peer certificate: UnknownIssuer": _OTHER_AUTHORITY,
     "invalid peer certificate: BadSignature": _OTHER_AUTHORITY,
-    "invalid peer certificate: certificate expired": "its certificate is expired",
-    "invalid peer certificate: Expired": "its certificate is expired",
-    "invalid peer certificate: certificate not valid yet": "its certificate is not valid yet: compare the clocks",
-    "peer sent no certificates": "it has no certificate",
+    "invalid peer certificate: certificate expired": "the certificate of the other end is expired",
+    "invalid peer certificate: Expired": "the certificate of the other end is expired",
+    "invalid peer certificate: certificate not valid yet": (
+        "the certificate of the other end is not valid yet: compare the clocks"
+    ),
+    "peer sent no certificates": "the other end has no certificate",
     "received fatal alert: UnknownCA": _DISTRUST,
     "received fatal alert: DecryptError": _DISTRUST,
-    "received fatal alert: BadCertificate": "it connects to a host name that the certificate of this end does not list",
-    "received fatal alert: CertificateExpired": "it regards the certificate of this end as expired: compare the clocks",
+    "received fatal alert: BadCertificate": (
+        "the other end connects to a host name that the certificate of this end does not list"
+    ),
+    "received fatal alert: CertificateExpired": (
+        "the other end regards the certificate of this end as expired: compare the clocks"
+    ),
 }
-_OTHER = "it does not use mutual TLS"
+_OTHER = "the other end does not use mutual TLS"
 
 
 @contextmanager

@@ -60,15 +60,15 @@ def check_signature(signature: bytes, pinned: str, *messages: bytes) -> None:
         BadSignature: If the owner has not signed them.
     """
     if len(signature) > MAX_SIGNATURE_BYTES:
-        raise BadSignature("the signature is too short")
+        raise BadSignature("the signature is too long")
     try:
         fields = json.loads(signature)
         key = load_der_public_key(bytes.fromhex(fields["key"]))
         signed = bytes.fromhex(fields["signature"])
     except (ValueError, TypeError, KeyError, RecursionError, UnsupportedAlgorithm):
-        raise BadSignature("no signature") from None
+        raise BadSignature("the message has no signature that can be read") from None
     if fingerprint(key) != pinned:
-        raise BadSignature("signed with a key other than the plan's")
+        raise BadSignature("the message is signed with another key than the one in the plan")
     content = _signed_content(messages)
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
@@ -78,7 +78,7 @@ def check_signature(signature: bytes, pinned: str, *messages: bytes) -> None:
         elif isinstance(key, Ed25519PublicKey):
             key.verify(signed, content)
         else:
-            raise BadSignature("keys of this type cannot sign")
+            raise BadSignature("the message is signed with a key of an unsupported type")
     except InvalidSignature:
         raise BadSignature("the signature does not match this message") from None
 
@@ -97,9 +97,9 @@ def read_private_key(path: Path) -> PrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise FedprivError(f"{path} is not a private key in PEM without a password ({error})") from None
+        raise FedprivError(f"{path} must be a private key in PEM format without a password ({error})") from None
     if not isinstance(key, PrivateKey):
-        raise FedprivError(f"{path} is a key of another type: use ECDSA, Ed25519 or RSA")
+        raise FedprivError(f"{path} has a key of an unsupported type: use ECDSA, Ed25519 or RSA")
     return key
 
 

@@ -84,7 +84,10 @@ class SiteServer:
         if keys is not None:
             pin = site.card.certificate
             if pin is None:
-                raise FedprivError("the site's card names no certificate: run `fedpriv site keys`, and make a new plan")
+                raise FedprivError(
+                    "the site's card names no certificate: run `fedpriv site keys`, and make a new plan with the new "
+                    "card"
+                )
             self._credentials = find_credentials(keys, pin)
             self._private_key = read_private_key(self._credentials.key)
         self._watch = ConnectionWatch(connect, (), self._credentials, publish)
@@ -183,7 +186,7 @@ class SiteServer:
         try:
             plan.signer.check_question(signature, question)
             if str(query.key_expr) != plan.key or read_plan_hash(question) != plan.hash:
-                raise MalformedMessage("a question for another plan")
+                raise MalformedMessage("the question is for another plan")
         except (BadSignature, MalformedMessage) as error:
             self._count_ignored(plan, str(error))
             return
@@ -198,7 +201,7 @@ class SiteServer:
         self._ignored[plan.hash] += 1
         count = self._ignored[plan.hash]
         if count & (count - 1) == 0:
-            _LOG.warning("ignored question number %d of plan %s: %s", count, plan.hash[:8], why)
+            _LOG.warning("ignored a question of plan %s (%d ignored so far): %s", plan.hash[:8], count, why)
 
 
 def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[FederationPlan]:
@@ -212,7 +215,8 @@ def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[
         return []
     if not proposals:
         fix = (
-            "has accepted no open plan with a server: use fedpriv site join, or fedpriv site peer for a plan on a graph"
+            "has accepted no open plan with a server: accept one (fedpriv site join); for a plan on a graph, use "
+            "fedpriv site peer"
         )
         raise ConfigError("site", site.card.name, fix)
     fitting = _fitting_plans(site, has_tls=has_tls)

@@ -31,10 +31,17 @@ def check_transport(proposal: FederationPlan, *, has_tls: bool) -> None:
         ConfigError: If the transport does not fit the plan.
     """
     if has_tls and proposal.document.coordinator is None:
-        fix = "names no certificates: create keys (`fedpriv site keys`, `fedpriv federate keys`) and a new plan"
+        fix = (
+            "names no certificates, which TLS needs: run `fedpriv site keys` at every site and `fedpriv federate "
+            "keys` at the server, then make a new plan"
+        )
         raise ConfigError("plan", proposal.fingerprint, fix)
     if not has_tls and proposal.document.coordinator is not None:
-        raise ConfigError("plan", proposal.fingerprint, "names certificates, so it needs TLS: use tls/HOST:PORT")
+        raise ConfigError(
+            "plan",
+            proposal.fingerprint,
+            "names certificates, so its connections need TLS: write addresses as tls/HOST:PORT",
+        )
 
 
 class Signer:

@@ -128,7 +128,7 @@ class LinkTable:
         was_lost = each.is_lost
         if each.update(message, now, self._round):
             if was_lost:
-                _LOG.warning("%s has returned, in round %d", each.name, each.at + 1)
+                _LOG.warning("%s responds again, in round %d", each.name, each.at + 1)
             link = self.links.get(each.number)
             if link is not None and each.at <= self._round:
                 link.open_again()
@@ -229,9 +229,12 @@ class LinkTable:
         """Stops waiting for a neighbour until its next message."""
         each.give_up()
         if any(other.is_present for other in self.neighbours.values()):
-            _LOG.warning("%s does not respond: rounds continue without it until it returns", each.name)
+            _LOG.warning("%s does not respond: rounds continue without this neighbour until it returns", each.name)
         else:
-            _LOG.warning("%s does not respond, nor does any neighbour: this node waits until one returns", each.name)
+            _LOG.warning(
+                "%s does not respond, and neither does any other neighbour: this node waits until one of them returns",
+                each.name,
+            )
 
     def close(self) -> None:
         """Closes the round: links in doubt are recorded, and corrections are used up."""

@@ -128,28 +128,28 @@ class MessageCodec:
             contain a row with another width or with numbers that are not finite.
         """
         if len(data) > longest_message(self._width):
-            raise MalformedMessage("too long")
+            raise MalformedMessage("the message is longer than any message of this plan")
         try:
             tensors = load(data)
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
             facts = json.loads(header["__metadata__"]["fedpriv"])
             signature = bytes.fromhex(facts.pop("signature"))
         except (SafetensorError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-            raise MalformedMessage("not a message") from error
+            raise MalformedMessage("the bytes are not a message of fedpriv") from error
         _check_facts(facts)
         counters = {name: _read_counter(facts[name]) for name in _COUNTERS}
         plain = {name: value for name, value in facts.items() if name not in _COUNTERS}
         message = PeerMessage(**plain, counter=counters["counter"], shown=counters["shown"])
         if (message.plan, message.receiver) != (self._plan, self._number):
-            raise MalformedMessage("for another plan or another site")
+            raise MalformedMessage("the message is for another plan or another site")
         if message.sender not in self._verifying_keys:
-            raise MalformedMessage("not from a neighbour")
+            raise MalformedMessage("the sender of the message is not a neighbour")
         sealed = _sealed_bytes(tensors, facts["kind"])
         try:
             public = Ed25519PublicKey.from_public_bytes(self._verifying_keys[message.sender])
             public.verify(signature, _signed_content(facts, sealed))
         except (InvalidSignature, ValueError):
-            raise MalformedMessage(f"site {message.sender} has not signed it") from None
+            raise MalformedMessage(f"the message is not signed by its sender, site {message.sender}") from None
         if sealed:
             message = replace(message, row=self._open(message, sealed))
         return message
@@ -159,12 +159,12 @@ class MessageCodec:
         try:
             content = self._seals[message.sender].decrypt(sealed, [_about(message)])
         except InvalidTag:
-            raise MalformedMessage("row sealed for another site, or changed") from None
+            raise MalformedMessage("the encrypted row is for another site, or was changed") from None
         if len(content) != 4 * self._width:
-            raise MalformedMessage("row of another width")
+            raise MalformedMessage("the row has another number of values than the plan")
         row = torch.frombuffer(bytearray(content), dtype=torch.float32)
         if not bool(torch.isfinite(row).all()):
-            raise MalformedMessage("numbers that are not finite")
+            raise MalformedMessage("the row contains numbers that are not finite")
         return row
 
 
@@ -196,12 +196,12 @@ def _sealed_bytes(tensors: Mapping[str, Tensor], kind: str) -> bytes:
     if kind in _WITH_ROW:
         expected = {"sealed"}
     if {*tensors} != expected:
-        raise MalformedMessage("only an exchange and an up have a row, and both need one")
+        raise MalformedMessage("messages of the kinds exchange and up must contain a row, and others must not")
     if not tensors:
         return b""
     sealed = tensors["sealed"]
     if sealed.dtype != torch.uint8 or sealed.dim() != 1 or not len(sealed):
-        raise MalformedMessage("row of another type")
+        raise MalformedMessage("the encrypted row is empty or has another type")
     return sealed.numpy().tobytes()
 
 
@@ -212,16 +212,16 @@ def _read_counter(fields: object) -> ReplyCounter | None:
     try:
         return ReplyCounter.model_validate(fields)
     except ValueError as error:
-        raise MalformedMessage("counter of another type") from error
+        raise MalformedMessage("the reply counter in the message cannot be read") from error
 
 
 def _check_facts(facts: Mapping[str, Any]) -> None:
     if {*facts} != _FACTS:
-        raise MalformedMessage("other fields")
+        raise MalformedMessage("the fields are not those of a message of this version")
     # `type(...) is int`, since a bool is an `int` as well
     if any(type(facts[name]) is not int or facts[name] < 0 for name in ("round", "at", "sender", "receiver")):
-        raise MalformedMessage("numbers of another type")
+        raise MalformedMessage("a round or a site number is not a whole number of at least 0")
     if not isinstance(facts["plan"], str) or any(type(facts[name]) is not bool for name in ("is_ready", "is_waiting")):
-        raise MalformedMessage("fields of another type")
+        raise MalformedMessage("the plan is not text, or a flag is not true or false")
     if facts["kind"] not in get_args(Kind) or facts["away"] not in get_args(Away):
-        raise MalformedMessage("unknown word")
+        raise MalformedMessage("the kind of the message, or the state of its sender, is unknown")

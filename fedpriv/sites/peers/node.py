@@ -176,7 +176,7 @@ class Node:
             self._n_refused += 1
             count = self._n_refused
         if count & (count - 1) == 0:
-            _LOG.warning("request number %d was refused: %s", count, why)
+            _LOG.warning("a request was refused (%d so far): %s", count, why)
 
     def is_signed(self, data: bytes) -> bool:
         """Returns True if a neighbour has signed these bytes for this node."""
@@ -216,7 +216,9 @@ class Node:
                 resume.
         """
         if self._failure is not None:
-            raise FedprivError(f"the node stops: {self._failure}") from self._failure
+            raise FedprivError(
+                f"the node stops because of an error; restart it to resume: {self._failure}"
+            ) from self._failure
         with self._lock:
             step = self._next_step()
             if step in ("inactive", "passed"):
@@ -311,14 +313,21 @@ class Node:
                 self._table.open(self._links, reply.message, self._clock(), is_repeated=is_repeated)
             elif reply.code == "over_budget":
                 self.ended = "over_budget"
-                _LOG.warning("the budget allows no more rounds: the node keeps its model of round %d", self.round)
+                _LOG.warning(
+                    "the site's budget allows no more rounds: the node releases nothing more and keeps its model of "
+                    "round %d",
+                    self.round,
+                )
             elif reply.code == "other_round":
                 self._close("interrupted")
             elif reply.code == "closed":
                 self._is_repeated = is_repeated
                 return False
             else:
-                raise FedprivError(f"round {self.round + 1}: the site rejects its own node ({reply.code}); see its log")
+                raise FedprivError(
+                    f"round {self.round + 1}: the site rejects the request of its own node ({reply.code}); see the "
+                    "site's log"
+                )
         return True
 
     def _close(self, status: RoundStatus) -> None:
@@ -398,7 +407,7 @@ class Node:
             RolledBack: If the site's folder is an older copy.
         """
         if message.row is not None and message.counter is None:
-            raise MalformedMessage("a row without a counter")
+            raise MalformedMessage("the message contains a row but no signed counter")
         try:
             self._check_counter(message.shown)
             if message.counter is not None:
@@ -415,7 +424,9 @@ class Node:
         if question.kind == "exchange" and not self._neighbours[other].is_decider:
             kind, row = self._table.decide(question, has_ended=bool(self.ended))
             return self._message(kind, other, question.round, row)
-        raise MalformedMessage(f"{self._neighbours[other].name} sent a question that only the other end may send")
+        raise MalformedMessage(
+            f"{self._neighbours[other].name} sent a question that only this node may send on their link"
+        )
 
     def _ask(self, questions: Mapping[int, Question]) -> bool:
         """Sends requests to neighbours and processes their replies; returns True if a link was decided."""
@@ -433,7 +444,7 @@ class Node:
                 try:
                     reply = self._codec.unpack(replies.get(other, b""))
                     if (reply.sender, reply.round) != (other, question.round):
-                        raise MalformedMessage("a reply of another site, or for another round")
+                        raise MalformedMessage("the reply is from another site, or for another round")
                     self._take_note(reply)
                 except MalformedMessage:
                     self._table.miss_reply(other, question)

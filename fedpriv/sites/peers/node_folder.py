@@ -100,7 +100,9 @@ class NodeFolder:
         try:
             stored = torch.load(io.BytesIO(files.read(path)), weights_only=True)
             if stored["plan"] != self._plan:
-                raise FedprivError(f"{path} belongs to another plan: this node cannot continue")
+                raise FedprivError(
+                    f"{path} belongs to another plan, so this node cannot continue: restore the file of this plan"
+                )
             return NodeState(
                 progress=initial.restored({**initial.stored(), **stored["progress"]}),
                 doubts={number: UnresolvedRound(**doubt) for number, doubt in stored["doubts"].items()},
@@ -108,7 +110,9 @@ class NodeFolder:
                 last_up=stored["last_up"],
             )
         except _UNREADABLE as error:
-            raise FedprivError(f"{path} cannot be read: this node cannot continue in that plan") from error
+            raise FedprivError(
+                f"{path} cannot be read, so this node cannot continue in its plan: restore the file, or make a new plan"
+            ) from error
 
     def write(self, state: NodeState) -> None:
         """Writes the state to disk; the state of the client update is stored by the site and is not included.
@@ -137,7 +141,9 @@ class NodeFolder:
         try:
             return UpLink(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
         except _UNREADABLE as error:
-            raise FedprivError(f"{path} cannot be read: this node cannot continue in that plan") from error
+            raise FedprivError(
+                f"{path} cannot be read, so this node cannot continue in its plan: restore the file, or make a new plan"
+            ) from error
 
     def write_up_link(self, follower: int, link: UpLink) -> None:
         """Writes to disk that a link is up; called before the decision is sent to the follower.
@@ -157,7 +163,9 @@ class NodeFolder:
         try:
             files.write_whole(self.path / name, content)
         except OSError as error:
-            raise FedprivError(f"{self.path}: {name} could not be written ({error.strerror})") from error
+            raise FedprivError(
+                f"{self.path / name} could not be written ({error.strerror}); correct the cause, and restart the node"
+            ) from error
 
     def _save(self, name: str, stored: Mapping[str, Any]) -> None:
         content = io.BytesIO()

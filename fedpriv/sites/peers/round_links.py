@@ -132,7 +132,11 @@ class NodeNetwork:
         Raises:
             ConfigError: Always.
         """
-        raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
+        raise ConfigError(
+            "network.topology",
+            "a graph",
+            "this strategy needs a server, but a graph has none: use the star topology, or a gossip strategy",
+        )
 
     gather = total = largest = mean
 
