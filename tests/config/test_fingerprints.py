@@ -40,7 +40,7 @@ SHIPPED = {
     "mnist_cnn_tracking_client": "8bf0d072adbf3a98",
     "mnist_iadmm": "ff6414450a8d4d51",
     "mnist_output": "c466e4c7e9a1b6f1",
-    "mnist_published": "6fdd0cbb4227735c",
+    "mnist_published": "6ef29e90c90200ca",
     "mnist_scattering": "40832424b9576232",
     "mnist_scattering_pairwise": "71de88e36853f58a",
     "mnist_scattering_sums": "262aa009a73d3ec4",
