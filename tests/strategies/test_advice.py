@@ -44,7 +44,7 @@ def test_private_al_advises_on_beta() -> None:
     noise = ConstraintNoise(deviation=2.0)
     assert private_al(9, beta=0.25, max_multiplier=5.0).advice(RunInfo(9, constraints=noise)) == []
     (message,) = private_al(9, beta=0.26, max_multiplier=5.0).advice(RunInfo(9, constraints=noise))
-    assert "beta = 0.26 drowns" in message and "a beta of at most 0.25" in message
+    assert "beta = 0.26 makes the multipliers mostly noise" in message and "a beta of at most 0.25" in message
 
 
 def test_fedavg_gives_no_advice() -> None:
