@@ -67,8 +67,8 @@ def compute_view(records: Sequence[Record], n_clients: int, adversary: str, coll
     kinds = {_kind(trust) for trust in trusts}
     if len(kinds) > 1 or not kinds <= {*_VIEWS}:
         raise LedgerError(
-            "the ledger's records must have one trust that this version of fedpriv knows, but they have "
-            f"{sorted(trusts)}: use the version that wrote the ledger"
+            f"the ledger's records have trust {sorted(trusts)}, but an adversary is defined only for records of one "
+            f"kind of trust ({', '.join(_VIEWS)}): use the version of fedpriv that wrote the ledger"
         )
     (kind,) = kinds
     adversary_view = _VIEWS[kind](records, n_clients, adversary, colluders)

@@ -33,7 +33,11 @@ def test_tracking_advises_on_unproven_steps(ratio: float, message: int) -> None:
 
 @pytest.mark.parametrize(
     ("rounds", "words"),
-    [(4, "the first epoch ends after 5"), (10, None), (12, "after 10 and after 15, so the last 2 rounds")],
+    [
+        (4, "the first epoch ends after round 5"),
+        (10, None),
+        (12, "after round 10 and after round 15, so the last 2 rounds"),
+    ],
 )
 def test_svrg_advises_on_incomplete_epochs(rounds: int, words: str | None) -> None:
     notes = svrg(0.1, 5).advice(RunInfo(rounds))
