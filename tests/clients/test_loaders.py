@@ -48,7 +48,7 @@ def test_loader_subset_sampler_raises() -> None:
         training(DataLoader(table(), sampler=SubsetRandomSampler(range(5))))
     with pytest.raises(fp.DataError, match="only 15 examples"):
         training(DataLoader(table(), sampler=WeightedRandomSampler([0.0] * 5 + [1.0] * 15, num_samples=20)))
-    with pytest.raises(fp.DataError, match="10 chosen examples"):
+    with pytest.raises(fp.DataError, match="only 10 examples"):
         training(DataLoader(table(), sampler=DistributedSampler(table(), num_replicas=2, rank=1)))
 
 

@@ -403,6 +403,6 @@ def test_allocation_unsupported_settings_raise():
     with pytest.raises(ConfigError, match=r"privacy\.sampling\.batches"):
         fp.Allocation(1)
     with pytest.raises(
-        ConfigError, match="correlated noise .* needs batches in which the rounds of each example are fixed"
+        ConfigError, match=r"correlated noise .* needs batches in which the rounds of each example are fixed"
     ):
         training_of(replace(PRIVACY, noise=fp.BSR(4)))
