@@ -12,6 +12,7 @@ from fedpriv.cli.options import AllowPlugins, ConfigFile
 
 if TYPE_CHECKING:
     from fedpriv.privacy import Pairwise
+    from fedpriv.sites.resolved_plan import ResolvedPlan
 
 site = typer.Typer(no_args_is_help=True, help="Run a site: one organisation's data and budget.")
 federate = typer.Typer(no_args_is_help=True, help="Run the server of a federation of sites.")
@@ -168,8 +169,6 @@ def federate_plan(
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
     from fedpriv.errors import ConfigError, format_count
-    from fedpriv.forecast.pairs import forecast_pairs
-    from fedpriv.privacy import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import PLAN_SECTIONS, propose
     from fedpriv.sites.over_zenoh.certificates import read_planned_pin
@@ -209,7 +208,15 @@ def federate_plan(
         rows["graph"] = f"{folder / 'graph.png'}: {format_count(n_links, 'link')}, no server"
         command = f"each site: fedpriv site join SITE {folder / PLAN}"
 
-    # the cost for the others if a site drops out, at the plan's own settings of pair noise
+    print_rows({**rows, **_pair_noise_rows(terms, len(descriptors)), "next": command})
+
+
+def _pair_noise_rows(terms: ResolvedPlan, n_sites: int) -> dict[str, str]:
+    """Returns the effects of absent sites on the noise of pairs, at the plan's own settings; empty without pairs."""
+    from fedpriv.forecast.pairs import forecast_pairs
+    from fedpriv.privacy import Complete, Pairwise
+
+    rows = dict[str, str]()
     trust = terms.plan.privacy.trust
     pairs = forecast_pairs(terms.plan, terms.network, terms.public)
     if pairs is not None:
@@ -221,8 +228,8 @@ def federate_plan(
                     "noise"
                 )
     if isinstance(trust, Pairwise) and isinstance(trust.secrets, Complete):
-        rows["at random"] = _absences_row(len(descriptors), trust)
-    print_rows({**rows, "next": command})
+        rows["at random"] = _absences_row(n_sites, trust)
+    return rows
 
 
 def _absences_row(n_sites: int, trust: Pairwise) -> str:

@@ -24,7 +24,7 @@ from fedpriv.clients.components import components
 from fedpriv.clients.datasets import size
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import split_pair
-from fedpriv.errors import PrivacyError
+from fedpriv.errors import PrivacyError, format_count
 from fedpriv.models.nested import Nested, list_leaves, map_tree
 from fedpriv.privacy.settings import Privacy
 
@@ -200,9 +200,9 @@ def _check_source(owners: Integers, positions: Integers, privacy: Privacy, publi
         )
     if twice.any() and privacy.unit == "sample":
         raise PrivacyError(
-            f"client {before[twice][0]} has an example twice ({int(twice.sum())} repeated examples in all), but with "
-            "unit: sample, epsilon covers each copy alone: list each index once, or protect whole clients (unit: "
-            "client)"
+            f"client {before[twice][0]} has an example twice ({format_count(int(twice.sum()), 'repeated example')} in "
+            "all), but with unit: sample, epsilon covers each copy alone: list each index once, or protect whole "
+            "clients (unit: client)"
         )
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.transforms import TransformName
-from fedpriv.errors import DataError
+from fedpriv.errors import DataError, format_count
 from fedpriv.settings import validate_arguments
 
 _PREFIXES = {"train": "train", "test": "t10k"}
@@ -76,12 +76,16 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
         raise DataError(f"{path}: cannot be read ({error}): fetch this file again") from error
     header = 4 + 4 * n_axes
     magic = bytes([0, 0, 8, n_axes])  # 8: unsigned byte
-    if len(content) < header or content[:4] != magic:
-        start = content[:4].hex() or "an empty file"
+    if not content:
+        raise DataError(f"{path}: is an empty file: fetch this file again")
+    if content[:4] != magic:
+        start = content[:4].hex()
         raise DataError(
             f"{path}: is not a complete idx file of this kind, which has a header of {header} bytes that starts with "
             f"{magic.hex()}; this file has {len(content)} bytes and starts with {start}: fetch this file again"
         )
+    if len(content) < header:
+        raise DataError(f"{path}: contains only {format_count(len(content), 'byte')}: fetch this file again")
     shape = np.frombuffer(content, dtype=">u4", count=n_axes, offset=4).tolist()
     if len(content) - header != prod(shape):
         fix = "fetch this file again"

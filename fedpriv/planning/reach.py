@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from fedpriv.errors import FedprivError
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Everyone, Star
 from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
@@ -45,10 +45,10 @@ def reach_warnings(
     if reach is None or reach >= _ENOUGH * start_norm:
         return []
     return [
-        f"in {rounds} rounds with this step size and clip bound {privacy.clip.bound:g}, the parameters can move by a "
-        f"distance of at most {reach:.2g}, but the initial parameters have norm {start_norm:.2g}. A network with "
-        "random initial values learns little within that distance: increase the step size or the number of rounds. "
-        "For a pretrained model, the distance may be enough"
+        f"in {format_count(rounds, 'round')} with this step size and clip bound {privacy.clip.bound:g}, the parameters "
+        f"can move by a distance of at most {reach:.2g}, but the initial parameters have norm {start_norm:.2g}. A "
+        "network with random initial values learns little within that distance: increase the step size or the number "
+        "of rounds. For a pretrained model, the distance may be enough"
     ]
 
 

@@ -17,6 +17,7 @@ from fedpriv.privacy.adversaries import (
     AdversaryView,
     compute_view,
     describe_amplification,
+    format_colluders,
     is_simulated,
 )
 from fedpriv.privacy.composition import (
@@ -120,7 +121,7 @@ def compute_bound_matrix(
     for adversary in ADVERSARIES:
         views = [compute_view(run.records, run.n_clients, adversary, colluders) for run in runs]
         if adversary == COLLUDERS:
-            name = f"{colluders} {COLLUDERS}"
+            name = format_colluders(colluders)
         else:
             name = adversary
         cells += [_cell(name, column, runs, views, price or smallest) for column in columns]

@@ -102,7 +102,7 @@ def test_predict_invalid_rows_raise(tmp_path: Path):
     run = trained(tmp_path)
     (tmp_path / "gap.csv").write_text("age,smoker\n30,no\n,yes\n")
     (tmp_path / "more.csv").write_text("age,smoker\n30,no,7\n")
-    assert "more values than headings" in error_line("predict", str(run), str(tmp_path / "more.csv"))
+    assert "more values than the heading line has names" in error_line("predict", str(run), str(tmp_path / "more.csv"))
     (tmp_path / "less.csv").write_text("age\n30\n")
     assert "gap.csv, row 3: age = ''" in error_line("predict", str(run), str(tmp_path / "gap.csv"))
     assert "is not a column of" in error_line("predict", str(run), str(tmp_path / "less.csv"))

@@ -309,7 +309,7 @@ def test_balanced_class_weight_raises_with_fix():
 
 def test_text_column_suggests_public_encoder():
     table = pd.DataFrame({"age": [1.0, 2.0], "sex": ["f", "m"]})
-    with pytest.raises(DataError, match=r"column sex is .*fedpriv\.PublicEncoder"):
+    with pytest.raises(DataError, match=r"column sex has type .*fedpriv\.PublicEncoder"):
         PrivateLogisticRegression(epsilon=1.0, classes=[0, 1]).fit(table, [0, 1])
 
 

@@ -77,7 +77,7 @@ def test_noise_widens_intervals_within_epsilon():
 def test_intervals_infinite_when_noise_dominates():
     x, y = sample(4000, 0)
     x[:, 1] *= 0.01  # nearly constant
-    with pytest.warns(PromiseWarning, match="too large for intervals"):
+    with pytest.warns(PromiseWarning, match="so the intervals are infinite"):
         model = PrivateLogisticRegression(1.0, intervals=True, classes=[0, 1], random_state=0).fit(x, y)
     assert np.isinf(np.diag(model.covariance_)).all()
     rows = model.coefficients()

@@ -99,7 +99,7 @@ def test_invalid_metric_raises_before_query(name: str) -> None:
 
 
 def test_metrics_without_test_data_raise() -> None:
-    with pytest.raises(fp.ConfigError, match=r"metrics = .*: needs test data: pass them with test="):
+    with pytest.raises(fp.ConfigError, match=r"metrics = .*: metrics need test data: pass the data with test="):
         training(metrics={"f1": macro_f1}, test=None)
 
 

@@ -64,7 +64,7 @@ def test_forecast_notes_client_smaller_than_batch():
 def test_forecast_warnings():
     assert "delta=0.001 is not below 1/1437" in forecast(digits("privacy.delta=1e-3")).warnings[0]
     many = forecast(digits("privacy={epsilon: 3, mechanism: laplace}"))
-    assert "needs 24% less noise" in many.warnings[0]
+    assert "would need 24% less noise" in many.warnings[0]
     assert forecast(digits("privacy={epsilon: 3, mechanism: laplace}", "rounds=2")).warnings == ()
     assert "has no privacy guarantee" in forecast(digits("privacy.noise_on=none")).warnings[0]
     assert "computed on the training data without noise" in forecast(digits("log.optimum=0.1")).warnings[0]

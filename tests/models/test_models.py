@@ -261,7 +261,9 @@ def test_batch_norm_in_eval_mode_accepted() -> None:
 
 def test_complex_parameters_raise() -> None:
     model = nn.Linear(2, 2, dtype=torch.complex64)
-    with pytest.raises(ConfigError, match=r"model\.weight = 'torch.complex64': is complex.*view_as_real"):
+    with pytest.raises(
+        ConfigError, match=r"model\.weight = 'torch.complex64': must be real, but is complex.*view_as_real"
+    ):
         validate_model(model)
 
 

@@ -173,7 +173,7 @@ def test_by_writer_clients_active_fraction(tmp_path: Path) -> None:
         ("network.mixing_steps=0", "mixing_steps"),
         ("network.outages=[{node: 6}]", "must be a node of the graph, from 0 to 5"),
         ("network.outages=[{node: 1, start: 5, stop: 2}]", "network.outages.stop = 2: must be after start, 5"),
-        ("network={topology: ring, activity: one_peer_exponential, mixing: max_degree}", "sets its own weights"),
+        ("network={topology: ring, activity: one_peer_exponential, mixing: max_degree}", "sets its own mixing weights"),
         (
             "network={topology: star, outages: [{node: 1}]}",
             "network.outages = .*: is for graphs, but this network has a server .*: use network\\.cohort",

@@ -87,7 +87,7 @@ def records_differ(rank_of: int) -> str:
 
 def test_different_records_written_nowhere(workers: Workers) -> None:
     for text in workers.of(2, records_differ, 1):
-        assert text.startswith("0 written: round 0, gradient: processes make different queries")
+        assert text.startswith("0 written: round 0, gradient: the processes make different queries")
 
 
 def refused(what: str) -> str:
