@@ -44,11 +44,7 @@ def test_plain_loader_gives_no_warning() -> None:
 
 def test_loader_subset_sampler_raises() -> None:
     """The run would have trained on the omitted examples, perhaps the owner's own test data."""
-<<<<<<< HEAD
     with pytest.raises(fp.DataError, match=r"draws from only 5 examples.*Subset\(dataset, indices\)"):
-=======
-    with pytest.raises(fp.DataError, match=r"only 5 examples.*Subset\(dataset, indices\)"):
->>>>>>> fixE
         training(DataLoader(table(), sampler=SubsetRandomSampler(range(5))))
     with pytest.raises(fp.DataError, match="only 15 examples"):
         training(DataLoader(table(), sampler=WeightedRandomSampler([0.0] * 5 + [1.0] * 15, num_samples=20)))

@@ -133,11 +133,7 @@ def test_hf_arrays_and_numeric_targets_scaled(tmp_path: Path):
             ConfigError,
             "data.input = 'age': is the whole input, so no other column can be a feature: remove smoker, age",
         ),
-<<<<<<< HEAD
         ({"input": "hospital", **NOTHING}, DataError, "row 0: hospital cannot be converted to a tensor"),
-=======
-        ({"input": "hospital", **NOTHING}, DataError, "row 0: column hospital cannot be converted to tensors"),
->>>>>>> fixE
         ({"classes": None}, ConfigError, "data.classes = None: is required: list the values of outcome"),
         ({"classes": ["well"]}, DataError, "train, row 0: outcome = 'ill' is not one of well"),
         ({"missing": {}}, DataError, r"train, row 2: age = '' .* set missing.age to a public value"),
