@@ -11,6 +11,7 @@ from . import randomness as randomness
 from . import reports as reports
 from . import runs as runs
 from . import sites as sites
+from . import statistics as statistics
 from . import storage as storage
 from . import strategies as strategies
 from .algorithms.admm import BallSet, BoxSet, OutputNoise, Prox, Trust, inexact_admm
@@ -76,6 +77,7 @@ from .runs.total import total
 from .runs.train import train
 from .runs.training import Training
 from .settings.plugins import allow_plugins
+from .statistics.description import Description, describe, plan_description
 from .strategies.adaptive_clipping import adaptive_clipping
 from .strategies.base import Strategy
 from .strategies.erm import gradient_descent
@@ -117,6 +119,7 @@ __all__ = [
     "CyclicCohort",
     "DataError",
     "Decay",
+    "Description",
     "Ema",
     "Epochs",
     "EuclideanBall",
@@ -188,6 +191,7 @@ __all__ = [
     "compare",
     "count_examples",
     "decentralized_sgd",
+    "describe",
     "dual_averaging",
     "fedavg",
     "fedopt",
@@ -201,6 +205,7 @@ __all__ = [
     "lazy_clients",
     "make_clients",
     "plan",
+    "plan_description",
     "private_al",
     "proximal_al",
     "scaffold",

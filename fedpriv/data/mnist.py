@@ -79,7 +79,8 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
     if len(content) < header or content[:4] != magic:
         start = content[:4].hex() or "an empty file"
         raise DataError(
-            f"{path}: is not an idx file, since it starts with {start} instead of {magic.hex()}: fetch this file again"
+            f"{path}: is not a complete idx file of this kind, which has a header of {header} bytes that starts with "
+            f"{magic.hex()}; this file has {len(content)} bytes and starts with {start}: fetch this file again"
         )
     shape = np.frombuffer(content, dtype=">u4", count=n_axes, offset=4).tolist()
     if len(content) - header != prod(shape):

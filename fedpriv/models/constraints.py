@@ -84,7 +84,7 @@ class Group:
         count = int(members.sum())
         if count == 0:
             raise DataError(
-                f"a client has no example with {self.name}, so the mean loss of this group is undefined. Divide the "
+                f"there is no example with {self.name}, so the mean loss of this group is undefined. Divide the "
                 "data so that each client has such examples, leave out the constraint at this client, or set the "
                 "group's public fraction"
             )

@@ -65,7 +65,7 @@ def test_plan_warns_of_rounds_without_epoch_end(length: int, rounds: int, messag
 
 def test_option_of_other_report_raises():
     for option, report in (("average: 4", "average"), ("seed: 4", "random")):
-        with pytest.raises(ConfigError, match=f"use output: {report}"):
+        with pytest.raises(ConfigError, match=f"set output: {report}"):
             load_config(SMALL, [f"strategy={{name: dp_gd, {option}}}"]).recipe()
 
 

@@ -73,8 +73,8 @@ def test_invalid_csv_row_raises(row: str, message: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"label": "outcom"}, "is not a column of patients.csv; did you mean 'outcome'"),
-        ({"numbers": {"agee": (0, 1)}}, "is not a column of patients.csv; did you mean 'age'"),
+        ({"label": "outcom"}, "train.csv; did you mean 'outcome'"),
+        ({"numbers": {"agee": (0, 1)}}, "train.csv; did you mean 'age'"),
         ({"client": "clinic"}, "is not a column of"),
         (
             {"numbers": {"age": (100, 0)}},

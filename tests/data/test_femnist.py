@@ -171,5 +171,5 @@ def test_femnist_broken_npz_raises(npz):
     (npz / "bad.npz").write_bytes((npz / "small.npz").read_bytes()[:-200])
     with pytest.raises(DataError, match=r"bad\.npz: not a readable npz"):
         load("femnist", root=str(npz), files=["bad.npz"])
-    with pytest.raises(DataError, match="share writer numbers"):
+    with pytest.raises(DataError, match="contain the same writer numbers"):
         load("femnist", root=str(npz), files=["small.npz", "small.npz"])

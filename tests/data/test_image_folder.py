@@ -91,7 +91,7 @@ def test_image_folder_per_client(folder: Path):
             {"classes": ["well", "sick"]},
             "'ill' is not one of the classes well, sick: list it in classes, move it elsewhere, or set clients",
         ),
-        ({"clients": True}, "has no image in well, ill"),
+        ({"clients": True}, "has no image in its folders well, ill"),
         ({"root": "nowhere"}, "which must be in root/train/CLASS/"),
     ],
 )

@@ -92,7 +92,7 @@ def test_sql_row_change_moves_no_other_row(tmp_path: Path):
         ((4, "north", 1.0, "maybe", 1), "smoker = 'maybe' is not one of no, yes"),
         ((4, "north", 1.0, "no", None), "outcome = '' is not one of 0, 1"),
         ((4, "north", float("inf"), "no", 1), "age = 'inf' is not a number"),
-        ((4, None, 1.0, "no", 1), "has no hospital: name a client for each row"),
+        ((4, None, 1.0, "no", 1), "has no value in column hospital: name a client for each row"),
     ],
 )
 def test_invalid_table_row_raises(read: Any, row: Row, message: str, tmp_path: Path):

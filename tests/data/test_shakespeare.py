@@ -91,7 +91,7 @@ def test_shakespeare_unusable_files_raise(tmp_path: Path, monkeypatch: pytest.Mo
         read(tmp_path / "absent")
     with pytest.raises(DataError, match=r"contains no speech: write speeches separated by blank lines"):
         read(write(tmp_path, "no role here"))
-    with pytest.raises(DataError, match="has 9 windows: lower min_windows"):
+    with pytest.raises(DataError, match="has at least 9 training windows: lower min_windows"):
         read(write(tmp_path, PLAY), min_windows=9)
     with pytest.raises(DataError, match="has enough text for one test window: lower length"):
         read(tmp_path, length=80)

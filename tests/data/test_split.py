@@ -52,9 +52,9 @@ def test_unusable_dataset_raises():
         check_dataset(tensors([], []), 2, name="train")
     with pytest.raises(DataError, match="int64"):
         check_dataset(tensors([[0.0]], [0.5]), 2)
-    with pytest.raises(DataError, match="pairs"):
+    with pytest.raises(DataError, match="must be a pair"):
         check_dataset(Squares(2, example=lambda i: "an image"), 2)
-    with pytest.raises(DataError, match="pairs"):
+    with pytest.raises(DataError, match="must be a pair"):
         check_dataset(TensorDataset(torch.zeros(2, 1)), 2)
     with pytest.raises(DataError, match="no length"):
         check_dataset(Dataset(), 2)

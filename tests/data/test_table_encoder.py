@@ -77,13 +77,17 @@ def test_encoded_row_independent_of_others(others: list[str], age: str):
 @pytest.mark.parametrize(
     ("row", "rules", "message"),
     [
-        (("", "no", "ill"), {}, "row 3: age = '' is not a number: if the value is missing, set missing.age"),
+        (
+            ("", "no", "ill"),
+            {},
+            "row 3: age = '' is not a number: correct it; if the value is missing, set missing.age",
+        ),
         (("old", "no", "ill"), {"missing": {"age": 4}}, "row 3: age = 'old' is not a number: correct it"),
         (("inf", "no", "ill"), {"indicators": ["age"]}, "row 3: age = 'inf' is not a number"),
         (
             ("1", "NA", "ill"),
             {"missing": {"age": 4}},
-            "row 3: smoker = 'NA' is not one of no, yes: if the value is missing",
+            "row 3: smoker = 'NA' is not one of no, yes: correct it; if the value is missing",
         ),
         (("1", "maybe", "ill"), {"indicators": ["smoker"]}, "smoker = 'maybe' is not one of no, yes: correct it"),
         (("1", "no", ""), {"missing": {"age": 4}}, "row 3: outcome = '' is not one of well, ill: correct it"),

@@ -327,7 +327,7 @@ def test_unscaled_columns_warn(intervals: bool):
     x = stream.uniform(20, 80, (3000, 2))
     y = (x[:, 0] > 50).astype(int)
     model = PrivateLogisticRegression(4.0, classes=[0, 1], max_iter=5, intervals=intervals)
-    with pytest.warns(PromiseWarning, match=r"most rows are longer than 1.41"):
+    with pytest.warns(PromiseWarning, match=r"most rows have an l2 norm above 1.41"):
         model.fit(x, y)
     assert 0.99 * 4 < model.spent_.epsilon <= 4
     with warnings.catch_warnings():

@@ -127,7 +127,7 @@ def test_invalid_keys_raise() -> None:
     private, public = keys(3)
     with pytest.raises(ConfigError, match="client 1 = '31 bytes': a public key must have 32 bytes"):
         AgreedSecrets(0, private[0], {**public, 1: public[1][1:]}, SESSION)
-    with pytest.raises(ConfigError, match="each client needs its own key"):
+    with pytest.raises(ConfigError, match="each client needs its own pair of keys"):
         AgreedSecrets(0, private[0], {**public, 1: public[2]}, SESSION)
     for own, table in ((private[1], public), (private[0], {1: public[1]}), (b"short", public)):
         with pytest.raises(ConfigError, match="does not belong to the client's private key"):
