@@ -50,7 +50,10 @@ def check_arithmetic(subject: AuditTarget, data: Data) -> CheckResult:
         f"calibrated to; sums of clipped examples are exact to {error:.1g} ({type(trace.backend).__name__}, "
         f"{subject.compute.dtype}, chunk {trace.population.chunk}, {trace.population.device})"
     )
-    power = f"the tested neighbours reach {reached:.1%} of the assumed sensitivity; others may reach more"
+    power = (
+        f"the tested neighbouring data sets reach {reached:.1%} of the assumed sensitivity; other data sets may reach "
+        "more"
+    )
     return summarize(NAME, sorted({*broken}), evidence, power, reached=reached, error_of_sums=error)
 
 

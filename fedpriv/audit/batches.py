@@ -178,12 +178,12 @@ def _check_sizes(statistic: float, variance: float) -> Iterator[str]:
     deviations = statistic / math.sqrt(variance) if variance else 0.0
     if deviations < -_SURE:
         yield (
-            f"batch sizes vary less than with independent draws ({-deviations:.0f} deviations): the size of a "
-            "fixed-size batch reveals an example to anyone with all others, and fixed-size batches have "
-            "another privacy cost"
+            f"batch sizes vary less than with independent draws ({-deviations:.0f} standard deviations). Anyone who "
+            "has all other examples can infer one from the size of a fixed-size batch, and the privacy cost of such "
+            "batches differs"
         )
     if deviations > _SURE:
         yield (
-            f"batch sizes vary more than with independent draws ({deviations:.0f} deviations): some examples are "
-            "drawn together"
+            f"batch sizes vary more than with independent draws ({deviations:.0f} standard deviations), so some "
+            "examples are drawn together"
         )

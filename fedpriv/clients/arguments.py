@@ -179,7 +179,7 @@ def unwrap_loader(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a us
     """Returns the data set of a loader of test data; returns other objects unchanged.
 
     Raises:
-        ConfigError: If the loader streams, leaves examples out, or has a custom way to join them.
+        ConfigError: If the loader streams, leaves examples out, or has its own collate_fn or sampler.
     """
     if not isinstance(data, DataLoader):
         return data
@@ -202,7 +202,7 @@ def unwrap_loader(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a us
 
 
 def _advice(value: object) -> str:
-    """Returns the code to write instead of an object that is no client."""
+    """Returns the code to write instead of an object that is not a client."""
     if isinstance(value, DataLoader):
         return f"write {_CLIENT}, with a model and a loss"
     if isinstance(value, Dataset):

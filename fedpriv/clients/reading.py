@@ -96,10 +96,10 @@ def read_all(source: Source, length: int) -> Read:
         raise
     except Exception as error:  # a user's data set or collate_fn can raise anything
         fix = "each index below the length of the data set must give a pair (input, target) that collates to tensors"
-        raise DataError(f"the examples of a client cannot be read ({summarize_error(error)}): {fix}") from error
+        raise DataError(f"the examples cannot be read ({summarize_error(error)}): {fix}") from error
     counts = len(first_leaf(inputs)), len(first_leaf(targets))
     if counts != (length, length):
-        problem = f"the data set of a client has length {length}, but gives {counts[0]} inputs and {counts[1]} targets"
+        problem = f"the data set has length {length}, but gives {counts[0]} inputs and {counts[1]} targets"
         raise DataError(f"{problem}: its length must be the number of examples, since sums are divided by the length")
     for name, tree in (("inputs", inputs), ("targets", targets)):
         for tensor in list_leaves(tree):
@@ -200,16 +200,17 @@ def _check_repeats(source: Source, pair: Pair) -> None:
 def _check_one_shape(name: str, column: Sequence[Nested]) -> None:
     if len({format_structure(value) for value in column}) > 1:
         raise DataError(
-            f"the {name} of a client are nested differently: use the same dict keys and tuple positions in each example"
+            f"the {name} of different examples are nested differently: use the same dict keys and tuple positions in "
+            "each example"
         )
     for tensors in zip(*map(list_leaves, column), strict=True):
         shapes = {tuple(value.shape[1:]) for value in tensors}
         if len(shapes) > 1:
             raise DataError(
-                f"the {name} of a client have different shapes, e.g. {sorted(shapes)[:3]}: use one public shape. If "
-                "lengths differ, pad each example to a length that you choose, in the data set or in a collate_fn "
-                "(which receives one example at a time, so that the longest example of a batch changes no other "
-                "example), and pass the model a mask"
+                f"the {name} of different examples have different shapes, e.g. {sorted(shapes)[:3]}: use one public "
+                "shape. If lengths differ, pad each example to a length that you choose, in the data set or in a "
+                "collate_fn (which receives one example at a time, so that the longest example of a batch changes no "
+                "other example), and pass the model a mask"
             )
 
 

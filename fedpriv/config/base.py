@@ -112,6 +112,8 @@ class Choice(Section):
     def _from_word(cls, raw: object) -> object:
         if not isinstance(raw, str):
             return raw
+        if ":" in raw and FUNCTION in cls.model_fields:
+            raise PydanticCustomError("choice", "{fix}", {"fix": suggest_function_shape(raw)})
         if raw != cls.neither and raw not in cls.model_fields:
             raise PydanticCustomError("choice", "{fix}", {"fix": _unknown(raw, [cls.neither, *cls.model_fields])})
         if raw == cls.neither:
@@ -135,6 +137,15 @@ class Choice(Section):
         return {name: value for name, value in handler(self).items() if value is not None} or self.neither
 
 
+FUNCTION = "function"
+"""The name of a user's own function in registries that have one: `{function: "package.module:name"}` in YAML."""
+
+
+def suggest_function_shape(reference: str) -> str:
+    """Returns the fix for a function that is named without its key."""
+    return f"is the name of a function: write {{function: {reference!r}}}"
+
+
 class Plugin(Section):
     """A registered name or `package.module:Name`, and its options; a bare word is a name without options."""
 
@@ -155,6 +166,9 @@ class Plugin(Section):
             section = {"name": raw}
         else:
             section = raw
+        # a function of the user's own needs no name: {function: "package.module:name"}
+        if isinstance(section, dict) and "function" in section and FUNCTION in cls.registry:
+            section = {"name": FUNCTION, **section}
         # a registered name as the key of its options
         if isinstance(section, dict) and "name" not in section and len(section) == 1 and {*section} <= {*cls.registry}:
             fix = f"needs the key name: write {{name: {next(iter(section))}, ...}}, and list its options next to name"
@@ -164,7 +178,16 @@ class Plugin(Section):
         section_fields = {name: value for name, value in section.items() if name in cls.model_fields}
         options = {name: value for name, value in section.items() if name not in cls.model_fields}
         checked_options = check(cls.options_of(section_fields), options, cls.field, info.context or ())
+        if section["name"] == FUNCTION and FUNCTION in cls.registry:  # like a builder, it is found at once
+            plugins.resolve_object(options[FUNCTION], field=f"{cls.field}.{FUNCTION}")
         return {**section_fields, **checked_options.model_dump(mode="json")}
+
+    @model_serializer(mode="wrap")
+    def _without_name_of_function(self, handler: SerializerFunctionWrapHandler) -> object:
+        fields = handler(self)
+        if self.name == FUNCTION and FUNCTION in self.registry:
+            del fields["name"]
+        return fields
 
     @classmethod
     def builder(cls, section_fields: Mapping[str, Any]) -> Callable[..., Any]:

@@ -81,7 +81,8 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
     if content[:4] != magic:
         start = content[:4].hex()
         raise DataError(
-            f"{path}: is not an idx file, since it starts with {start} instead of {magic.hex()}: fetch this file again"
+            f"{path}: is not a complete idx file of this kind, which has a header of {header} bytes that starts with "
+            f"{magic.hex()}; this file has {len(content)} bytes and starts with {start}: fetch this file again"
         )
     if len(content) < header:
         raise DataError(f"{path}: contains only {format_count(len(content), 'byte')}: fetch this file again")

@@ -98,7 +98,7 @@ def _tensor(value: object, name: str) -> Tensor:
     if isinstance(value, Image):
         if value.mode not in ("L", "RGB"):
             fix = 'cast the column: dataset.cast_column(name, datasets.Image(mode="RGB"))'
-            raise DataError(f"{name} has an image of mode {value.mode}, but only L and RGB can be used: {fix}")
+            raise DataError(f"{name} is an image of mode {value.mode}, but only L and RGB can be used: {fix}")
         pixels = torch.from_numpy(np.array(value)).float() / 255
         if pixels.ndim == 2:
             return pixels.unsqueeze(0)
@@ -107,4 +107,4 @@ def _tensor(value: object, name: str) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         fix = "use numbers, lists of numbers of one length, arrays, tensors or images"
-        raise DataError(f"{name} cannot be converted to tensors ({summarize_error(error)}): {fix}") from error
+        raise DataError(f"{name} cannot be converted to a tensor ({summarize_error(error)}): {fix}") from error

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.models.nested import Nested, first_leaf
+from fedpriv.models.nested import Nested, first_leaf, map_tree
 from fedpriv.settings.checks import Finite, NonNegative, Probability, Ratio, Whole, validate_arguments
-from fedpriv.settings.plugins import Registry, RegistryEntry
+from fedpriv.settings.plugins import Registry, RegistryEntry, resolve_function
 
 
 class Model(Protocol):
@@ -84,7 +84,7 @@ class Group:
         count = int(members.sum())
         if count == 0:
             raise DataError(
-                f"a client has no example with {self.name}, so the mean loss of this group is undefined. Divide the "
+                f"there is no example with {self.name}, so the mean loss of this group is undefined. Divide the "
                 "data so that each client has such examples, leave out the constraint at this client, or set the "
                 "group's public fraction"
             )
@@ -204,6 +204,56 @@ class ClassLossAtMost(OfLosses):
     def sums(self) -> LossSum:
         """Returns a sum with one group, the examples of the class."""
         return LossSum((Group(f"label {self.label}", lambda _, y: y == self.label, self.fraction),), self.bound)
+
+
+@validate_arguments("problem.constraints")
+@dataclass(frozen=True)
+class SubsetLossAtMost(OfLosses):
+    """The mean loss of the examples that your function selects is at most `bound`; also for private runs.
+
+    Args:
+        members: `members(inputs, targets)` returns True or False for one example, in a batch of one. It receives each
+            example alone, so that no example decides about another.
+        bound: Largest mean loss.
+        fraction: Public fraction of selected examples, in (0, 1]. None uses each client's true count, which private
+            runs allow only with `Statistics(public_counts=True)`.
+
+    Examples:
+        >>> import fedpriv
+        >>> def is_elderly(inputs, targets):
+        ...     return inputs[:, 0] > 65
+        >>> constraint = fedpriv.SubsetLossAtMost(is_elderly, bound=0.4, fraction=0.2)
+        >>> fedpriv.Problem(constraints=(constraint,)).equality
+        (False,)
+    """
+
+    members: Callable[[Any, Any], Tensor]
+    bound: Finite
+    fraction: Probability | None = None
+
+    def sums(self) -> LossSum:
+        """Returns a sum with one group, the selected examples."""
+        name = getattr(self.members, "__name__", "members")
+        return LossSum((Group(f"{name} true", self._select, self.fraction),), self.bound)
+
+    def _select(self, inputs: Nested, targets: Nested) -> Tensor:
+        """Calls the function for one example at a time, twice in different orders.
+
+        Raises:
+            ConfigError: If the function selects an example only once, so it depends on more than the example.
+        """
+        first_target = first_leaf(targets)
+
+        def of_row(i: int) -> bool:
+            one_input = map_tree(lambda rows: rows[i : i + 1], inputs)
+            one_target = map_tree(lambda rows: rows[i : i + 1], targets)
+            return bool(self.members(one_input, one_target))
+
+        flags = [of_row(i) for i in range(len(first_target))]
+        if flags[::-1] != [of_row(i) for i in reversed(range(len(first_target)))]:
+            fix = "gave two answers for one example: it must depend on the example only, without memory or chance"
+            raise ConfigError("problem.constraints.SubsetLossAtMost", "members", fix)
+        return torch.tensor(flags, dtype=torch.bool, device=first_target.device)
 
 
 @validate_arguments("problem.constraints")
@@ -374,14 +424,30 @@ def mean_loss() -> Constraint:
     return LossAtMost(0.0)
 
 
+def _objective(function: str) -> Constraint:
+    """Returns the objective of a function of (model, inputs, targets), named `package.module:name`."""
+    return Function(_resolve(function, "problem.objective.function"))
+
+
+def _constraint(function: str, equality: tuple[bool, ...] = (False,)) -> Constraint:
+    """Returns the constraint of a function of (model, inputs, targets), named `package.module:name`."""
+    return Function(_resolve(function, "problem.constraints.function"), equality)
+
+
+def _resolve(function: str, field: str) -> Callable[..., Tensor]:
+    return resolve_function(function, Tensor, field, ("the model", "inputs", "targets"))
+
+
 _OBJECTIVES = {
     "mean_loss": RegistryEntry(mean_loss, "mean loss of a client's examples"),
     "class_loss": RegistryEntry(class_loss, "mean loss of one class (Neyman-Pearson)"),
+    "function": RegistryEntry(_objective, "the user's function of (model, inputs, targets), without privacy"),
 }
 _CONSTRAINTS = {
     "loss_at_most": RegistryEntry(LossAtMost, "mean loss of a client's examples at most a bound"),
     "class_loss_at_most": RegistryEntry(ClassLossAtMost, "mean loss of one class at most a bound (Neyman-Pearson)"),
     "group_loss_gap": RegistryEntry(GroupLossGap, "mean losses of two groups differ by at most a bound (fairness)"),
+    "function": RegistryEntry(_constraint, "the user's function of (model, inputs, targets), without privacy"),
 }
 OBJECTIVES = Registry(_OBJECTIVES, (Constraint,))
 CONSTRAINTS = Registry(_CONSTRAINTS, (Constraint,))

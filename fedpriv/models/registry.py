@@ -13,7 +13,16 @@ from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError
 from fedpriv.models.lora import Lora, add_lora
-from fedpriv.models.losses import Loss, PerExampleLoss, Reduction, cross_entropy, hinge, logistic, squared_error
+from fedpriv.models.losses import (
+    Loss,
+    PerExampleLoss,
+    Reduction,
+    cross_entropy,
+    hinge,
+    logistic,
+    shifted_logistic,
+    squared_error,
+)
 from fedpriv.models.lstm import CharLSTM
 from fedpriv.models.networks import (
     FemnistCNN,
@@ -204,6 +213,7 @@ _LOSSES = {
     "cross_entropy": LossEntry(_loss(cross_entropy), "softmax cross-entropy, any number of classes"),
     "hinge": LossEntry(_loss(hinge), "hinge: binary for one score, Weston-Watkins for more"),
     "logistic": LossEntry(_loss(logistic), "binary logistic loss of one score"),
+    "shifted_logistic": LossEntry(_loss(shifted_logistic), "binary logistic loss of one score minus 1 (Wang, Ye, Xu)"),
     "mse": LossEntry(_loss(squared_error), "mean squared error, of numbers or of classes as 0/1", of_numbers=True),
 }
 

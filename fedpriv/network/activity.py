@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import comb
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +19,9 @@ from fedpriv.settings.checks import Count, Probability, Whole, validate_argument
 from fedpriv.settings.plugins import Registry, RegistryEntry, resolve_round_function
 
 _TYPICAL, _MOST = 500, 10_000  # rounds
+_ALL = 200_000  # the most pairs of links or of nodes in all possible rounds together, if the rounds are listed
+Links = Sequence[tuple[int, int]]
+NodesAndLinks = tuple[Sequence[int], Links]  # the active nodes of a round, sorted, and the links between them
 
 
 class Activity(Protocol):
@@ -46,6 +50,15 @@ class Names(Protocol):
         """Returns the active nodes, sorted, of a graph with these edges, as `Activity.links` draws them from this
         stream.
         """
+        ...
+
+
+@runtime_checkable
+class Listed(Protocol):
+    """Optional method of an activity whose possible rounds are equally likely, and few enough to list them all."""
+
+    def every(self, graph: Undirected) -> Iterator[NodesAndLinks] | None:
+        """Yields each possible round once; None if there are too many of them."""
         ...
 
 
@@ -130,6 +143,15 @@ class RandomEdges:
             for first in range(0, min(len(order), _MOST * self.count), self.count):
                 yield nx.Graph(edges[i] for i in order[first : first + self.count])
 
+    def every(self, graph: Undirected) -> Iterator[NodesAndLinks] | None:
+        """Yields each choice of links once; None on large graphs."""
+        self._check(graph.number_of_edges())
+        if comb(graph.number_of_edges(), self.count) * self.count**2 > _ALL:
+            return None
+        return (
+            (sorted({end for link in links for end in link}), links) for links in combinations(graph.edges, self.count)
+        )
+
     def _check(self, links: int) -> None:
         if self.count > links:
             raise ConfigError(
@@ -195,6 +217,58 @@ class RandomNodes:
         return np.full(len(graph), self.rate)
 
     typical = _first_rounds
+
+
+@validate_arguments("network.activity")
+@dataclass(frozen=True)
+class ExactNodes:
+    """Exactly `count` nodes, drawn uniformly in each round, are active, and use their links to active neighbours.
+
+    It is definition 2 of Liu, Johansson and Shi (2023), with `count` = n iota. The nodes are drawn from the public
+    seed, so the sampling of nodes does not amplify privacy: a node pays in full for each of its active rounds.
+
+    Args:
+        count: Number of active nodes in a round.
+
+    Raises:
+        ConfigError: If the graph has fewer nodes, when a round is drawn.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> fedpriv.Graph(networkx.complete_graph(10), activity=fedpriv.ExactNodes(2)).active_fraction
+        0.2
+    """
+
+    count: Count
+
+    def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
+        """Returns the graph of the drawn nodes."""
+        return nx.Graph(graph.subgraph(self.active(len(graph), (), stream)))
+
+    def active(self, n_nodes: int, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
+        """Returns the drawn nodes, sorted."""
+        self._check(n_nodes)
+        return sorted(stream.first_of_permutation(n_nodes, self.count).tolist())
+
+    def probability(self, graph: Undirected) -> NDArray[np.float64]:
+        """Returns `count / n` for each node."""
+        self._check(len(graph))
+        return np.full(len(graph), self.count / len(graph))
+
+    typical = _first_rounds
+
+    def every(self, graph: Undirected) -> Iterator[NodesAndLinks] | None:
+        """Yields each choice of nodes once; None on large graphs."""
+        self._check(len(graph))
+        if comb(len(graph), self.count) * self.count**2 > _ALL:
+            return None
+        linked = {(a, b) for edge in graph.edges for a, b in (edge, edge[::-1])}
+        choices = combinations(range(len(graph)), self.count)
+        return ((nodes, [pair for pair in combinations(nodes, 2) if pair in linked]) for nodes in choices)
+
+    def _check(self, nodes: int) -> None:
+        if self.count > nodes:
+            raise ConfigError("network.activity.count", self.count, f"the graph has only {nodes} nodes")
 
 
 @validate_arguments("network.activity")
@@ -326,6 +400,7 @@ _ACTIVITIES = {
     "random_edges": ActivityEntry(RandomEdges, "a few random links; only their ends are active"),
     "random_links": ActivityEntry(RandomLinks, "each link is up with a probability; all nodes are active"),
     "random_nodes": ActivityEntry(RandomNodes, "each node is active with a probability"),
+    "exact_nodes": ActivityEntry(ExactNodes, "the same number of random nodes is active in each round"),
     "one_peer_exponential": ActivityEntry(OnePeerExponential, "each node sends to one other, 2^k further"),
     "function": ActivityEntry(_function, "the user's function of the round"),
 }

@@ -177,6 +177,11 @@ class Oracle(Generic[A_co]):
         return self.engine.is_aggregate
 
     @property
+    def numbers(self) -> Tensor:
+        """Number of each client of the round among all clients, `[k]` (public)."""
+        return self._context.queried
+
+    @property
     def weights(self) -> Tensor:
         """Weight of each client of the round, `n m_i / sum(m)` over all n clients, `[k]` (public)."""
         return self.queries.weights(self._context.queried).to(self._like)

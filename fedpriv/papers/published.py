@@ -81,6 +81,11 @@ class Published(UnprotectedNoise):
             return Gaussian()
         return Laplace()
 
+    def deviation(self, round_index: int) -> float:
+        """Returns the scale of the noise in round `round_index` (from 0), where `scale` is given."""
+        assert self.scale is not None
+        return self.scale * self.growth**round_index
+
     def scales(
         self, record: Record, factors: Sequence[float], largest_norms: Callable[[], Sequence[float]]
     ) -> Sequence[float] | None:
@@ -94,7 +99,7 @@ class Published(UnprotectedNoise):
         if math.isinf(self.epsilon_bar) or record.query in self.exact_queries:
             return None
         if self.scale is not None:
-            return [self.scale * self.growth**record.round] * len(factors)
+            return [self.deviation(record.round)] * len(factors)
         if self.mechanism == "gaussian":
             width = 2 * self.gradient_bound * math.sqrt(2 * math.log(1.25 / self.delta_bar))
             return [factor * width / self.epsilon_bar for factor in factors]

@@ -413,7 +413,8 @@ def check_problem(
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (
                 f"the influence of one example on this term has no bound; {strategy.name} accepts only sums of losses: "
-                "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.noise_on 'none'"
+                "LossAtMost, ClassLossAtMost, SubsetLossAtMost (of your function), GroupLossGap. Use these, or "
+                "proximal_al with privacy.noise_on 'none'"
             )
             raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:

@@ -12,7 +12,7 @@ import inspect
 import os
 import pkgutil
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -226,7 +226,13 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
     if ":" not in reference:
         fix = f"is unknown{suggest_nearest(reference, registry)} (name your own code as 'package.module:Name')"
         raise ConfigError(field, reference, fix)
-    return check_class(resolve_object(reference, field=field), registry.makes, reference, field)
+    try:
+        return check_class(resolve_object(reference, field=field), registry.makes, reference, field)
+    except ConfigError as error:
+        if "function" in registry and "declare it as def" in error.fix:
+            shape = f"{error.fix}; for a function that computes the values itself, write {{function: {reference!r}}}"
+            raise ConfigError(field, reference, shape) from None
+        raise
 
 
 def resolve_round_function(reference: str, gives: type, field: str) -> Callable[[int], Any]:
@@ -235,13 +241,28 @@ def resolve_round_function(reference: str, gives: type, field: str) -> Callable[
     Raises:
         ConfigError: See `resolve_object` and `validate_arguments`; also if it cannot be called with one number.
     """
+    return resolve_function(reference, gives, field, ("the number of the round, which counts from 0",))
+
+
+def resolve_function(reference: str, gives: type, field: str, arguments: Sequence[str]) -> Callable[..., Any]:
+    """Returns the function that `package.module:name` names, annotated to return the type `gives`.
+
+    Args:
+        reference: The name.
+        gives: The type.
+        field: Dotted path of the setting, for error messages.
+        arguments: Descriptions of its arguments.
+
+    Raises:
+        ConfigError: See `resolve_object` and `check_class`; also if it cannot be called with these arguments.
+    """
     function = check_class(resolve_object(reference, field=field), (gives,), reference, field)
     try:
-        inspect.signature(function).bind(0)
+        inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError):
-        raise ConfigError(
-            field, reference, "must be a function of one argument, the number of the round, which counts from 0"
-        ) from None
+        count = "one argument" if len(arguments) == 1 else f"{len(arguments)} arguments"
+        fix = f"must be a function of {count}, {', '.join(arguments)}"
+        raise ConfigError(field, reference, fix) from None
     return function
 
 

@@ -36,7 +36,7 @@ class ResolvedPlan:
         cards: The cards of all sites, by number.
         strategy: The algorithm.
         network: A star of all sites, or the graph on which they communicate with their neighbours only.
-        plan: All announced releases, and the privacy settings.
+        plan: All planned releases, and the privacy settings.
         rounds: Number of rounds.
         seed: The public seed.
         model: The model at its initial values.

@@ -118,7 +118,7 @@ class SiteSession:
         """Replies to a request: with a new reply, with the stored bytes for a repeated request, or with a refusal.
 
         Raises:
-            PrivacyError: If the release is not the one that the plan announced, or the request contains an invalid
+            PrivacyError: If the release is not the planned one, or the request contains an invalid
                 notice or counter.
             RolledBack: If the request shows that the site's folder is an older copy.
         """

@@ -41,7 +41,7 @@ class SiteAccountant:
         self._first_records: dict[str, Sequence[Record]] = {}
 
     def add_plan(self, plan: str, planned: Sequence[Record]) -> None:
-        """Announces the releases that a plan may make. This spends and reserves nothing.
+        """Registers the releases that a plan may make. This spends and reserves nothing.
 
         Args:
             plan: Hash of the plan.
@@ -60,7 +60,7 @@ class SiteAccountant:
             self._first_records[plan] = planned[:1]
 
     def check_plan(self, plan: str, planned: Sequence[Record]) -> None:
-        """Raises an error for a plan with another guarantee than the site's other plans; announces and counts nothing.
+        """Raises an error for a plan with another guarantee than the site's other plans; registers and counts nothing.
 
         Args:
             plan: Hash of the plan.
@@ -79,7 +79,7 @@ class SiteAccountant:
         """Counts a release.
 
         Args:
-            plan: Hash of the announced plan that requests it.
+            plan: Hash of the registered plan that requests it.
             record: The site's share of its record.
             left_out: Rounds of the plan in which the site will not reply.
 

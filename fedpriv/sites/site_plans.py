@@ -103,7 +103,7 @@ class SitePlans:
         return self._accountant.spent()
 
     def _announce_accepted(self) -> None:
-        """Announces all accepted plans to the accountant, including those without a request since the site started."""
+        """Registers all accepted plans with the accountant, also those without a request since the start."""
         for plan, proposal in self.accepted.items():
             if plan not in self._sessions:
                 planned = planned_records(ResolvedPlan.of(proposal), self._folder.number_in(proposal))

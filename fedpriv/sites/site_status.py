@@ -47,17 +47,20 @@ def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
             budget.epsilon, budget.delta, {str(path): _records(path, plan, card) for path, plan in plans.items()}
         )
         spent = accountant.spent().epsilon
-        rows["spent"] = f"epsilon={spent:.4g}; {max(0.0, budget.epsilon - spent):.4g} is left, by the answers so far"
+        rows["spent"] = (
+            f"epsilon={spent:.4g} by the replies so far; epsilon={max(0.0, budget.epsilon - spent):.4g} is left"
+        )
         in_statement = _charged(folder, settings, card)
         if in_statement is not None and round_up(in_statement) != round_up(spent):
             rows["in a statement"] = (
-                f"epsilon={round_up(in_statement)}: `fedpriv statement` charges each begun plan in full, since "
-                "a server that ends one early, or leaves this site out of a round, may have seen its answers"
+                f"epsilon={round_up(in_statement)}: `fedpriv statement` charges each begun plan in full, because a "
+                "server that ends a plan early, or leaves this site out of a round, may have seen this site's "
+                "replies first"
             )
         for path, plan in plans.items():
             tables[f"plan {plan.fingerprint}"] = _plan_rows(path, plan, card)
     except LedgerError as error:
-        rows["spent"] = f"unknown, so the site does not answer: {error}"
+        rows["spent"] = f"unknown, so the site does not reply: {error}"
     proposals = {
         proposal.fingerprint: " ".join(
             [

@@ -36,6 +36,11 @@ class Oracle(Protocol):
         ...
 
     @property
+    def numbers(self) -> Tensor:
+        """Number of each participant among all clients, `[k]` (public)."""
+        ...
+
+    @property
     def weights(self) -> Tensor:
         """Weight of each participant, `n m_i / sum(m)`, `[k]` (public).
 

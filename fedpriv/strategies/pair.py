@@ -247,6 +247,7 @@ class _Oracle:
     """Returns zeros for all queries; see `fedpriv.strategies.base.Oracle`."""
 
     n_clients = _CLIENTS
+    numbers = torch.arange(_CLIENTS)
     weights = torch.ones(_CLIENTS)
     noise_variance = torch.zeros(_CLIENTS, 1)
     noise_in_mean = torch.zeros(_CLIENTS, 1)

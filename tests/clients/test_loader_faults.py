@@ -80,7 +80,7 @@ def breaks(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     [
         (
             DataLoader(table(), collate_fn=breaks),
-            "client 0: the examples of a client cannot be read .KeyError: 'label'",
+            "client 0: the examples cannot be read .KeyError: 'label'",
         ),
         (DataLoader(Lying(9, 20), batch_size=3), None),
         (DataLoader(Lying(25, 20)), "IndexError: no example 20"),

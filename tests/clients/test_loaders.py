@@ -44,7 +44,7 @@ def test_plain_loader_gives_no_warning() -> None:
 
 def test_loader_subset_sampler_raises() -> None:
     """The run would have trained on the omitted examples, perhaps the owner's own test data."""
-    with pytest.raises(fp.DataError, match=r"only 5 examples.*Subset\(dataset, indices\)"):
+    with pytest.raises(fp.DataError, match=r"draws from only 5 examples.*Subset\(dataset, indices\)"):
         training(DataLoader(table(), sampler=SubsetRandomSampler(range(5))))
     with pytest.raises(fp.DataError, match="only 15 examples"):
         training(DataLoader(table(), sampler=WeightedRandomSampler([0.0] * 5 + [1.0] * 15, num_samples=20)))
@@ -118,7 +118,9 @@ def test_differing_example_shapes_raise() -> None:
         ((x, y),) = pairs
         return x[None, : 2 + int(y)], y[None]
 
-    with pytest.raises(fp.DataError, match=r"inputs of a client have different shapes, e.g. \[\(2,\), \(3,\)\]"):
+    with pytest.raises(
+        fp.DataError, match=r"inputs of different examples have different shapes, e.g. \[\(2,\), \(3,\)\]"
+    ):
         training(DataLoader(table(), collate_fn=padless))
 
 

@@ -28,6 +28,11 @@ CASES = {
     "dp_gd random": ("{name: dp_gd, output: random}", ""),
     "dp_svrg": ("{name: dp_svrg, epoch_length: 3, anchor_share: 4}", ", sampling: {poisson: {rate: 0.2}}"),
     "dp_svrg with the paper's epochs": ("{name: dp_svrg, smoothness: 0.5, regularizer: {l2: {lam: 0.5}}}", ""),
+    "dp_svrg, epochs of other lengths": ("{name: dp_svrg, epoch_length: [1, 2, 3]}", ""),
+    "dp_svrg, steps by Barzilai and Borwein": (
+        "{name: dp_svrg, epoch_length: 3, barzilai_borwein: true, regularizer: {l2: {lam: 0.1}}}",
+        "",
+    ),
     "dp_svrg_plus_plus": ("{name: dp_svrg_plus_plus, epoch_length: 1}", ", sampling: {poisson: {rate: 0.2}}"),
     "dp_accmd": ("{name: dp_accmd, radius: 2, ball: l1}", ""),
     "fedavg": ("{name: fedavg, learning_rate: 0.5, server_momentum: 0.9}", ""),

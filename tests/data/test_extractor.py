@@ -108,7 +108,7 @@ def test_onnx_extractor_matches_matrix_product(tmp_path: Path):
     ("options", "message"),
     [
         ({"file": "a.onnx", "model": "mnist_cnn"}, "is an ONNX file, which contains its own layers"),
-        ({"file": "a.pt"}, r"data\.extractor\.model = '': is required for a file of weights: name the model"),
+        ({"file": "a.pt"}, r"data\.extractor\.model = '': is required for a file of weights"),
     ],
 )
 def test_contradictory_extractor_settings_raise(options: dict[str, str], message: str):

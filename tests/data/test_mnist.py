@@ -97,8 +97,8 @@ BROKEN = {
     "flipped byte in the gzip": (ZIPPED[:500] + bytes([ZIPPED[500] ^ 255]) + ZIPPED[501:], "cannot be read"),
     "empty": (gzip.compress(b""), "an empty file"),
     "bad magic": (gzip.compress(b"\x89PNG" + GOOD[4:]), "starts with 89504e47"),
-    "labels where images belong": (gzip.compress(contents()[NAMES[1]]), "starts with 00000801 instead of 00000803"),
-    "short header": (gzip.compress(GOOD[:10]), "contains only 10 bytes"),
+    "labels where images belong": (gzip.compress(contents()[NAMES[1]]), "starts with 00000803"),
+    "short header": (gzip.compress(GOOD[:10]), "is not a complete idx file"),
     "short body": (
         gzip.compress(GOOD[:-1]),
         r"contains 4703 bytes of data, but its header gives the shape \[6, 28, 28\]",

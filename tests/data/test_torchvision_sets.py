@@ -93,9 +93,7 @@ def test_emnist_images_upright_and_labels_from_0(tmp_path: Path):
     assert torch.equal(split.train.tensors[0][0, 0], torch.tensor(pixels[0].T) / 255)
     with pytest.raises(DataError, match=r"no EMNIST/raw/emnist-digits-train-images-idx3-ubyte"):
         load("torchvision", dataset="emnist", emnist_split="digits", root=str(tmp_path))
-    with pytest.raises(
-        ConfigError, match=r"data\.emnist_split = None: is required for emnist: choose one of byclass, "
-    ):
+    with pytest.raises(ConfigError, match=r"data\.emnist_split = None: is required for emnist: choose one of byclass"):
         load("torchvision", dataset="emnist", root=str(tmp_path))
     with pytest.raises(ConfigError, match=r"is only for emnist, but dataset is kmnist"):
         load("torchvision", dataset="kmnist", emnist_split="letters", root=str(tmp_path))

@@ -172,7 +172,7 @@ def test_binary_losses_match_hand_computation():
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_vmaps_without_warning(name):
-    model = SoftmaxRegression(5, 1 if name == "logistic" else 3)
+    model = SoftmaxRegression(5, 1 if name.endswith("logistic") else 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gradients = per_example_gradients(model, resolve_loss(name), drawn(4, 5), LABELS)
@@ -309,3 +309,13 @@ def test_fix_model_unknown_norm_raises():
         ConfigError, match=r"model\.0\.1 = 'OwnNorm'.*has no known replacement: replace this layer yourself"
     ):
         fix_model(inside(OwnNorm(8)))
+
+
+def test_shifted_logistic_equals_paper():
+    """Wang, Ye, Xu (2017) print log(1 + exp(1 + y w'x)); their y is +1 for our label 0."""
+    scores, labels = torch.tensor([[0.3], [-2.0], [5.0]], dtype=torch.float64), torch.tensor([1, 0, 0])
+    expected = [math.log1p(math.exp(1 + y * score)) for y, score in zip((-1, 1, 1), (0.3, -2.0, 5.0), strict=True)]
+    losses = resolve_loss("shifted_logistic", reduction="none")(scores, labels)
+    assert losses.tolist() == pytest.approx(expected)
+    with pytest.raises(ConfigError, match="shifted_logistic"):
+        resolve_loss("shifted_logistic")(torch.zeros(2, 3), labels[:2])

@@ -142,7 +142,7 @@ def test_status_shows_budget_plans_refusals(found: Party) -> None:
         found.sites[0].answer(question(found, 0)[:-9], "coordinator")
         shown = fedpriv("site", "status", folder)
     spent = found.sites[0].spent().epsilon
-    assert f"epsilon={spent:.4g}; {50 - spent:.4g} is left" in shown
+    assert f"epsilon={spent:.4g} by the replies so far; epsilon={50 - spent:.4g} is left" in shown
     assert f"plan {found.proposal.fingerprint}" in shown
     assert "1 of 4 answered" in shown
     assert "east, south, west" in shown
