@@ -46,11 +46,6 @@ def format_colluders(count: int) -> str:
     return format_count(count, COLLUDERS.removesuffix("s"))
 
 
-def is_colluders(adversary: str) -> bool:
-    """True if `format_colluders` made this name of an adversary."""
-    return adversary.removesuffix("s").endswith(COLLUDERS.removesuffix("s"))
-
-
 def compute_view(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     """Returns the cost of a run for one adversary.
 

@@ -62,6 +62,17 @@ class Cell:
     assumes: str
     simulated: bool
 
+    @property
+    def adversary_kind(self) -> str:
+        """The adversary, one of `ADVERSARIES`, without a number of clients."""
+        if self.adversary.removesuffix("s").endswith(COLLUDERS.removesuffix("s")):
+            return COLLUDERS
+        return self.adversary
+
+    def with_colluders(self, count: int) -> Cell:
+        """Returns the same bound for another adversary: this many colluding clients."""
+        return replace(self, adversary=format_colluders(count))
+
 
 @dataclass(frozen=True)
 class _Column:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, Cell, LedgerFile, Record, is_colluders
+from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, Cell, LedgerFile, Record
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Price, add_remark_letters, format_cost_rows
@@ -178,9 +178,10 @@ class Statement:
         """Returns the part on the adversaries, with a column for each privacy unit."""
         lines, notes = add_remark_letters(self.cells, _bound, _assumed)
         units = dict.fromkeys(cell.unit for cell in self.cells)
+        kinds = {cell.adversary: cell.adversary_kind for cell in self.cells}
         table = (
             ("who looks", "what they see", *(f"epsilon of {_column(unit)}" for unit in units)),
-            *((_observer(name), self.sees.get(_kind(name), ""), *bounds) for name, bounds in lines.items()),
+            *((_observer(name), self.sees.get(kinds[name], ""), *bounds) for name, bounds in lines.items()),
         )
         return Section("Who could learn what?", (wording.SCALE,), (), table, tuple(notes))
 
@@ -251,13 +252,6 @@ def _column(unit: str) -> str:
     if count == "1":
         return "1 record of one person"
     return f"{count} records of one person"
-
-
-def _kind(adversary: str) -> str:
-    """Returns the name of an adversary without a number of clients."""
-    if is_colluders(adversary):
-        return COLLUDERS
-    return adversary
 
 
 def _observer(adversary: str) -> str:

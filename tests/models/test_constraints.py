@@ -101,7 +101,7 @@ def test_constraint_empty_group_raises():
         LogisticRegression(3), resolve_loss("logistic"), sets, fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1),))
     )
     training = fp.Training(clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=3)
-    with pytest.raises(fp.DataError, match=r"client 1: no example with feature -1 > 0\.5"):
+    with pytest.raises(fp.DataError, match=r"client 1: there is no example with feature -1 > 0\.5"):
         list(training)
 
 
@@ -114,7 +114,7 @@ def test_constraint_server_without_data_raises():
 
 def test_nan_constraint_raises_with_client():
     broken = fp.Function(lambda model, x, y: model.params[:1] * float("nan"))
-    with pytest.raises(fp.DataError, match=r"client 0: its constraint value is \[nan\]"):
+    with pytest.raises(fp.DataError, match=r"client 0: the constraint value is \[nan\]"):
         list(run(fp.Problem(constraints=(broken,)), rounds=3))
 
 
@@ -139,7 +139,7 @@ def test_nan_constraint_gradient_raises_with_client():
         (lambda model, x, y: model.params, r"shape \(3,\).*one value per entry"),
         (lambda model, x, y: model.losses(x, y).mean(), r"shape \(\).*one value per entry"),
         (lambda model, x, y: 0.5, r"shape float.*one value per entry"),
-        (lambda model, x, y: model.losses(x, y).mean().detach().view(1), "no gradient.*differentiable"),
+        (lambda model, x, y: model.losses(x, y).mean().detach().view(1), "without a gradient.*differentiable"),
     ],
 )
 def test_constraint_function_bad_result_raises(function, message: str):

@@ -64,7 +64,7 @@ class Encoder(nn.Module):
     [
         (transformer(), ["blocks.*.qeury"], r"matches no name in the model"),
         (transformer(), ["norm"], r"'norm': is a LayerNorm"),
-        (Encoder(), ["layer.linear1"], r"TransformerEncoderLayer reads the weights"),
+        (Encoder(), ["layer.linear1"], r"TransformerEncoderLayer, which reads the weights"),
         (Encoder(), ["layer.self_attn.out_proj"], r"NonDynamicallyQuantizableLinear"),
     ],
 )

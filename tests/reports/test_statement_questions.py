@@ -240,7 +240,7 @@ def test_statement_altered_trial_raises(search: Path, tmp_path: Path):
     ledger = tmp_path / "altered" / "trials" / "0001" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"rate":1', '"rate":0.5', 1))
     assert "altered" in error_line("statement", str(tmp_path / "altered"))
-    assert "is a search, which has its own statement" in error_line(
+    assert "is a search, which has its own privacy statement" in error_line(
         "statement", str(search / "out"), str(search / "out" / "trials" / "0000")
     )
     (tmp_path / "altered" / "search.json").write_text("{")

@@ -79,7 +79,7 @@ def test_killed_peer_rejoins_each_saves_model(tmp_path: Path) -> None:
     check(found, organisations)
     for name in NAMES:
         print(f"--- {name}\n{logs[name]}")
-    assert "budapest does not respond: rounds continue without it" in logs["zurich"]
+    assert "budapest does not respond: rounds continue without this neighbour" in logs["zurich"]
     assert "budapest has returned" in logs["zurich"]
 
 
