@@ -54,7 +54,7 @@ def test_erm_plans_meet_target_epsilon(case: str, tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("length", "rounds", "message"),
-    [(3, 6, ""), (7, 6, "first epoch ends after 7,"), (4, 6, "after 4 and after 8, so the last 2 ")],
+    [(3, 6, ""), (7, 6, "first epoch ends after round 7,"), (4, 6, "after round 4 and after round 8, so the last 2 ")],
 )
 def test_plan_warns_of_rounds_without_epoch_end(length: int, rounds: int, message: str):
     """The anchor is reported, and it changes at the end of an epoch."""

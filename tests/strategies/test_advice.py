@@ -33,7 +33,11 @@ def test_tracking_advises_on_unproven_steps(ratio: float, message: int) -> None:
 
 @pytest.mark.parametrize(
     ("rounds", "words"),
-    [(4, "the first epoch ends after 5"), (10, None), (12, "after 10 and after 15, so the last 2 rounds")],
+    [
+        (4, "the first epoch ends after round 5"),
+        (10, None),
+        (12, "after round 10 and after round 15, so the last 2 rounds"),
+    ],
 )
 def test_svrg_advises_on_incomplete_epochs(rounds: int, words: str | None) -> None:
     notes = svrg(0.1, 5).advice(RunInfo(rounds))
@@ -44,7 +48,7 @@ def test_private_al_advises_on_beta() -> None:
     noise = ConstraintNoise(deviation=2.0)
     assert private_al(9, beta=0.25, max_multiplier=5.0).advice(RunInfo(9, constraints=noise)) == []
     (message,) = private_al(9, beta=0.26, max_multiplier=5.0).advice(RunInfo(9, constraints=noise))
-    assert "beta = 0.26 drowns" in message and "a beta of at most 0.25" in message
+    assert "beta = 0.26 makes the multipliers mostly noise" in message and "a beta of at most 0.25" in message
 
 
 def test_fedavg_gives_no_advice() -> None:
