@@ -11,6 +11,7 @@ from . import randomness as randomness
 from . import reports as reports
 from . import runs as runs
 from . import sites as sites
+from . import statistics as statistics
 from . import storage as storage
 from . import strategies as strategies
 from .algorithms.admm import BallSet, BoxSet, OutputNoise, Prox, Trust, inexact_admm
@@ -25,6 +26,7 @@ from .algorithms.tracking import gradient_tracking, gradient_tracking_pair
 from .clients.augmentation import Affine, Augmentation, Crop, Flip
 from .clients.client import Client, make_clients
 from .clients.counting import count_examples
+from .clients.coupled import make_coupled_clients
 from .clients.lazy import lazy_clients
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from .estimators.logistic_regression import PrivateLogisticRegression
@@ -34,9 +36,25 @@ from .evaluation.early_stopping import Stop
 from .evaluation.regression import Mae, Rmse
 from .forecast.compare import compare
 from .forecast.forecasting import Forecast, plan
-from .models.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
+from .models.constraints import (
+    ClassLossAtMost,
+    Function,
+    GroupLossGap,
+    LinearEquality,
+    LossAtMost,
+    SubsetLossAtMost,
+    class_loss,
+)
 from .models.problem import Problem
-from .network.activity import LinkFunction, OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
+from .network.activity import (
+    ExactNodes,
+    LinkFunction,
+    OnePeerExponential,
+    Outage,
+    RandomEdges,
+    RandomLinks,
+    RandomNodes,
+)
 from .network.graph import Graph
 from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
 from .papers.published import Published
@@ -68,6 +86,7 @@ from .runs.total import total
 from .runs.train import train
 from .runs.training import Training
 from .settings.plugins import allow_plugins
+from .statistics.description import Description, describe, plan_description
 from .strategies.adaptive_clipping import adaptive_clipping
 from .strategies.base import Strategy
 from .strategies.erm import gradient_descent
@@ -109,10 +128,12 @@ __all__ = [
     "CyclicCohort",
     "DataError",
     "Decay",
+    "Description",
     "Ema",
     "Epochs",
     "EuclideanBall",
     "Everyone",
+    "ExactNodes",
     "FedprivError",
     "FixedCohort",
     "FixedSize",
@@ -166,6 +187,7 @@ __all__ = [
     "Steps",
     "Stop",
     "Strategy",
+    "SubsetLossAtMost",
     "Training",
     "Trust",
     "Uniform",
@@ -179,6 +201,7 @@ __all__ = [
     "compare",
     "count_examples",
     "decentralized_sgd",
+    "describe",
     "dual_averaging",
     "fedavg",
     "fedopt",
@@ -191,7 +214,9 @@ __all__ = [
     "inexact_admm",
     "lazy_clients",
     "make_clients",
+    "make_coupled_clients",
     "plan",
+    "plan_description",
     "private_al",
     "proximal_al",
     "scaffold",

@@ -53,7 +53,7 @@ def check_choice(field: str, value: object, *choices: str) -> None:
         ConfigError: If the value is not one of the choices.
     """
     if value not in choices:
-        raise ConfigError(field, value, f"choose {' or '.join(map(repr, choices))}")
+        raise ConfigError(field, value, f"is unknown; choose {' or '.join(map(repr, choices))}")
 
 
 def check_count(field: str, value: object, fix: str) -> None:

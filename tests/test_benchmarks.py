@@ -50,29 +50,12 @@ RUNS = {
     "speed/startup.py": ["--repeats", "0", "--only", "import fedpriv.config"],
     "reproduce/allocation.py": ["--quick"],
     "reproduce/allocation_over_time.py": ["--quick"],
-    "reproduce/constrained.py": ["qp", "--dim", "6", "--clients", "2", "--rounds", "5"],
     "reproduce/correlated.py": ["--quick", "--seeds", "1"],
-    "reproduce/covertype.py": ["--quick", "--only", "DP-SVRG+", "--examples", "200", "--out", "OUT"],
     "reproduce/interval_coverage.py": ["--quick"],
     "reproduce/logistic_regression.py": ["--quick"],
-    "reproduce/mnist_iadmm.py": ["--quick", "--seeds", "1", "--out", "OUT"],
-    "reproduce/mnist_tracking.py": [
-        "--quick",
-        "--agents",
-        "2",
-        "--epsilons",
-        "3",
-        "--networks",
-        "star",
-        "--out",
-        "OUT",
-    ],
-    "reproduce/mutual_information.py": ["--trials", "50", "--rounds", "3", "--out", "OUT"],
     "reproduce/pair_dropouts.py": ["--quick", "--epsilons", "5", "--markdown", "OUT/dropouts.md"],
     "reproduce/pairwise.py": ["--quick", "--only", "D-PSGD", "--out", "OUT"],
-    "reproduce/sensor_fusion.py": ["--quick", "--rounds", "3", "--trials", "2", "--out", "OUT"],
     "reproduce/strategies.py": ["--quick", "--only", "DP-SGD", "DPOP", "--out", "OUT"],
-    "reproduce/svm_dual_averaging.py": ["--quick", "--rounds", "4", "--out", "OUT"],
 }
 PARTS = {  # of the scripts above, and run by them
     "speed": {
@@ -89,7 +72,14 @@ PARTS = {  # of the scripts above, and run by them
         "steps",
         "subprocesses",
     },
-    "reproduce": {"__main__", "experiment", "experiments", "sensors", "svm_problem", "svm_runs"},
+    "reproduce": {
+        *("__main__", "experiment", "experiments", "sensors", "svm_problem", "svm_runs"),
+        *("dual_averaging", "dual_averaging_runs"),
+        *("constrained_solver", "constrained_tables"),
+        *("admm", "admm_runs"),
+        *("erm_figures", "erm_problem"),
+        *("tracking", "tracking_beyond", "tracking_information", "tracking_mnist", "tracking_sensors"),
+    },
     "audit": set(),
 }
 # need a network, another library, or data of which no small copy is made
@@ -126,7 +116,6 @@ def data(tmp_path_factory):
 
 
 SLOW = {
-    "reproduce/mnist_tracking.py",
     "speed/processes.py",
     "speed/borders.py",
     "speed/sites.py",

@@ -90,10 +90,15 @@ def run(experiment: Experiment, size: Size, folder: Path, jobs: int, again: bool
 
 def listed(experiments: list[Experiment]) -> Table:
     """Returns the table of `--list`."""
-    table = Table("name", "paper", "part", "shows", "processor minutes:\nquick, default, full", "data")
+    table = Table(box=None)
+    table.add_column("name", no_wrap=True)
+    table.add_column("experiment")
+    table.add_column("processor minutes: quick, default, full", no_wrap=False, max_width=18)
+    table.add_column("data")
     for one in experiments:
-        minutes = " / ".join("?" if value is None else f"{value:g}" for value in one.minutes)
-        table.add_row(one.name, one.paper, one.part, one.question, minutes, " ".join(one.data) or "made up")
+        minutes = ", ".join("?" if value is None else f"{value:g}" for value in one.minutes)
+        what = f"{one.paper}, {one.part}: {one.question}"
+        table.add_row(one.name, what, minutes, ", ".join(one.data) or "made up")
     return table
 
 

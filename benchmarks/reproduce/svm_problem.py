@@ -20,7 +20,12 @@ from sklearn.svm import LinearSVC
 from fedpriv.data.covertype import covertype
 
 Regularizer = Literal["l2", "l1"]
-DATA = ("a9a", "covertype", "reuters")
+DATA = ("a9a", "covertype", "reuters", "rcv1_small")
+FILES = {
+    "a9a": ("a9a.gz", "a9a.t.gz", 123),
+    "reuters": ("reuters.trn.bz2", "reuters.tst.bz2", 8315),
+    "rcv1_small": ("rcv1_small1000.gz", "rcv1_small500.t.gz", 47236),
+}
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,17 @@ def load(name: str, root: Path, nodes: int) -> tuple[sparse.csr_array, np.ndarra
         x, y = covertype(root=str(root / "covertype"), n_train=40_000).train.tensors
         rows, labels = sparse.csr_array(x.double().numpy()), 2.0 * y.numpy() - 1
     else:
-        file, width = {"a9a": ("a9a.gz", 123), "reuters": ("reuters.trn.bz2", 8315)}[name]
+        file, _, width = FILES[name]
         rows, labels = load_svmlight_file(str(root / "libsvm" / file), n_features=width)
     order = np.random.default_rng(0).permutation(len(labels))[: len(labels) // nodes * nodes]
     return sparse.csr_array(normalize(rows)[order]), labels[order]
+
+
+def load_test(name: str, root: Path) -> tuple[sparse.csr_array, np.ndarray]:
+    """Rows of norm 1 and labels of the test file."""
+    _, file, width = FILES[name]
+    rows, labels = load_svmlight_file(str(root / "libsvm" / file), n_features=width)
+    return sparse.csr_array(normalize(rows)), labels
 
 
 def _solve_l2(problem: Problem) -> tuple[float, float]:

@@ -307,7 +307,10 @@ def inexact_admm(
         isinstance(feasible, Unconstrained) or (isinstance(feasible, BoxSet) and step.norm == "linf")
     ):
         raise ConfigError(
-            "strategy.feasible", feasible, "only an linf trust region can be combined with a box; use step: prox"
+            "strategy.feasible",
+            feasible,
+            "can be combined with a trust region only if it is a box and the norm is linf: use step: prox, or leave "
+            "it out",
         )
     local = AdmmStep(step, rho, feasible, weight_decay, linearize_at)
     if isinstance(step, Prox):

@@ -22,11 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fedpriv.errors import ConfigError
 from fedpriv.settings import Count, Positive, Ratio, RegistryEntry, check_finite, validate_arguments
 from fedpriv.strategies import (
     LBFGS,
@@ -83,6 +85,7 @@ class AdmmBlock:
         outer: The outer loop's parameters.
         rho: ADMM penalty parameter.
         solver: Solves the subproblem.
+        client_rho: ADMM penalty parameters of the clients, repeated if there are fewer than clients; none: `rho`.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
@@ -93,6 +96,7 @@ class AdmmBlock:
     outer: Outer
     rho: float
     solver: Solver
+    client_rho: tuple[float, ...] = ()
 
     def init(self, params: Tensor) -> LocalBlock:
         """Returns zero multipliers in one column; the first round extends it to one column for each constraint."""
@@ -104,11 +108,23 @@ class AdmmBlock:
         w = received[:, :-2]
         phase = float(received[0, -2])
         tolerance = float(received[0, -1])
+        rho = self._rho(oracle, w)
         if phase == INNER:
-            u, numbers, state = self._inner(w, state, oracle, tolerance)
+            u, numbers, state = self._inner(w, state, oracle, tolerance, rho)
         else:
-            u, numbers, state = self._restart(w, state, oracle, phase)
-        return torch.cat([u + state.dual / self.rho, numbers], 1), state
+            u, numbers, state = self._restart(w, state, oracle, phase, rho)
+        shifted = u + state.dual / rho
+        if self.client_rho:
+            # the server multiplies the sum by the mean of all penalties
+            shifted = shifted * (rho / _mean_rho(self.client_rho, oracle.n_clients))
+        return torch.cat([shifted, numbers], 1), state
+
+    def _rho(self, oracle: Oracle, like: Tensor) -> Tensor | float:
+        """Returns the penalty of each client, `[k, 1]`, or one for all."""
+        if not self.client_rho:
+            return self.rho
+        rows = [_rho_of(self.client_rho, number) for number in oracle.numbers.tolist()]
+        return like.new_tensor(rows).unsqueeze(1)
 
     def _merit(self, state: LocalBlock, oracle: Oracle) -> Callable[[Tensor], Tensor]:
         """Returns the merit function `P_i`, eq 14."""
@@ -124,22 +140,23 @@ class AdmmBlock:
         return merit
 
     def _inner(
-        self, w: Tensor, state: LocalBlock, oracle: Oracle, tolerance: float
+        self, w: Tensor, state: LocalBlock, oracle: Oracle, tolerance: float, rho: Tensor | float
     ) -> tuple[Tensor, Tensor, LocalBlock]:
         """Computes e~_i of eq 22, solves the subproblem (19) and moves the dual."""
         _, measures = self._measure(w, state, oracle)
         merit = self._merit(state, oracle)
         dual = state.dual
-        rho = self.rho
         error = (_gradient_at(merit, w) + dual - rho * (w - state.u)).abs().amax(1)
 
         def subproblem(u: Tensor) -> Tensor:
-            return merit(u) + (dual * (u - w)).sum(1) + rho / 2 * (u - w).square().sum(1)
+            return merit(u) + (dual * (u - w)).sum(1) + _half_squares(rho, u - w)
 
         u = self.solver.solve(subproblem, state.u, tolerance, state.prepared)
         return u, torch.cat([error.unsqueeze(1), measures], 1), replace(state, u=u, dual=dual + rho * (u - w))
 
-    def _restart(self, w: Tensor, state: LocalBlock, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, LocalBlock]:
+    def _restart(
+        self, w: Tensor, state: LocalBlock, oracle: Oracle, phase: float, rho: Tensor | float
+    ) -> tuple[Tensor, Tensor, LocalBlock]:
         """Updates the multipliers (not at the start) and begins the next inner loop at w."""
         multipliers, measures = self._measure(w, state, oracle)
         if phase != ACCEPTED:
@@ -147,10 +164,9 @@ class AdmmBlock:
             multipliers = state.multipliers + 0 * multipliers
         state = replace(state, multipliers=multipliers, anchor=w, u=w)
         merit = self._merit(state, oracle)
-        rho = self.rho
         state = replace(state, dual=-_gradient_at(merit, w))
         if phase == START:
-            prepared = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
+            prepared = self.solver.prepare(lambda u: merit(u) + _half_squares(rho, u), w)
             state = replace(state, prepared=prepared)
         return w, torch.nn.functional.pad(measures, (1, 0)), state
 
@@ -216,6 +232,7 @@ class ConstrainedAdmmServer:
         regularizer: h.
         inner_decay: `q` of `e_{t+1} = q^t`.
         inner_rounds: Largest number of rounds of an inner loop; if the last loop needs more, `converged` is False.
+        client_rho: ADMM penalty parameters of the clients, see `AdmmBlock`.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
@@ -227,6 +244,7 @@ class ConstrainedAdmmServer:
     regularizer: Proximal
     inner_decay: float
     inner_rounds: int
+    client_rho: tuple[float, ...] = ()
 
     def init(self, params: Tensor) -> tuple[Tensor, Loop]:
         """Sends `w^0` and the phase START to all."""
@@ -254,8 +272,9 @@ class ConstrainedAdmmServer:
             return network.scatter(_broadcast_row(state.w, ACCEPTED, 1.0)), state
         # the server's step in closed form, eq 18
         share = 1 / ((n + 1) * self.outer.beta)
-        weight = n * self.rho + share
-        center = (self.rho * shifted + share * state.anchor) / weight
+        rho = _mean_rho(self.client_rho, n) if self.client_rho else self.rho
+        weight = n * rho + share
+        center = (rho * shifted + share * state.anchor) / weight
         w = self.regularizer.prox(center, 1 / weight)
         tolerance = max(self.inner_decay**state.inner, 1e-2 * self.outer.tau(state.outer))
         state = replace(state, w=w, inner=state.inner + 1, inner_total=state.inner_total + 1)
@@ -296,6 +315,7 @@ def proximal_al(
     solver: Solver = LBFGS(),
     inner_decay: Ratio = 0.5,
     inner_rounds: Count = 2000,
+    client_rho: tuple[Positive, ...] | None = None,
 ) -> Strategy:
     """Creates a proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024), for constrained training.
 
@@ -309,6 +329,8 @@ def proximal_al(
         solver: Solver of subproblems: `LBFGS()` (default), `Newton()`, `AcceleratedGradient()`, `Quadratic()`.
         inner_decay: Round t of an inner loop solves subproblems to the tolerance `inner_decay**t`; in (0, 1).
         inner_rounds: Largest number of rounds of one inner loop.
+        client_rho: An ADMM penalty parameter for each client, in their order, instead of `rho`; repeated from the start
+            if there are more clients. They change the number of rounds, not the solution.
 
     Returns:
         The strategy. The run ends when w is stationary and feasible to the tolerances of `outer`.
@@ -327,9 +349,29 @@ def proximal_al(
         >>> round(result.params.item(), 2)  # the constraint is w = 1, the unconstrained optimum 2
         1.0
     """
-    server = ConstrainedAdmmServer(outer, rho, regularizer, inner_decay, inner_rounds)
-    block = AdmmBlock(outer, rho, solver)
+    penalties = tuple(client_rho or ())
+    if not all(isinstance(value, Real) and 0 < value < math.inf for value in penalties):
+        raise ConfigError("strategy.client_rho", client_rho, "must be a list of positive, finite numbers")
+    server = ConstrainedAdmmServer(outer, rho, regularizer, inner_decay, inner_rounds, penalties)
+    block = AdmmBlock(outer, rho, solver, penalties)
     return Strategy(block, server, Consensus(), "proximal_al", regularizer, MONITOR)
+
+
+def _rho_of(penalties: tuple[float, ...], number: int) -> float:
+    """Returns a client's penalty."""
+    return penalties[number % len(penalties)]
+
+
+def _mean_rho(penalties: tuple[float, ...], n_clients: int) -> float:
+    """Returns the mean of the clients' penalties."""
+    return sum(_rho_of(penalties, number) for number in range(n_clients)) / n_clients
+
+
+def _half_squares(rho: Tensor | float, rows: Tensor) -> Tensor:
+    """Returns `rho / 2 ||row||^2` of each row; rho is one number, or `[k, 1]`."""
+    if isinstance(rho, Tensor):
+        return (rho / 2 * rows.square()).sum(1)
+    return rho / 2 * rows.square().sum(1)
 
 
 def _gradient_at(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:

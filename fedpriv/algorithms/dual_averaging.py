@@ -50,7 +50,9 @@ class DualMap:
 
     def __post_init__(self) -> None:
         if self.gamma == 0 and self.regularizer.strong_convexity == 0:
-            fix = "must be positive: only a strongly convex regularizer (l2, elastic_net) works with 0"
+            fix = (
+                "must be positive with this regularizer: 0 is allowed only with a strongly convex one (l2, elastic_net)"
+            )
             raise ConfigError("strategy.gamma", self.gamma, fix)
 
     def weight(self, t: Tensor) -> Tensor:

@@ -261,7 +261,7 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, pub
         5
     """
     if not (math.isfinite(feasible.diameter) and feasible.diameter > 0):
-        raise ConfigError("strategy.radius", feasible.diameter / 2, "must be positive and finite")
+        raise ConfigError("strategy.radius", feasible.diameter / 2, "must be a positive, finite number")
     if published:
         local = SendTwoGradients()
     else:

@@ -101,8 +101,8 @@ class ScalarizedStep:
             raise ConfigError(
                 "rounds",
                 t,
-                f"private_al was created for {self.rounds} rounds; leave its argument rounds out, and it uses "
-                "those of the run",
+                f"exceeds the {self.rounds} rounds for which private_al was created: leave out its argument rounds, "
+                "so that it uses the rounds of the run",
             )
         values = oracle.statistic(w, "constraints")
         # the state holds lambda / n, for the mean objective; the update works on lambda
@@ -121,13 +121,16 @@ class ScalarizedStep:
         share = suggested_share(self.beta, noise)
         warnings: list[str] = []
         if share is not None:
-            warnings.append(f"privacy.statistics.share (suggested: {share:.0%}, which gives a step the least noise)")
+            warnings.append(
+                f"privacy.statistics.share = {share:.2g} gives a step the least noise (suggested: {share:.0%} of each "
+                "round's privacy budget for constraint values)"
+            )
         if self.beta * noise.deviation > self.largest / 10:
             warnings.append(
-                f"beta = {self.beta:g} drowns the multipliers in noise: the noise of one multiplier step has "
-                f"standard deviation {self.beta * noise.deviation:.3g}, and the multipliers' cap is "
-                f"{self.largest:g}; use a beta of at most {self.largest / 10 / noise.deviation:.2g}, a larger "
-                "share for values, fewer rounds or more examples per client"
+                f"beta = {self.beta:g} makes the multipliers mostly noise: the noise of one multiplier step has "
+                f"standard deviation {self.beta * noise.deviation:.3g}, but a multiplier is at most {self.largest:g} "
+                f"(max_multiplier); use a beta of at most {self.largest / 10 / noise.deviation:.2g}, a larger share "
+                "for values, fewer rounds or more examples per client"
             )
         return warnings
 
@@ -208,7 +211,7 @@ class ProximalMean:
         return network.scatter(w), state
 
 
-_FIX = "must be a whole number, at least 2: the last round only measures"
+_FIX = "must be a whole number, at least 2, since the last round only measures the result"
 Rounds = Annotated[int, Bound(_FIX, 2, inf, "[)")]
 
 

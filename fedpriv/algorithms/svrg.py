@@ -9,6 +9,7 @@ Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients. Epoc
     x~  = mean of x_1 .. x_{m_s}
 
 SVRG: m_s = m, x_0 = x~. SVRG++: m_s = 2^s m, x_0 is the last inner iterate, and the first inner step also needs a d~.
+With Barzilai-Borwein steps eta is computed from two anchors and their private gradients, which is post-processing.
 
 Each private query, for v~ or d~, takes one round. The difference of one example is clipped to twice the bound of a
 gradient or, for an L-smooth loss, to L ||x_{t-1} - x~||, which it cannot pass and which shrinks near the anchor x~. The
@@ -19,15 +20,36 @@ gives the cost.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import Count, NonNegative, Positive, validate_arguments
+from fedpriv.settings import Bound, Count, NonNegative, Positive, validate_arguments
 from fedpriv.strategies import Memory, Network, Oracle, Proximal, Rate, Rounds, RunInfo, Strategy, Zero, evaluate_rate
+
+
+@dataclass(frozen=True)
+class OneOrMore(Bound):
+    """A number in the interval, or a sequence of such numbers."""
+
+    def describe_error(self, kind: object, value: object) -> str | None:
+        """See `Bound`."""
+        if isinstance(value, list | tuple):
+            items = cast("Sequence[object]", value)
+            if items and all(super(OneOrMore, self).describe_error(int, item) is None for item in items):
+                return None
+            return self.words
+        return super().describe_error(int, value)
+
+
+Lengths = Annotated[
+    int | tuple[int, ...], OneOrMore("must be a whole number, at least 1, or a list of such numbers", 1, math.inf, "[)")
+]
+"""Number of inner steps of every epoch, or of epochs 1, 2, ...; epochs after the last of these have its length."""
 
 
 @validate_arguments("strategy.epochs")
@@ -39,21 +61,36 @@ class Epochs:
     difference of gradients is zero. With `doubling` the first inner step also needs a round.
 
     Args:
-        length: Number of inner steps of an epoch; with `doubling`, epoch s = 1, 2, ... has `length 2^s` inner steps.
+        length: Number of inner steps of an epoch, or a tuple with the numbers of epochs 1, 2, ...; epochs after the
+            last of these have its length. With `doubling`, epoch s has `length 2^s` inner steps.
         doubling: True if epochs double in length, as in SVRG++; False by default.
+
+    Raises:
+        ConfigError: If a length is not a positive whole number, or a tuple of lengths is to be doubled.
 
     Examples:
         >>> import fedpriv
         >>> epochs = fedpriv.Epochs(length=5)
         >>> epochs.rounds(3), [epochs.is_anchor(k) for k in range(6)]
         (15, [True, False, False, False, False, True])
+        >>> fedpriv.Epochs(length=(2, 3)).rounds(3)
+        8
     """
 
-    length: Count
+    length: Lengths
     doubling: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.length, list):
+            object.__setattr__(self, "length", tuple(self.length))
+        if self.doubling and not isinstance(self.length, int):
+            fix = "doubling epochs need one number: give it, or use dp_svrg with the doubled lengths"
+            raise ConfigError("strategy.epoch_length", self.length, fix)
 
     def inner_steps(self, epoch: int) -> int:
         """Returns `m_s` of epoch s = 1, 2, ..."""
+        if not isinstance(self.length, int):
+            return self.length[min(epoch, len(self.length)) - 1]
         if self.doubling:
             return self.length * 2**epoch
         return self.length
@@ -74,14 +111,19 @@ class Epochs:
 
     def is_anchor(self, round_index: int) -> bool:
         """Returns True if round `round_index` (from 0) queries the full gradient: the first round of an epoch."""
-        if self.doubling:
-            return self._whole_and_rest(round_index)[1] == 0
-        return round_index % self.length == 0
+        return self._whole_and_rest(round_index)[1] == 0
 
     def _whole_and_rest(self, rounds: int) -> tuple[int, int]:
         """Returns the number of whole epochs in a number of rounds, and the number of remaining rounds."""
         epoch = 1
+        if isinstance(self.length, int):
+            last = math.inf if self.doubling else 1
+        else:
+            last = len(self.length)
         while rounds >= self.rounds_of(epoch):
+            if epoch >= last:  # all later epochs are equally long
+                more, rest = divmod(rounds, self.rounds_of(epoch))
+                return epoch - 1 + more, rest
             rounds -= self.rounds_of(epoch)
             epoch += 1
         return epoch - 1, rounds
@@ -152,11 +194,14 @@ class SendDifference:
         last = run.rounds - used
         if used:
             lost = (
-                f"epochs end after {used} and after {following}, so the last {last} rounds cost privacy and are not "
-                "used"
+                f"epochs end after round {used} and after round {following}, so the last {last} rounds have a privacy "
+                f"cost but do not change the reported model; use {used} or {following} rounds"
             )
         else:
-            lost = f"the first epoch ends after {following}, so the model stays at its initial values"
+            lost = (
+                f"the first epoch ends after round {following}, so the reported model stays at its initial values; use "
+                f"{following} rounds"
+            )
         return [f"rounds = {run.rounds}: {lost}"]
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
@@ -166,6 +211,15 @@ class SendDifference:
         distance = float((point[:1] - anchor[:1]).double().norm())
         # the norm above was rounded; and a bound of zero would leave the query result without noise
         return self.smoothness * max(distance * (1 + 1e-6), 1e-9)
+
+
+@dataclass(frozen=True)
+class Secant:
+    """What a Barzilai-Borwein step remembers: the last anchor with its gradient, `[1, dim]`, and the step size."""
+
+    anchor: Tensor
+    gradient: Tensor
+    rate: float
 
 
 @dataclass(frozen=True)
@@ -180,6 +234,7 @@ class EpochState:
         round: Rounds so far.
         steps: Inner steps of the epoch so far.
         epoch: s, from 1; 0 before the first.
+        secant: Of the current epoch; None without Barzilai-Borwein steps, and before the first epoch.
     """
 
     point: Tensor
@@ -189,6 +244,7 @@ class EpochState:
     round: int
     steps: int
     epoch: int
+    secant: Secant | None = None
 
 
 @dataclass(frozen=True)
@@ -202,6 +258,13 @@ class VarianceReducedStep:
     epochs: Epochs
     learning_rate: Rate
     regularizer: Proximal = field(default_factory=Zero)
+    barzilai_borwein: bool = False
+    smoothness: float | None = None  # bounds the curvature of Barzilai-Borwein steps
+
+    def __post_init__(self) -> None:
+        if self.barzilai_borwein and not self.regularizer.strong_convexity > 0:
+            fix = "noise may hide the curvature of the loss: use a strongly convex regularizer such as l2, or false"
+            raise ConfigError("strategy.barzilai_borwein", True, fix)
 
     def init(self, params: Tensor) -> tuple[Tensor, EpochState]:
         """Starts all clients from the first client's model, projected onto the domain of h."""
@@ -218,6 +281,7 @@ class VarianceReducedStep:
         total = state.sum
         steps = state.steps
         epoch = state.epoch
+        secant = state.secant
         is_anchor = self.epochs.is_anchor(t)
         if is_anchor:
             # the message is the full gradient, with which an epoch begins
@@ -226,10 +290,15 @@ class VarianceReducedStep:
             steps = 0
             epoch += 1
             direction = full
+            if self.barzilai_borwein:
+                secant = self._next_secant(secant, anchor, full, t, epoch)
         else:
             direction = mean[:1] + full
         if not (is_anchor and self.epochs.doubling):
-            rate = evaluate_rate(self.learning_rate, t + 1)
+            if secant is None:
+                rate = evaluate_rate(self.learning_rate, t + 1)
+            else:
+                rate = secant.rate
             x = self.regularizer.prox(x - rate * direction, rate)
             total = total + x
             steps += 1
@@ -237,7 +306,24 @@ class VarianceReducedStep:
             anchor = self.regularizer.prox(total / steps, 0.0)  # a mean may round to a point outside of a set
             if not self.epochs.doubling:
                 x = anchor
-        return _broadcast_rows(x, anchor, len(mean)), EpochState(x, anchor, full, total, t + 1, steps, epoch)
+        state = EpochState(x, anchor, full, total, t + 1, steps, epoch, secant)
+        return _broadcast_rows(x, anchor, len(mean)), state
+
+    def _next_secant(self, last: Secant | None, anchor: Tensor, gradient: Tensor, t: int, epoch: int) -> Secant:
+        """Returns `eta_s = ||dx||^2 / (m_s <dx, dg>)`, g the released gradient plus `mu x`.
+
+        The curvature of the mean loss is between 0 and its smoothness; noise can take the quotient out of these bounds.
+        """
+        if last is None:
+            return Secant(anchor, gradient, evaluate_rate(self.learning_rate, t + 1))
+        moved = (anchor - last.anchor).double()
+        square = float(moved.square().sum())
+        if square == 0:
+            return replace(last, gradient=gradient)
+        curvature = float((moved * (gradient - last.gradient).double()).sum()) / square
+        curvature = min(max(curvature, 0.0), math.inf if self.smoothness is None else self.smoothness)
+        steps = self.epochs.inner_steps(epoch)
+        return Secant(anchor, gradient, 1 / (steps * (curvature + self.regularizer.strong_convexity)))
 
 
 @dataclass(frozen=True)
@@ -255,31 +341,35 @@ class ReportAnchor:
 @validate_arguments("strategy")
 def svrg(
     learning_rate: Rate,
-    epoch_length: Count,
+    epoch_length: Lengths,
     regularizer: Proximal = Zero(),
     *,
     smoothness: Positive | None = None,
     doubling: bool = False,
+    barzilai_borwein: bool = False,
 ) -> Strategy:
     """Creates DP-SVRG or DP-SVRG++: variance-reduced private gradients, with a server (Wang, Ye, Xu, 2017).
 
     Args:
         learning_rate: Step size, a number or a schedule of rounds. The paper uses `fedpriv.algorithms.svrg.proven` for
             SVRG and 1 / (13 L) for SVRG++.
-        epoch_length: Number m of inner steps of an epoch (of half the first epoch with SVRG++). `proven` returns the
-            paper's value for SVRG.
+        epoch_length: Number m of inner steps of an epoch (of half the first epoch with SVRG++), or a tuple of the
+            numbers of epochs 1, 2, ... (see `Epochs`). `proven` returns the paper's value for SVRG.
         regularizer: h; none by default. Pass an l2 term here: as a part of the loss it would be clipped with the
             gradients.
         smoothness: Smoothness L of each example's loss, if known; it is 1/4 for the logistic loss of rows of norm 1.
             Differences of gradients are then clipped to L times the distance of the points, so they need less noise.
             Too small a value reduces accuracy but not privacy.
         doubling: True for SVRG++: epochs double in length. False by default.
+        barzilai_borwein: True for SVRG-BB (Tan, Ma, Dai and Qian, 2016): `learning_rate` is used in the first epoch;
+            after that it is `||dx||^2 / (m <dx, dg>)` of the last two anchors and their private gradients, which costs
+            no privacy. It needs a strongly convex regulariser. False by default.
 
     Returns:
         The strategy. A run of S epochs has `Epochs(epoch_length, doubling).rounds(S)` rounds.
 
     Raises:
-        ConfigError: If a number is out of range.
+        ConfigError: If a number is out of range, or `barzilai_borwein` has no strongly convex regulariser.
 
     Examples:
         >>> import fedpriv
@@ -293,7 +383,8 @@ def svrg(
         name = "dp_svrg_plus_plus"
     else:
         name = "dp_svrg"
-    return Strategy(local, VarianceReducedStep(epochs, learning_rate, regularizer), ReportAnchor(), name, regularizer)
+    server = VarianceReducedStep(epochs, learning_rate, regularizer, barzilai_borwein, smoothness)
+    return Strategy(local, server, ReportAnchor(), name, regularizer)
 
 
 @validate_arguments("strategy")
@@ -333,8 +424,8 @@ def proven(
         return eta, epoch_length
     if not strong_convexity > 0:
         fix = (
-            "the paper's L / mu needs a strongly convex regularizer such as l2; use one, set epoch_length, or use "
-            "SVRG++"
+            "is required here, because the paper's formula for it (L / mu) needs a strongly convex regularizer: set "
+            "epoch_length, or use a regularizer such as l2, or SVRG++"
         )
         raise ConfigError("strategy.epoch_length", None, fix)
     a = eta * smoothness
@@ -342,8 +433,8 @@ def proven(
     room = 0.5 - 12 * a  # (1/2 - 8a / (1 - 8a)) (1 - 8a)
     if not room > 0:
         fix = (
-            f"no epoch is long enough for theorem 4.2 at learning rate {eta:g}: use less than 1 / (24 smoothness), "
-            "or set epoch_length"
+            f"is required, because no epoch is long enough for theorem 4.2 at learning rate {eta:g}: set epoch_length, "
+            "or use a learning rate below 1 / (24 smoothness)"
         )
         raise ConfigError("strategy.epoch_length", None, fix)
     return eta, math.floor((k / a + 8 * a) / room) + 1

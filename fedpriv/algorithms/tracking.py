@@ -121,8 +121,8 @@ class ImplicitTracking:
         if ratio <= proved:
             return []
         return [
-            f"step_size.ratio = {ratio:g}: the paper's proof of convergence needs at most {proved:.2g} on this graph "
-            "(its own experiments use .92 and more)"
+            f"step_size.ratio = {ratio:g}: the paper's proof of convergence needs a ratio of at most {proved:.2g} on "
+            "this graph (the experiments in the paper use .92 and more)"
         ]
 
     def _step(self, t: int) -> float:
@@ -130,7 +130,7 @@ class ImplicitTracking:
         step = evaluate_rate(self.step_size, t)
         if step * self.beta > 1 and (t == 1 or not isinstance(self.step_size, StepSize)):
             raise ConfigError(
-                "strategy.beta", self.beta, f"step_size * beta must be at most 1; use a beta of at most {1 / step:g}"
+                "strategy.beta", self.beta, f"must be at most {1 / step:g}, since step_size * beta must be at most 1"
             )
         return step
 
@@ -139,7 +139,16 @@ def proven_ratio(graph: Peers) -> float:
     """Returns the largest ratio q1 of geometric steps for which gradient tracking is proved to converge on this graph.
 
     Theorem 5.18 of the paper with its theta at the limit 1:
-    `q1^2 <= (1 - s^2)^4 / (96 (2 + s^2) (3 + s^2) ||W - I||^2)` for the second largest absolute eigenvalue s of W.
+    `q1^2 <= (1 - s^2)^4 / (96 (2 + s^2) (3 + s^2) ||W - I||^2)`.
+
+    The norm is the spectral norm. The paper's table of notation has the Frobenius norm, but the proof uses the factor
+    only in eq 79, `||(W - I) V||_F <= ||W - I|| ||V||_F` for the deviations V of nodes from their mean, which holds for
+    the spectral norm, the smaller of the two. (So do `||W|| = 1` and `||I - 11'/n|| = 1` in the same proof.)
+
+    The paper's s is not the second largest absolute eigenvalue of W but the largest over the matrices
+    `c W + (1 - c) I` with `1 - q1 < c <= 1` (for `alpha_1 beta <= 1`), without the eigenvalue 1. An absolute value is
+    convex in c, so s is the larger of the value of W and the second largest eigenvalue at `c = 1 - q1`. It increases
+    with q1, which is therefore found by bisection.
 
     Examples:
         >>> import fedpriv, networkx
@@ -147,10 +156,18 @@ def proven_ratio(graph: Peers) -> float:
         >>> 0 < proven_ratio(fedpriv.Graph(networkx.complete_graph(4))) < 1
         True
     """
-    square = (1 - graph.spectral_gap) ** 2
-    weights = torch.from_numpy(graph.weights.toarray())
-    away = float(torch.linalg.matrix_norm(weights - torch.eye(len(weights)), 2))
-    return (1 - square) ** 2 / math.sqrt(96 * (2 + square) * (3 + square)) / max(away, 1e-12)
+    eigenvalues = torch.linalg.eigvalsh(torch.from_numpy(graph.weights.toarray())).tolist()  # ascending
+    away = max(1 - eigenvalues[0], 1e-12)
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        lazy = middle + (1 - middle) * eigenvalues[-2]
+        square = max(1 - graph.spectral_gap, lazy) ** 2
+        if middle <= (1 - square) ** 2 / math.sqrt(96 * (2 + square) * (3 + square)) / away:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @dataclass(frozen=True)

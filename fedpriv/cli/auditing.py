@@ -70,7 +70,9 @@ def _named_target(path: Path, subject: str, settings: Sequence[str]) -> AuditTar
     if path.is_dir():
         if settings:
             raise ConfigError(
-                "override", settings[0], "a run's settings cannot be changed: audit its config.yaml instead"
+                "override",
+                settings[0],
+                "cannot change the settings of a run: leave it out, or audit the run's config.yaml with this setting",
             )
         return target_from_folder(path)
     if ":" in subject and not path.exists():

@@ -49,8 +49,8 @@ def charge_opacus(file: Path, source: Path, name: str | None, *, poisson_samplin
     """
     if not poisson_sampling:
         fix = (
-            "add this flag if batches were Poisson draws, as make_private draws them; other sampling has another "
-            "privacy cost and is not accepted"
+            "must be set, since only training with Poisson batches can be charged (other sampling has another privacy "
+            "cost): add this flag if the batches were Poisson draws, which is the default of Opacus's make_private"
         )
         raise ConfigError("--poisson-sampling", poisson_sampling, fix)
     cost = from_opacus(_read_history(source), name or source.stem, poisson_sampling=True)
@@ -68,7 +68,10 @@ def _read_history(source: Path) -> object:
         state = torch.load(source, map_location="cpu", weights_only=True)
     except (OSError, ValueError, pickle.UnpicklingError) as error:
         reason = summarize_error(error)
-        fix = f"cannot be read ({reason}): save json.dump(engine.accountant.state_dict(), file) to a .json file"
+        fix = (
+            f"cannot be read ({reason}): name a checkpoint of PrivacyEngine.save_checkpoint, or a .json file written "
+            "by json.dump(engine.accountant.state_dict(), file)"
+        )
         raise ConfigError("--opacus", str(source), fix) from None
     if isinstance(state, dict):
         return state.get("privacy_accountant_state_dict", state)

@@ -105,7 +105,7 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
         suggestion = suggest_nearest(name, {*names_by_kind, *chain(*names_by_kind.values())})
         if "did you mean" not in suggestion:
             suggestion = suggest_nearest(name, names_by_kind)
-        raise ConfigError("name", name, f"unknown{suggestion}")
+        raise ConfigError("name", name, f"is unknown{suggestion}")
     return matches
 
 

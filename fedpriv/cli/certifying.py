@@ -79,7 +79,7 @@ def federate_keys(
     if certificate is None:
         _refuse_lone_files(authority, key)
         if not hosts:
-            raise ConfigError("--host", None, "name the host that sites will write in --connect")
+            raise ConfigError("--host", None, "is required: give the host name or address that sites use in --connect")
         pin = make_request(folder, name, hosts)
         rows = {"to be signed": str(folder / REQUEST)}
         rows["next"] = f"fedpriv federate keys {folder} --certificate SIGNED.pem --authority AUTHORITY.pem"
@@ -117,7 +117,7 @@ def federate_sign(
     for request in requests:
         certificate, path = sign_request(authority, request, days)
         pin = make_pin(path)
-        hosts = ", ".join(list_hosts(certificate.extensions)) or "none: it only makes outgoing connections"
+        hosts = ", ".join(list_hosts(certificate.extensions)) or "none (this party makes only outgoing connections)"
         print_rows(
             {
                 "signed": f"{path}, for {pin.common_name}, public key {pin.public_key}",
@@ -132,10 +132,20 @@ def _refuse_lone_files(authority: Path | None, key: Path | None) -> None:
     """Raises an error for files that are only useful together with a certificate."""
     for option, path in (("--authority", authority), ("--key", key)):
         if path is not None:
-            raise ConfigError(option, str(path), "add --certificate, the certificate to install")
+            raise ConfigError(
+                option,
+                str(path),
+                "is used only together with --certificate: add --certificate with the signed certificate, or leave "
+                "this out",
+            )
 
 
 def _needed(authority: Path | None) -> Path:
     if authority is None:
-        raise ConfigError("--authority", None, "name the authority that signs the other parties' certificates")
+        raise ConfigError(
+            "--authority",
+            None,
+            "is required with --certificate: give the certificate of the authority that signs the other parties' "
+            "certificates",
+        )
     return authority

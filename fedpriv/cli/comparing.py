@@ -43,9 +43,16 @@ def run(
     paths = [shipped.resolve(Path(word)) for word in words if "=" not in word]
     overrides = [word for word in words if "=" in word]
     if not paths:
-        raise ConfigError("configuration", list(words), "name at least one, e.g. fedpriv compare a.yaml b.yaml")
+        raise ConfigError(
+            "configuration", list(words), "must name at least one configuration, e.g. fedpriv compare a.yaml b.yaml"
+        )
     if folder is None and not plan_only:
-        raise ConfigError("--out", None, "name a folder for the runs: their ledgers prove what was spent")
+        raise ConfigError(
+            "--out",
+            None,
+            "is required for the runs, whose ledgers prove what was spent: name a new folder, or print only the "
+            "privacy cost with --plan",
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # plan and train print it
         comparison = ConfigComparison(paths, overrides, variants, seeds)
@@ -66,7 +73,7 @@ def run(
 
                 result = comparison.run(folder, show)
         except KeyboardInterrupt:
-            err.print(f"\nstopped; see what was released with: fedpriv account {folder}/*")
+            err.print(f"\nstopped; print what was released with: fedpriv account {folder}/*")
             raise typer.Exit(130) from None
     (folder / "comparison.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
     if as_json:

@@ -113,7 +113,10 @@ def _torch() -> Finding:
         build = f"built for ROCm {torch.version.hip}"
     text = f"{torch.__version__}, {build}"
     if torch.version.cuda is not None and not torch.cuda.is_available() and shutil.which("nvidia-smi") is None:
-        fix = "there is no NVIDIA driver; a CPU wheel of torch saves gigabytes (pytorch.org/get-started/locally)"
+        fix = (
+            "there is no NVIDIA driver, so a CPU wheel of torch would be enough and saves gigabytes "
+            "(pytorch.org/get-started/locally)"
+        )
         return Finding("torch", "note", text, fix)
     return Finding("torch", "ok", text)
 

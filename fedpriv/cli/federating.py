@@ -12,6 +12,7 @@ from fedpriv.cli.options import AllowPlugins, ConfigFile
 
 if TYPE_CHECKING:
     from fedpriv.privacy import Pairwise
+    from fedpriv.sites.resolved_plan import ResolvedPlan
 
 site = typer.Typer(no_args_is_help=True, help="Run a site: one organisation's data and budget.")
 federate = typer.Typer(no_args_is_help=True, help="Run the server of a federation of sites.")
@@ -119,7 +120,7 @@ def site_absent(
 
     first, _, last = rounds.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal():
-        raise ConfigError("ROUNDS", rounds, "write one round, such as 7, or several, such as 7-9")
+        raise ConfigError("ROUNDS", rounds, "must be one round, such as 7, or a range of rounds, such as 7-9")
     with closing(Site(folder)) as absent_site:
         accepted = absent_site.plans
         if plan is None:
@@ -127,7 +128,11 @@ def site_absent(
         else:
             hashes = find_plan(plan, accepted)
         if len(hashes) != 1:
-            raise ConfigError("--plan", plan, f"name one of the {len(accepted)} plans that this site has accepted")
+            fix = (
+                f"must be the fingerprint of one accepted plan, and this site has accepted {len(accepted)}; print them "
+                f"with: fedpriv site status {folder}"
+            )
+            raise ConfigError("--plan", plan, fix)
         # users count rounds from 1
         notice = absent_site.say_absent(hashes[0], int(first) - 1, int(last or first) - 1)
         covered = f"rounds {notice.first + 1} to {notice.last + 1} of plan {accepted[hashes[0]].fingerprint}"
@@ -164,8 +169,6 @@ def federate_plan(
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
     from fedpriv.errors import ConfigError, format_count
-    from fedpriv.forecast.pairs import forecast_pairs
-    from fedpriv.privacy import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import PLAN_SECTIONS, propose
     from fedpriv.sites.over_zenoh.certificates import read_planned_pin
@@ -178,7 +181,7 @@ def federate_plan(
     overrides = [word for word in cards if "=" in word and not Path(word).exists()]
     files = [Path(word) for word in cards if word not in overrides]
     if not files:
-        raise ConfigError("CARD", None, "name the card.json of each site")
+        raise ConfigError("CARD", None, "is required: name the card.json of each site")
     descriptors = [SiteDescriptor.read(card) for card in files]
     loaded = load_config(shipped.resolve(config), [*(settings or []), *overrides], n_owners=len(files))
     split = load_data(loaded)
@@ -193,7 +196,9 @@ def federate_plan(
         run_folder.write(PLAN, proposal.text.encode())
     without_effect = settings_without_effect(loaded, PLAN_SECTIONS)
     if without_effect:
-        print_warning(f"no effect between organisations: {', '.join(without_effect)}; leave them out")
+        print_warning(
+            f"these settings have no effect between organisations: {', '.join(without_effect)}; leave them out"
+        )
     rows = {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": proposal.fingerprint}
 
     terms = ResolvedPlan.of(proposal)
@@ -203,7 +208,15 @@ def federate_plan(
         rows["graph"] = f"{folder / 'graph.png'}: {format_count(n_links, 'link')}, no server"
         command = f"each site: fedpriv site join SITE {folder / PLAN}"
 
-    # the cost for the others if a site drops out, at the plan's own settings of pair noise
+    print_rows({**rows, **_pair_noise_rows(terms, len(descriptors)), "next": command})
+
+
+def _pair_noise_rows(terms: ResolvedPlan, n_sites: int) -> dict[str, str]:
+    """Returns the effects of absent sites on the noise of pairs, at the plan's own settings; empty without pairs."""
+    from fedpriv.forecast.pairs import forecast_pairs
+    from fedpriv.privacy import Complete, Pairwise
+
+    rows = dict[str, str]()
     trust = terms.plan.privacy.trust
     pairs = forecast_pairs(terms.plan, terms.network, terms.public)
     if pairs is not None:
@@ -211,11 +224,12 @@ def federate_plan(
             if (line.colluders, line.ratio) == (getattr(trust, "colluders", None), getattr(trust, "ratio", None)):
                 factor = line.if_one_drops / line.in_mean
                 rows["if absent"] = (
-                    f"one site, without a signed notice: {factor:.2g} times the noise in the mean of the others"
+                    f"if one site is absent without a signed notice, the mean of the others has {factor:.2g} times the "
+                    "noise"
                 )
     if isinstance(trust, Pairwise) and isinstance(trust.secrets, Complete):
-        rows["at random"] = _absences_row(len(descriptors), trust)
-    print_rows({**rows, "next": command})
+        rows["at random"] = _absences_row(n_sites, trust)
+    return rows
 
 
 def _absences_row(n_sites: int, trust: Pairwise) -> str:
@@ -226,6 +240,6 @@ def _absences_row(n_sites: int, trust: Pairwise) -> str:
     left = compute_noise_with_absences(n_sites, trust.ratio, trust.colluders, _ABSENT)
     least = compute_noise_with_absences(n_sites, best, trust.colluders, _ABSENT)
     return (
-        f"if {_ABSENT:.0%} are absent without notice: {left:.0%} of the noise of trust: local in the mean; with "
-        f"ratio {best:g}: {least:.0%}"
+        f"if {_ABSENT:.0%} of the sites are absent without notice, the mean has {left:.0%} of the noise of trust: "
+        f"local; with ratio {best:g}, it would have {least:.0%}"
     )

@@ -103,7 +103,8 @@ def _serve_over_flower(running: Site, folder: Path, superlink: str, certificates
         node.terminate()
         node.wait()
     raise FedprivError(
-        f"the SuperNode exited with code {node.returncode}; see {folder / 'supernode.log'}, and start it again"
+        f"the SuperNode exited with code {node.returncode}; see {folder / 'supernode.log'}, and start this command "
+        "again"
     )
 
 
@@ -111,7 +112,9 @@ def _keys_for(addresses: Sequence[str], folder: Path | None) -> Path | None:
     """Returns the folder with the keys for these addresses; None for plain TCP, which is local to this machine."""
     if any(address.startswith("tls/") for address in addresses):
         if folder is None:
-            raise ConfigError("--keys", None, "tls/ needs the folder created by `fedpriv federate keys`")
+            raise ConfigError(
+                "--keys", None, "is required for tls/ addresses: name the folder created by `fedpriv federate keys`"
+            )
         return folder
     return None
 
@@ -120,7 +123,7 @@ def _format_addresses(addresses: Sequence[str]) -> str:
     """Returns the addresses as text, with a note about plain TCP."""
     text = ", ".join(addresses)
     if any(address.startswith("tcp/") for address in addresses):
-        return f"{text}: not encrypted; any user of this machine can send and receive; only for trials"
+        return f"{text}, not encrypted: any user of this machine can send and receive, so use it only for trials"
     return f"{text}, mutual TLS"
 
 
@@ -201,7 +204,9 @@ def _run_over_zenoh(
             print_rows({"server": _format_addresses(addresses), "plan": proposal.fingerprint})
         missing = transport.wait_for_all(wait)
         if missing and not as_json:
-            print_warning(f"not connected after {wait:g} s: {', '.join(missing)}; rounds continue without them")
+            print_warning(
+                f"these sites are not connected after {wait:g} s: {', '.join(missing)}; rounds continue without them"
+            )
         try:
             for report in record_federation(federation, folder):
                 _print_round(asdict(report), as_json=as_json)

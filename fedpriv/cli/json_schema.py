@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from fedpriv.cli.catalogue import SECTIONS
-from fedpriv.config.base import Choice, Plugin
+from fedpriv.config.base import FUNCTION, Choice, Plugin
 from fedpriv.config.schema import Config
 
 
@@ -34,6 +34,9 @@ class _Schema(GenerateJsonSchema):
             # `package.module:Name` is user code with unknown options
             name = {"anyOf": [{"enum": sorted(section.registry)}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]}
             mapping["properties"]["name"] = name
+            if FUNCTION in section.registry:  # {function: "package.module:name"} needs no name
+                mapping["required"] = [key for key in mapping["required"] if key != "name"]
+                mapping["anyOf"] = [{"required": ["name"]}, {"required": [FUNCTION]}]
             return {"anyOf": [name, mapping]}
         if issubclass(section, Choice):
             return {"anyOf": [{"enum": [section.neither, *section.model_fields]}, mapping]}

@@ -67,7 +67,10 @@ def site_peer(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     addresses = [*(listen or ()), *(connect or ())]
     if not addresses:
-        fix = "use --listen tls/0.0.0.0:7447, --connect tls/HOST:PORT, or both; tcp/127.0.0.1:PORT for trials"
+        fix = (
+            "at least one is required: use --listen tls/0.0.0.0:7447, --connect tls/HOST:PORT, or both "
+            "(tcp/127.0.0.1:PORT for trials on one machine)"
+        )
         raise ConfigError("addresses", None, fix)
     running = Site(folder)
     running.prepare()
@@ -140,7 +143,11 @@ def _chosen_plan(running: Site, plan: str | None) -> FederationPlan:
         named = find_plan(plan, [proposal.hash for proposal in graphs])
         graphs = [proposal for proposal in graphs if proposal.hash in named]
     if len(graphs) != 1:
-        raise ConfigError("--plan", plan, f"name one of the {len(graphs)} open graph plans that this site has accepted")
+        fix = (
+            "must be the fingerprint of one open plan on a graph that this site has accepted, but "
+            f"{len(graphs)} plans match; print the site's plans with: fedpriv site status SITE"
+        )
+        raise ConfigError("--plan", plan, fix)
     return graphs[0]
 
 

@@ -49,7 +49,11 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
     raise_problems(run.findings)
     config = load_config(find_config_file(folder))
     if config.data.name != "csv":
-        raise ConfigError("data.name", config.data.name, "predict needs a run on csv data: use model.pt in Python")
+        raise ConfigError(
+            "data.name",
+            config.data.name,
+            "is not supported by predict, which needs a run on csv data: load model.pt in Python instead",
+        )
     encoder = _encoder(config)
     headings = read_headings(str(table))
     check_columns(str(table), encoder.feature_columns, headings)

@@ -79,7 +79,7 @@ def launch(size: int, arguments: Sequence[str]) -> NoReturn:
         if failure.exitcode < 0:
             from fedpriv.cli.printing import print_error
 
-            print_error(f"process {rank} was killed (signal {-failure.exitcode}); the run stops")
+            print_error(f"process {rank} was killed (signal {-failure.exitcode}), so the run stops")
         raise typer.Exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode) from None
     except SignalException as error:
         raise typer.Exit(128 + error.sigval) from None

@@ -107,14 +107,14 @@ def _duplicate_notes(training: Training) -> list[str]:
     cases = (
         (
             duplicates.examples,
-            f"another one ({duplicates.apart} of them one of another client)",
+            f"another training example ({duplicates.apart} of them as an example of another client)",
             "epsilon covers each copy alone",
         ),
-        (duplicates.tested, "a test example", "test metrics reveal them without noise"),
+        (duplicates.tested, "a test example", "test metrics reveal these examples without noise"),
     )
     return [
-        f"{count} training examples equal {other} in content; if they belong to one person, {meaning} (printed "
-        "only here)"
+        f"{count} training examples have the same content as {other}; if both belong to one person, {meaning} (this "
+        "number is private, and is printed only here)"
         for count, other, meaning in cases
         if count
     ]

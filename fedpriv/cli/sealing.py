@@ -46,7 +46,7 @@ def _check_site(folder: Path) -> None:
 
     if not is_site(folder):
         fix = (
-            "is not the folder of a site. A run has no keys to seal: its noise came from random bits that were "
-            "never stored"
+            "is not the folder of a site: name a site's folder. The folder of a run has no keys to destroy, since the "
+            "noise of a run came from random bits that were never stored"
         )
         raise ConfigError("FOLDER", str(folder), fix)

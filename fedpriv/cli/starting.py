@@ -44,7 +44,7 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
     """Writes all of the files, or none if one of them exists; the schema is always renewed."""
     for name in contents:
         if (folder / name).exists():
-            fix = "already exists and was not changed; name another folder with --dir"
+            fix = "already exists and was not changed: name another folder with --dir"
             raise ConfigError("init", str(folder / name), fix)
     from fedpriv.cli.json_schema import dumps
 

@@ -43,7 +43,7 @@ def write_statement(
         picture_suffixes = set[str]()
     for path in outputs:
         if path.suffix not in {*WRITERS, *picture_suffixes}:
-            fix = f"use a file name that ends in {', '.join([*WRITERS, *picture_suffixes])}"
+            fix = f"must end in one of {', '.join([*WRITERS, *picture_suffixes])}"
             raise ConfigError("--out", str(path), fix)
     with spinner_with_text("counting"):
         page = _make_statement(folders, colluders, group)
@@ -72,7 +72,9 @@ def _make_statement(folders: Sequence[Path], colluders: int, group: int) -> Stat
         else:
             continue
         if len(folders) > 1:
-            raise ConfigError("RUN", str(folder), f"is a {kind}, which has its own statement: name it alone")
+            raise ConfigError(
+                "RUN", str(folder), f"is a {kind}, which has its own privacy statement: name only this folder"
+            )
         return make(folder, colluders=colluders, group=group)
     runs = [Run.read(folder) for folder in folders]
     account = compute_account(

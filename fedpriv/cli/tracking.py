@@ -28,7 +28,9 @@ def send_run(folder: Path, project: str | None, experiment: str | None) -> None:
     elif experiment is not None and project is None:
         tracker = MLflow(experiment, name, settings=settings)
     else:
-        raise ConfigError("--wandb, --mlflow", None, "give one: --wandb PROJECT or --mlflow EXPERIMENT")
+        raise ConfigError(
+            "--wandb, --mlflow", None, "exactly one of them is required: --wandb PROJECT or --mlflow EXPERIMENT"
+        )
     target = run.config["privacy"]["epsilon"]
     rows = read_metrics(folder / "metrics.jsonl")
     for row in rows:

@@ -69,5 +69,5 @@ def _numbers(text: str) -> list[float]:
     except ValueError:
         numbers = []
     if name not in ("epsilon", "privacy.epsilon") or not equals or not numbers:
-        raise ConfigError("epsilon", text, "write the targets as epsilon=.5,1,2,4,8")
+        raise ConfigError("epsilon", text, "must be a list of target epsilons, e.g. epsilon=.5,1,2,4,8")
     return numbers

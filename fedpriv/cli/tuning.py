@@ -66,7 +66,7 @@ def run(
         try:
             outcome = search.run(path, _print_ended)
         except KeyboardInterrupt:
-            err.print(f"\nstopped; resume with the same command and --out {path}; no trial is charged twice")
+            err.print(f"\nstopped; resume it with the same command and --out {path}; each trial is charged only once")
             raise typer.Exit(130) from None
     if settings.secret_trials is None:
         draw(outcome, search.space, settings, path / _PICTURE)

@@ -1,4 +1,4 @@
-"""Data augmentation: random views of an example, with one clipping of the mean of their gradients.
+"""Data augmentation: random views of an example. The mean of the views' gradients is clipped once.
 
 With K views an example's contribution is the clipped mean of K gradients, so the sensitivity is the same as with one
 view.
@@ -71,7 +71,8 @@ class Flip(Transform):
 @validate_arguments("augment")
 @dataclass(frozen=True)
 class Crop(Transform):
-    """Pads images with zeros on all sides and cuts out the old size at a random position, `[n, c, h, w]`.
+    """Pads images `[n, c, h, w]` with zeros on all sides, and cuts out a part of the original size at a random
+    position.
 
     Args:
         padding: Number of zero pixels added on each side; an image moves by at most this number of pixels.
@@ -144,7 +145,7 @@ class Affine(Transform):
 
 @dataclass(frozen=True)
 class Each(Transform):
-    """A transform by a function of one example's input, called for each view with newly seeded global generators.
+    """A transform that calls a function of one example's input for each view, with newly seeded global generators.
 
     Args:
         function: The function, such as a transform of `torchvision.transforms.v2`. Its argument is a copy on the CPU.
@@ -178,8 +179,8 @@ class Each(Transform):
         if _shape_in_words(view) != _shape_in_words(example):
             difference = f"augmentation returns {_shape_in_words(view)} for {_shape_in_words(example)}"
             raise DataError(
-                f"{difference}: return views with the shape and type of the examples, which model and test data "
-                "have too"
+                f"{difference}: a view must keep the shape and type of its example, since the model and the test data "
+                "have these too"
             )
         return cast("Nested", view)
 
@@ -216,7 +217,7 @@ class Augmentation:
         object.__setattr__(self, "transforms", tuple(self.transforms))
         for transform in self.transforms:
             if not (isinstance(transform, Transform) or callable(transform)) or isinstance(transform, type):
-                fix = "pass objects such as Flip(), or functions of the input of one example"
+                fix = "must be an object such as Flip(), or a function of the input of one example"
                 raise ConfigError("augmentation.transforms", transform, fix)
 
     @cached_property
@@ -230,7 +231,9 @@ class Augmentation:
         return sum(step.draws for step in self.steps)
 
     def views(self, inputs: Nested, uniform: Tensor) -> Nested:
-        """Returns a view of each row, `[n, ...] -> [n, ...]`, by its random numbers `[n, draws]`."""
+        """Returns a view of each row, `[n, ...] -> [n, ...]`, that is determined by the row's random numbers `[n,
+        draws]`.
+        """
         if not self.steps:
             return inputs
         widths = [step.draws for step in self.steps]
@@ -239,7 +242,8 @@ class Augmentation:
         return inputs
 
     def try_out(self, inputs: Nested) -> None:
-        """Raises if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not used.
+        """Raises an error if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not
+        used.
 
         Raises:
             ConfigError: If the transforms fail on synthetic numbers, or change their shape or type.
@@ -251,8 +255,8 @@ class Augmentation:
         except DataError as error:
             raise ConfigError("augmentation.transforms", names, str(error)) from error
         if _shape_in_words(views) != _shape_in_words(made_up):
-            change = f"{_shape_in_words(views)} of {_shape_in_words(made_up)}"
-            fix = f"make {change}: views must keep the shape and type of examples"
+            change = f"{_shape_in_words(made_up)} into {_shape_in_words(views)}"
+            fix = f"turn {change}, but views must keep the shape and type of their examples: change the transforms"
             raise ConfigError("augmentation.transforms", names, fix)
 
 
@@ -261,7 +265,9 @@ def _images(inputs: Nested, name: str) -> Tensor:
     images = first_leaf(inputs)
     if len(list_leaves(inputs)) != 1 or images.dim() != 4 or not images.is_floating_point():
         mismatch = f"needs images [c, h, w], but an input is {_shape_in_words(inputs, 1)}"
-        raise ConfigError("augment", name, f"{mismatch}: leave out data.flat, or use your own function")
+        raise ConfigError(
+            "augment", name, f"{mismatch}: leave out data.flat, or use your own function instead of this transform"
+        )
     return images
 
 

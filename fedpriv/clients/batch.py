@@ -20,7 +20,7 @@ class Batch:
         inputs: `[k, b, ...]`, or dicts and tuples of such tensors; `[k, b, views, ...]` with several views.
         targets: Like `inputs`.
         mask: `[k, b]`, False where padded.
-        examples: Position of each example among all of the population, `[k, b]`.
+        examples: Position of each example among all examples of the population, `[k, b]`.
         weights: Factor of each example's loss, `[k, b]`; None means 1.
         views: Number of random views of each example; its gradient is the mean of the views' gradients.
     """
@@ -38,13 +38,13 @@ class Batch:
         return self._cut(lambda values: values[rows])
 
     def every(self, first: int, step: int) -> Batch:
-        """Returns every `step`-th of each client's examples, from the one at position `first` on."""
+        """Returns every `step`-th example of each client, from position `first` on."""
         if (first, step) == (0, 1):
             return self
         return self._cut(lambda values: values if values is self.rows else values[:, first::step])
 
     def piece(self, rows: slice, cells: slice | Tensor) -> Batch:
-        """Returns some examples of some clients: those at `cells`, of each client the same."""
+        """Returns the examples of some clients at the positions `cells`, which are the same for each client."""
         clients, examples = self.mask.shape
         if isinstance(cells, slice) and _is_whole(rows, clients) and _is_whole(cells, examples):
             return self

@@ -33,11 +33,11 @@ class Client(nn.Module):
         loss: Maps (outputs, targets) of a batch to a scalar; gradients are computed one example at a time. Outputs are
             the return value of the model, which may be a dict or an object with fields.
         loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors. A
-            data set is also accepted, if torch's default `collate_fn` can join its examples to a batch.
-            Each example is read alone, through the loader's data set and `collate_fn`. It is read once or, if reading
-            draws random numbers from torch, NumPy or Python (as random transforms do), whenever it is drawn. fedpriv
-            draws the batches itself, because epsilon depends on the sampling; a run warns that the loader's batch size,
-            order and sampler are not used.
+            data set is also accepted, if torch's default `collate_fn` can join its examples to a batch. Each example is
+            read alone, through the loader's data set and `collate_fn`. If reading an example draws random numbers from
+            torch, NumPy or Python (as random transforms do), the example is read each time that it is drawn for a
+            batch; otherwise it is read once. fedpriv draws the batches itself, because epsilon depends on the sampling;
+            a run warns that the loader's batch size, order and sampler are not used.
         public_size: Public number of examples, by which sums are divided; by default the true number. To keep the true
             number private (relation `add_remove`), give a number that does not depend on it.
         problem: Objective and constraints, for strategies that accept constraints; by default the mean loss.
@@ -80,7 +80,9 @@ class Client(nn.Module):
         # privacy spent on the parameters, once a run has written its result into them
         self.released_price: str | None = None
         if public_size is not None and public_size < 1:
-            raise ConfigError("client.public_size", public_size, "must be at least 1: declare the number of examples")
+            raise ConfigError(
+                "client.public_size", public_size, "must be at least 1, since it is the number of examples"
+            )
         self.size_declared = public_size is not None
         if public_size is None:
             self.public_size = len(self)
@@ -88,14 +90,14 @@ class Client(nn.Module):
             self.public_size = public_size
         if len(self) == 0 and self.problem.objective is None:
             raise DataError(
-                "the server has constraints (a problem without an objective) but no data to evaluate them: "
-                "give it examples, or remove its constraints"
+                "a client with constraints and no objective (a server) has no examples on which to evaluate the "
+                "constraints: pass it examples, or remove it"
             )
         if len(self) == 0:
-            raise DataError("a client has no examples: remove it, or give it at least one")
+            raise DataError("a client has no examples: remove this client, or give it at least one example")
 
     def __len__(self) -> int:
-        """The true number of examples; only `public_size` is public."""
+        """The true number of examples, which is not public; only `public_size` is."""
         return count_examples_of(self.loader.dataset)
 
     def forward(self, inputs: Nested, targets: Nested) -> Tensor:
@@ -122,7 +124,7 @@ def make_clients(
 ) -> list[Client]:
     """Creates a client for each data set or loader, with a copy of the model's trainable parameters.
 
-    Frozen parameters and buffers are copied once and shared by all clients: they are constants of a run.
+    Frozen parameters and buffers are copied once and shared by all clients, because they are constant in a run.
 
     Args:
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`.

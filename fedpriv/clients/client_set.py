@@ -41,16 +41,20 @@ class ClientSet(Protocol):
 
     @property
     def sizes_declared(self) -> bool:
-        """True if all clients declared their sizes, so that these do not depend on the true numbers."""
+        """True if all clients declared their sizes, so that the public sizes do not depend on the true numbers of
+        examples.
+        """
         ...
 
     def declared(self) -> Iterator[tuple[int, int]]:
-        """Yields the clients that declared a size, and that size, which may differ from the true one."""
+        """Yields each client that declared a size, with this size, which may differ from the true number."""
         ...
 
     @property
     def validated_clients(self) -> Sequence[int]:
-        """Indices of the clients that are validated before training; others are validated when they are first drawn."""
+        """Indices of the clients with data that are validated before training. Other clients are validated when they
+        are first drawn.
+        """
         ...
 
     def dataset(self, client: int) -> Dataset[Any]:
@@ -58,7 +62,7 @@ class ClientSet(Protocol):
         ...
 
     def examine_with(self, examine: Examine) -> None:
-        """Sets a function that checks each client's data set when it is read, if that is later."""
+        """Sets a function that checks a client's data set when it is read after the start of the run."""
         ...
 
     def examples(self, device: torch.device, dtype: torch.dtype) -> Examples:
@@ -70,11 +74,13 @@ class ClientSet(Protocol):
         ...
 
     def released_prices(self) -> Iterator[str | None]:
-        """Yields the privacy spent on each model; None if it is no run's result."""
+        """Yields the privacy cost of each model; None if the model is not the result of a run."""
         ...
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
-        """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, with their cost."""
+        """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, and notes their privacy
+        cost.
+        """
         ...
 
 
@@ -101,7 +107,9 @@ class EagerClientSet:
         for index, client in enumerate(self.clients):
             if client.augmentation != augmentation:
                 raise ConfigError(
-                    f"clients[{index}].augmentation", client.augmentation, "must be the same for all clients"
+                    f"clients[{index}].augmentation",
+                    client.augmentation,
+                    "must be the same for all clients: pass the same augmentation to each",
                 )
         return augmentation
 
@@ -129,7 +137,7 @@ class EagerClientSet:
         return self.clients[client].loader.dataset
 
     def examine_with(self, examine: Examine) -> None:
-        """Does nothing: no data are read later."""
+        """Does nothing, because no data are read later."""
 
     def examples(self, device: torch.device, dtype: torch.dtype) -> Examples:
         """Reads all examples into memory."""
@@ -145,7 +153,10 @@ class EagerClientSet:
         shared = collect_constants(self.clients[0].model.to(device, dtype))
         for index, number, client in zip(range(len(self.clients)), self.numbers, self.clients, strict=True):
             if Layout.of(client.model) != layout:
-                fix = "all models must be alike: the same parameters, and the same ones frozen"
+                fix = (
+                    "differs from the model of the first client: the models of all clients must have the same "
+                    "parameters, and the same parameters frozen"
+                )
                 raise ConfigError(f"clients[{number}].model", type(client.model).__name__, fix)
             client.model.to(device, dtype)
             _check_same(number, collect_constants(client.model), shared)
@@ -185,16 +196,24 @@ def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
         for index, size in roster.declared():
             true_size = len(clients[index])
             if size != true_size:
-                fix = f"fixed-size batches need the true size, {true_size}; use Poisson batches"
+                fix = (
+                    f"differs from the true number of examples, {true_size}, which batches of a fixed size need: "
+                    "declare the true number, or use Poisson batches"
+                )
                 raise ConfigError(f"clients[{index}].public_size", size, fix)
     return list(roster.sizes)
 
 
 def _check_same(client: int, local: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
-    """Raises if a model's frozen parameters and buffers differ: one model computes for all clients."""
+    """Raises an error if a model's frozen parameters and buffers differ from the first client's, because one model
+    computes for all clients.
+    """
     for name in {**shared, **local}:
         if name not in local or name not in shared or not _equal(local[name], shared[name]):
-            fix = "is frozen (or a buffer) and differs from client 0's; copy it from one model, or make it trainable"
+            fix = (
+                "is a frozen parameter or a buffer whose value differs from that in the first client's model: copy it "
+                "from one model to all, or make the parameter trainable"
+            )
             raise ConfigError(f"clients[{client}].model", name, fix)
 
 

@@ -1,4 +1,4 @@
-"""Splits a data set into the data sets that its examples come from."""
+"""Splits a data set into the data sets from which its examples come."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def components(dataset: Dataset[Any], index: Integers, client: int | None) -> It
         client: Number of its owner; None for public data.
 
     Raises:
-        PrivacyError: If the data of a client were prepared with statistics of all of them.
+        PrivacyError: If the data of a client were prepared with statistics of all clients' data.
     """
     if isinstance(dataset, ExactOnly) and client is not None:
         raise PrivacyError(
-            f"the data of client {client} can only be used without privacy: they were prepared from all "
-            "examples together, or contain some twice. Use protocol: held_out, or train without privacy "
-            "(privacy.noise_on: none)"
+            f"the data of client {client} can be used only in runs without privacy, because they were prepared with "
+            "statistics of all examples together, or contain some examples twice. Set data.protocol to held_out, or "
+            "train without privacy (privacy.noise_on: none)"
         )
     index = np.where(index < 0, index + size(dataset), index)
     if isinstance(dataset, Subset):

@@ -21,10 +21,10 @@ _CLIENTS_PER_TASK = 64  # clients that a worker counts in a row
 def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, num_workers: Count = 2) -> list[int]:
     """Counts the examples of each client, for `lazy_clients`.
 
-    Each call opens every data set, so keep the returned list.
+    Each call opens every data set, so store the returned list.
 
-    Guarantee: none. The numbers count as public: epsilon does not cover them, and models, records and reports depend on
-    them. If the amount of data is itself secret, cut each client's data to one common size in `load`.
+    Guarantee: none. The numbers are treated as public. Epsilon does not cover them, and models, records and reports
+    depend on them. If the amount of data is itself secret, cut each client's data to one common size in `load`.
 
     Args:
         load: `load(i)` returns client i's map-style data set. It is called from several threads at once; only `len` of
@@ -74,5 +74,5 @@ def _count(load: Callable[[int], Dataset[Any]], client: int) -> int:
     except DataError as error:
         raise DataError(f"client {client}: {error}") from error
     if size < 1:
-        raise DataError(f"client {client}: load({client}) returns no examples; leave this client out")
+        raise DataError(f"client {client}: load({client}) returns no examples: leave this client out")
     return size

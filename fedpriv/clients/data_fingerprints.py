@@ -1,8 +1,9 @@
 """Keyed digests of clients' examples, from which a resumed run detects changed data.
 
 If the position of an example, or the number of a client, determines the rounds in which it takes part (`Cyclic`
-batches, random allocation, cohorts that take turns), changed data raise: an example that has moved could take part more
-often than its cost assumes. Otherwise data may change between two process starts, since each has independent noise.
+batches, random allocation, cohorts that take turns), changed data raise an error, because an example that has moved
+could take part in more rounds than its privacy cost assumes. In other runs data may change between two process starts,
+because each process has independent noise.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ READ_SEED = 0  # for examples that differ each time they are read: any seed does
 class DataFingerprints:
     """Stores a digest of each client's examples, and compares it whenever they are read again.
 
-    The digests are keyed, and reveal nothing of the examples without the key. Both are kept in the checkpoint.
+    The digests are keyed, so they reveal nothing about the examples without the key. The checkpoint contains both the
+    digests and the key.
 
     Args:
         stored: The value of `stored()` when the run was saved; None for a new run.
         key: A new secret key, which a new run uses.
-        is_fixed: True if changed examples raise; otherwise there is a warning.
+        is_fixed: True if changed examples raise an error; otherwise they cause a warning.
     """
 
     def __init__(self, stored: Mapping[str, Tensor] | None, key: bytes, *, is_fixed: bool) -> None:
@@ -47,7 +49,7 @@ class DataFingerprints:
             self.merge([stored])
 
     def watch(self, population: Population) -> None:
-        """Checks the examples of a population: those in memory now, others whenever they are read.
+        """Checks the examples of a population: examples in memory now, and other examples whenever they are read.
 
         Raises:
             DataError: If a client's examples have changed.
@@ -76,17 +78,17 @@ class DataFingerprints:
             return
         changed = f"client {client}: its examples changed since the run began"
         if not self._is_fixed:
-            warnings.warn(f"{changed}: from now on, the run trains on the new ones", stacklevel=2)
+            warnings.warn(f"{changed}; from now on, the run trains on the changed examples", stacklevel=2)
             return
         raise DataError(
             f"{changed}. The order of examples and clients decides who takes part in each round, so a moved "
             "example could take part more often than its privacy cost covers. Restore the data, or start a new "
-            "run in another folder. (Data that draw random numbers must use the global generators of torch, "
-            "numpy or random, so that the draws can be repeated for this comparison)"
+            "run in another folder. If the data set draws random numbers, it must draw them from the global generators "
+            "of torch, NumPy or random, so that this comparison can repeat the draws"
         )
 
     def merge(self, others: Sequence[Mapping[str, Tensor]]) -> None:
-        """Adds the digests of other processes, or of an earlier one: values of `stored()`."""
+        """Adds the digests of other processes or of an earlier process, which are values of `stored()`."""
         for stored in others:
             clients = stored["clients"].tolist()
             digests = stored["digests"].cpu().numpy()

@@ -24,11 +24,13 @@ PUBLISHED = frozenset(
         "torchvision",
     }
 )
-"""Names of fedpriv's data sets with the same rows at each load with the same options."""
+"""Names of fedpriv's data sets that have the same rows each time they are loaded with the same options."""
 
 
 class ExactOnly(TensorDataset):
-    """Examples that private runs do not accept: their preparation depends on all of them, or some occur twice."""
+    """Examples that private runs do not accept, because their preparation depends on all examples, or because some
+    examples occur twice.
+    """
 
 
 def size(dataset: Dataset[Any]) -> int:

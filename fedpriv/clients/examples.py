@@ -1,4 +1,4 @@
-"""Access to the clients' examples by client and position, so that they need not all be in one tensor."""
+"""Gives access to the clients' examples by client and position, so that the examples need not all be in one tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OnRead = Callable[[int, Pair], None]
 
 
 class Examples(Protocol):
-    """All clients' examples as they were read first; all have the same shape and type.
+    """All clients' examples, as they were first read. All have the same shape and type.
 
     Attributes:
         on_read: Called with a client and its examples whenever they are read later; it raises to reject them.
@@ -35,7 +35,8 @@ class Examples(Protocol):
 
         Args:
             clients: Indices of the clients, `[k]`.
-            positions: Positions in the data of each, from 0 to its count less one, `[k, b]`; may repeat.
+            positions: Positions in each client's data, from 0 to the client's number of examples minus one, `[k, b]`;
+                positions may repeat.
             device_positions: The same positions, counted among all clients' examples, if they are already on the run's
                 device.
 
@@ -54,7 +55,9 @@ class Examples(Protocol):
         ...
 
     def expect(self, *cohorts: Tensor) -> None:
-        """Announces the clients `[k]` of this round and, if they are known, of the next, to be read ahead."""
+        """Announces the clients `[k]` of this round and, if they are known, of the next round, so that their examples
+        can be read in advance.
+        """
         ...
 
 
@@ -117,7 +120,7 @@ class InMemory:
         return self._random.get(client)
 
     def expect(self, *cohorts: Tensor) -> None:
-        """Does nothing: all examples are in memory."""
+        """Does nothing, because all examples are in memory."""
 
 
 class NoExamples:
@@ -133,7 +136,7 @@ class NoExamples:
         Raises:
             DataError: Always.
         """
-        raise DataError("this process has no clients, so no examples")
+        raise DataError("this process has no clients, and therefore no examples")
 
     @property
     def random(self) -> bool:
@@ -154,7 +157,8 @@ def gather_examples(inputs: Nested, targets: Nested, positions: Tensor, device_p
         inputs: All inputs.
         targets: All targets.
         positions: The positions, on the CPU.
-        device_positions: The same on the device of the examples; copied there unless given.
+        device_positions: The same positions on the device of the examples; if they are not given, `positions` is copied
+            to this device.
     """
     index = positions.flatten()
     numbers = index.numpy()
@@ -208,10 +212,10 @@ def _fact(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
 
 
 def check_kinds(kinds: Sequence[str | None]) -> None:
-    """Raises if the examples of several processes' clients have different nesting or shapes.
+    """Raises an error if the examples of several processes' clients have different nesting or shapes.
 
     Args:
-        kinds: The `describe_kind` each process's first client; None for a process without clients.
+        kinds: The result of `describe_kind` for the first client of each process; None for a process without clients.
 
     Raises:
         DataError: If the kinds differ.
@@ -219,26 +223,27 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
     for process, kind in enumerate(kinds):
         if kind not in (None, kinds[0]):
             problem = (
-                f"examples of process {process} have another structure than those of process 0 ({kind}, and {kinds[0]})"
+                f"the examples of process {process} ({kind}) have a different structure from those of process 0 "
+                f"({kinds[0]})"
             )
-            raise DataError(f"{problem}: make them the same in shape and type")
+            raise DataError(f"{problem}: give the examples of all clients the same shape and type")
 
 
 def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int = 0) -> None:
-    """Raises if a client's inputs or targets have another nesting, shape or type than the first client's.
+    """Raises an error if a client's inputs or targets have another nesting, shape or type than the first client's.
 
     Raises:
         DataError: If they differ; the message names the client.
     """
     for name, tree, first_tree in zip(("inputs", "targets"), pair, first_pair, strict=True):
         if format_structure(tree) != format_structure(first_tree):
-            problem = f"{name} of client {client} are nested differently from client {first_client}'s"
-            raise DataError(f"{problem}: use the same names and positions in each example")
+            problem = f"the {name} of client {client} are nested differently from the {name} of client {first_client}"
+            raise DataError(f"{problem}: use the same dict keys and tuple positions in each example")
         for tensor, first_tensor in zip(list_leaves(tree), list_leaves(first_tree), strict=True):
             facts = [_fact(tensor), _fact(first_tensor)]
             if facts[0] != facts[1]:
                 problem = (
-                    f"client {client} has {name} of shape {facts[0][0]} and type {tensor.dtype}, and client "
-                    f"{first_client} has {facts[1][0]} and {first_tensor.dtype}"
+                    f"client {client} has {name} of shape {facts[0][0]} and type {tensor.dtype}, but client "
+                    f"{first_client} has {name} of shape {facts[1][0]} and type {first_tensor.dtype}"
                 )
-                raise DataError(f"{problem}: make them the same in shape and type")
+                raise DataError(f"{problem}: give the examples of all clients the same shape and type")

@@ -1,4 +1,6 @@
-"""Real examples that are most likely to trigger a special case of a loss: extreme targets, and one of each class."""
+"""Selects the real examples that are most likely to trigger a special case of a loss: examples with extreme targets,
+and one example of each class.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,12 @@ _CLASSES = 12  # different whole numbers of a column, each of which contributes 
 _COLUMNS = 4  # numbers of a target that are inspected
 
 Cell = tuple[float, int, int]
-"""A number in a target, its client and the example's index."""
+"""A number in a target, with the client and the index of the example."""
 
 
 def extreme_examples(population: Population) -> Pair:
-    """Returns examples with the smallest and largest targets or of different classes, and the first two.
+    """Returns examples with the smallest and largest targets, or of different classes, and in addition the first two
+    examples.
 
     Returns:
         Inputs and targets, `[m, ...]` each.
@@ -52,7 +55,7 @@ def extreme_examples(population: Population) -> Pair:
 
 
 def _columns(targets: Nested) -> Iterator[tuple[str, Tensor]]:
-    """Yields single numbers of each target, `[m]`: the first ones of each tensor."""
+    """Yields columns with one number of each target, `[m]`, for the first few entries of each target tensor."""
     for number, leaf in enumerate(list_leaves(targets)):
         flat = leaf.reshape(len(leaf), -1)
         for position in range(min(flat.shape[1], _COLUMNS)):
@@ -72,7 +75,7 @@ def _first_of_each(column: Tensor) -> Iterator[tuple[float, int]]:
 
 
 def _pick_evenly(cells: list[Cell]) -> list[Cell]:
-    """Returns a few of sorted cells: the first, the last, and some evenly between them."""
+    """Returns a few of the sorted cells: the first, the last, and some that are evenly spaced between them."""
     count = min(len(cells), _CLASSES)
     chosen = {round(step * (len(cells) - 1) / max(count - 1, 1)) for step in range(count)}
     return [cells[position] for position in sorted(chosen)]

@@ -1,4 +1,4 @@
-"""Chosen examples of several clients, and their division into padded blocks of clients with similar counts."""
+"""Chosen examples of several clients, divided into padded blocks of clients with similar numbers of examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Block(NamedTuple):
 
     Attributes:
         rows: Their clients, as positions among the k clients, ascending, `[r]`.
-        positions: Positions in the data of each, `[r, b]`; of any of its examples where padded.
+        positions: Positions in each client's data, `[r, b]`; padding contains the position of any example of the
+            client.
         mask: False where padded, `[r, b]`.
     """
 
@@ -27,11 +28,12 @@ class Block(NamedTuple):
 
 
 class Padding(NamedTuple):
-    """The number of examples to compute, independent of the number of chosen ones; more only if more are chosen.
+    """The number of examples to compute. It does not depend on the number of chosen examples, unless more examples are
+    chosen than this number.
 
     Attributes:
         cells: Number of cells of each client, `[k]`: public, and seldom exceeded.
-        sizes: Number of examples of each client, `[k]`, from which the others than the chosen ones are taken.
+        sizes: Number of examples of each client, `[k]`. Examples that were not chosen fill the remaining cells.
     """
 
     cells: Integers
@@ -59,7 +61,9 @@ class IndexBatches:
 
     @classmethod
     def marked(cls, sizes: Integers, marks: NDArray[np.bool_]) -> Self:
-        """Returns the marked examples of clients with `sizes [k]` examples; `marks` are of all, `[sum of sizes]`."""
+        """Returns the marked examples of clients with `sizes [k]` examples; `marks` has an entry for each example,
+        `[sum of sizes]`.
+        """
         marked = marks.nonzero()[0]
         ends = sizes.cumsum()
         starts = ends - sizes
@@ -79,7 +83,7 @@ class IndexBatches:
 
     @property
     def lengths(self) -> Integers:
-        """Number of cells of each client, `[k]`; the first ones are the chosen examples."""
+        """Number of cells of each client, `[k]`; the chosen examples are in the first cells."""
         if self.padding is None:
             return self.counts
         return np.where(self.padding.sizes > 0, np.maximum(self.counts, self.padding.cells), 0)
@@ -87,8 +91,8 @@ class IndexBatches:
     def blocks(self, chunk: int, min_fill: float = 0.75) -> Iterator[Block]:
         """Yields blocks of at most `chunk` cells with little padding.
 
-        In a block the client with fewest examples has at least a fraction `min_fill` of the client with most; more than
-        `chunk` examples of one client are divided among several blocks.
+        In a block, the client with the fewest examples has at least a fraction `min_fill` of the number of the client
+        with the most examples. If a client has more than `chunk` examples, they are divided among several blocks.
         """
         starts = self.counts.cumsum() - self.counts
         # an example more, so that there is one where none was chosen
@@ -102,7 +106,9 @@ class IndexBatches:
             yield Block(rows, positions, mask)
 
     def _cuts(self, chunk: int, min_fill: float) -> Iterator[tuple[Integers, int, int]]:
-        """Yields the clients of each block, and the range of their examples: first, and last plus one."""
+        """Yields the clients of each block, and the range of their examples as the first position and the last position
+        plus one.
+        """
         all_lengths = self.lengths
         if len(all_lengths) == 1:  # nothing to compare
             width = int(all_lengths[0])

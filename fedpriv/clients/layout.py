@@ -1,7 +1,7 @@
 """Positions of a model's trainable parameters in a flat row of numbers.
 
 A row holds the trainable parameters (`requires_grad`) in the order of `model.named_parameters()`, each flattened.
-Frozen parameters and buffers are constants: they are in no row and do not change.
+Frozen parameters and buffers are constants, which are not in the row and do not change.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Layout:
         return torch.cat([parameters[name].detach().flatten() for name, _ in self.shapes])
 
     def bind(self, row: Tensor, model: nn.Module) -> None:
-        """Copies the model's trainable parameters into `row [dim]` and make them views of it."""
+        """Copies the model's trainable parameters into `row [dim]`, and makes the parameters views of it."""
         row.copy_(self.row_of(model))
         parameters = dict(model.named_parameters())
         for name, view in self.unflatten(row).items():
@@ -71,7 +71,7 @@ class Layout:
 
 
 def count_frozen_parameters(model: nn.Module) -> int:
-    """Returns the number of frozen parameters, which are in no row."""
+    """Returns the number of frozen parameters, which are not in the row."""
     return sum(p.numel() for p in model.parameters() if not p.requires_grad)
 
 
@@ -82,12 +82,16 @@ def collect_constants(model: nn.Module) -> dict[str, Tensor]:
 
 
 def checksum_constants(model: nn.Module) -> Tensor:
-    """Returns a checksum of each frozen parameter and buffer, the sum of its words: `[constants]` int64."""
+    """Returns a checksum of each frozen parameter and buffer, which is the sum of its bits as integers: `[constants]`
+    int64.
+    """
     return _totals(collect_constants(model))
 
 
 def find_changed_constants(model: nn.Module, before: Tensor) -> list[str]:
-    """Returns the names of constants with `checksum_constants` other than `before`; all if their number changed."""
+    """Returns the names of the constants with checksums that differ from `before`; all names if the number of constants
+    changed.
+    """
     if before.shape[0] == 0 and not _has_constants(model):
         return []
     values = collect_constants(model)
@@ -101,8 +105,8 @@ def find_changed_constants(model: nn.Module, before: Tensor) -> list[str]:
 def _has_constants(model: nn.Module) -> bool:
     """Returns True if a model has a frozen parameter or a buffer.
 
-    This is called in every round. Torch's iterators over parameters and over buffers each walk through all modules, in
-    about forty calls for a model with three modules; this walk makes none.
+    This is called in every round. Torch's iterators over parameters and over buffers each visit all modules, with about
+    forty function calls for a model with three modules. This loop needs none of these calls.
     """
     modules: list[nn.Module | None] = [model]
     while modules:
@@ -127,7 +131,9 @@ def _totals(values: Mapping[str, Tensor]) -> Tensor:
 
 
 def _words(value: Tensor) -> Tensor:
-    """Returns the bits of a tensor as integers, of 8 bytes if possible, since these are added fastest, else of 1."""
+    """Returns the bits of a tensor as integers of 8 bytes, which are added fastest, or of 1 byte if 8 bytes are
+    impossible.
+    """
     flat = value.contiguous().view(-1).view(torch.uint8)
     whole = flat.numel() % 8 == 0 and int(flat.storage_offset()) % 8 == 0
     if whole:
@@ -146,7 +152,10 @@ def copy_model(model: nn.Module) -> nn.Module:
     except Exception as error:  # an attribute of a user's module can raise anything
         path, layer = next(((p, m) for p, m in model.named_modules() if not _can_be_copied(m)), ("", model))
         name = f"model.{path}" if path else "model"
-        fix = f"cannot be copied with copy.deepcopy ({summarize_error(error)}): remove the attribute that prevents it"
+        fix = (
+            f"cannot be copied with copy.deepcopy ({summarize_error(error)}): remove the attribute of the module that "
+            "cannot be copied"
+        )
         raise ConfigError(name, type(layer).__name__, fix) from error
 
 
@@ -168,7 +177,9 @@ def copy_trainable(model: nn.Module) -> nn.Module:
 
 
 def share_constants(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Replaces frozen parameters and buffers by another model's, by name, so that both share memory."""
+    """Replaces frozen parameters and buffers with those of another model, by name, so that both models share their
+    memory.
+    """
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             parameter.data = tensors[name]
@@ -180,7 +191,7 @@ def share_constants(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def fingerprint(model: nn.Module) -> str:
     """Returns a hash of a model's layout and constants, which its rows do not contain.
 
-    Two models with the same fingerprint are the same function of a row, as far as their tensors determine it.
+    Two models with the same fingerprint have the same tensors. Differences in their code are not detected.
     """
     digest = hashlib.blake2b(repr(Layout.of(model).shapes).encode(), digest_size=16)
     for name, value in collect_constants(model).items():

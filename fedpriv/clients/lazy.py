@@ -28,7 +28,7 @@ from fedpriv.settings.checks import Count, validate_arguments
 
 Load = Callable[[int], Dataset[Any]]
 Examine = Callable[[int, Dataset[Any]], None]
-"""Function of a client's number and data set that raises if the data set cannot be used."""
+"""Function of a client's number and data set that raises an error if the data set cannot be used."""
 _CLIENTS_PER_TASK = 16  # clients that a worker reads in a row
 _MAX_READ_AHEAD = 2**17  # examples that are read ahead
 _VALIDATED = 16  # clients that are read before a run, to find mistakes
@@ -88,7 +88,7 @@ class LazyClients(Sequence[Client]):
         return [self._problem] * len(self)
 
     def declared(self) -> Iterator[tuple[int, int]]:
-        """Yields nothing: the sizes are the true ones."""
+        """Yields nothing, because the sizes are the true numbers of examples."""
         yield from ()
 
     @property
@@ -115,7 +115,7 @@ class LazyClients(Sequence[Client]):
             raise DataError(
                 f"client {client}: load({client}) must return the {self.sizes[client]} examples declared in "
                 "sizes, since sums are divided by this number and the privacy guarantee depends on it: correct "
-                "sizes or load"
+                "sizes, or correct load"
             )
         self._examine(client, dataset)
         return dataset
@@ -148,7 +148,7 @@ class LazyClients(Sequence[Client]):
         return row.expand(len(self), -1)
 
     def released_prices(self) -> Iterator[str | None]:
-        """Yields the privacy spent on the model, if it is a run's result."""
+        """Yields the privacy cost of the model if it is the result of a run."""
         yield self._released_price
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
@@ -206,7 +206,7 @@ class ReadWhenDrawn:
         self.on_read: OnRead = accept_all
 
     def expect(self, *cohorts: Tensor) -> None:
-        """Starts to read these clients' examples, in this order, and drops all others."""
+        """Starts to read these clients' examples, in this order, and removes all others from memory."""
         if self.random:
             # threads share the global generators, so draws would depend on the order of threads
             return
@@ -219,7 +219,7 @@ class ReadWhenDrawn:
             self._futures |= dict.fromkeys(task, self._pool.submit(self._read, task))
 
     def source(self, client: int) -> Source | None:
-        """See `Examples`; if client 0's examples never change, all clients' are taken not to change."""
+        """See `Examples`. If client 0's examples never change, all clients' examples are assumed not to change."""
         if self.random:
             return Unbatched(self._clients.dataset(client))
         return None
@@ -239,7 +239,7 @@ class ReadWhenDrawn:
         return map_tree(lambda _: next(device_leaves), pair)
 
     def _pair_of(self, client: int) -> Pair:
-        """Returns a client's examples; reads them now unless a worker has."""
+        """Returns a client's examples; reads them now unless a worker thread has read them."""
         future = self._futures.get(client)
         if future is None:
             return self._read([client])[client]
@@ -290,10 +290,10 @@ def lazy_clients(
         augmentation: Random views of the examples, redrawn in each query; none by default.
 
     Returns:
-        A sequence of clients, for `train` and `Training`. A run equals the run of `make_clients` with the same data,
-        bit for bit, but only 16 clients are read before it to find mistakes. The search for examples that belong to two
-        clients, or are also in the test data, covers these 16 clients only. Therefore `load` must ensure that no
-        person's data are at two clients.
+        A sequence of clients, for `train` and `Training`. A run equals the run with `make_clients` and the same data,
+        bit for bit. However, only 16 clients are read before the run to find mistakes. The search for examples that
+        belong to two clients, or are also in the test data, covers these 16 clients only. Therefore `load` must ensure
+        that no person's data are at two clients.
 
     Raises:
         ConfigError: If there is no client, a size is below 1, or the model holds the result of a run.
@@ -315,9 +315,13 @@ def lazy_clients(
             "lazy_clients.sizes", sizes, "must be a list; entry i is the number of examples that load(i) returns"
         )
     if not isinstance(sizes, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        fix = "must be a list with the size of each client, e.g. fedpriv.count_examples(load, n_clients)"
+        fix = "must be a list with the number of examples of each client, e.g. fedpriv.count_examples(load, n_clients)"
         raise ConfigError("lazy_clients.sizes", sizes, fix)
     numbers = [int(size) for size in sizes]
     if not numbers or min(numbers) < 1:
-        raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "each client's size must be at least 1")
+        raise ConfigError(
+            "lazy_clients.sizes",
+            min(numbers, default=[]),
+            "must list at least one client, each with at least 1 example: leave out clients without examples",
+        )
     return LazyClients(copy_model(model), loss, load, numbers, num_workers, augmentation)

@@ -17,13 +17,13 @@ from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.global_rng import GeneratorStates, global_generators
 
 _FROZEN = (
-    "a random transform was applied once to every example, when the data were read, because constraints need "
-    "fixed examples; its views stay the same in all rounds. Use a fixed transform"
+    "a random transform was applied only once to every example, when the data were read, because constraints need "
+    "fixed examples; the random views stay the same in all rounds. To avoid this, use a transform without randomness"
 )
 
 
 def list_ignored_settings(clients: Sequence[Client], privacy: Privacy, *, is_random: bool) -> list[str]:
-    """Returns warnings about unused loader settings, and about examples that do not stay apart.
+    """Returns warnings about unused loader settings, and about a `collate_fn` that makes examples depend on each other.
 
     Args:
         clients: The clients of this process.
@@ -44,9 +44,9 @@ def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     if not settings:
         return []
     note = (
-        f"settings of the clients' loaders are ignored: {', '.join(settings)}. fedpriv draws its own secret "
-        f"batches: Privacy(sampling={_shuffled(clients)}) puts every example into one batch of an epoch, like "
-        "shuffling; Poisson(rate) draws each example with that probability; FullBatch() uses all"
+        f"these settings of the clients' loaders are ignored: {', '.join(settings)}. fedpriv draws the batches itself, "
+        f"in secret. Choose how: Privacy(sampling={_shuffled(clients)}) puts every example into one batch of an epoch, "
+        "like shuffling; Poisson(rate) draws each example with that probability; FullBatch() uses all"
     )
     if any(_has_weights(client.loader) for _, client in clients):
         note += (
@@ -64,7 +64,7 @@ def _has_weights(loader: DataLoader[Any]) -> bool:
 
 
 def _shuffled(clients: Sequence[tuple[int, Client]]) -> str:
-    """The sampling with about as many batches an epoch as the loaders have."""
+    """Returns the sampling that has about as many batches in an epoch as the loaders."""
     for _, client in clients:
         size = client.loader.batch_size
         if size not in (None, 1) and len(client) > size:
@@ -88,7 +88,7 @@ def _unused(loader: DataLoader[Any]) -> Iterator[str]:
 
 
 def _collate_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
-    """Returns a warning if a `collate_fn` makes one example depend on others; each function is tried once."""
+    """Returns a warning if a `collate_fn` makes one example depend on others; each function is tested once."""
     tried = {id(default_collate)}
     for index, client in clients:
         if id(client.loader.collate_fn) in tried:
@@ -96,8 +96,9 @@ def _collate_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
         tried.add(id(client.loader.collate_fn))
         if _collate_mixes_examples(client.loader, len(client) - 1):
             return [
-                f"the collate_fn of client {index} treats two examples together differently from each alone. "
-                "fedpriv collates each example alone, so that no example changes another"
+                f"the collate_fn of client {index} returns other values for two examples together than for each alone. "
+                "fedpriv calls it with one example at a time, so that no example changes another; check that this is "
+                "what you want"
             ]
     return []
 

@@ -1,7 +1,7 @@
 """Warns about examples that share numbers in memory, as sliding windows over one series do.
 
-An epsilon is for one example. If one number is in six examples, it has the epsilon of a group of six, for any
-model. Only addresses are compared: copies of equal numbers go unnoticed.
+An epsilon covers one example. If a number is part of six examples, its epsilon is the larger epsilon of a group of six
+examples, for any model. Only memory addresses are compared, so copies of equal numbers are not detected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Spans:
 
     Attributes:
         starts: First byte of each example, `[k]`.
-        ends: The byte after its last one, `[k]`.
+        ends: The byte after the last byte of each example, `[k]`.
         owners: Number of the client of each example, `[k]`.
     """
 
@@ -43,13 +43,13 @@ class _Spans:
 
     @staticmethod
     def joined(spans: Sequence[_Spans]) -> _Spans:
-        """Returns all spans, by their starts."""
+        """Returns all spans, sorted by `starts`."""
         columns = [np.concatenate([getattr(some, name) for some in spans]) for name in ("starts", "ends", "owners")]
         order = np.argsort(columns[0], kind="stable")
         return _Spans(columns[0][order], columns[1][order], columns[2][order])
 
     def most_examples(self) -> int:
-        """Returns the largest number of examples that one byte is in."""
+        """Returns the largest number of examples that contain the same byte."""
         ended = np.searchsorted(np.sort(self.ends), self.starts, side="right")
         return int((np.arange(1, len(self.starts) + 1) - ended).max(initial=1))
 
@@ -62,7 +62,7 @@ class _Spans:
 def check_memory(datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None, privacy: Privacy) -> list[str]:
     """Returns a warning if rows of the clients' tensors overlap in memory, so that examples share numbers.
 
-    Reads no examples.
+    No examples are read.
 
     Args:
         datasets: The data of each client, without the server's public data.
@@ -86,7 +86,7 @@ def check_memory(datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None
 def describe_overlap(datasets: Sequence[Dataset[Any]], privacy: Privacy) -> list[str]:
     """Returns a warning if examples of a custom data set are overlapping views of one memory.
 
-    Reads two neighbouring examples of one data set of each class.
+    It reads two consecutive examples of one data set for each class of data sets.
 
     Args:
         datasets: The data of clients of this process.
@@ -107,18 +107,19 @@ def describe_overlap(datasets: Sequence[Dataset[Any]], privacy: Privacy) -> list
 
 
 def _notes(examples: int, privacy: Privacy, *, between_clients: bool) -> list[str]:
-    cut = "Divide a series among clients before you cut it into windows"
+    cut = "If the examples are windows of a series, divide the series among clients before you cut it into windows"
     if privacy.unit == "client" and between_clients:
         return [
-            f"examples of several clients share numbers in memory, but epsilon covers the data of one client. {cut}"
+            "examples of several clients share numbers in memory, so one number can be in the data of several clients, "
+            f"but epsilon covers the data of one client. {cut}"
         ]
     if privacy.unit == "client" or examples < 2:
         return []
     note = (
-        f"one number is in up to {examples} examples: their rows overlap in memory, like sliding windows. "
-        "Epsilon covers one example: unless that number is public, its epsilon is that of a group of "
-        f"{examples} examples (fedpriv account RUN --group {examples}). Use windows that do not overlap, or "
-        "protect whole clients (unit: client)"
+        f"one number can be part of up to {examples} examples, because their rows overlap in memory, like sliding "
+        "windows. Epsilon covers one example. Unless the number is public, the epsilon that covers the number is that "
+        f"of a group of {examples} examples (fedpriv account RUN --group {examples}). Use windows that do not overlap, "
+        "or protect whole clients (unit: client)"
     )
     if between_clients:
         note += f". Examples of several clients also share numbers. {cut}"
@@ -126,7 +127,7 @@ def _notes(examples: int, privacy: Privacy, *, between_clients: bool) -> list[st
 
 
 def _check_test(test: Dataset[Any], training: Mapping[str, _Spans]) -> None:
-    """Raises if test inputs share numbers with training examples.
+    """Raises an error if test inputs share numbers with training examples.
 
     Raises:
         PrivacyError: If there are shared numbers.
@@ -140,14 +141,14 @@ def _check_test(test: Dataset[Any], training: Mapping[str, _Spans]) -> None:
             shared += int((begun > ended).sum())
     if shared:
         raise PrivacyError(
-            f"{shared} test examples share numbers with training examples, like windows over one series, so "
-            "every test metric would reveal them without noise: remove the overlapping windows, or leave test "
-            "data out"
+            f"{shared} test examples share numbers with training examples, like overlapping windows of one series, so "
+            "every test metric would reveal these training examples without noise: remove the overlapping test "
+            "examples, or leave test data out"
         )
 
 
 def _overlapping(dataset: Dataset[Any], owner: int | None) -> Iterator[tuple[str, _Spans]]:
-    """Yields the device, and where on it examples are, for each memory in which rows of a tensor overlap.
+    """Yields, for each block of memory in which rows of a tensor overlap, its device and the addresses of the examples.
 
     Args:
         dataset: The data set.
@@ -178,7 +179,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _count_places(tensor: Tensor) -> int:
-    """Returns the number of places from the first to the last number of a tensor."""
+    """Returns the number of memory positions from the first to the last number of a tensor."""
     return 1 + sum(stride * (count - 1) for stride, count in zip(tensor.stride(), tensor.shape, strict=True))
 
 
@@ -187,9 +188,10 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _examples_with_one_number(dataset: Dataset[Any], first: int, second: int) -> int:
-    """Returns how many examples hold one number, if all neighbours share as much memory as these two; 1 for none.
+    """Returns the number of examples that contain the same number, if all consecutive examples share as much memory as
+    these two; 1 if they share none.
 
-    An example that cannot be read raises elsewhere.
+    Examples that cannot be read are ignored, because they raise an error elsewhere.
     """
     with global_generators() as begin:
         begin(0)

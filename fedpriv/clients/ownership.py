@@ -1,4 +1,6 @@
-"""Checks that each example is at one client, once, and not in the test data: epsilon is for one occurrence."""
+"""Checks that each example belongs to one client, occurs there once, and is not in the test data, because epsilon
+covers one occurrence only.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from fedpriv.clients.components import components
 from fedpriv.clients.datasets import size
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import split_pair
-from fedpriv.errors import PrivacyError
+from fedpriv.errors import PrivacyError, format_count
 from fedpriv.models.nested import Nested, list_leaves, map_tree
 from fedpriv.privacy.settings import Privacy
 
@@ -32,12 +34,13 @@ _TEST = -1
 
 @dataclass(frozen=True)
 class DuplicateCounts:
-    """Numbers of examples with equal content, of two persons or twice of one. Exact counts, so not private.
+    """Numbers of examples with equal content. They may belong to two persons, or twice to the same person. The numbers
+    have no noise, so they are not private.
 
     Attributes:
-        examples: Training examples that equal another one.
-        apart: Training examples that equal one of another client.
-        tested: Training examples that equal a test example.
+        examples: Number of training examples that equal another training example.
+        apart: Number of training examples that equal a training example of another client.
+        tested: Number of training examples that equal a test example.
     """
 
     examples: int
@@ -46,15 +49,16 @@ class DuplicateCounts:
 
 
 def check_ownership(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> list[str]:
-    """Runs `check_datasets` on the clients' data sets; lazy clients' are checked one by one when they are read.
+    """Runs `check_datasets` on the clients' data sets. The data sets of lazy clients are checked one by one when they
+    are read.
 
-    A client without an objective is the server. Its data are public and may be the test data.
+    A client without an objective represents the server. Its data are public and may be the same as the test data.
 
     Returns:
         A warning if examples share numbers in memory.
 
     Raises:
-        PrivacyError: See `check_datasets`; or test examples share numbers with training examples.
+        PrivacyError: See `check_datasets`; also if test examples share numbers in memory with training examples.
     """
     roster = as_client_set(clients)
     roster.examine_with(lambda client, dataset: _check_alone(client, dataset, privacy))
@@ -76,7 +80,7 @@ def _check_alone(client: int, dataset: Dataset[Any], privacy: Privacy) -> None:
 def check_datasets(
     datasets: Sequence[Dataset[Any]], test: Dataset[Any] | None, privacy: Privacy, *, public: Sequence[int] = ()
 ) -> None:
-    """Raises if an example of a private run occurs more than once, or also in the test data.
+    """Raises an error if an example of a private run occurs more than once, or also in the test data.
 
     Examples are identified by data set and index, also through `Subset` and `ConcatDataset`, or in a `TensorDataset`
     by their memory address; contents are not compared, see `count_duplicates`.
@@ -88,8 +92,8 @@ def check_datasets(
         public: Clients with public data.
 
     Raises:
-        PrivacyError: If an example is at two clients, twice at one (for unit sample) or in the test data; or the data
-            were prepared with statistics of all of them.
+        PrivacyError: If an example belongs to two clients, occurs twice at one client (for the unit sample) or is in
+            the test data; or if the data were prepared with statistics of all clients' data.
     """
     if privacy.private:
         _check_owners(dict(enumerate(datasets)), test, privacy, public)
@@ -116,7 +120,7 @@ def example_fingerprints(population: Population) -> list[list[bytes]]:
 
 
 def check_test(population: Population, test: Dataset[Any], examples: Sequence[list[bytes]]) -> None:
-    """Raises if the test data of a private run are a copy of its training data.
+    """Raises an error if the test data of a private run are a copy of its training data.
 
     Args:
         population: Clients of the run, for the formats of numbers.
@@ -129,7 +133,7 @@ def check_test(population: Population, test: Dataset[Any], examples: Sequence[li
     if Counter(_test_digests(population, test)) == Counter(chain.from_iterable(examples)):
         raise PrivacyError(
             f"the {size(test)} test examples are copies of the training examples, so every test metric would "
-            "reveal them without noise: hold out part of the data, or leave test data out"
+            "reveal the training examples without noise: hold out part of the data for tests, or leave test data out"
         )
 
 
@@ -151,7 +155,9 @@ def count_duplicates(
 
 
 def _locate(dataset: Dataset[Any], index: Integers, owner: int) -> Iterator[tuple[Hashable, Integers]]:
-    """Yields where these examples are stored: a source, and positions in it, which are equal for the same example."""
+    """Yields the locations of these examples as a source and positions in it. Two occurrences of the same example have
+    the same location.
+    """
     for base, positions in components(dataset, index, None if owner == _TEST else owner):
         if isinstance(base, TensorDataset) and _has_rows(base.tensors[0]):
             rows = base.tensors[0]
@@ -166,7 +172,9 @@ def _has_rows(tensor: Tensor) -> bool:
 
 
 def _check_source(owners: Integers, positions: Integers, privacy: Privacy, public: Sequence[int]) -> None:
-    """Raises if a source has an example at two owners, or twice at one; `owners` and `positions` are of occurrences."""
+    """Raises an error if an example in a source has two owners, or occurs twice at one owner. `owners` and `positions`
+    have an entry for each occurrence.
+    """
     order = np.lexsort((owners, positions))
     owners = owners[order]
     positions = positions[order]
@@ -177,9 +185,9 @@ def _check_source(owners: Integers, positions: Integers, privacy: Privacy, publi
     tested = (before == _TEST) & (after != _TEST) & ~np.isin(after, public)
     if tested.any():
         raise PrivacyError(
-            f"{int(tested.sum())} test examples are also training examples (the first of client "
-            f"{after[tested][0]}), so every test metric would reveal them without noise: hold them out, or "
-            "leave test data out"
+            f"{int(tested.sum())} test examples are also training examples (the first of client {after[tested][0]}), "
+            "so every test metric would reveal them without noise: leave them out of the training data, or leave test "
+            "data out"
         )
     train = before != _TEST
     split = train & (before != after)
@@ -187,13 +195,14 @@ def _check_source(owners: Integers, positions: Integers, privacy: Privacy, publi
     if split.any():
         raise PrivacyError(
             f"{int(split.sum())} examples belong to two clients (the first to {before[split][0]} and "
-            f"{after[split][0]}), but an epsilon covers one: assign each example (a data set and an index) to "
-            "one client"
+            f"{after[split][0]}), but epsilon covers an example only at one client: assign each example (a data "
+            "set and an index) to one client"
         )
     if twice.any() and privacy.unit == "sample":
         raise PrivacyError(
-            f"client {before[twice][0]} has an example twice ({int(twice.sum())} repeats in all), but unit: "
-            "sample covers each copy alone: list each index once, or protect whole clients (unit: client)"
+            f"client {before[twice][0]} has an example twice ({format_count(int(twice.sum()), 'repeated example')} in "
+            "all), but with unit: sample, epsilon covers each copy alone: list each index once, or protect whole "
+            "clients (unit: client)"
         )
 
 

@@ -38,18 +38,21 @@ class Population:
     Rows are numbered from 0 in each process; `shard.ids` holds the clients' numbers in the run.
 
     Args:
-        clients: At least one client, even if `shard` has none: its model is then the template. All models must have the
-            same trainable parameters by name and shape, and the same frozen parameters and buffers by value.
+        clients: At least one client. If `shard` has no clients, the model of this client is used as the template. All
+            models must have the same trainable parameters by name and shape, and the same frozen parameters and buffers
+            by value.
         device: The device of parameters and data.
         dtype: Floating point type of parameters and inputs.
         chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
-        shard: The numbers of these clients in the run, and the public facts of all clients; None if these are all.
+        shard: The numbers of these clients in the run, and the public facts of all clients; None if the run has no
+            other clients.
         pad_batches: True if secret batches are padded to a public number of examples.
 
     Attributes:
         shard: See above.
-        model: A copy of the first client's model, to compute with; it shares frozen parameters and buffers with all.
-        params: Trainable parameters of all clients' models, `[n_clients, dim]`; of `lazy_clients`, one row for all.
+        model: A copy of the first client's model, with which gradients are computed. It shares frozen parameters and
+            buffers with all models.
+        params: Trainable parameters of all clients' models, `[n_clients, dim]`; `lazy_clients` have one expanded row.
         layout: Positions of the parameters in a row.
         examples: All examples of these clients.
         views: Random views of the examples for gradients; None without augmentation or random reading.
@@ -70,12 +73,14 @@ class Population:
         pad_batches: bool = False,
     ) -> None:
         if not clients:
-            raise ConfigError("clients", [], "a population needs at least one client")
+            raise ConfigError("clients", [], "must contain at least one client")
         self.clients = clients
         self.shard = shard or ClientShard.whole(clients)
         self._roster = as_client_set(clients, self.shard.numbers or range(1))
         if len(self.shard.numbers) not in (len(clients), 0):
-            raise ConfigError("part.numbers", self.shard.numbers, f"give one for each of the {len(clients)} clients")
+            raise ConfigError(
+                "part.numbers", self.shard.numbers, f"must have one number for each of the {len(clients)} clients"
+            )
         self._check_fresh()
         self.chunk = chunk
         self.pad_batches = pad_batches
@@ -99,7 +104,7 @@ class Population:
 
     @cached_property
     def starts(self) -> Tensor:
-        """Position of each client's first example among all, `[n_clients]`."""
+        """Position of each client's first example among all examples, `[n_clients]`."""
         return torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
 
     @cached_property
@@ -126,7 +131,7 @@ class Population:
     def validated_clients(self) -> Sequence[int]:
         """Indices of the clients whose data are validated before training.
 
-        For lazy clients these are a few; the others are validated when they are first drawn.
+        For lazy clients, these are a few clients; the others are validated when they are first drawn.
         """
         return self._roster.validated_clients
 
@@ -174,13 +179,16 @@ class Population:
                 return Views(self.examples, augmentation)
             return None
         if not plain:
-            fix = "cannot be used with constraints, which need fixed examples: leave out one of the two"
+            fix = (
+                "cannot be used with constraints, which need fixed examples: leave out the augmentation or the "
+                "constraints"
+            )
             raise ConfigError("augmentation", augmentation, fix)
         augmentation.try_out(self.first_examples(1)[0])
         return Views(self.examples, augmentation)
 
     def _check_fresh(self) -> None:
-        """Raises if the model of a client holds the result of an earlier run."""
+        """Raises an error if the model of a client holds the result of an earlier run."""
         for index, price in enumerate(self._roster.released_prices()):
             if price is not None:
                 raise ConfigError(
@@ -211,7 +219,7 @@ class Population:
     def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
         """Yields all examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.
 
-        The batches of the whole population are cached: a full-batch run reads them every round.
+        The batches of the whole population are cached, because a full-batch run reads them in every round.
         """
         if len(cohort) == len(self) and self.is_in_memory:
             yield from self._all_batches
@@ -227,7 +235,7 @@ class Population:
 
         Args:
             cohort: Rows of the clients, `[k]`.
-            chosen: Which examples of each.
+            chosen: The chosen examples of each client.
             numbers: Computes random numbers for views of the examples; None yields the examples as they are.
         """
         if numbers is None:

@@ -52,8 +52,8 @@ class Read(NamedTuple):
 
     Attributes:
         pair: Inputs `[m, ...]` and targets `[m, ...]`.
-        random: True if reading them drew from torch's, NumPy's or Python's global generator: then they differ when they
-            are read again.
+        random: True if reading the examples drew from torch's, NumPy's or Python's global generator. In this case the
+            examples may differ when they are read again.
     """
 
     pair: Pair
@@ -64,7 +64,7 @@ def count_examples_of(dataset: Dataset[Any]) -> int:
     """Returns the number of examples of a map-style data set.
 
     Raises:
-        DataError: If it streams, also with a length, or has no length.
+        DataError: If the data set streams (even if it has a length) or has no length.
     """
     if isinstance(dataset, IterableDataset):
         raise DataError(
@@ -74,10 +74,13 @@ def count_examples_of(dataset: Dataset[Any]) -> int:
     try:
         length = len(cast("TensorDataset", dataset))
     except Exception as error:  # a user's data set can raise anything
-        fix = "give a data set with a length, its number of examples"
+        fix = "pass a data set whose len() is its number of examples"
         raise DataError(f"len() of a client's data set raises {summarize_error(error)}: {fix}") from error
     if length > _MAX_EXAMPLES:
-        raise DataError(f"a client's data set has length {length}: use at most {_MAX_EXAMPLES} examples")
+        raise DataError(
+            f"a client's data set has {length} examples, but at most {_MAX_EXAMPLES} are allowed: divide them among "
+            "clients"
+        )
     return length
 
 
@@ -92,17 +95,19 @@ def read_all(source: Source, length: int) -> Read:
     except DataError:
         raise
     except Exception as error:  # a user's data set or collate_fn can raise anything
-        fix = "each index below its length must return a pair (input, target) that collates to tensors"
-        raise DataError(f"its examples cannot be read ({summarize_error(error)}): {fix}") from error
+        fix = "each index below the length of the data set must give a pair (input, target) that collates to tensors"
+        raise DataError(f"the examples cannot be read ({summarize_error(error)}): {fix}") from error
     counts = len(first_leaf(inputs)), len(first_leaf(targets))
     if counts != (length, length):
-        problem = f"its data set has length {length}, but returns {counts[0]} inputs and {counts[1]} targets"
-        raise DataError(f"{problem}: its length must be the number of examples, since sums are divided by it")
+        problem = f"the data set has length {length}, but gives {counts[0]} inputs and {counts[1]} targets"
+        raise DataError(f"{problem}: its length must be the number of examples, since sums are divided by the length")
     for name, tree in (("inputs", inputs), ("targets", targets)):
         for tensor in list_leaves(tree):
             if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
                 kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
-                raise DataError(f"a client's {name} are {kind}: use dense real tensors with data")
+                raise DataError(
+                    f"a client's {name} are {kind}: use dense tensors of real numbers, and not on the device meta"
+                )
     check_finite(inputs, targets)
     return Read((inputs, targets), random)
 
@@ -111,7 +116,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
     """Reads the example at a position again: input `[1, ...]` and target `[1, ...]`.
 
     Args:
-        source: Where to read it.
+        source: The source from which the example is read.
         position: Its index in the data set.
         like: Inputs and targets of other examples; nesting and shapes must be equal.
 
@@ -123,17 +128,17 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
     except DataError:
         raise
     except Exception as error:  # a user's data set or collate_fn can raise anything
-        fix = "random transforms must work at every call"
+        fix = "correct the data set or its transforms, which must work at every call"
         raise DataError(f"an example cannot be read again ({summarize_error(error)}): {fix}") from error
     shapes = [[tuple(tensor.shape[1:]) for tensor in list_leaves(some_pair)] for some_pair in (pair, like)]
     if format_structure(pair) != format_structure(like) or shapes[0] != shapes[1]:
-        problem = f"an example has shapes {shapes[0]} when it is read again, instead of {shapes[1]}"
-        raise DataError(f"{problem}: random transforms must return one public shape")
+        problem = f"an example has shapes {shapes[0]} when it is read again, but had shapes {shapes[1]} before"
+        raise DataError(f"{problem}: make the data set and its transforms return the same shapes at every call")
     return pair
 
 
 def check_finite(inputs: Nested, targets: Nested) -> None:
-    """Raises for examples with NaN or infinity.
+    """Raises an error for examples with NaN or infinity.
 
     Raises:
         DataError: If there is such an example; the message names it.
@@ -176,39 +181,46 @@ def _read(loader: Source) -> Read:
 
 
 def _check_repeats(source: Source, pair: Pair) -> None:
-    """Raises if the examples of a data set depend on earlier reads: one example would change the others."""
+    """Raises an error if the examples of a data set depend on earlier reads, because one example could then change
+    others.
+    """
     length = len(first_leaf(pair))
     for position in dict.fromkeys((length - 1, 0)):
         again = read_one(source, position, pair)
         expected = [leaf[position] for leaf in list_leaves(pair)]
         if not all(torch.equal(new[0], old) for new, old in zip(list_leaves(again), expected, strict=True)):
             raise DataError(
-                f"example {position} changes when it is read again, although nothing was drawn from the global "
-                "generators of torch, NumPy or Python: the data set must not keep state of earlier examples "
-                "(with a running mean or scale, one example would change others), and must draw random numbers "
-                "from torch's global generator"
+                f"example {position} changes when it is read again, although the data set drew no number from the "
+                "global generators of torch, NumPy or Python. The data set must not keep a state that depends on "
+                "earlier examples (with a running mean or scale, one example would change others), and must draw "
+                "random numbers from torch's global generator"
             )
 
 
 def _check_one_shape(name: str, column: Sequence[Nested]) -> None:
     if len({format_structure(value) for value in column}) > 1:
-        raise DataError(f"{name} of a client are not nested alike: use the same names and positions in each example")
+        raise DataError(
+            f"the {name} of different examples are nested differently: use the same dict keys and tuple positions in "
+            "each example"
+        )
     for tensors in zip(*map(list_leaves, column), strict=True):
         shapes = {tuple(value.shape[1:]) for value in tensors}
         if len(shapes) > 1:
             raise DataError(
-                f"{name} of a client have shapes {sorted(shapes)[:3]}: use one public shape. If lengths differ, "
-                "pad each example to a chosen length, in the data set or in a collate_fn (it gets one example "
-                "at a time, so that the longest example of a batch changes no other), and pass the model a "
-                "mask"
+                f"the {name} of different examples have different shapes, e.g. {sorted(shapes)[:3]}: use one public "
+                "shape. If lengths differ, pad each example to a length that you choose, in the data set or in a "
+                "collate_fn (which receives one example at a time, so that the longest example of a batch changes no "
+                "other example), and pass the model a mask"
             )
 
 
 @dataclass(frozen=True)
 class _Pieces(Dataset[tuple[list[Pair], bool]]):
-    """A data set of pieces of another one: examples, each read and collated alone, and whether that drew at random.
+    """A data set of pieces of another data set. A piece contains examples, each read and collated alone, and a flag
+    that is True if reading them drew random numbers.
 
-    If examples were read or collated together, one could change another, and no clipping would bound its influence.
+    If examples were read or collated together, one example could change others, and clipping would not bound its
+    influence.
     """
 
     dataset: Dataset[Any]
@@ -246,12 +258,12 @@ def _is_text(labels: object) -> bool:
 def split_pair(batch: object, count: int | None = None) -> Pair:
     """Splits a batch into inputs and targets.
 
-    Of more than two tensors the last one is the target, and the model gets the others as arguments:
-    `(x1, x2, y)` becomes `((x1, x2), y)`.
+    If there are more than two tensors, the last tensor is the target, and the model gets the others as arguments: `(x1,
+    x2, y)` becomes `((x1, x2), y)`.
 
     Args:
         batch: The return value of a loader.
-        count: Number of examples that it must have; by default as many as its first tensor has rows.
+        count: Number of examples that the batch must contain; by default the number of rows of its first tensor.
 
     Raises:
         DataError: If it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
@@ -266,7 +278,8 @@ def split_pair(batch: object, count: int | None = None) -> Pair:
         )
     if isinstance(batch, tuple | list) and len(batch) == 2 and _is_text(batch[1]):
         raise DataError(
-            "a loader returned labels that are text: number the classes from 0, e.g. with {'no': 0, 'yes': 1}[label]"
+            "a loader returned labels that are text, but labels must be numbers: number the classes from 0, e.g. with "
+            "{'no': 0, 'yes': 1}[label]"
         )
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise DataError(
@@ -280,7 +293,8 @@ def split_pair(batch: object, count: int | None = None) -> Pair:
     if any(shape[:1] != (count,) for shape in shapes):
         problem = f"a loader returned tensors of shapes {' and '.join(map(str, shapes))} for {count} of its examples"
         raise DataError(
-            f"{problem}: each tensor needs one row per example, since the influence of an example is bounded by its row"
+            f"{problem}: each tensor must have one row per example, since the influence of an example is bounded "
+            "through its row"
         )
     return pair
 

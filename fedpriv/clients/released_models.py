@@ -1,4 +1,6 @@
-"""Marks parameters that hold the result of a run: a run that starts from them would not count their cost."""
+"""Marks parameters that contain the result of a run, because the epsilon of a run that starts from them would omit
+their privacy cost.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class _Note:
 
     Attributes:
         price: The privacy cost of its value, in words.
-        version: torch's count of changes in place; another count means that the user has set other values.
+        version: Torch's counter of in-place changes. If the counter has changed, the user has set other values.
     """
 
     price: str
@@ -38,7 +40,9 @@ def record_result(model: nn.Module, price: str) -> None:
 
 
 def find_privacy_cost(model: nn.Module) -> str | None:
-    """Returns the privacy spent on a parameter of a model, frozen ones included; None if none holds a result."""
+    """Returns the privacy cost of a result that the parameters of a model (including frozen ones) contain; None if they
+    contain no result.
+    """
     for parameter in model.parameters():
         note: _Note | None = _NOTES.get(parameter)
         if note is not None and note.version == parameter._version:  # noqa: SLF001 - see above
@@ -47,10 +51,11 @@ def find_privacy_cost(model: nn.Module) -> str | None:
 
 
 def check_untrained(field: str, model: nn.Module) -> None:
-    """Raises if a model holds the result of a run, before it is copied: a copy does not have the note.
+    """Raises an error if a model contains the result of a run. Call this before a copy of the model is made, because
+    copies do not have the note.
 
     Raises:
-        ConfigError: If it does; the message names the field and the privacy spent on the model.
+        ConfigError: If the model contains a result; the message names the field and the privacy cost of the model.
     """
     price = find_privacy_cost(model)
     if price is not None:

@@ -20,8 +20,8 @@ from fedpriv.errors import ConfigError
 class ClientShard:
     """The clients of a run with examples and rows in this process, and the public facts of all clients.
 
-    The noise of a query result and its ledger record depend on the facts of all clients; computed from this process's
-    clients alone, the noise would be too small.
+    The noise of a query result and its ledger record depend on the facts of all clients. If they were computed from
+    this process's clients alone, the noise would be too small.
 
     Args:
         numbers: Numbers of this process's clients among all clients of the run, ascending.
@@ -77,7 +77,9 @@ class ClientShard:
         return self.ids.shape[0] == self.n_clients
 
     def select(self, clients: Sequence[Client]) -> Sequence[Client]:
-        """Returns this process's clients out of all; if it has none, the first client, as a template of the model."""
+        """Returns this process's clients. If the process has none, returns the first client, as a template of the
+        model.
+        """
         if len(self.numbers) == len(clients):
             return clients
         return [clients[number] for number in self.numbers] or clients[:1]
@@ -95,7 +97,9 @@ class ClientShard:
         return self._rows_and_positions(cohort)[1]
 
     def _rows_and_positions(self, cohort: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns rows and positions of the cohort's clients in this process; takes time by the cohort's size only."""
+        """Returns rows and positions of the cohort's clients in this process. The computing time depends only on the
+        size of the cohort.
+        """
         rows = torch.searchsorted(self.ids, cohort).clamp_max(max(len(self.ids) - 1, 0))
         if len(self.ids):
             positions = (self.ids[rows] == cohort).nonzero()[:, 0]

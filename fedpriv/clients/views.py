@@ -1,4 +1,4 @@
-"""Random views of drawn examples, each from its own random numbers."""
+"""Computes random views of drawn examples; each view has separate random numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ positions in their clients' data, and the size. An example's numbers depend on i
 class Views:
     """Random views of a population's examples.
 
-    If reading a client's examples draws random numbers, each view is read again before it is augmented.
+    If reading a client's examples draws random numbers, the example is read again for each view before it is augmented.
 
     Args:
         examples: The examples.
@@ -40,7 +40,7 @@ class Views:
 
         Args:
             clients: Rows of the clients, `[k]`.
-            positions: Positions in the data of each, `[k, b]`, on the CPU.
+            positions: Positions in each client's data, `[k, b]`, on the CPU.
             mask: False where padded, `[k, b]`, on the CPU.
             device_positions: See `Examples.take`.
             numbers: Computes the random numbers.

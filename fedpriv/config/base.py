@@ -112,6 +112,8 @@ class Choice(Section):
     def _from_word(cls, raw: object) -> object:
         if not isinstance(raw, str):
             return raw
+        if ":" in raw and FUNCTION in cls.model_fields:
+            raise PydanticCustomError("choice", "{fix}", {"fix": suggest_function_shape(raw)})
         if raw != cls.neither and raw not in cls.model_fields:
             raise PydanticCustomError("choice", "{fix}", {"fix": _unknown(raw, [cls.neither, *cls.model_fields])})
         if raw == cls.neither:
@@ -121,7 +123,9 @@ class Choice(Section):
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:
         if len(self.model_fields_set - {name for name, value in self if value is None}) > 1:
-            raise PydanticCustomError("choice", "must be one of {names}", {"names": ", ".join(type(self).model_fields)})
+            raise PydanticCustomError(
+                "choice", "must set only one of {names}", {"names": ", ".join(type(self).model_fields)}
+            )
         return self
 
     def value(self, nothing: object = None) -> Any:  # noqa: ANN401 - of the field that was chosen
@@ -131,6 +135,15 @@ class Choice(Section):
     @model_serializer(mode="wrap")
     def _to_word(self, handler: SerializerFunctionWrapHandler) -> object:
         return {name: value for name, value in handler(self).items() if value is not None} or self.neither
+
+
+FUNCTION = "function"
+"""The name of a user's own function in registries that have one: `{function: "package.module:name"}` in YAML."""
+
+
+def suggest_function_shape(reference: str) -> str:
+    """Returns the fix for a function that is named without its key."""
+    return f"is the name of a function: write {{function: {reference!r}}}"
 
 
 class Plugin(Section):
@@ -153,16 +166,28 @@ class Plugin(Section):
             section = {"name": raw}
         else:
             section = raw
+        # a function of the user's own needs no name: {function: "package.module:name"}
+        if isinstance(section, dict) and "function" in section and FUNCTION in cls.registry:
+            section = {"name": FUNCTION, **section}
         # a registered name as the key of its options
         if isinstance(section, dict) and "name" not in section and len(section) == 1 and {*section} <= {*cls.registry}:
-            fix = f"write {{name: {next(iter(section))}, ...}}, and list its options next to name"
+            fix = f"needs the key name: write {{name: {next(iter(section))}, ...}}, and list its options next to name"
             raise PydanticCustomError("nested", "{fix}", {"fix": fix})
         if not isinstance(section, dict) or not isinstance(section.get("name"), str):
             return section
         section_fields = {name: value for name, value in section.items() if name in cls.model_fields}
         options = {name: value for name, value in section.items() if name not in cls.model_fields}
         checked_options = check(cls.options_of(section_fields), options, cls.field, info.context or ())
+        if section["name"] == FUNCTION and FUNCTION in cls.registry:  # like a builder, it is found at once
+            plugins.resolve_object(options[FUNCTION], field=f"{cls.field}.{FUNCTION}")
         return {**section_fields, **checked_options.model_dump(mode="json")}
+
+    @model_serializer(mode="wrap")
+    def _without_name_of_function(self, handler: SerializerFunctionWrapHandler) -> object:
+        fields = handler(self)
+        if self.name == FUNCTION and FUNCTION in self.registry:
+            del fields["name"]
+        return fields
 
     @classmethod
     def builder(cls, section_fields: Mapping[str, Any]) -> Callable[..., Any]:
@@ -298,7 +323,7 @@ def read_hints(builder: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(call, include_extras=True)
     except NameError as error:
-        fix = f"an annotation cannot be read ({error}): import its names at run time, outside of TYPE_CHECKING"
+        fix = f"has an annotation that cannot be read ({error}): import its names outside of `if TYPE_CHECKING`"
         raise ConfigError("plugin", f"{call.__module__}:{call.__qualname__}", fix) from error
 
 
@@ -326,10 +351,10 @@ def _unknown(choice: str, choices: Collection[str]) -> str:
     """Returns the error for a word that is not one of the choices."""
     close = suggest_nearest(choice, choices)
     if "did you mean" in close:
-        everything = f" (there are: {', '.join(sorted(choices))})"
+        everything = f" (all names: {', '.join(sorted(choices))})"
     else:
         everything = ""
-    return f"unknown{close}{everything}"
+    return f"is unknown{close}{everything}"
 
 
 def _translate(error: ErrorDetails, raw: Any, path: str, overrides: Collection[str]) -> ConfigError:  # noqa: ANN401 - of YAML
@@ -411,7 +436,7 @@ def _required(name: str) -> str:
 def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
     if error["type"] == "literal_error":
         names = re.findall("'([^']*)'", context["expected"])
-        return f"choose {context['expected']}{suggest_similar(error['input'], names)}"
+        return f"is unknown; choose {context['expected']}{suggest_similar(error['input'], names)}"
     if error["type"] == "union_tag_invalid":
         return _unknown(str(context["tag"]), [tag.strip(" '") for tag in context["expected_tags"].split(",")])
     if error["type"] == "missing":

@@ -103,8 +103,8 @@ def _check_extends(config: Config, folder: Path) -> None:
     words = format_settings(config=strict_json.to_plain(config.model_dump(mode="json", exclude={"log"})))
     differing = format_difference(words_before, words) or "the file of weights"
     raise FedprivError(
-        f"{folder} has other settings ({differing}): a run that extends it may change only rounds, "
-        "privacy.epsilon and privacy.noise_multiplier"
+        f"the new settings differ from those of {folder} ({differing}), but a run that extends another may change "
+        "only rounds, privacy.epsilon and privacy.noise_multiplier: undo the other changes"
     )
 
 
@@ -237,7 +237,10 @@ def load_data(config: Config) -> Split:
 def load_section(section: DataSection) -> Split:
     """Loads the data set of a data section, as the features of its frozen network if it has one."""
     if section.extractor is not None and section.augment:
-        fix = "features are computed once, but random views are drawn anew for each query: leave one of them out"
+        fix = (
+            "cannot be combined with data.extractor: its features are computed once, but random views are drawn anew "
+            "for each query; leave data.augment or data.extractor out"
+        )
         raise ConfigError("data.augment", [view.name for view in section.augment], fix)
     split = data.load(section.name, **section.options)
     if section.extractor is None:

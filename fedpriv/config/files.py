@@ -41,7 +41,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
     if not isinstance(raw, dict):
         fix = "must be a mapping of sections (data, model, strategy, ...)"
         if Path(path).suffix in (".csv", ".tsv", ".parquet"):
-            fix = "is a table: name it in a configuration, data: {name: csv, train: ...}; see `fedpriv list csv`"
+            fix = (
+                "is a table and not a configuration: name the table in a YAML file, data: {name: csv, train: ...}; "
+                "see `fedpriv list csv`"
+            )
         raise ConfigError("configuration", str(path), fix)
     for setting in overrides:
         raw = override(raw, setting)

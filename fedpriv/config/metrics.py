@@ -33,12 +33,12 @@ def _metric(name: str, reference: str, n_classes: int | None, scale: float) -> C
     field = f"log.metrics.{name}"
     if reference in ERRORS:
         if n_classes is not None:
-            fix = "needs targets that are numbers, but the data have classes: leave it out"
+            fix = "needs targets that are numbers, but the data have classes: leave this metric out"
             raise ConfigError(field, reference, fix)
         return ERRORS[reference](scale)
     if reference in BINARY:
         if n_classes != 2:
-            fix = "needs two classes: leave it out"
+            fix = "is for data with two classes, and these data have others: leave this metric out"
             raise ConfigError(field, reference, fix)
         return BINARY[reference]()
     if ":" not in reference:
@@ -59,7 +59,8 @@ def check_owners(config: Config, *, are_known: bool) -> None:
     """
     if config.log.client_tests and not are_known:
         fix = (
-            f"{config.data.name} does not name the client of each test example; use femnist, or hf with a column client"
+            f"needs the client of each test example, which {config.data.name} does not give: leave it out, or use "
+            "femnist, or hf with the option data.client"
         )
         raise ConfigError("log.client_tests", True, fix)
 

@@ -97,20 +97,23 @@ class NetworkSection(Section):
                 if self.outages:
                     field = "outages"
                     value = str(self.outages)
-                fix = "is for graphs; on a star use network.cohort"
+                fix = "is for graphs, but this network has a server (topology star): use network.cohort instead"
                 if self.outages:
                     fix = (
-                        "is for graphs; with a server, use network.cohort, or leave it out (all clients take "
-                        "part). For a client that joins late, train in two parts (Special cases in the docs)"
+                        "is for graphs, but this network has a server (topology star): use network.cohort instead, or "
+                        "leave it out, so that all clients take part. For a client that joins late, train in two "
+                        "parts (Special cases in the docs)"
                     )
                 raise ConfigError(f"network.{field}", value, fix)
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
-            fix = "is for the star; on a graph use network.activity"
+            fix = (
+                "is for a network with a server (topology star), but this one is a graph: use network.activity instead"
+            )
             raise ConfigError("network.cohort", str(self.cohort), fix)
         has_own_weights = self.activity.name == "one_peer_exponential" and not self.outages
         if has_own_weights and self.mixing.name != "metropolis":
-            fix = "one_peer_exponential sets its own weights; leave it out"
+            fix = "cannot be set, because the activity one_peer_exponential sets its own mixing weights: leave it out"
             raise ConfigError("network.mixing", self.mixing.name, fix)
         graph = check_graph(self.topology.build(n_clients=n_clients), n_clients)
         rule = self.mixing.rule()

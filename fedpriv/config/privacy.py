@@ -128,13 +128,19 @@ class PrivacySection(_AS_IN_PYTHON):
     def _check_published(self, published: bool) -> None:
         """Raises an error for `epsilon_bar` with sound strategies, or target or multiplier with published variants."""
         if not published and self.epsilon_bar is not None:
-            fix = "is only for strategy.variant: published; set the total of the run as privacy.epsilon"
+            fix = (
+                "is only for strategy.variant: published; leave it out, and set the epsilon of the whole run as "
+                "privacy.epsilon"
+            )
             raise ConfigError("privacy.epsilon_bar", self.epsilon_bar, fix)
         if not published:
             return
         for name in ("epsilon", "noise_multiplier"):
             if getattr(self, name) is not None:
-                fix = "variant: published has no privacy guarantee and takes its noise from epsilon_bar; leave it out"
+                fix = (
+                    "cannot be used with strategy.variant: published, whose noise follows from privacy.epsilon_bar: "
+                    "leave it out"
+                )
                 raise ConfigError(f"privacy.{name}", getattr(self, name), fix)
 
     def build(self, recipe: Recipe) -> Privacy:
@@ -150,7 +156,9 @@ class PrivacySection(_AS_IN_PYTHON):
         schedule = self.schedule.build()
         if recipe.schedule is not None and not isinstance(schedule, Uniform):
             value = self.schedule.model_dump(mode="json")
-            raise ConfigError("privacy.schedule", value, "the strategy sets the schedule; leave it out")
+            raise ConfigError(
+                "privacy.schedule", value, "cannot be set, because this strategy sets its own schedule: leave it out"
+            )
         options: dict[str, Any] = {name: value for name, value in self if name in _SETTINGS}
         if self.noise_on == "none" or recipe.published is not None:
             options |= {"epsilon": None, "noise_multiplier": None}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, Union
 from pydantic import AfterValidator, Discriminator, PlainSerializer, Tag, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpriv.config.base import Section, with_field_errors
+from fedpriv.config.base import Section, suggest_function_shape, with_field_errors
 from fedpriv.settings import plugins
 from fedpriv.strategies import Cosine, Steps, Warmup
 
@@ -30,10 +30,19 @@ class NamedFunction:
 
 
 class _OneSchedule(Section):
+    @model_validator(mode="before")
+    @classmethod
+    def _text_is_no_function(cls, raw: object) -> object:
+        if isinstance(raw, str):
+            raise PydanticCustomError("choice", "{fix}", {"fix": suggest_function_shape(raw)})
+        return raw
+
     @model_validator(mode="after")
     def _just_one(self) -> Self:
         if len(self.chosen) != 1:
-            raise PydanticCustomError("choice", "must be one of {names}", {"names": ", ".join(type(self).model_fields)})
+            raise PydanticCustomError(
+                "choice", "must set exactly one of {names}", {"names": ", ".join(type(self).model_fields)}
+            )
         return self
 
     @property
@@ -76,7 +85,7 @@ def rate_format(number: Any, fields: type) -> Any:  # noqa: ANN401 - annotations
             return "@fields"
         if isinstance(raw, fields):
             return "@fields"
-        if callable(raw):
+        if callable(raw) or (isinstance(raw, str) and ":" in raw):
             return "@schedule"
         return "@number"
 

@@ -122,14 +122,14 @@ class StrategySection(Plugin):
     @model_validator(mode="before")
     @classmethod
     def _optimizer_only_where_steps_are_free(cls, raw: object) -> object:
-        """Raises an error for an optimizer with strategies that require their own plain step."""
+        """Raises an error for an optimiser with strategies that require their own plain step."""
         if not (isinstance(raw, dict) and "optimizer" in raw and raw.get("name") in STRATEGIES):
             return raw
         names = [name for name, entry in STRATEGIES.items() if "optimizer" in signature(entry.build).parameters]
         if raw["name"] not in names or raw.get("variant", "sound") != "sound":
             fix = (
-                f"{raw['name']} computes its own step sizes: leave it out; these strategies have one: "
-                f"{', '.join(names)}"
+                f"{raw['name']} computes its own steps and uses no optimiser: leave it out, or choose a strategy with "
+                f"an optimiser: {', '.join(names)}"
             )
             raise ConfigError("strategy.optimizer", raw["optimizer"], fix)
         return raw
@@ -152,7 +152,11 @@ class StrategySection(Plugin):
             published = STRATEGIES[name].variants.published
         if published is None:
             names = ", ".join(name for name, entry in STRATEGIES.items() if entry.variants.published)
-            raise ConfigError("strategy.variant", "published", f"{name} has no published variant; these have: {names}")
+            raise ConfigError(
+                "strategy.variant",
+                "published",
+                f"does not exist for {name}: leave it out, or use one of the strategies {names}",
+            )
         return published
 
     def recipe(self, rounds: int, epsilon_bar: float | None, active_fraction: float = 1.0) -> Recipe:
@@ -165,7 +169,9 @@ class StrategySection(Plugin):
             recipe = Recipe(built)
         if not isinstance(recipe, Recipe):
             raise ConfigError(
-                "strategy", self.name, f"returns a {type(built).__name__}; it must return a fedpriv.Strategy"
+                "strategy",
+                self.name,
+                f"must return a fedpriv.Strategy, but returns a {type(built).__name__}: correct the function",
             )
         name = self.name
         if self.variant != "sound":
@@ -205,7 +211,9 @@ class LogSection(_REPORTING_OPTIONS):
         needs_test_data = {"stop": self.stop, "metrics": self.metrics, "client_tests": self.client_tests}
         for name, value in needs_test_data.items():
             if value and not self.test:
-                raise ConfigError(f"log.{name}", value, "needs test data: leave it out, or log.test: false")
+                raise ConfigError(
+                    f"log.{name}", value, "needs test data, but log.test is false: leave out this setting or log.test"
+                )
         return self
 
 
@@ -238,6 +246,9 @@ class Config(_RUN_OPTIONS):
     def promise(self, n_clients: int | None = None) -> Privacy:
         """Builds the privacy settings; see `recipe` for `n_clients`."""
         if self.strategy.variant == "published" and self.privacy.epsilon_bar is None:
-            fix = "variant: published needs the paper's epsilon per round, e.g. 0.05 (.inf: no noise)"
+            fix = (
+                "is required by strategy.variant: published: set the paper's epsilon per round, e.g. 0.05 (.inf for no "
+                "noise)"
+            )
             raise ConfigError("privacy.epsilon_bar", None, fix)
         return self.privacy.build(self.recipe(n_clients))

@@ -151,6 +151,7 @@ YAML_FORMATS: Mapping[Any, Any] = {
     Union[Rate, None]: Union[rates.rate_format(Positive, StepSize), None],  # noqa: UP007 - made at run time
     RateOrInfinite: rates.rate_format(PositiveOrInfinite, Decay),
     PenaltyRate: rates.rate_format(Positive, Penalty),
+    Union[PenaltyRate, None]: Union[rates.rate_format(Positive, Penalty), None],  # noqa: UP007 - made at run time
     admm.Unconstrained | admm.BoxSet | admm.BallSet: tagged_format(
         everywhere=admm.Unconstrained, box=admm.BoxSet, ball=admm.BallSet
     ),

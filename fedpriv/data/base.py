@@ -120,7 +120,7 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
             contains the index.
     """
     if size(dataset) == 0:
-        raise DataError(f"{name} is empty: it needs at least one example")
+        raise DataError(f"{name} is empty: pass at least one example")
     if _is_plain(dataset):
         inputs, targets = dataset.tensors
         _check_examples(inputs, targets, n_classes, name, first=0)
@@ -128,7 +128,9 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
     for index in range(size(dataset)):
         example = dataset[index]
         if not (isinstance(example, (tuple, list)) and len(example) == 2 and isinstance(example[0], Tensor)):
-            raise DataError(f"{name}[{index}] is a {type(example).__name__}: use pairs (tensor, label)")
+            raise DataError(
+                f"{name}[{index}] is a {type(example).__name__}: each example must be a pair (tensor, label)"
+            )
         _check_examples(example[0][None], torch.as_tensor(example[1]).reshape(1), n_classes, name, first=index)
 
 
@@ -159,26 +161,35 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name:
         finite = torch.isfinite(inputs)
     if not finite.all():
         index = int((~finite).nonzero()[0, 0])
-        raise DataError(f"{name}[{first + index}] has an input that is NaN or infinite: drop or repair that example")
+        raise DataError(
+            f"{name}[{first + index}] has an input that is NaN or infinite: leave out or correct that example"
+        )
     if n_classes is None:
         _check_numbers(labels, name, first)
         return
     if labels.is_floating_point() or labels.dim() == 0:
-        raise DataError(f"{name} has labels of {labels.dtype} and shape {tuple(labels.shape)}: use int64 [n]")
+        raise DataError(
+            f"{name} has labels of type {labels.dtype} and shape {tuple(labels.shape)}: use int64 labels of shape [n]"
+        )
     wrong = (labels < 0) | (labels >= n_classes)
     if labels.dim() > 1:
         wrong &= labels != _NO_TARGET
     if wrong.any():
         position = tuple(wrong.nonzero()[0].tolist())
-        fix = "renumber the labels, or correct n_classes"
+        fix = "number the classes from 0, or correct n_classes"
         label = int(labels[position])
-        raise DataError(f"{name}[{first + position[0]}] has label {label}, not in [0, {n_classes}): {fix}")
+        raise DataError(
+            f"{name}[{first + position[0]}] has label {label}, but labels must be from 0 to {n_classes - 1}: {fix}"
+        )
 
 
 def _check_numbers(targets: Tensor, name: str, first: int) -> None:
     if not targets.is_floating_point() or targets.dim() != 1:
-        fix = "use float [n], or set n_classes"
-        raise DataError(f"{name} has targets of {targets.dtype} and shape {tuple(targets.shape)}: {fix}")
+        fix = "use float targets of shape [n], or set n_classes if the targets are classes"
+        raise DataError(f"{name} has targets of type {targets.dtype} and shape {tuple(targets.shape)}: {fix}")
     broken = (~torch.isfinite(targets)).nonzero()
     if len(broken):
-        raise DataError(f"{name}[{first + int(broken[0, 0])}] has a target that is NaN or infinite: drop that example")
+        raise DataError(
+            f"{name}[{first + int(broken[0, 0])}] has a target that is NaN or infinite: leave out or correct that "
+            "example"
+        )

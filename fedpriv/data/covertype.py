@@ -63,7 +63,11 @@ def covertype(
     if count is None:
         count = round(0.86 * len(x))
     if not 1 <= count < len(x):
-        raise ConfigError("data.n_train", count, f"the file has {len(x)} rows; leave at least one for testing")
+        raise ConfigError(
+            "data.n_train",
+            count,
+            f"must be from 1 to {len(x) - 1}: the file has {len(x)} rows, and at least one must be left for testing",
+        )
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(x)))
     train = order[:count]
     test = order[count:]
@@ -109,5 +113,8 @@ def _read(path: Path) -> np.ndarray:
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}): download it again") from error
     if rows.shape[1] != _COLUMNS or not np.isin(rows[:, -1], range(1, 8)).all():
-        raise DataError(f"{path}: rows need 54 features and a cover type from 1 to 7, as in UCI's covtype.data")
+        raise DataError(
+            f"{path}: each row must have 54 features and a cover type from 1 to 7, as in UCI's covtype.data: download "
+            "it again"
+        )
     return rows

@@ -90,7 +90,10 @@ def read_table(path: str, columns: Sequence[str]) -> Table:
     table = Table(path, {name: [row[name].strip() for row in rows] for name in columns}, first=2)
     for index, row in enumerate(rows):
         if "" in row:
-            raise DataError(f"{table.row(index)}: more values than headings; quote values that contain commas")
+            raise DataError(
+                f"{table.row(index)} has more values than the heading line has names: put quotes around values that "
+                "contain commas"
+            )
     return table
 
 

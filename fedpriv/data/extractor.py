@@ -56,10 +56,14 @@ class Extractor:
 
     def __post_init__(self) -> None:
         if self.is_onnx and (self.model or self.options or self.exclude or self.layer):
-            fix = "an ONNX file contains its layers: leave out model, options, exclude and layer"
+            fix = "is an ONNX file, which contains its own layers: leave out model, options, exclude and layer"
             raise ConfigError(_FIELD, self.file, fix)
         if not self.is_onnx and not self.model:
-            raise ConfigError(f"{_FIELD}.model", self.model, "name the model of these weights, or use an .onnx file")
+            raise ConfigError(
+                f"{_FIELD}.model",
+                self.model,
+                "is required for a file of weights: name the model of these weights, or use an .onnx file",
+            )
 
     @property
     def is_onnx(self) -> bool:
@@ -83,7 +87,7 @@ class Extractor:
             raise ConfigError(
                 f"{_FIELD}.sha256",
                 self.sha256,
-                f"{self.file} has SHA-256 {digest}: use the intended file, or correct sha256",
+                f"differs from the SHA-256 of {self.file}, {digest}: use the intended file, or correct sha256",
             )
         return digest
 
@@ -120,7 +124,9 @@ def extract_features(
         network.eval()
         compute = _output_of(network, layer)
     elif layer:
-        raise ConfigError(f"{_FIELD}.layer", layer, "is only for torch modules: leave it out")
+        raise ConfigError(
+            f"{_FIELD}.layer", layer, "is only for torch modules, and this network is a function: leave it out"
+        )
     first: Tensor = dataset[0][0]
     with torch.no_grad():
         _check_alone(compute, first)
@@ -145,14 +151,15 @@ def _features(compute: Network, inputs: Tensor) -> Tensor:
         outputs = compute(inputs)
         features = torch.as_tensor(outputs).float().reshape(len(inputs), -1)
     except Exception as error:  # whatever a user's network raises
-        fix = "use inputs of the shape that it was made for (data.transforms, size)"
+        fix = "change the inputs to the shape that it was made for (data.transforms, or data.size of an image_folder)"
         shape = tuple(inputs.shape[1:])
         raise DataError(
             f"the extractor cannot process inputs of shape {shape} ({summarize_error(error)}): {fix}"
         ) from error
     if not torch.isfinite(features).all():
         raise DataError(
-            "the extractor computes features that are not finite: check its file, and the range of the inputs"
+            "the extractor computes features that are not finite (NaN or infinity): use another file, or scale the "
+            "inputs to the range that it was made for"
         )
     return features
 
@@ -173,9 +180,14 @@ def _check_alone(compute: Network, example: Tensor) -> None:
     together = _features(compute, made_up)
     alone = torch.cat([_features(compute, row[None]) for row in made_up])
     if not torch.allclose(together, alone, rtol=_DIFFERENCE, atol=_DIFFERENCE * float(alone.abs().max())):
-        fix = "an extractor must process each example alone, since epsilon covers one example: replace these layers"
+        fix = (
+            "since epsilon covers one example, an extractor must process each example alone: replace the layers that "
+            "combine examples, such as a BatchNorm in training mode"
+        )
         raise ConfigError(
-            _FIELD, "the network", f"computes other features for an example if other examples are in the batch: {fix}"
+            _FIELD,
+            "the network",
+            f"computes features of an example that depend on the other examples in the batch; {fix}",
         )
 
 
@@ -222,11 +234,17 @@ def load_onnx(file: str | Path) -> Network:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's own kinds
         raise ConfigError(
-            f"{_FIELD}.file", str(file), f"cannot be read as an ONNX file ({summarize_error(error)})"
+            f"{_FIELD}.file",
+            str(file),
+            f"cannot be read as an ONNX file ({summarize_error(error)}): correct the path, or export the file again",
         ) from error
     names = [node.name for node in session.get_inputs()]
     if len(names) != 1:
-        raise ConfigError(f"{_FIELD}.file", str(file), f"has the inputs {names}: use a network with one input")
+        raise ConfigError(
+            f"{_FIELD}.file",
+            str(file),
+            f"has {len(names)} inputs ({', '.join(names)}): use a network with exactly one input",
+        )
     return lambda inputs: torch.from_numpy(session.run(None, {names[0]: inputs.numpy()})[0])
 
 

@@ -136,7 +136,10 @@ def _read_npz_files(folder: Path, files: Sequence[str] | None) -> _Read:
     tables = [_read_npz(path) for path in paths]
     ids = np.concatenate([np.unique(table["writers"]) for table in tables])
     if len(np.unique(ids)) < len(ids):
-        raise DataError(f"FEMNIST: {', '.join(path.name for path in paths)} share writer numbers: use one of them")
+        raise DataError(
+            f"FEMNIST: {', '.join(path.name for path in paths)} contain the same writer numbers: name only one of them "
+            "in files"
+        )
     labels = np.concatenate([table["labels"] for table in tables]).astype(np.int64)
     writers = np.concatenate([table["writers"] for table in tables]).astype(np.int64)
     images = np.concatenate([table["images"] for table in tables]).astype(np.float32) / np.float32(255)
@@ -155,11 +158,11 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path}: not a readable npz file ({error}): fetch it again") from error
     missing = sorted(_NPZ_KEYS - set(table))
     if missing:
-        raise DataError(f"{path}: lacks the arrays {missing}: it needs {sorted(_NPZ_KEYS)}")
+        raise DataError(f"{path}: lacks the arrays {missing}: use a file with the arrays {sorted(_NPZ_KEYS)}")
     n = len(table["labels"])
     wrong = [key for key, array in table.items() if array.shape != ((n, _SIDE, _SIDE) if key == "images" else (n,))]
     if wrong:
-        raise DataError(f"{path}: {wrong} do not fit its {n} labels: fetch it again")
+        raise DataError(f"{path}: the shapes of the arrays {wrong} do not fit its {n} labels: fetch it again")
     return table
 
 
@@ -198,11 +201,14 @@ def _read_leaf_folder(folder: Path) -> dict[str, tuple[NDArray[np.float32], NDAr
             }
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
-            fix = "it needs users and user_data -> {x: rows of 784, y}"
+            fix = (
+                "it must contain users, and user_data with {x: rows of 784, y} for each user; create it with "
+                "preprocess.sh"
+            )
             raise DataError(f"{path}: not a LEAF json file ({reason}): {fix}") from error
         for user, (images, labels) in arrays.items():
             if len(images) != len(labels) or user in examples_of_users:
                 fix = "run LEAF's preprocess.sh again"
-                raise DataError(f"{path}: {user} has {len(images)} x and {len(labels)} y, or occurs twice: {fix}")
+                raise DataError(f"{path}: user {user} has {len(images)} x and {len(labels)} y, or occurs twice: {fix}")
         examples_of_users |= arrays
     return examples_of_users

@@ -157,7 +157,7 @@ def _read(folder: Path, hospital: str) -> dict[str, list[str]]:
     columns: dict[str, list[str]] = {name: [] for name in _COLUMNS}
     for number, row in enumerate(rows, start=1 + has_heading):
         if len(row) != len(_COLUMNS):
-            raise DataError(f"{path}, line {number}: has {len(row)} values, not {len(_COLUMNS)}: fetch it again")
+            raise DataError(f"{path}, line {number} has {len(row)} values instead of {len(_COLUMNS)}: fetch it again")
         for name, text in zip(_COLUMNS, row, strict=True):
             columns[name].append(_canonical(path, number, name, text))
     if not rows:
@@ -170,7 +170,7 @@ def _canonical(path: Path, line: int, name: str, text: str) -> str:
     """Returns a value in the form of the encoder, `1.0` as `1`; empty if it is missing."""
     if text.casefold() in ("", "?", "-9", "-9.0", "nan"):  # UCI's two marks, and the marks that libraries write
         if name == "num":
-            raise DataError(f"{path}, line {line}: num is missing: it is the label; fetch the file again")
+            raise DataError(f"{path}, line {line}: the label num is missing: fetch the file again")
         return ""
     try:
         value = float(text)

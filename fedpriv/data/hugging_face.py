@@ -83,7 +83,12 @@ def hugging_face(
     named = dict.fromkeys([*ranges, *(categories or ()), *(missing or ()), *indicators])
     extra = [name for name in named if name != label]
     if input is not None and extra:
-        raise ConfigError("data.input", input, f"is the whole input: remove {', '.join(extra)} from the other options")
+        raise ConfigError(
+            "data.input",
+            input,
+            f"is the whole input, so no other column can be a feature: remove {', '.join(extra)} from the options "
+            "numbers, categories, missing and indicators",
+        )
     encoder = TableEncoder(label, classes, ranges, categories or {}, missing or {}, indicators, bias)
 
     def examples(name: str) -> TensorDataset:
@@ -97,7 +102,9 @@ def hugging_face(
             return encoder.encoded(table)
         values = _inputs(rows[name], input, (numbers or {}).get(input), source)
         if transforms and values.ndim != 4:
-            raise ConfigError("data.transforms", [*transforms], f"are for images, but {input} has none")
+            raise ConfigError(
+                "data.transforms", [*transforms], f"are for images, but column {input} has none: leave them out"
+            )
         return TensorDataset(as_inputs(values, flat=flat, transforms=transforms), encoder.targets(table))
 
     train_set = examples(train)
@@ -139,7 +146,7 @@ def _read(folder: Path, name: str) -> Dataset:
                 read = getattr(datasets.Dataset, _READERS[suffix])
                 return read(files, cache_dir=copied, keep_in_memory=True)
     except Exception as error:  # whatever the library or its parsers raise
-        raise DataError(f"{folder / name} cannot be read ({summarize_error(error)}): save it again") from error
+        raise DataError(f"{folder / name} cannot be read ({summarize_error(error)}): save the data again") from error
     fix = "name a split written by save_to_disk, or files of one kind (*.parquet, *.csv, *.json, *.jsonl)"
     raise DataError(f"{folder} has no readable data {name!r}: {fix}")
 
@@ -165,23 +172,33 @@ def _owners(rows: Dataset, client: str | None) -> list[str] | None:
         return None
     owners = _texts(rows, client)
     if "" in owners:
-        raise DataError(f"row {owners.index('')} has no {client}: name a client for each row, or drop the row")
+        raise DataError(
+            f"row {owners.index('')} has no value in column {client}: name a client for each row, or drop the row"
+        )
     return owners
 
 
 def _inputs(rows: Dataset, column: str, ends: tuple[float, float] | None, source: str) -> Tensor:
     """Returns all inputs, `[n, ...]`; those with a range are scaled to [-1, 1]."""
     if ends is not None and type(rows.features[column]).__name__ == "Image":
-        raise ConfigError(f"data.numbers.{column}", [*ends], "images are already in [0, 1]: leave it out")
+        raise ConfigError(
+            f"data.numbers.{column}",
+            [*ends],
+            "cannot be set for images, whose values are already in [0, 1]: leave it out",
+        )
     pairs = RowDataset(rows.select_columns([column]), column, column)
     inputs = [pairs[index][1] for index in range(len(pairs))]
     shapes = sorted({tuple(values.shape) for values in inputs})
     if len(shapes) > 1:
-        raise DataError(f"{source}: {column} has values of shapes {shapes[:3]}: use one shape")
+        raise DataError(
+            f"{source}: column {column} has values of different shapes, e.g. {shapes[:3]}: give them one shape"
+        )
     values = torch.stack(inputs)
     if ends is None:
         return values
     low, high = ends
     if not -math.inf < low < high < math.inf:
-        raise ConfigError(f"data.numbers.{column}", [low, high], "must be [low, high] with low below high")
+        raise ConfigError(
+            f"data.numbers.{column}", [low, high], "must be [low, high], two finite numbers with low below high"
+        )
     return 2 * (values.float().clamp(low, high) - low) / (high - low) - 1

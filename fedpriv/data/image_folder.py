@@ -56,7 +56,9 @@ def image_folder(
         DataError: If a folder is missing, has another name than a class, or has no image; or if a file is not an image.
     """
     if len(set(classes)) < max(len(classes), 1):
-        raise ConfigError("data.classes", [*classes], "list each folder of a class once")
+        raise ConfigError(
+            "data.classes", [*classes], "must list at least one class, and each class once: correct the list"
+        )
     folder = Path(root)
     client_names: list[str] = []
     if clients:
@@ -87,7 +89,7 @@ def image_folder(
 def _subfolders(folder: Path) -> list[Path]:
     """Returns the folders in a folder, in order of name, without hidden ones."""
     if not folder.is_dir():
-        fix = "set root to their folder; images must be in root/train/CLASS/ and root/test/CLASS/"
+        fix = "set root to the folder of the images, which must be in root/train/CLASS/ and root/test/CLASS/"
         raise DataError(f"image_folder: folder {folder} does not exist: {fix}")
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
@@ -98,14 +100,17 @@ def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     files: list[tuple[Path, int]] = []
     for subfolder in _subfolders(folder):
         if subfolder.name not in numbers:
-            fix = "list it in classes, move it, or set clients if there is a folder for each client"
-            raise DataError(f"{subfolder}: {subfolder.name!r} is not one of {truncate(', '.join(classes))}: {fix}")
+            fix = "list it in classes, move it elsewhere, or set clients: true if there is a folder for each client"
+            raise DataError(
+                f"{subfolder}: {subfolder.name!r} is not one of the classes {truncate(', '.join(classes))}: {fix}"
+            )
         paths = sorted(path for path in subfolder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
         files += [(path, numbers[subfolder.name]) for path in paths]
     if not files:
         kinds = ", ".join(sorted(_SUFFIXES))
         raise DataError(
-            f"{folder} has no image in {truncate(', '.join(classes))}: put files ({kinds}) into these folders"
+            f"{folder} has no image in its folders {truncate(', '.join(classes))}: put image files ({kinds}) into "
+            "these folders"
         )
     return files
 

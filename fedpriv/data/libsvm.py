@@ -45,7 +45,7 @@ def libsvm(
         ConfigError: If an option is out of range.
     """
     if classes is not None and len(set(classes)) < max(2, len(classes)):
-        raise ConfigError("data.classes", [*classes], "list two or more labels, each once")
+        raise ConfigError("data.classes", [*classes], "must list at least two labels, each once")
     shared = os.environ.get("FEDPRIV_DATA")
     if root:
         folder = Path(root)
@@ -76,7 +76,9 @@ def _read(path: Path, n_features: int) -> tuple[Tensor, np.ndarray]:
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist: set data.root to its folder") from error
     except (OSError, EOFError, ValueError, UnicodeDecodeError) as error:
-        fix = "write rows 'label index:value ...' with indices from 1, and set n_features correctly"
+        fix = (
+            "each row must be 'label index:value ...' with indices from 1 to n_features: correct the file or n_features"
+        )
         raise DataError(f"{path} cannot be read with {n_features} features ({error}): {fix}") from error
     return torch.from_numpy(inputs.astype(np.float32).toarray()), labels
 
@@ -89,5 +91,7 @@ def _targets(labels: np.ndarray, classes: Sequence[float] | None, path: Path) ->
     if not fits.any(1).all():
         row = int((~fits.any(1)).argmax())
         listed = ", ".join(f"{label:g}" for label in classes)
-        raise DataError(f"{path}, row {row + 1}: label {labels[row]:g} is not one of {listed}: set data.classes")
+        raise DataError(
+            f"{path}, row {row + 1}: label {labels[row]:g} is not one of data.classes ({listed}): correct data.classes"
+        )
     return torch.from_numpy(fits.argmax(1))

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.transforms import TransformName
-from fedpriv.errors import DataError
+from fedpriv.errors import DataError, format_count
 from fedpriv.settings import validate_arguments
 
 _PREFIXES = {"train": "train", "test": "t10k"}
@@ -52,7 +52,9 @@ def mnist(
         labels = read_idx(_find(folder, f"{prefix}-labels-idx1-ubyte"), n_axes=1)
         if len(pixels) != len(labels) or pixels.shape[1:] != (28, 28):
             fix = "use all four files from one source"
-            raise DataError(f"{folder}: {name} has images {list(pixels.shape)} and {len(labels)} labels: {fix}")
+            raise DataError(
+                f"{folder}: {name} has images of shape {list(pixels.shape)} and {len(labels)} labels: {fix}"
+            )
         images = pixels[:, None].float() / 255  # [n, 28, 28] -> [n, 1, 28, 28]
         datasets[name] = TensorDataset(as_inputs(images, flat=flat, transforms=transforms), labels.long())
     sizes = f"{len(datasets['train'])} train and {len(datasets['test'])} test images"
@@ -74,13 +76,22 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
         raise DataError(f"{path}: cannot be read ({error}): fetch this file again") from error
     header = 4 + 4 * n_axes
     magic = bytes([0, 0, 8, n_axes])  # 8: unsigned byte
-    if len(content) < header or content[:4] != magic:
-        start = content[:4].hex() or "an empty file"
-        raise DataError(f"{path}: starts with {start}, not with idx magic {magic.hex()}: fetch this file again")
+    if not content:
+        raise DataError(f"{path}: is an empty file: fetch this file again")
+    if content[:4] != magic:
+        start = content[:4].hex()
+        raise DataError(
+            f"{path}: is not a complete idx file of this kind, which has a header of {header} bytes that starts with "
+            f"{magic.hex()}; this file has {len(content)} bytes and starts with {start}: fetch this file again"
+        )
+    if len(content) < header:
+        raise DataError(f"{path}: contains only {format_count(len(content), 'byte')}: fetch this file again")
     shape = np.frombuffer(content, dtype=">u4", count=n_axes, offset=4).tolist()
     if len(content) - header != prod(shape):
         fix = "fetch this file again"
-        raise DataError(f"{path}: contains {len(content) - header} bytes, but its header gives {shape}: {fix}")
+        raise DataError(
+            f"{path}: contains {len(content) - header} bytes of data, but its header gives the shape {shape}: {fix}"
+        )
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header).reshape(shape)
 
 

@@ -72,6 +72,6 @@ def _table(path: str, columns: Sequence[str]) -> Table:
         fix = "use a Parquet file; for one file per client, a folder or a pattern, sites/*.parquet"
         raise DataError(f"{path} cannot be read ({summarize_error(error)}): {fix}") from error
     if table.num_rows == 0:
-        raise DataError(f"{path} has no rows: it needs at least one example")
+        raise DataError(f"{path} has no rows: add at least one example")
     texts = {name: [format_cell(value) for value in table.column(name).to_pylist()] for name in columns}
     return Table(path, texts, first=0)

@@ -46,9 +46,9 @@ def partition(
         ConfigError: If such a division does not exist, e.g. if there are fewer examples than clients.
     """
     if kind not in PARTITIONS:
-        raise ConfigError("partition.kind", kind, f"unknown{suggest_nearest(str(kind), get_args(Kind))}")
+        raise ConfigError("partition.kind", kind, f"is unknown{suggest_nearest(str(kind), get_args(Kind))}")
     if labels.is_floating_point() and kind in LABEL_DEPENDENT:
-        fix = "divides by class, but the targets are numbers: use iid, in_order or by_writer"
+        fix = "divides by class, but the targets are numbers and not classes: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)
     if labels.dim() > 1 and kind in LABEL_DEPENDENT:
         fix = "divides by class, but an example has a sequence of classes: use iid, in_order or by_writer"
@@ -56,7 +56,7 @@ def partition(
     if kind == "by_writer" and (writers is None or len(writers) != len(labels)):
         n_writers = None if writers is None else len(writers)
         who = "name their column as data.client (csv, hf), or use femnist"
-        fix = f"by_writer needs the owner of each of the {len(labels)} examples: {who}"
+        fix = f"must name the owner of each of the {len(labels)} examples, which by_writer needs: {who}"
         raise ConfigError("partition.writers", n_writers, fix)
     facts = {"n_examples": len(labels), "labels": labels, "writers": writers}
     context = {**facts, "n_clients": n_clients, "generator": generator}
@@ -76,8 +76,9 @@ def collect_warnings(kind: Kind) -> list[str]:
     if kind not in LABEL_DEPENDENT:
         return []
     return [
-        f"data.partition.kind = {kind} uses the labels: changing one label would move other examples to other "
-        "clients, and epsilon does not cover that. Use it only to simulate owners who already hold their data"
+        f"data.partition.kind = {kind} divides the examples by their labels: changing one label would move other "
+        "examples to other clients, and epsilon does not cover this. Use this partition only to simulate owners who "
+        "already hold their data"
     ]
 
 
@@ -96,8 +97,8 @@ def stratified(labels: Tensor, n_clients: Count, generator: torch.Generator) -> 
     fewest = min(int((labels == label).sum()) for label in classes)
     if n_clients > fewest:
         fix = (
-            f"must be between 1 and {fewest}, the number of examples of the rarest class: each client gets one of "
-            "every class"
+            f"must be between 1 and {fewest}, the number of examples of the rarest class, because each client gets at "
+            "least one example of every class"
         )
         raise ConfigError("partition.n_clients", n_clients, fix)
     shards: list[list[Tensor]] = [[] for _ in range(n_clients)]
@@ -160,7 +161,9 @@ def dirichlet(
     """
     _check_clients(n_clients, len(labels), "examples")
     if not min_examples <= len(labels) // n_clients:
-        fix = f"must be between 1 and {len(labels) // n_clients} ({len(labels)} examples, {n_clients} clients)"
+        fix = (
+            f"must be between 1 and {len(labels) // n_clients}, since {n_clients} clients share {len(labels)} examples"
+        )
         raise ConfigError("partition.min_examples", min_examples, fix)
     numpy_generator = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     classes = [(labels == label).nonzero()[:, 0] for label in labels.unique()]
@@ -208,7 +211,7 @@ PARTITIONS: dict[Kind, Callable[..., list[Tensor]]] = {
 
 def _check_clients(n_clients: int, available: int, unit: str) -> None:
     if n_clients > available:
-        fix = f"must be between 1 and {available}, the number of {unit}: no client may be empty"
+        fix = f"must be between 1 and {available}, the number of {unit}, because no client may be empty"
         raise ConfigError("partition.n_clients", n_clients, fix)
 
 

@@ -41,7 +41,7 @@ def patches(images: Tensor) -> Tensor:
         ConfigError: If an image is smaller than a patch.
     """
     if min(images.shape[-2:]) < _SIDE:
-        fix = f"needs {_SIDE} pixels per side, but images are {images.shape[-2]} x {images.shape[-1]}"
+        fix = f"needs at least {_SIDE} pixels per side, but images are {images.shape[-2]} x {images.shape[-1]}"
         raise ConfigError("data.transforms", "patches", fix)
     filters = _filters(images.shape[1]).to(images)
     return torch.cat([_responses(block, filters) for block in images.split(_BLOCK)])

@@ -93,5 +93,9 @@ def load(name: str, **options: object) -> Split:
     """
     split = plugins.build(name, DATASETS, options, field="data")
     if not isinstance(split, Split):  # a user's function may return anything
-        raise ConfigError("data", name, f"returned a {type(split).__name__}; it must return a fedpriv.data.Split")
+        raise ConfigError(
+            "data",
+            name,
+            f"must return a fedpriv.data.Split, but returns a {type(split).__name__}: correct the function",
+        )
     return split

@@ -59,13 +59,17 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
 
     def __post_init__(self) -> None:
         if len(self) == 0:
-            raise DataError("a data set of rows is empty: it needs at least one")
+            raise DataError("a data set of rows is empty: pass at least one row")
         first = self.rows[0]
         if not isinstance(first, Mapping):
-            raise DataError(f"row 0 is a {type(first).__name__}: rows must map columns to values, like a dict")
+            raise DataError(
+                f"row 0 is a {type(first).__name__}: rows must be mappings from column names to values, like a dict"
+            )
         for name in (*self._names, self.target):
             if name not in first:
-                raise ConfigError("column", name, f"does not exist in the rows{suggest_nearest(name, map(str, first))}")
+                raise ConfigError(
+                    "column", name, f"is not a column of the rows{suggest_nearest(name, map(str, first))}"
+                )
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -74,7 +78,7 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Nested, Tensor]:
         """Returns the pair of a row."""
         row = self.rows[index]
-        tensors = {name: _tensor(row[name], f"row {index}: {name}") for name in (*self._names, self.target)}
+        tensors = {name: _tensor(row[name], f"row {index}: column {name}") for name in (*self._names, self.target)}
         target = tensors[self.target]
         if isinstance(self.inputs, str):
             return tensors[self.inputs], target
@@ -94,7 +98,7 @@ def _tensor(value: object, name: str) -> Tensor:
     if isinstance(value, Image):
         if value.mode not in ("L", "RGB"):
             fix = 'cast the column: dataset.cast_column(name, datasets.Image(mode="RGB"))'
-            raise DataError(f"{name} is an image of mode {value.mode}, not L or RGB: {fix}")
+            raise DataError(f"{name} is an image of mode {value.mode}, but only L and RGB can be used: {fix}")
         pixels = torch.from_numpy(np.array(value)).float() / 255
         if pixels.ndim == 2:
             return pixels.unsqueeze(0)
@@ -103,4 +107,4 @@ def _tensor(value: object, name: str) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         fix = "use numbers, lists of numbers of one length, arrays, tensors or images"
-        raise DataError(f"{name} cannot become a tensor ({summarize_error(error)}): {fix}") from error
+        raise DataError(f"{name} cannot be converted to a tensor ({summarize_error(error)}): {fix}") from error

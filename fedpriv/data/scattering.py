@@ -52,7 +52,11 @@ def _by_channel(images: Tensor, coefficients: Callable[[Tensor], Tensor], name: 
     """Computes `coefficients` of each channel, mirrored at its edges, in blocks with waves that fit in a cache."""
     channels, height, width = images.shape[1:]
     if min(height, width) < 2 * _STEP:
-        raise ConfigError("data.transforms", name, f"needs 8 pixels per side, but images are {height} x {width}")
+        raise ConfigError(
+            "data.transforms",
+            name,
+            f"needs at least 8 pixels per side, but images are {height} x {width}: leave it out",
+        )
     # a multiple of 4, and two outputs beyond either edge, where the image is mirrored
     tall = -(-height // _STEP) * _STEP + 2 * _STEP
     wide = -(-width // _STEP) * _STEP + 2 * _STEP

@@ -69,10 +69,12 @@ def shakespeare(
     roles.sort(key=lambda role: len(train[role]), reverse=True)
     roles = sorted(roles[:max_roles])
     if not roles:
-        raise DataError(f"shakespeare: no role in {folder} has {min_windows} windows: lower min_windows")
+        raise DataError(
+            f"shakespeare: no role in {folder} has at least {min_windows} training windows: lower min_windows"
+        )
     tests = {role: test[role] for role in roles if len(test.get(role, ()))}
     if not tests:
-        raise DataError(f"shakespeare: no role in {folder} has a test window: lower length")
+        raise DataError(f"shakespeare: no role in {folder} has enough text for one test window: lower length")
 
     train_owners = [role for role in roles for _ in train[role]]
     test_owners = [role for role, windows in tests.items() for _ in windows]
@@ -117,8 +119,8 @@ def _read_plain(folder: Path) -> dict[str, str]:
         if newline and heading.endswith(":"):  # other paragraphs are stage directions
             speeches.setdefault(heading[:-1].strip(), []).append(speech + "\n")
     if not speeches:
-        fix = "it needs speeches separated by blank lines, each after a line ROLE:"
-        raise DataError(f"{path}: has no speech: {fix}")
+        fix = "write speeches separated by blank lines, each after a line ROLE:"
+        raise DataError(f"{path} contains no speech: {fix}")
     return {role: "".join(parts) for role, parts in speeches.items()}
 
 
@@ -157,14 +159,14 @@ def _read_leaf(folder: Path, length: int) -> dict[str, Tensor]:
                 for user, table in tables.items()
             }
         except (OSError, ValueError, KeyError, TypeError) as error:
-            fix = "it needs users and user_data -> {x: texts, y: characters}"
+            fix = "it must contain users, and user_data with {x: texts, y: characters} for each user"
             raise DataError(f"{path}: not a LEAF json file ({type(error).__name__}: {error}): {fix}") from error
         for user, rows in texts.items():
             if user in windows or any(len(row) != length for row in rows):
-                fix = (
-                    f"set length to at most that of the texts, or run LEAF's preprocess.sh again; windows have {length}"
+                fix = "set length to at most the length of the texts, or run LEAF's preprocess.sh again"
+                raise DataError(
+                    f"{path}: user {user} occurs twice, or has texts shorter than a window ({length} characters): {fix}"
                 )
-                raise DataError(f"{path}: {user} occurs twice or has shorter texts: {fix}")
             windows[user] = torch.cat([_windows(row, length) for row in rows] or [torch.zeros(0, length).long()])
     return windows
 

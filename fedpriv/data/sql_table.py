@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # an extra
     from sqlalchemy import Engine
 
 _NO_PASSWORD = (
-    "the URL would be printed and stored with the settings: put it into an environment variable, and set url: $ITS_NAME"
+    "contains a password, which would be printed and stored with the settings: put the URL into an environment "
+    "variable, and set url: $NAME_OF_THE_VARIABLE"
 )
 
 
@@ -88,7 +89,11 @@ def _engine(url: str) -> Engine:
     if url.startswith("$"):
         address = os.environ.get(url[1:], "")
         if not address:
-            raise ConfigError("data.url", url, f"the environment variable {url[1:]} is not set: set it to the URL")
+            raise ConfigError(
+                "data.url",
+                url,
+                f"names an environment variable that is not set: set {url[1:]} to the URL of the database",
+            )
     try:
         parsed = sqlalchemy.make_url(address)
         if not url.startswith("$") and parsed.password is not None:
@@ -100,12 +105,12 @@ def _engine(url: str) -> Engine:
     except FedprivError:
         raise
     except ImportError as error:
-        fix = f"its driver {error.name} is not installed: install it with pip"
-        raise ConfigError("data.url", "a URL of this database", fix) from None
+        fix = f"needs the database driver {error.name}, which is not installed: install it with pip"
+        raise ConfigError("data.url", "(URL)", fix) from None
     except Exception:  # its message may contain the URL, and the URL a password
         fix = "is not a URL of SQLAlchemy: write it like sqlite:///patients.db or postgresql+psycopg://host/database"
         if not url.startswith("$"):
-            url = "what is given"
+            url = "(given)"
         raise ConfigError("data.url", url, fix) from None
 
 
@@ -123,7 +128,11 @@ def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -
         else:
             keys: list[str] = inspector.get_pk_constraint(table_name, schema=schema or None)["constrained_columns"]
         if not keys:
-            raise ConfigError("data.key", None, f"{name} has no primary key: name a column to sort its rows by")
+            raise ConfigError(
+                "data.key",
+                None,
+                f"is required, because {name} has no primary key: name a column by which its rows are sorted",
+            )
         check_columns(name, [*columns, *keys], existing)
         table = sqlalchemy.table(table_name, *map(sqlalchemy.column, existing), schema=schema or None)
         query = sqlalchemy.select(*(table.c[column] for column in columns)).order_by(*(table.c[name] for name in keys))
@@ -135,8 +144,10 @@ def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -
         raise DataError(f"table or view {name} does not exist: correct data.train or data.test") from error
     except SQLAlchemyError as error:
         reason = summarize_error(getattr(error, "orig", None) or error)
-        raise DataError(f"table {name} cannot be read ({reason}): check data.url and the rights of its user") from None
+        raise DataError(
+            f"table {name} cannot be read ({reason}): check data.url and the access rights of its database user"
+        ) from None
     if not rows:
-        raise DataError(f"table {name} has no rows: it needs at least one example")
+        raise DataError(f"table {name} has no rows: add at least one example")
     texts = {column: [format_cell(row[index]) for row in rows] for index, column in enumerate(columns)}
     return Table(f"table {name}", texts, first=0)

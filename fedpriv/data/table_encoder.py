@@ -87,15 +87,24 @@ class TableEncoder:
     def __post_init__(self) -> None:
         for name, (low, high) in self.numbers.items():
             if not -math.inf < low < high < math.inf:
-                raise ConfigError(f"data.numbers.{name}", [low, high], "must be [low, high] with low below high")
+                raise ConfigError(
+                    f"data.numbers.{name}", [low, high], "must be [low, high], two finite numbers with low below high"
+                )
         lists = dict(self.categories)
         if self.classes is not None:
             lists = {self.label: self.classes, **lists}
         for name, values in lists.items():
             if len({str(value) for value in values}) < max(len(values), 1):
-                raise ConfigError(f"data, values of {name}", [*values], "list each value once")
+                raise ConfigError(
+                    f"data, values of {name}",
+                    [*values],
+                    "must contain at least one value, and each value once: correct the list",
+                )
         if self.classes is None and self.label not in self.numbers:
-            fix = f"list the values of {self.label}, or set its range in numbers (regression)"
+            fix = (
+                f"is required: list the values of {self.label}, or for regression, set the range of {self.label} in "
+                "numbers"
+            )
             raise ConfigError("data.classes", None, fix)
         for name, value in self.missing.items():
             self._check_column("missing", name)
@@ -103,7 +112,7 @@ class TableEncoder:
         for name in self.indicators:
             self._check_column("indicators", name)
         if len(set(self.indicators)) < len(self.indicators):
-            raise ConfigError("data.indicators", [*self.indicators], "list each column once")
+            raise ConfigError("data.indicators", [*self.indicators], "contains a column twice: list each column once")
 
     @property
     def columns(self) -> list[str]:
@@ -142,7 +151,7 @@ class TableEncoder:
                 message contains the row.
         """
         if len(frame) == 0:
-            raise DataError(f"{name} has no rows: it needs at least one example")
+            raise DataError(f"{name} has no rows: add at least one example")
         names = [str(column) for column in frame.columns]
         check_columns(name, self.columns, names)
         return self.encoded(read_data_frame(frame, self.columns, name))
@@ -154,7 +163,11 @@ class TableEncoder:
     def inputs(self, table: Table) -> Tensor:
         """Returns the features of a table of text, float32 `[n, n_features]`; the label column is not needed."""
         if not self._features and not self.categories:
-            raise ConfigError("data.numbers", {}, "name at least one column in numbers or categories")
+            raise ConfigError(
+                "data.numbers",
+                {},
+                "names no column besides the label: name at least one column in numbers or categories",
+            )
         features = [self._scaled(table, name).unsqueeze(1) for name in self._features]
         features += [self._one_hot(table, name) for name in self.categories]
         features += [self._gaps(table, name).float().unsqueeze(1) for name in self.indicators]
@@ -189,7 +202,7 @@ class TableEncoder:
 
     def _check_column(self, setting: str, name: str) -> None:
         if name == self.label:
-            fix = "is the label, and missing labels cannot be replaced: drop such rows"
+            fix = "is the label, and missing labels cannot be replaced: leave it out, and drop rows without a label"
             raise ConfigError(f"data.{setting}", name, fix)
         if name not in (*self._features, *self.categories):
             fix = f"is in neither numbers nor categories{suggest_nearest(name, [*self._features, *self.categories])}"
@@ -200,7 +213,9 @@ class TableEncoder:
         if name in self.numbers:
             low, high = self.numbers[name]
             if isinstance(value, (str, bool)) or not low <= value <= high:
-                raise ConfigError(f"data.missing.{name}", value, f"must be a number from {low} to {high}, its range")
+                raise ConfigError(
+                    f"data.missing.{name}", value, f"must be a number in the range of the column, from {low} to {high}"
+                )
         elif str(value) not in self._values(name):
             raise ConfigError(
                 f"data.missing.{name}", value, f"must be one of {truncate(', '.join(self._values(name)))}"
@@ -265,7 +280,10 @@ class TableEncoder:
             else:
                 number = numbers.get(text)
             if number is None:
-                fix = f"is not one of {truncate(', '.join(numbers))}: {self._fix(name, text, 'correct it, or list it')}"
+                fix = (
+                    f"is not one of {truncate(', '.join(numbers))}: "
+                    f"{self._fix(name, text, 'correct it, or add it to the list')}"
+                )
                 raise DataError(f"{table.row(row)}: {name} = {format_value(text)} {fix}")
             indices.append(number)
         return torch.tensor(indices)
@@ -273,7 +291,9 @@ class TableEncoder:
     def _fix(self, name: str, text: str, otherwise: str) -> str:
         if name == self.label or not self._is_gap(name, text):
             return otherwise
-        return f"if the value is missing, set missing.{name} to a public value, or list {name} in indicators"
+        return (
+            f"correct it; if the value is missing, set missing.{name} to a public value, or list {name} in indicators"
+        )
 
 
 def read_data_frame(frame: DataFrame, columns: Sequence[str], name: str) -> Table:
@@ -291,10 +311,10 @@ def check_columns(table: str, expected: Sequence[str], existing: Sequence[str]) 
     for name in expected:
         if name not in existing:
             raise ConfigError(
-                "data", name, f"{table} has no such column{suggest_nearest(name, filter(None, existing))}"
+                "data", name, f"is not a column of {table}{suggest_nearest(name, filter(None, existing))}"
             )
         if list(existing).count(name) > 1:
-            raise ConfigError("data", name, f"{table} has several columns of this name: rename all but one")
+            raise ConfigError("data", name, f"is the name of several columns of {table}: rename all but one")
 
 
 def _number(text: str) -> float:

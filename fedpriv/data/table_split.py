@@ -38,7 +38,9 @@ def read_split(
     files = list_client_files(train, suffix)
     test_files = list_client_files(test, suffix)
     if client is not None and files:
-        raise ConfigError("data.client", client, f"{train} has a file for each client: leave this out")
+        raise ConfigError(
+            "data.client", client, f"cannot be used, because {train} has a file for each client: leave it out"
+        )
     train_set, train_owners = _encoded(encoder, read, files or [train], client)
     # public test data may belong to all, in one table without owners
     test_client = None
@@ -54,7 +56,7 @@ def read_split(
         if test_files:
             test_owners = _short_names(test_files, test_owners)
             if not set(test_owners) & set(train_owners):
-                fix = "use the same file name for a client in both folders"
+                fix = "give the files of a client the same name in both folders"
                 raise DataError(f"data.test = {test}: no file belongs to a client of data.train = {train}: {fix}")
     if files or client is not None:
         tests_have_owners = bool(test_files) or test_client is not None
@@ -89,7 +91,7 @@ def list_client_files(train: str, suffix: str | None) -> list[str]:
         pattern = str(Path(glob.escape(train)) / f"*{suffix}")
     paths = sorted(glob.glob(pattern))
     if not paths:
-        raise DataError(f"data.train = {train}: no file found: name a folder with one file NAME{suffix} per client")
+        raise DataError(f"data.train = {train}: no file was found: name a folder with one file NAME{suffix} per client")
     return paths
 
 
@@ -110,7 +112,9 @@ def _encoded(
             continue
         values = table.columns[client]
         if "" in values:
-            raise DataError(f"{table.row(list(values).index(''))} has no {client}: name a client for each row")
+            raise DataError(
+                f"{table.row(list(values).index(''))} has no value in column {client}: name a client for each row"
+            )
         owners += values
     columns_of_all = zip(*(dataset.tensors for dataset in datasets), strict=True)
     return TensorDataset(*(torch.cat(column) for column in columns_of_all)), owners

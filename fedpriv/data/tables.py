@@ -111,7 +111,7 @@ def adult(
     train = _complete(folder, "adult.data")
     test = _complete(folder, "adult.test")
     if n_train is not None and n_train > len(train):
-        raise ConfigError("data.n_train", n_train, f"must be between 1 and {len(train)}")
+        raise ConfigError("data.n_train", n_train, f"must be between 1 and {len(train)}, the number of rows")
     train = train[:n_train]
     datasets: list[TensorDataset] = []
     for rows in (train, test):
@@ -263,7 +263,8 @@ def _folder(root: str | None, name: str) -> Path:
         folder = Path(shared or "") / name
     if not folder.is_dir():
         raise DataError(
-            f"{name}: folder {folder} does not exist: set root, or FEDPRIV_DATA to a folder that contains {name}/"
+            f"{name}: folder {folder} does not exist: set root to the folder with its files, or FEDPRIV_DATA to a "
+            f"folder that contains {name}/"
         )
     return folder
 

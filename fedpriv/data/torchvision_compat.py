@@ -67,7 +67,7 @@ def versions_and_fix() -> str:
     try:
         version = importlib.metadata.version("torchvision")
     except importlib.metadata.PackageNotFoundError:
-        return "it is not installed; pip install 'fedpriv[torchvision]'"
+        return "torchvision is not installed; install it with pip install 'fedpriv[torchvision]'"
     if torch.version.cuda is None:
         index = "cpu"
     else:

@@ -124,9 +124,11 @@ class SvhnLayout:
             pixels = np.ascontiguousarray(content["X"].astype(np.uint8).transpose(3, 2, 0, 1))
             labels = content["y"].reshape(-1).astype(np.int64) % 10
         except Exception as error:  # scipy raises many kinds for damaged files
-            raise DataError(f"{path}: not a Matlab file with X and y ({summarize_error(error)}): {_FETCH}") from error
+            raise DataError(
+                f"{path}: is not a Matlab file with the arrays X and y ({summarize_error(error)}): {_FETCH}"
+            ) from error
         if len(pixels) != len(labels) or pixels.shape[1:] != (3, 32, 32):
-            raise DataError(f"{path}: has images {[*pixels.shape]} and {len(labels)} labels: {_FETCH}")
+            raise DataError(f"{path}: has images of shape {[*pixels.shape]} and {len(labels)} labels: {_FETCH}")
         return torch.from_numpy(pixels), torch.from_numpy(labels)
 
 
@@ -169,7 +171,7 @@ class IdxLayout:
         labels = read_idx(labels_path, n_axes=1).long() - self.first_label
         if len(pixels) != len(labels) or pixels.shape[1:] != (28, 28):
             fix = "use all four files from one source"
-            raise DataError(f"{images_path}: has images {[*pixels.shape]} and {len(labels)} labels: {fix}")
+            raise DataError(f"{images_path}: has images of shape {[*pixels.shape]} and {len(labels)} labels: {fix}")
         if self.transposed:
             pixels = pixels.mT.contiguous()
         return pixels[:, None], labels
@@ -199,7 +201,9 @@ def _unpickled(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
         rows = np.asarray(table["data"], np.uint8)
         labels = np.asarray(table[label_key], np.int64)
     except Exception as error:  # whatever a damaged pickle evaluates to
-        raise DataError(f"{path}: not a file of CIFAR's Python version ({summarize_error(error)}): {_FETCH}") from error
+        raise DataError(
+            f"{path}: is not a file of CIFAR's Python version ({summarize_error(error)}): {_FETCH}"
+        ) from error
     if rows.ndim != 2 or rows.shape[1] != 3072 or labels.shape != (len(rows),):
-        raise DataError(f"{path}: has images {[*rows.shape]} and labels {[*labels.shape]}: {_FETCH}")
+        raise DataError(f"{path}: has images of shape {[*rows.shape]} and labels of shape {[*labels.shape]}: {_FETCH}")
     return rows, labels

@@ -109,7 +109,9 @@ def _layout(dataset: str, emnist_split: str | None) -> ImageLayout:
             )
         return _LAYOUTS[dataset]
     if emnist_split is None:
-        raise ConfigError("data.emnist_split", None, f"must be one of {', '.join(_EMNIST_CLASSES)} for emnist")
+        raise ConfigError(
+            "data.emnist_split", None, f"is required for emnist: choose one of {', '.join(_EMNIST_CLASSES)}"
+        )
     prefixes = (f"emnist-{emnist_split}-train", f"emnist-{emnist_split}-test")
     first_label = 0
     if emnist_split == "letters":

@@ -85,7 +85,9 @@ def edges(images: Tensor) -> Tensor:
     """
     if min(images.shape[-2:]) < 4:
         raise ConfigError(
-            "data.transforms", "edges", f"needs 4 pixels per side, but images are {tuple(images.shape[-2:])}"
+            "data.transforms",
+            "edges",
+            f"needs at least 4 pixels per side, but images are {images.shape[-2]} x {images.shape[-1]}: leave it out",
         )
     n, channels, height, width = images.shape
     sobel = images.new_tensor([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]) / 8
@@ -141,7 +143,9 @@ def group_norm(images: Tensor) -> Tensor:
     """
     if images.shape[1] % 3:
         raise ConfigError(
-            "data.transforms", "group_norm", f"needs a multiple of 3 channels, but images have {images.shape[1]}"
+            "data.transforms",
+            "group_norm",
+            f"needs a number of channels that is a multiple of 3, but images have {images.shape[1]}: leave it out",
         )
     return functional.group_norm(images, images.shape[1] // 3)
 
@@ -164,8 +168,8 @@ def contrast(images: Tensor) -> Tensor:
         images = images.unflatten(1, (-1, CHANNELS))[:, :, 1:].flatten(1, 2)
     if images.shape[1] % 8:
         fix = (
-            f"needs the channels of scattering, wavelets or edges, but images have {images.shape[1]}: put it after "
-            "one of them"
+            f"needs the channels that scattering, wavelets or edges produce, but images have {images.shape[1]} "
+            "channels: put it after one of these transforms"
         )
         raise ConfigError("data.transforms", "contrast", fix)
     directions = images.unflatten(1, (-1, 8))

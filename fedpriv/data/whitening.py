@@ -48,7 +48,7 @@ class Whitening:
         size = flat.shape[1]
         if size > _LARGEST:
             fix = (
-                f"needs at most {_LARGEST} numbers per image, but images have {size}: put a transform with "
+                f"accepts at most {_LARGEST} numbers per image, but images have {size} numbers: put a transform with "
                 "fewer outputs before it"
             )
             raise ConfigError("data.transforms", "whiten", fix)

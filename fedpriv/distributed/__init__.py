@@ -1,4 +1,4 @@
-"""The processes of a run and their messages, in the terms of torch.distributed."""
+"""The processes of a run and their messages, with the terms of torch.distributed."""
 
 import lazy_loader
 

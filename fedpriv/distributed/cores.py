@@ -10,10 +10,12 @@ _V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.
 
 
 def usable_cores() -> int:
-    """Returns the number of cores: those it is bound to, but no more than the time that its container may use.
+    """Returns the number of cores that this process may use: the cores to which it is bound, but at most the CPU limit
+    of its container.
 
-    A container's limit (`docker run --cpus 2`, a Kubernetes limit) does not hide cores: torch would start a thread for
-    each core of the machine, and they would wait for each other. A fraction of a core counts as one.
+    A container's limit (`docker run --cpus 2`, a Kubernetes limit) does not hide cores. Without this function, torch
+    would start a thread for each core of the machine, and the threads would wait for each other. A fraction of a core
+    counts as one core.
     """
     if hasattr(os, "sched_getaffinity"):
         bound = len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Copies tensors between the CPU and a device, all in one piece: each single copy makes both wait."""
+"""Copies several tensors between the CPU and a device in one copy, because both wait for each copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The processes of a run: a communicator with the verbs of torch.distributed, and the split along each dimension."""
+"""The processes of a run: a communicator with the operations of torch.distributed, and the division of the run along
+clients or examples.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ ReduceOp = Literal["sum", "max"]
 class Communicator(Protocol):
     """Collective operations over some processes, named as in torch.distributed.
 
-    All processes make the same calls in the same order (SPMD). Every process is trusted with everything.
+    All processes make the same calls in the same order (SPMD). Every process is fully trusted.
     """
 
     @property

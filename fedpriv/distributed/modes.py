@@ -1,8 +1,8 @@
 """Torch's modes for fedpriv's computations, independent of the modes of the calling code.
 
 A user may enter `torch.autocast` or `torch.no_grad`, or change torch's default type or the precision of products, at
-any time, also between two rounds. A run must compute every round as it was tested before the first. So modes are not
-read: they are set for each computation, and restored after it.
+any time, also between two rounds. A run must compute every round in the way that was tested before the first round. So
+the user's modes are not used: modes are set for each computation, and restored after it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Modes:
     """Modes of computations: gradients on, no autocast, no inference mode.
 
     Attributes:
-        dtype: Torch's default type of floating-point tensors, which a model may use for tensors that it makes.
-        full_precision: True if float32 numbers are multiplied in float32. If not, the user's choice stays.
+        dtype: Torch's default type of floating-point tensors, which a model may use for new tensors.
+        full_precision: True if float32 numbers are multiplied in float32. If False, the user's setting is not changed.
     """
 
     dtype: torch.dtype
@@ -35,7 +35,7 @@ class Modes:
 
     @contextmanager
     def fixed(self) -> Generator[None]:
-        """Returns a context in which torch has these modes; afterwards it has those from before."""
+        """Returns a context in which torch has these modes. The previous modes are restored when the context ends."""
         with ExitStack() as stack:
             if torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(mode=False))
@@ -52,7 +52,7 @@ class Modes:
             yield
 
     def iterate(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields items, each computed in these modes; the code that gets them keeps its modes."""
+        """Yields items. Each item is computed in these modes, while the code that receives it runs in its own modes."""
         iterator = iter(items)
         try:
             while True:

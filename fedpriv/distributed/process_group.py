@@ -1,6 +1,6 @@
 """The processes of a run over torch.distributed.
 
-Every process of the group is trusted with everything: rows, the secret of the noise, sums before noise is added.
+Every process of the group is fully trusted: it can read rows, the secret of the noise, and sums before noise is added.
 Connections are not encrypted, and any program that reaches the ports can take part. Use one machine, or a private
 network.
 """
@@ -37,12 +37,12 @@ Failure = tuple[int, str]
 class ProcessGroup:
     """A `Communicator` over a group of torch.distributed.
 
-    Every exchange of objects carries a failure or a value. So an exception on one rank reaches the others at their next
-    exchange, instead of leaving them waiting.
+    Each exchange of objects transmits a value or an exception. So an exception on one rank reaches the other ranks at
+    their next exchange, and they do not wait forever.
 
     Args:
         handle: The group; None is torch.distributed's default group.
-        timeout: Seconds after which a waiting process gives up; named in errors.
+        timeout: Seconds after which a waiting process raises an error, which contains this number.
     """
 
     def __init__(self, handle: dist.ProcessGroup | None, timeout: float) -> None:
@@ -67,7 +67,7 @@ class ProcessGroup:
     def exchange(self, send: Mapping[int, Tensor], receive: Mapping[int, Tensor]) -> Generator[None]:
         """Sends tensors to other ranks and fills those in `receive`, both by rank; complete when the context ends.
 
-        Only ranks that have something for each other take part; both sides know its shape.
+        Only ranks that have tensors for each other take part. Sender and receiver must know the shapes.
         """
         operations = [
             dist.P2POp(call, tensor, self._global_ranks[rank], self._handle)
@@ -111,7 +111,7 @@ class ProcessGroup:
         """Calls `make()` on rank 0 and returns its result on every rank.
 
         Raises:
-            ProcessError: If rank 0 failed in `make`, or another rank before it came here.
+            ProcessError: If rank 0 failed in `make`, or another rank failed before this call.
         """
         if self.rank != 0:
             return self._receive_broadcast()
@@ -148,7 +148,9 @@ class ProcessGroup:
 
     @contextmanager
     def raise_together(self) -> Generator[None]:
-        """Raises on every rank if the body raises on one. It may call `broadcast` and `all_gather_object` only."""
+        """Raises an error on every rank if the body raises one on any rank. The body may call only `broadcast` and
+        `all_gather_object`.
+        """
         with self._report_failure():
             yield
         self._exchange_or_raise(None, None)
@@ -214,7 +216,7 @@ def join_processes(timeout: float, parallelism: str) -> ProcessGroup:
     """Joins all processes that torchrun started, or the default group of the caller.
 
     Args:
-        timeout: Seconds after which a process that waits for another one gives up.
+        timeout: Seconds after which a process that waits for another one raises an error.
         parallelism: The setting that needs the processes, for errors.
 
     Raises:
@@ -246,13 +248,15 @@ def join_processes(timeout: float, parallelism: str) -> ProcessGroup:
 
 
 def _destroy_group() -> None:
-    """Stops the group's threads while Python still runs: one that frees a tensor later aborts the process."""
+    """Stops the group's threads while Python still runs, because a thread that frees a tensor later would abort the
+    process.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def is_first_to_report(*, default: bool) -> bool:
-    """True if no other process of the run has reported an error yet; `default` if the processes have not met."""
+    """True if no other process of the run has reported an error yet; `default` if the processes have not joined."""
     if not _STORES:
         return default
     try:
@@ -262,5 +266,5 @@ def is_first_to_report(*, default: bool) -> bool:
 
 
 def local_rank() -> int:
-    """This process's number on its machine, as torchrun sets it."""
+    """Returns this process's number on its machine, as torchrun sets it."""
     return int(os.environ.get("LOCAL_RANK", "0"))

@@ -1,7 +1,7 @@
-"""Runs work on many items in as many threads as torch may use, where each thread computes alone.
+"""Processes many items in as many threads as torch may use. Each thread computes its items alone.
 
-Torch's threads share every single operation and wait for each other after it. Threads that each take whole clients
-need not wait.
+Torch's own threads divide every single operation and wait for each other after it. Threads that each process whole
+clients need not wait.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def map_in_threads(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
     """Returns the results for the items, in their order; after an error no thread begins another item.
 
     Args:
-        work: Takes the number of the thread, from 0, and an item. Two threads never have the same number at once.
-        items: The items. A thread that has finished one takes the next.
+        work: Function of the number of the thread, from 0, and an item. Two threads never have the same number at the
+            same time.
+        items: The items. A thread that has finished an item continues with the next one.
     """
     allowed = torch.get_num_threads()
     count = min(allowed, len(items))
@@ -74,10 +75,10 @@ def single_thread() -> Generator[None]:
 
 
 def are_too_many(multiplications: int, worth_sharing: int = _WORTH_SHARING) -> bool:
-    """Returns True if torch uses several threads, and to wake them would take longer than the work itself.
+    """Returns True if torch uses several threads, and starting them would take longer than the work itself.
 
     Args:
-        multiplications: How many the work has.
-        worth_sharing: From how many on torch's threads share it.
+        multiplications: Number of multiplications in the work.
+        worth_sharing: Number of multiplications from which several threads are faster.
     """
     return multiplications < worth_sharing and torch.get_num_threads() > 1

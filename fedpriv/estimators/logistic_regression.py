@@ -216,7 +216,12 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if not self.intervals:
-            raise ConfigError("intervals", False, "needs intervals=True, which spends part of the budget on them")
+            raise ConfigError(
+                "intervals",
+                False,
+                "must be True for this method: fit again with intervals=True, which spends part of epsilon on the "
+                "intervals",
+            )
         quantile = _quantile(level)
         names = _column_names(names, getattr(self, "feature_names_in_", None), self.n_features_in_)
         outcome = self.classes_[1]
@@ -288,7 +293,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if n is None:
             n = len(cast(Any, y)) if y is not None else cast(Any, X).shape[0]
         if not (isinstance(n, Integral) and n >= 1):
-            raise ConfigError("n", n, "the number of private rows, at least 1")
+            raise ConfigError("n", n, "must be the number of private rows, a whole number of at least 1")
         self._check_settings()
         # not validate_data: it would store the number of columns like a fit
         check: Any = check_array
@@ -299,7 +304,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if y is not None:
             labels = np.unique(np.asarray(y))
             if len(labels) != 2:
-                raise ConfigError("y", labels.tolist(), "labels of two classes, or None")
+                raise ConfigError("y", labels.tolist(), "must contain labels of exactly two classes, or be None")
             inverse_weight = math.inf
             if self.lam > 0:
                 inverse_weight = 1 / (self.lam * len(inputs))
@@ -356,12 +361,20 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     ) -> PrivateLogisticRegression:
         """Fits coefficients with their covariance; see `logistic_intervals.estimate`."""
         if len(self.classes_) != 2:
-            raise ConfigError("intervals", True, f"need two classes, but there are {len(self.classes_)}")
+            raise ConfigError(
+                "intervals", True, f"needs exactly two classes, but there are {len(self.classes_)}: use intervals=False"
+            )
         if self.class_weight is not None or (weights != 1).any():
-            raise ConfigError("intervals", True, "need rows of equal weight: leave class_weight and sample_weight out")
+            raise ConfigError(
+                "intervals",
+                True,
+                "needs rows of equal weight: leave class_weight and sample_weight out, or use intervals=False",
+            )
         if self.clip_norm is not None:
             raise ConfigError(
-                "clip_norm", self.clip_norm, "clipping biases the coefficients: leave it out with intervals"
+                "clip_norm",
+                self.clip_norm,
+                "cannot be combined with intervals, because clipping biases the coefficients: leave it out",
             )
         self._check_possible(*inputs.shape)
         result = logistic_intervals.estimate(
@@ -387,8 +400,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             _warn_of_long_rows(self._bound(), stacklevel=4)
         if not np.isfinite(np.diag(self.covariance_)).all():
             warnings.warn(
-                "the noise is too large for intervals, so they are infinite. Use a larger epsilon, fewer "
-                "columns, a closer data_norm, or more rows; plan_intervals forecasts widths without spending",
+                "the noise hides the coefficients, so the intervals are infinite. Use a larger epsilon, fewer "
+                "columns, a smaller data_norm that still bounds the rows, or more rows; plan_intervals forecasts the "
+                "widths without spending privacy budget",
                 PromiseWarning,
                 stacklevel=3,
             )
@@ -409,8 +423,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
                 "epsilon",
                 self.epsilon,
                 f"is too small for intervals of {d} coefficients from {n} rows: they would be infinite for any "
-                f"data. This epsilon needs at least {math.ceil(n / ratio)} rows, and usually far more: see "
-                "plan_intervals. Use a larger epsilon, fewer columns, or intervals=False",
+                f"data. With this epsilon, at least {math.ceil(n / ratio)} rows are needed, and usually far more "
+                "(plan_intervals forecasts the widths). Use a larger epsilon, fewer columns, or intervals=False",
             )
 
     def _not_covered(self, callers: FitCallers) -> tuple[str, ...]:
@@ -420,8 +434,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             reveals.append(f"the other fits of {callers.several}")
             warnings.warn(
                 f"{callers.several} fits several times, and each fit spends epsilon={self.epsilon:g} on its "
-                "rows, but spent_ contains one fit. Choose settings on public or made-up rows, or with fedpriv "
-                "tune, which accounts for every trial",
+                "rows, but spent_ covers only one fit. Choose settings on public or made-up rows, or with the command "
+                "fedpriv tune, which counts the privacy cost of every trial",
                 PromiseWarning,
                 stacklevel=3,
             )
@@ -499,27 +513,40 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         else:
             self.classes_ = np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
-            raise ValueError("y contains one class only; use at least two classes, or name them with classes=")
+            raise ValueError(
+                "y contains only one class; pass labels of at least two classes, or name all classes with classes="
+            )
         codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         if (self.classes_[codes] != labels).any():
-            raise ConfigError("classes", self.classes, "y contains a label that is not in classes")
+            raise ConfigError(
+                "classes",
+                self.classes,
+                "must contain every label in y, but y has another label: add it to classes, or leave out rows with "
+                "that label",
+            )
         return codes
 
     def _class_weights(self) -> NDArray[np.float64]:
         """Returns the weight of each class, at most 1."""
         factors: Any = {} if self.class_weight is None else self.class_weight
         if not isinstance(factors, Mapping):
-            fix = "would count private labels; use public numbers by label, e.g. {0: 0.1, 1: 1}"
+            fix = (
+                "must be a mapping of labels to public weights, e.g. {0: 0.1, 1: 1}, since counts of labels are private"
+            )
             raise ConfigError("class_weight", factors, fix)
         unknown = set(factors) - set(self.classes_.tolist())
         if unknown:
             raise ConfigError(
-                "class_weight", factors, f"{unknown} are not labels; the labels are {self.classes_.tolist()}"
+                "class_weight",
+                factors,
+                f"has weights for {unknown}, but the labels are {self.classes_.tolist()}: correct the labels",
             )
         weights = np.array([float(factors.get(label, 1)) for label in self.classes_.tolist()])
         if not (np.isfinite(weights).all() and (weights > 0).all()):
             raise ConfigError(
-                "class_weight", factors, "must be positive finite numbers; remove rows of weight 0 from the data"
+                "class_weight",
+                factors,
+                "must contain positive finite numbers: instead of weight 0 for a class, remove its rows from the data",
             )
         return weights / weights.max()
 
@@ -560,8 +587,8 @@ def _check_numbers(rows: Any) -> None:  # noqa: ANN401 - whatever a user gives
     for column, dtype in zip(rows.columns, rows.dtypes, strict=True):
         if getattr(dtype, "kind", "O") not in "biufc":
             raise DataError(
-                f"X: column {column} is {dtype}, not numbers: encode it by public categories, with "
-                "fedpriv.PublicEncoder(numbers={...}, categories={...}) in front"
+                f"X: column {column} has type {dtype}, but columns must be numbers: encode its public categories with "
+                "fedpriv.PublicEncoder(numbers={...}, categories={...}) as an earlier step of the pipeline"
             )
 
 
@@ -585,9 +612,9 @@ def coefficient_row(value: float, error: float, quantile: float) -> dict[str, fl
 def _warn_of_long_rows(bound: float, stacklevel: int) -> None:
     """Warns that the columns were not scaled."""
     warnings.warn(
-        f"most rows are longer than {bound:.3g}, the default data_norm for columns in [-1, 1], and were scaled "
-        "down to that length (a private query result, which epsilon covers): divide columns by public bounds, "
-        "with fedpriv.PublicEncoder, or set data_norm",
+        f"most rows have an l2 norm above {bound:.3g}, the default data_norm for columns in [-1, 1], and were scaled "
+        "down to that norm: divide the columns by public bounds, for example with fedpriv.PublicEncoder, or set "
+        "data_norm. (This warning rests on a private query result, which epsilon covers)",
         PromiseWarning,
         stacklevel=stacklevel,
     )
@@ -631,7 +658,7 @@ def _column_names(names: Sequence[str] | None, known: Iterable[str] | None, n_co
             known = [f"x{index}" for index in range(n_columns)]
         return [str(name) for name in known]
     if len(names) != n_columns:
-        raise ConfigError("names", list(names), f"must have one name per column, {n_columns} in all")
+        raise ConfigError("names", list(names), f"must have one name for each of the {n_columns} columns")
     return [str(name) for name in names]
 
 
@@ -650,11 +677,11 @@ def _row_weights(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]
     else:
         weights = column_or_1d(sample_weight, dtype=np.float64)
     if len(weights) != n:
-        raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: use one per row")
+        raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: pass one number per row")
     if not ((weights >= 0) & (weights <= 1)).all():
         raise DataError(
-            "sample_weight has numbers outside [0, 1], so that one row could have more influence than epsilon "
-            "covers: divide them by a public bound on the largest"
+            "sample_weight has numbers outside [0, 1], so one row could have more influence than epsilon "
+            "covers: divide all weights by a public bound on the largest weight"
         )
     return weights
 

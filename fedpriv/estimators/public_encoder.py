@@ -158,7 +158,8 @@ def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of sci
         names = list(_learning(pipeline, type(pipeline).__name__))
     if names:
         raise PrivacyError(
-            f"{', '.join(names)} would learn from private rows, which epsilon does not cover: {_INSTEAD}"
+            f"the pipeline steps {', '.join(names)} would learn from private rows, which epsilon does not cover: "
+            f"{_INSTEAD}"
         )
 
 

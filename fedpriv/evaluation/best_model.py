@@ -1,8 +1,8 @@
-"""Keeps the model of the round that tested best, chosen by a metric on public test data.
+"""Keeps the model of the round with the best metric on public test data.
 
-The choice costs no epsilon: models are released values, test data are public, and what is computed of both is
-post-processing (Dwork and Roth, 2014, proposition 2.1). But the largest of many measured numbers is too large on
-average: the metric of a model that it chose is optimistic.
+The choice does not increase epsilon, because models are released values, test data are public, and computations from
+both are post-processing (Dwork and Roth, 2014, proposition 2.1). However, the largest of many measured values is too
+large on average, so the metric overestimates the quality of the chosen model.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class BestModel:
         name: Name of the metric; empty if the last models are kept.
         sign: 1 if higher is better, -1 if lower is.
         round: The round, from 1; 0 before the first evaluation.
-        value: Its metric, times `sign`.
+        value: The metric of that round, times `sign`.
         tested: Number of rounds that were evaluated.
-        models: Its models, `[n, dim]` or `[1, dim]`; None before the first evaluation.
+        models: The models of that round, `[n, dim]` or `[1, dim]`; None before the first evaluation.
     """
 
     name: str = ""
@@ -50,7 +50,8 @@ class BestModel:
         Args:
             keep: Which models are kept.
             names: Names of the metrics that an evaluation gives.
-            stop: Names the metric if it ends the run; else it is the first of accuracy, other metrics and loss.
+            stop: The stopping condition. The models are chosen by its metric or, if it has none, by the first available
+                of accuracy, other metrics and loss.
 
         Raises:
             ConfigError: If the best models are to be kept, and there are no test data.
@@ -62,11 +63,15 @@ class BestModel:
             return BestModel(name, sign_of_metric(name, stop.better))
         name = next((row.name for row in metrics.list_headline_metrics() if row.name in names), None)
         if name is None:
-            raise ConfigError("keep", keep, "needs public test data to choose the best model: pass test data")
+            raise ConfigError(
+                "keep", keep, "needs public test data to choose the best model: pass test=dataset, or leave keep out"
+            )
         return BestModel(name, sign_of_metric(name, None))
 
     def after(self, progress: TrainState, values: Mapping[str, float]) -> BestModel:
-        """Returns the state after a round with these metrics, which may lack the metric; a NaN is never best."""
+        """Returns the state after a round with these metrics. Without the chosen metric, the state stays the same; a
+        NaN is never the best value.
+        """
         if self.name not in values:
             return self
         value = self.sign * values[self.name]
@@ -85,7 +90,7 @@ class BestModel:
         return replace(progress, round=self.round, models=self.models)
 
     def in_words(self) -> dict[str, Any]:
-        """Returns what `result.json` has of the choice; empty if the last models are kept."""
+        """Returns the entries of `result.json` about the choice; empty if the last models are kept."""
         if self.models is None:
             return {}
         return {"kept": {"round": self.round, "metric": self.name, "rounds_tested": self.tested}}
@@ -103,14 +108,17 @@ class BestModel:
         }
 
     def restored(self, stored: Mapping[str, Any]) -> BestModel:
-        """Returns this state with the values of a checkpoint; of one without, or with another metric, nothing."""
+        """Returns this state with the values of a checkpoint. If the checkpoint has no such values, or another metric,
+        the state stays the same.
+        """
         if not self.name or stored.get("name") != self.name:
             return self
         return replace(self, **stored)
 
 
 def describe_choice(facts: Mapping[str, Any]) -> str:
-    """Returns which round the model of a result is of, if a metric chose it; else nothing.
+    """Returns a text with the round from which the model of a result comes, if a metric chose the model; else an empty
+    text.
 
     Args:
         facts: A result, as `result.json` has it.

@@ -222,9 +222,15 @@ def _columns(outputs: Tensor, targets: Tensor, *, probabilities: bool) -> tuple[
             scores = scores[:, 1] - scores[:, 0]
     if scores.numel() != targets.numel():
         shapes = f"outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}"
-        raise ValueError(f"{shapes}: use one score per label, or two classes")
+        raise ValueError(
+            f"binary metrics cannot compare {shapes}: the model must return one score, or scores of two classes, per "
+            "label"
+        )
     if not ((targets == 0) | (targets == 1)).all():
-        raise ValueError("a target is neither 0 nor 1: these metrics need binary targets")
+        raise ValueError(
+            "a target is neither 0 nor 1, but binary metrics need targets 0 and 1: renumber the classes, or leave "
+            "these metrics out"
+        )
     if not probabilities:
         scores = torch.sigmoid(scores)
     n = len(targets)

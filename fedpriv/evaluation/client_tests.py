@@ -18,15 +18,15 @@ Tests = Mapping[int, Dataset[Any]]
 
 
 def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> Tests:
-    """Returns the test sets by the client's index.
+    """Returns the test sets, with the client's index as key.
 
     Raises:
-        ConfigError: If there is not one entry for each client, all entries are None, or one streams.
+        ConfigError: If there is not one entry for each client, if all entries are None, or if a test set streams.
     """
     if tests is None:
         return {}
     if len(tests) != n_clients:
-        fix = f"must have one test set for each of the {n_clients} clients, None for a client without one"
+        fix = f"must have one entry for each of the {n_clients} clients: its test set, or None for a client without one"
         raise ConfigError("client_tests", len(tests), fix)
     tests_by_client = {client: test for client, test in enumerate(tests) if test is not None}
     for client, test in tests_by_client.items():
@@ -34,7 +34,9 @@ def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> 
             fix = "is a streaming data set: collect its examples first, torch.utils.data.TensorDataset(inputs, targets)"
             raise ConfigError(f"client_tests[{client}]", f"a {type(test).__name__}", fix)
     if not tests_by_client:
-        raise ConfigError("client_tests", [], "no client has a test set: leave it out")
+        raise ConfigError(
+            "client_tests", [], "contains no test set: leave it out, or pass the test set of at least one client"
+        )
     return tests_by_client
 
 
@@ -42,7 +44,7 @@ def validate_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ..
     """Returns the public names of the clients, validated; empty if they have none.
 
     Raises:
-        ConfigError: If there is not one name for each client, one is no text, or two are equal.
+        ConfigError: If there is not one name for each client, if a name is not a text, or if two names are equal.
     """
     if names is None:
         return ()
@@ -50,10 +52,10 @@ def validate_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ..
         raise ConfigError("client_names", len(names), f"must have one name for each of the {n_clients} clients")
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - a user's
-            raise ConfigError(f"client_names[{index}]", name, "must be text")
+            raise ConfigError(f"client_names[{index}]", name, "must be text that is not empty")
     if len(set(names)) < n_clients:
         repeated = next(name for name in names if [*names].count(name) > 1)
-        raise ConfigError("client_names", repeated, "is the name of several clients: use a different name for each")
+        raise ConfigError("client_names", repeated, "is the name of several clients: give each client a different name")
     return tuple(names)
 
 
@@ -115,7 +117,9 @@ class ClientTests:
 
 
 def summarize_quantiles(values: Sequence[float]) -> dict[str, float]:
-    """Returns least, 10 % quantile, median, 90 % quantile, largest, and mean; quantiles lie between two values."""
+    """Returns the smallest value, 10 % quantile, median, 90 % quantile, largest value and mean; quantiles are
+    interpolated between two values.
+    """
     tensor = torch.tensor(values, dtype=torch.float64)
     levels = torch.tensor([0, 0.1, 0.5, 0.9, 1], dtype=torch.float64)
     low, p10, median, p90, high = tensor.quantile(levels).tolist()

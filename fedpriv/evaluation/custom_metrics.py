@@ -37,11 +37,11 @@ CustomMetric = Callable[[Tensor, Tensor], Tensor | float] | StatefulMetric
 
 @dataclass(frozen=True)
 class MetricSet:
-    """The user's metrics by name; in files, tables and pictures they are called `test_<name>`.
+    """The user's metrics by name. In files, tables and pictures a metric is called `test_<name>`.
 
     Args:
         metrics_by_name: By name, a function of the outputs `[n, ...]` and targets `[n, ...]` of all test examples, on
-            the processor, that gives one number; or an object with `update`, `compute` and `reset`, which gets batches.
+            the CPU, that returns one number; or an object with `update`, `compute` and `reset`, which gets batches.
 
     Raises:
         ConfigError: If a name is taken or not an identifier, or a metric is neither function nor such an object.
@@ -56,7 +56,7 @@ class MetricSet:
                 if name.isidentifier():
                     fix = "is the name of a built-in metric: use another name"
                 else:
-                    fix = "must be a plain name"
+                    fix = "must be a plain name of letters, digits and underscores, such as f1"
                 raise ConfigError("metrics", name, fix)
             if not (callable(metric) or isinstance(metric, StatefulMetric)):
                 fix = "must be a function of outputs and targets, or an object with update, compute and reset"
@@ -84,10 +84,12 @@ class MetricSet:
             if isinstance(value, Tensor) and value.numel() == 1:
                 value = value.item()
         except Exception as error:  # a user's metric can raise anything
-            fix = f"raises on the test data ({summarize_error(error)})"
+            fix = f"raises an error on the test data ({summarize_error(error)}): correct the metric, or leave it out"
             raise ConfigError(f"metrics.{name}", metric, fix) from error
         if not isinstance(value, Real) or math.isinf(value):
-            raise ConfigError(f"metrics.{name}", truncate(repr(value)), "must be one finite number, or NaN")
+            raise ConfigError(
+                f"metrics.{name}", truncate(repr(value)), "is not a value of a metric: return one finite number, or NaN"
+            )
         return float(value)
 
 

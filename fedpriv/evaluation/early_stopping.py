@@ -1,8 +1,8 @@
 """Ends a run when a metric on public test data no longer improves.
 
 The metric is computed from released models and public data, so it costs no epsilon. However, the round in which a run
-stops depends on earlier query results, and so would an epsilon that counted only the rounds until then. Therefore such
-a run is charged for all its planned rounds.
+stops depends on earlier query results, and so would an epsilon that counted only the rounds until then. Therefore the
+epsilon of such a run counts all planned rounds.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Stop:
             return name
         choice = "there are no test data: pass them with test=..."
         if names:
-            choice = f"there are: {', '.join(names)}"
+            choice = f"choose one of {', '.join(names)}"
         raise ConfigError("stop.metric", self.metric, f"is not a metric on public test data; {choice}")
 
 
@@ -96,7 +96,10 @@ def sign_of_metric(name: str, better: Better | None) -> float:
     """
     better = better or metrics.get_direction(name)
     if better is None:
-        fix = f"set whether {name.removeprefix('test_')} should be higher or lower"
+        fix = (
+            f"is required for {name.removeprefix('test_')}: set 'higher' or 'lower', the direction in which it is "
+            "better"
+        )
         raise ConfigError("stop.better", None, fix)
     if better == "higher":
         return 1.0
@@ -112,7 +115,7 @@ class EarlyStopping:
         patience: See `Stop`.
         min_delta: See `Stop`.
         sign: 1 if higher is better, -1 if lower is.
-        best: The best value so far, times `sign`; None before the first.
+        best: The best value so far, times `sign`; None before the first evaluation.
         since: Number of evaluations since the best value.
         min_rounds: See `Stop`.
     """

@@ -1,6 +1,7 @@
 """Metrics of reported models on public test data.
 
-Reported models are computed from releases and test data count as public, so these cost no epsilon.
+Reported models are computed from released values, and test data are treated as public, so these metrics do not increase
+epsilon.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from fedpriv.oracle.backends.functional import Functional
 _AT_ONCE = 16  # models in a forward pass
 _EXAMPLES = 2**14  # of all models in a forward pass on another device than a processor
 _NO_TOKEN_METRICS = (
-    "test accuracy and perplexity are left out: they count targets at each position, and the target that a "
-    "custom function ignores is unknown. Use torch.nn.CrossEntropyLoss(ignore_index=...), or functools.partial "
+    "test accuracy and perplexity are left out. They count the targets at each position, but which target value a "
+    "custom loss function ignores is unknown. Use torch.nn.CrossEntropyLoss(ignore_index=...), or functools.partial "
     "of torch.nn.functional.cross_entropy, or pass your own metrics"
 )
 _RANKED = ("binary", "multilabel")  # tasks with metrics of all examples together
@@ -45,14 +46,14 @@ class Evaluator:
     """Computes the test metrics of models: the members of `metrics.TESTED` that are defined for the task.
 
     Args:
-        model: The model with the parameters to vary; it is copied, and tested in eval mode.
+        model: The model; it is copied and tested in eval mode, with the parameters that are passed to each call.
         loss: Maps (outputs, targets) of a batch to their mean loss.
         test: Public test examples, as (input, target).
         batch_size: Examples at a time.
-        batched: True lets vmap batch the model, where it can. Then `of_each` evaluates several models in one
-            forward pass, which takes half to two thirds of the time for linear layers; on a processor models with
-            convolutions are evaluated one after another, since together they take two to three times as long (torch
-            2.13).
+        batched: True allows vmap to batch several models, if vmap supports the model. Then `of_each` evaluates several
+            models in one forward pass, which takes half to two thirds of the time for linear layers; on a CPU, models
+            with convolutions are evaluated one after another, because together they take two to three times as long
+            (torch 2.13).
         custom: Custom metrics, which are computed for single models only.
     """
 
@@ -117,8 +118,11 @@ class Evaluator:
                     description = (
                         f"shape {tuple(first_leaf(x).shape[1:])} and target {truncate(str(first_leaf(y)[0].tolist()))}"
                     )
-                    fix = f"test data must have the same form as the clients' ({summarize_error(error)})"
-                    raise DataError(f"model and loss cannot process a test example of {description}: {fix}") from error
+                    fix = "give the test data the same form as the clients' data"
+                    raise DataError(
+                        f"the model and the loss cannot process a test example of {description} "
+                        f"({summarize_error(error)}): {fix}"
+                    ) from error
         if self._custom.metrics_by_name:
             self(params)
         self._batched = self._batched and self._can_batch(params)
@@ -168,7 +172,9 @@ class Evaluator:
 
     @torch.no_grad()
     def of_each(self, rows: Tensor, examples: int) -> list[dict[str, float]]:
-        """Returns the same for several models `[n, dim]`, on `examples` test examples evenly spread among all."""
+        """Returns the test metrics of several models `[n, dim]`, on `examples` test examples that are evenly spread
+        among all.
+        """
         batches = self._spread_examples(examples)
         chunks = rows.split(self._models_per_pass(batches, rows))
         return self._read([self._totals(self._answers(chunk, batches)) for chunk in chunks])
@@ -283,7 +289,9 @@ class Evaluator:
         return [outputs_of(rows[0])]
 
     def _spread_examples(self, examples: int) -> Batches:
-        """Returns `examples` test examples evenly spread among all: the first may be easier, or all of one class."""
+        """Returns `examples` test examples that are evenly spread among all, because the first ones may be easier, or
+        all of one class.
+        """
         if examples not in self._chosen:
             all_examples = concatenate_trees(self._batches)
             total = len(first_leaf(all_examples))
@@ -301,7 +309,9 @@ def _read(test: Dataset[Any], batch_size: int) -> Iterator[Pair]:
             check_finite(*pair)
             yield pair
     except Exception as error:  # a user's data set can raise anything
-        fix = "use pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
+        fix = (
+            "each example must be a pair (input, target) of tensors, or of dicts and tuples of tensors, of equal shapes"
+        )
         raise DataError(f"the test data cannot be read ({summarize_error(error)}): {fix}") from error
 
 

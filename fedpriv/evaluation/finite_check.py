@@ -1,6 +1,6 @@
 """Detects NaN and infinity in released models and in test metrics on public data.
 
-Whether a client's gradients are finite is private, so it is not checked here.
+Clients' gradients are not checked here, because it is private information if they are finite.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STOPS: dict[str, tuple[str, ...]] = {
     "nothing": (),
 }
 _WATCHED = ("test_loss", "model")
-_FIX = "use smaller steps, e.g. a lower learning_rate"
+_FIX = "use a smaller step size, e.g. a lower learning_rate"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class FiniteCheck:
     def after(self, round_number: int, values: Mapping[str, Tensor | float]) -> FiniteCheck:
         """Returns the state after a round, from its models `[n, dim]` (named `"model"`) or metrics.
 
-        It is this same object if everything is as before.
+        Returns this same object if nothing has changed.
         """
         broken = [name for name in _WATCHED if name in values and not is_finite(values[name])]
         if all(name in self.first for name in broken):
@@ -74,11 +74,11 @@ class FiniteCheck:
             subject = f"the released model is not finite ({_count(models)})"
         else:
             subject = "the test loss is not finite"
-        consequence = "later query results may be noise alone"
+        consequence = "later query results may contain only noise"
         if self.stops:
             consequence = "the run ends here, and its whole plan is charged"
         elif "model" not in new:
-            consequence += " (to end such a run, set stop_on: nonfinite_loss)"
+            consequence += " (set stop_on: nonfinite_loss to end a run in this case)"
         texts = [f"round {next(iter(new.values()))}: {subject}", consequence, _FIX]
         if spent:
             texts.append(spent)
@@ -86,7 +86,7 @@ class FiniteCheck:
 
 
 def format_first_rounds(first: Mapping[str, int]) -> str:
-    """Formats in which rounds something was first not finite; empty if all was finite.
+    """Formats the first rounds in which values were not finite; returns an empty text if all values were finite.
 
     >>> format_first_rounds({"test_loss": 3, "model": 12})
     'test loss in round 3, model in round 12'
@@ -97,8 +97,8 @@ def format_first_rounds(first: Mapping[str, int]) -> str:
 def is_finite(values: Tensor | float) -> bool:
     """True if all values are finite.
 
-    The sum is tested first, in one pass. A NaN or an infinity makes it not finite; so may finite numbers that overflow,
-    therefore the values themselves are tested then.
+    The sum is tested first, in one pass. It is not finite if a value is NaN or infinite, but finite values may also
+    overflow. Therefore, if the sum is not finite, the values themselves are tested.
     """
     distinct = _distinct(torch.as_tensor(values))
     return math.isfinite(distinct.sum().item()) or bool(torch.isfinite(distinct).all())

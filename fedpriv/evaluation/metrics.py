@@ -1,7 +1,8 @@
-"""The table of metrics, a row for each: the function that computes it, its format, and which way is better.
+"""The table of metrics. A row contains the function that computes a metric, its format, and its better direction.
 
-Everything that shows metrics reads this table: `metrics.jsonl`, `metrics.csv`, the progress line, TensorBoard, the
-result, `fedpriv show` and `compare`, and pictures. A new metric is a function and a row of the table for its kind.
+All code that writes or shows metrics reads this table: `metrics.jsonl`, `metrics.csv`, the progress line, TensorBoard,
+the result, `fedpriv show` and `compare`, and pictures. To add a metric, write a function and add a row to the table for
+its kind.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ F = TypeVar("F", covariant=True)
 OfTest = Callable[[Any, Any, Loss, Task], Tensor | None]
 """From a batch's outputs, its targets, the loss and the task to numerators and denominators `[2, groups]` in float64.
 
-They are added up over batches; the metric is the mean of their ratios over the groups that have examples, such as the
-classes of a balanced accuracy. None where the metric has no meaning.
+Numerators and denominators are added up over batches. The metric is the mean of their ratios over the groups that have
+examples; for a balanced accuracy, the groups are classes. The function returns None if the metric has no meaning for
+the task.
 """
 
 
@@ -52,17 +54,17 @@ class Metric(Generic[F]):
 
     Args:
         name: Its name in files, e.g. `test_accuracy`.
-        function: Computes it; None where a strategy, the network or a check at the end of a run reports it.
+        function: Computes the metric; None if a strategy, the network or a check at the end of a run reports it.
         form: The format specification of its values: `.2%`, `.4g`.
         better: Better direction, None if it is unknown; metrics where higher is better are listed before metrics where
                 lower is better.
-        live: Its word on the progress line; empty if it is not shown there.
+        live: Its name on the progress line; empty if it is not shown there.
         words: Displayed name; by default `name` with spaces.
         remark: A remark after the value.
         together: For a test metric: True if vmap can compute it for several models' outputs at once.
-        whole: For a test metric: whether it is computed from all examples at once, not batch by batch.
-        root: For a test metric: whether it is the square root of the mean.
-        exponential: For a test metric: whether it is e to the power of the mean.
+        whole: For a test metric: True if it is computed from all examples at once, not batch by batch.
+        root: For a test metric: True if it is the square root of the mean.
+        exponential: For a test metric: True if it is e to the power of the mean.
     """
 
     name: str
@@ -79,16 +81,16 @@ class Metric(Generic[F]):
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """The displayed name."""
         return self.words or self.name.replace("_", " ")
 
     @property
     def percent(self) -> bool:
-        """True if it is a fraction, shown out of a hundred."""
+        """True if the metric is a fraction that is shown in per cent."""
         return self.form.endswith("%")
 
     def text(self, value: float) -> str:
-        """Formats a value; one that would fill a line is rounded.
+        """Formats a value; values that would fill a line are rounded.
 
         >>> TESTED[0].text(0.25), TESTED[0].text(1e30)
         ('0.2500', '1e+30')
@@ -105,7 +107,7 @@ def mean_loss(outputs: object, targets: Nested, loss: Loss, task: Task) -> Tenso
 
 
 def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Computes the fraction of examples with a correct class; of labels, if an example has several."""
+    """Computes the fraction of examples with a correct class; if examples have several labels, of correct labels."""
     if task.kind == "classes" and task.ignored is None:
         return _pair((predict(outputs) == targets).sum().double(), len(targets))
     if task.kind in ("classes", "tokens") and task.ignored is not None:
@@ -119,7 +121,7 @@ def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | Non
 
 
 def token_loss(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Computes the mean cross entropy of a token, for any loss; each token of the test data has one weight."""
+    """Computes the mean cross entropy of a token, for any loss; all tokens of the test data have equal weights."""
     if task.kind != "tokens" or task.ignored is None:
         return None
     total = functional.cross_entropy(outputs.double(), targets, ignore_index=task.ignored, reduction="sum")
@@ -180,10 +182,14 @@ TESTED: tuple[Metric[OfTest], ...] = (
     Metric("test_rmse", squared_error, ".4g", "lower", live="RMSE", words="test RMSE", together=True, root=True),
     Metric("test_mae", absolute_error, ".4g", "lower", words="test MAE", together=True),
 )
-"""Metrics of a model on public test data; of nodes' models as `node_<name>`: least, mean and largest."""
+"""Metrics of a model on public test data. For nodes' models, `node_<name>` contains the smallest value, the mean and
+the largest value.
+"""
 
 ERRORS = ("test_rmse", "test_mae")
-"""Names that custom metrics may have too, e.g. in the target's units: the custom ones are then shown."""
+"""Names that custom metrics may also have, e.g. for an error in the target's units. The custom metric is then shown
+instead.
+"""
 
 OF_NODES: tuple[Metric[Callable[[Tensor], float]], ...] = (
     Metric("consensus_distance", consensus_distance, ".4g", "lower", live="apart"),
@@ -213,12 +219,12 @@ _OBJECTIVE = REPORTED[0]
 
 
 def list_metrics() -> tuple[Metric[object], ...]:
-    """Returns all rows, in the order in which people read them."""
+    """Returns all rows, in the order in which they are displayed."""
     return *list_headline_metrics(), *OF_NODES, *OF_RUN, *REPORTED
 
 
 def list_headline_metrics() -> list[Metric[OfTest]]:
-    """Returns the test metrics in the order in which people read them: those where higher is better first."""
+    """Returns the test metrics in the order in which they are displayed. Metrics where higher is better come first."""
     return sorted(TESTED, key=lambda row: row.better != "higher")
 
 
@@ -229,7 +235,7 @@ def make_custom_metrics(names: Iterable[str]) -> list[Metric[None]]:
 
 
 def get_direction(name: str) -> Literal["higher", "lower"] | None:
-    """Returns which way a metric on test data is better, by its name in a round's file; None if that is unknown."""
+    """Returns the better direction of a metric on test data, by its name in a round's file; None if it is unknown."""
     spread = {f"client_{row.name}_{statistic}": row for row in TESTED for statistic in CLIENT_PARTS}
     row = {row.name: row for row in TESTED}.get(name) or spread.get(name)
     if row is None:
@@ -246,7 +252,9 @@ def list_report_names() -> list[str]:
 
 
 def list_result_names() -> list[str]:
-    """Returns the names under which a result may have a number, or the least, the mean and the largest of several."""
+    """Returns the names under which a result may contain a number, or the smallest value, the mean and the largest
+    value of several numbers.
+    """
     return [row.name for row in list_metrics()] + [f"{prefix}_{row.name}" for prefix in SPREADS for row in TESTED]
 
 
@@ -256,7 +264,7 @@ def compute_value(totals: Tensor, *, root: bool = False, exponential: bool = Fal
     Args:
         totals: The sums.
         root: Return the square root of the mean.
-        exponential: Return e to its power; infinity where that is too large for a number.
+        exponential: Return e to the power of the metric; infinity if the result overflows.
     """
     mean = float((totals[0] / totals[1])[totals[1] > 0].mean())
     if exponential:
@@ -267,7 +275,9 @@ def compute_value(totals: Tensor, *, root: bool = False, exponential: bool = Fal
 
 
 def format_metrics(facts: Mapping[str, Any], metrics_of_interest: Iterable[Metric[object]]) -> dict[str, str]:
-    """Formats the metrics of a result that are known: by title, the value, and those over nodes and clients."""
+    """Formats the known metrics of a result. For each title, the text contains the value and the values over nodes and
+    clients.
+    """
     texts: dict[str, str] = {}
     for row in metrics_of_interest:
         if facts.get(row.name) is not None:
@@ -307,7 +317,7 @@ def select_panel(is_known: Callable[[str], object]) -> list[Metric[object]]:
     """Returns the metrics that a picture shows in one panel: the first known one, and others that share its scale.
 
     Args:
-        is_known: Gives something true for the name of a metric that was measured.
+        is_known: Returns True for the name of a metric that was measured.
     """
     first = next(
         (row for row in (_OBJECTIVE, *list_headline_metrics()) if is_known(row.name)), list_headline_metrics()[-1]

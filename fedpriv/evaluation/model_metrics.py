@@ -74,16 +74,16 @@ class ModelMetrics:
         return self.evaluate(average_reported_models(progress))
 
     def of_nodes(self, progress: TrainState, examples: int | None = None) -> dict[str, Any]:
-        """Returns how far apart nodes' models are, and their test metrics; from public and released values.
+        """Returns the distance between nodes' models, and their test metrics, computed from public and released values.
 
         Args:
             progress: The state of the run.
-            examples: Number of test examples, evenly among all, for each node's model. By default 1000, with more than
-                20 nodes fewer, but at least 100, to save time.
+            examples: Number of test examples, evenly spread among all, for each node's model. The default is 1000; with
+                more than 20 nodes it is smaller, but at least 100, to save time.
 
         Returns:
             Metrics of nodes (`consensus_distance`) and, with test data, test metrics (`node_test_accuracy`), each with
-            its `min`, `mean` and `max` over nodes; empty where all models are one.
+            its `min`, `mean` and `max` over nodes. Empty if all nodes have the same model.
         """
         models = progress.models
         if not models_differ(progress):
@@ -100,7 +100,9 @@ class ModelMetrics:
         return {row.name: row.function(progress) for row in metrics.OF_RUN}
 
     def optimality_gap(self, params: Tensor) -> float | None:
-        """Returns the objective at `params [dim]` on all training data, minus the optimum: exact, so not private."""
+        """Returns the objective at `params [dim]` on all training data minus the optimum. It has no noise, so it is not
+        private.
+        """
         if self.optimum is None:
             return None
         population = self.population
@@ -111,7 +113,7 @@ class ModelMetrics:
     def of_multipliers(
         self, progress: TrainState, oracle: Oracle[DataQueryEngine], mesh: Mesh, shard: ClientShard
     ) -> dict[str, float]:
-        """Returns metrics of a round with constraints; in a private run they come from releases only.
+        """Returns metrics of a round with constraints; in a private run they are computed from released values only.
 
         All processes call it together.
         """
@@ -127,7 +129,8 @@ class ModelMetrics:
     def of_constraints(
         self, progress: TrainState, oracle: Oracle[DataQueryEngine], mesh: Mesh, shard: ClientShard
     ) -> dict[str, Any]:
-        """Returns further results of a run with constraints; in a private run computed from releases only.
+        """Returns further results of a run with constraints; in a private run they are computed from released values
+        only.
 
         All processes call it together. Rank 0 passes the models of all clients, and gets the result.
         """

@@ -62,7 +62,7 @@ ERRORS = {"rmse": Rmse, "mae": Mae}
 def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.numel() != targets.numel():
         shapes = f"outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}"
-        raise ValueError(f"{shapes}: the model must predict one number per example")
+        raise ValueError(f"regression metrics cannot compare {shapes}: the model must predict one number per example")
     return outputs.double().reshape(targets.shape) - targets.double()
 
 

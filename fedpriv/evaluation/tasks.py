@@ -1,4 +1,4 @@
-"""The task of a model, by its outputs and test targets; it decides which metrics have a meaning."""
+"""Infers the task of a model from its outputs and test targets. The task decides which metrics have a meaning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Task:
             and targets `[n, length]` at each position of a sequence; `"binary"`, one number and a target of 0 or 1;
             `"multilabel"`, several such numbers; `"numbers"`, predictions of numbers; `"other"`.
         threshold: Outputs above it predict 1; None if that is unknown, as for a custom loss.
-        ignored: The target that does not count; None if that is unknown, as for a custom loss.
+        ignored: The target value that the loss ignores; None if it is unknown, as for a custom loss.
     """
 
     kind: Literal["classes", "tokens", "binary", "multilabel", "numbers", "other"]
@@ -44,8 +44,8 @@ def infer_task(loss: object, outputs: object, targets: Nested) -> Task:
     """Returns the task.
 
     Args:
-        loss: The loss; for torch's losses it is known whether they take logits, probabilities or numbers, and which
-            target they ignore.
+        loss: The loss. For torch's losses it is known if they accept logits, probabilities or numbers, and which target
+            they ignore.
         outputs: The model's outputs for some examples.
         targets: All test targets.
     """

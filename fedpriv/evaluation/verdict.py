@@ -1,4 +1,4 @@
-"""A sentence on the constraints of a finished run: they hold, or they are violated."""
+"""Formats a sentence about a finished run that states if its constraints hold or are violated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 Verdict = Literal["hold", "unclear", "violated"]
 NEGLIGIBLE = 1e-3
-"""Largest violation, without noise, at which constraints count as holding: a solver's, not a user's, tolerance."""
+"""Largest violation, without noise, at which constraints count as satisfied. It is the tolerance of a solver, not a
+tolerance that a user chose.
+"""
 
 _WITH_NOISE: dict[Verdict, str] = {
     "hold": "constraints hold, with a margin larger than the noise",

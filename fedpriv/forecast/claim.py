@@ -52,4 +52,4 @@ def check_positive(**values: float) -> None:
     """Raises an error for arguments that are not positive and finite."""
     for name, value in values.items():
         if not (math.isfinite(value) and value > 0):
-            raise ConfigError(name, value, "must be positive and finite")
+            raise ConfigError(name, value, "must be a positive, finite number")

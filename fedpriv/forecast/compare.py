@@ -92,7 +92,11 @@ class Comparison:
             (row for row in metrics.list_headline_metrics() if any(_values(r, row.name) for r in self._all)), None
         )
         if shown is None:
-            raise ConfigError("common.test", None, "there are no test metrics to draw: pass test data")
+            raise ConfigError(
+                "common.test",
+                None,
+                "must be given to draw a comparison, since there are no test metrics: pass test data to compare",
+            )
         factor = 100 if shown.percent else 1
         styles = zip(cycle(COLORS), cycle(("-", "--", "-.", ":")), strict=False)
         for (name, results), (color, dash) in zip(self.results.items(), styles, strict=False):
@@ -126,7 +130,8 @@ class Comparison:
 def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
     """Returns the correction for an argument of `train` that was passed to `compare` itself."""
     if word in _OPTIONS:
-        return f'is one of train: write common={{"{word}": ...}}, or a setting of its own in settings'
+        fix = f'write common={{"{word}": ...}}, or add it to a setting in settings'
+        return f"is an argument of train and not of compare: {fix}"
     return None
 
 
@@ -173,18 +178,24 @@ def compare(
         {'slow': 2, 'fast': 2}
     """
     if not settings:
-        raise ConfigError("settings", {}, 'name at least one, e.g. {"fedavg": {"strategy": fedpriv.fedavg(0.5)}}')
+        raise ConfigError(
+            "settings", {}, 'must contain at least one setting, e.g. {"fedavg": {"strategy": fedpriv.fedavg(0.5)}}'
+        )
     if not callable(clients):
         fix = (
-            "must be a function that creates new clients for each run, lambda: make_clients(...), since a run "
-            "writes its result into their models"
+            "must be a function that creates new clients for each run, e.g. lambda: make_clients(...), since a run "
+            "writes its result into the models of its clients"
         )
         raise ConfigError("clients", f"a {type(clients).__name__}", fix)
     differing = {name: _arguments(name, options) for name, options in settings.items()}
     for owner, arguments in {"common": common, **{f"settings.{name}": own for name, own in differing.items()}}.items():
         for word in arguments:
             if word in _NOT_SHARED:
-                raise ConfigError(f"{owner}.{word}", arguments[word], "would be used by several runs: leave it out")
+                raise ConfigError(
+                    f"{owner}.{word}",
+                    arguments[word],
+                    "cannot be set here, because several runs would share it: leave it out",
+                )
             if word not in _OPTIONS:
                 raise ConfigError(
                     f"{owner}.{word}", arguments[word], f"is not an argument of train{suggest_nearest(word, _OPTIONS)}"
@@ -215,7 +226,9 @@ def _arguments(name: str, options: Any) -> Mapping[str, Any]:  # noqa: ANN401 - 
     if isinstance(options, Strategy):
         return {"strategy": options}
     if not isinstance(options, Mapping):
-        fix = 'give a strategy, or arguments of train by name, e.g. {"strategy": fedpriv.fedavg(0.5), "rounds": 20}'
+        fix = (
+            'must be a strategy, or a dict of arguments of train, e.g. {"strategy": fedpriv.fedavg(0.5), "rounds": 20}'
+        )
         raise ConfigError(f"settings.{name}", options, fix)
     return cast("Mapping[str, Any]", options)
 

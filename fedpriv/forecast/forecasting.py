@@ -305,7 +305,9 @@ def plan(
     """
     if len(clients) == 0:
         raise ConfigError(
-            "clients", clients, "a run needs at least one client: pass clients, or their numbers of examples"
+            "clients",
+            clients,
+            "must contain at least one client: pass clients, or the number of examples of each client",
         )
     sizes = [int(size) for size in clients if isinstance(size, int)]
     problems = [Problem()]
@@ -321,7 +323,7 @@ def plan(
         model = model or owners[0].model
         loss = cast("nn.Module", owners[0].loss)
     if min(sizes) < 1:
-        raise ConfigError("clients", min(sizes), "numbers of examples must be at least 1")
+        raise ConfigError("clients", min(sizes), "must be at least 1, as the number of examples of a client")
     outline = PublicDataInfo(tuple(sizes), (), None)
     draft = RunSketch(
         strategy,

@@ -32,10 +32,10 @@ def collect_draft_warnings(draft: RunSketch, plan: Plan, claim: Claim | None = N
     warnings: list[str] = []
     if claim is not None:
         warnings += [
-            f"not private as published: {claim.why_not}",
-            f"the paper's epsilon of {claim.stated_epsilon:g} is for {claim.scope}; if its assumptions held, "
-            f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
-            "tightest bound",
+            f"the published variant is not private: {claim.why_not}",
+            f"the paper's epsilon of {claim.stated_epsilon:g} is for {claim.scope}; if the paper's assumptions held, "
+            f"the whole run would cost epsilon={claim.basic_total:g} by basic composition and "
+            f"epsilon={claim.tight_total:.4g} by the tightest bound",
         ]
     elif not privacy.private:
         warnings.append("the run has no privacy guarantee: its query results are exact or their noise is not private")
@@ -88,8 +88,8 @@ def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
 
 def _constraint_noise_warning(noise: ConstraintNoise, share: float) -> str:
     return (
-        f"noise of a constraint value: standard deviation {noise.deviation:.3g} for the smallest client "
-        f"({noise.examples} examples); constraint values use {share:.0%} of each round's budget"
+        f"the noise of a constraint value has standard deviation {noise.deviation:.3g} at the smallest client "
+        f"({noise.examples} examples); constraint values use {share:.0%} of each round's privacy budget"
     )
 
 
@@ -111,7 +111,7 @@ def _laplace_warnings(draft: RunSketch, plan: Plan) -> list[str]:
     if ratio >= 1:
         return []
     return [
-        f"mechanism: gaussian with an l2 clip of the same bound needs {1 - ratio:.0%} less noise for the same "
-        "epsilon (standard deviation per coordinate), and an l2 clip changes a dense gradient less than an l1 "
-        "clip"
+        f"mechanism: gaussian with an l2 clip of the same bound would need {1 - ratio:.0%} less noise than laplace "
+        "(standard deviation per coordinate) for the same epsilon, and an l2 clip changes a dense gradient less than "
+        "an l1 clip"
     ]

@@ -67,7 +67,7 @@ class MixingElementsError(RuntimeError):
         super().__init__(_SEES_ALL.format(what))
 
 
-_SEES_ALL = "vmap would give {} all elements at once"
+_SEES_ALL = "vmap would pass all elements at once to {}"
 _TORCHS_OPERATIONS = ("torch._ops.aten", "torch._ops.prims", "torch._ops.prim")
 
 

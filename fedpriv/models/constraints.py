@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.models.nested import Nested, first_leaf
+from fedpriv.models.nested import Nested, first_leaf, map_tree
 from fedpriv.settings.checks import Finite, NonNegative, Probability, Ratio, Whole, validate_arguments
-from fedpriv.settings.plugins import Registry, RegistryEntry
+from fedpriv.settings.plugins import Registry, RegistryEntry, resolve_function
 
 
 class Model(Protocol):
@@ -84,8 +84,9 @@ class Group:
         count = int(members.sum())
         if count == 0:
             raise DataError(
-                f"no example with {self.name}, so its mean loss is undefined. Divide the data so that each "
-                "client has some, remove the constraint there, or state the group's public fraction"
+                f"there is no example with {self.name}, so the mean loss of this group is undefined. Divide the "
+                "data so that each client has such examples, leave out the constraint at this client, or set the "
+                "group's public fraction"
             )
         return count / len(members)
 
@@ -207,6 +208,56 @@ class ClassLossAtMost(OfLosses):
 
 @validate_arguments("problem.constraints")
 @dataclass(frozen=True)
+class SubsetLossAtMost(OfLosses):
+    """The mean loss of the examples that your function selects is at most `bound`; also for private runs.
+
+    Args:
+        members: `members(inputs, targets)` returns True or False for one example, in a batch of one. It receives each
+            example alone, so that no example decides about another.
+        bound: Largest mean loss.
+        fraction: Public fraction of selected examples, in (0, 1]. None uses each client's true count, which private
+            runs allow only with `Statistics(public_counts=True)`.
+
+    Examples:
+        >>> import fedpriv
+        >>> def is_elderly(inputs, targets):
+        ...     return inputs[:, 0] > 65
+        >>> constraint = fedpriv.SubsetLossAtMost(is_elderly, bound=0.4, fraction=0.2)
+        >>> fedpriv.Problem(constraints=(constraint,)).equality
+        (False,)
+    """
+
+    members: Callable[[Any, Any], Tensor]
+    bound: Finite
+    fraction: Probability | None = None
+
+    def sums(self) -> LossSum:
+        """Returns a sum with one group, the selected examples."""
+        name = getattr(self.members, "__name__", "members")
+        return LossSum((Group(f"{name} true", self._select, self.fraction),), self.bound)
+
+    def _select(self, inputs: Nested, targets: Nested) -> Tensor:
+        """Calls the function for one example at a time, twice in different orders.
+
+        Raises:
+            ConfigError: If the function selects an example only once, so it depends on more than the example.
+        """
+        first_target = first_leaf(targets)
+
+        def of_row(i: int) -> bool:
+            one_input = map_tree(lambda rows: rows[i : i + 1], inputs)
+            one_target = map_tree(lambda rows: rows[i : i + 1], targets)
+            return bool(self.members(one_input, one_target))
+
+        flags = [of_row(i) for i in range(len(first_target))]
+        if flags[::-1] != [of_row(i) for i in reversed(range(len(first_target)))]:
+            fix = "gave two answers for one example: it must depend on the example only, without memory or chance"
+            raise ConfigError("problem.constraints.SubsetLossAtMost", "members", fix)
+        return torch.tensor(flags, dtype=torch.bool, device=first_target.device)
+
+
+@validate_arguments("problem.constraints")
+@dataclass(frozen=True)
 class GroupLossGap(OfLosses):
     """The mean losses of two groups differ by at most `at_most` (loss parity, a fairness constraint).
 
@@ -245,7 +296,12 @@ class GroupLossGap(OfLosses):
     def _above(self, inputs: Tensor) -> Tensor:
         flat = inputs.flatten(1)
         if not -flat.shape[1] <= self.feature < flat.shape[1]:
-            raise ConfigError("feature", self.feature, f"an input has {flat.shape[1]}: 0 is the first, -1 the last")
+            raise ConfigError(
+                "feature",
+                self.feature,
+                f"must be a column of the inputs, from 0 (the first) to {flat.shape[1] - 1} (the last), or -1 for the "
+                "last",
+            )
         return flat[:, self.feature] > self.threshold
 
 
@@ -281,7 +337,7 @@ class LinearEquality:
         """
         expected = (len(self.offset), len(model.params))
         if self.coefficients.shape != expected:
-            fix = f"must be {expected}: one row per entry of offset, one column per parameter of the model"
+            fix = f"must have shape {expected}: one row per entry of offset, and one column per parameter of the model"
             raise ConfigError("constraints.LinearEquality", f"coefficients of shape {(*self.coefficients.shape,)}", fix)
         return self.coefficients.to(model.params) @ model.params + self.offset.to(model.params)
 
@@ -332,10 +388,10 @@ class Function:
             raise ConfigError(f"constraints.{name}", f"shape {shape}", fix)
         if torch.is_grad_enabled() and model.params.requires_grad and not values.requires_grad:
             fix = (
-                "its values have no gradient, so training cannot satisfy them: compute them from the model by "
-                "differentiable operations (no detach, item, argmax or comparison)"
+                "returns values without a gradient, so training cannot satisfy the constraint: compute them from the "
+                "model by differentiable operations (no detach, item, argmax or comparison)"
             )
-            raise ConfigError(f"constraints.{name}", "no gradient", fix)
+            raise ConfigError(f"constraints.{name}", "(function)", fix)
         return values
 
     def sums(self) -> LossSum | None:
@@ -368,14 +424,30 @@ def mean_loss() -> Constraint:
     return LossAtMost(0.0)
 
 
+def _objective(function: str) -> Constraint:
+    """Returns the objective of a function of (model, inputs, targets), named `package.module:name`."""
+    return Function(_resolve(function, "problem.objective.function"))
+
+
+def _constraint(function: str, equality: tuple[bool, ...] = (False,)) -> Constraint:
+    """Returns the constraint of a function of (model, inputs, targets), named `package.module:name`."""
+    return Function(_resolve(function, "problem.constraints.function"), equality)
+
+
+def _resolve(function: str, field: str) -> Callable[..., Tensor]:
+    return resolve_function(function, Tensor, field, ("the model", "inputs", "targets"))
+
+
 _OBJECTIVES = {
     "mean_loss": RegistryEntry(mean_loss, "mean loss of a client's examples"),
     "class_loss": RegistryEntry(class_loss, "mean loss of one class (Neyman-Pearson)"),
+    "function": RegistryEntry(_objective, "the user's function of (model, inputs, targets), without privacy"),
 }
 _CONSTRAINTS = {
     "loss_at_most": RegistryEntry(LossAtMost, "mean loss of a client's examples at most a bound"),
     "class_loss_at_most": RegistryEntry(ClassLossAtMost, "mean loss of one class at most a bound (Neyman-Pearson)"),
     "group_loss_gap": RegistryEntry(GroupLossGap, "mean losses of two groups differ by at most a bound (fairness)"),
+    "function": RegistryEntry(_constraint, "the user's function of (model, inputs, targets), without privacy"),
 }
 OBJECTIVES = Registry(_OBJECTIVES, (Constraint,))
 CONSTRAINTS = Registry(_CONSTRAINTS, (Constraint,))

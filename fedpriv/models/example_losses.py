@@ -172,8 +172,9 @@ def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
     else:
         smoothed = ""
     warning = (
-        f"{name}(weight=...){smoothed}: an example's loss is weight[target] times its own loss, and the mean "
-        "divides by the number of examples; torch divides by the sum of the weights in a batch, which is not a "
-        "sum over single examples. With weights whose mean over the examples is 1, both have the same scale"
+        f"{name}(weight=...){smoothed} differs from torch: an example's loss is weight[target] times its unweighted "
+        "loss, and fedpriv divides the sum of the losses by the number of examples. torch divides by the sum of the "
+        "weights in a batch, so that its result is not a mean over single examples. If the mean weight of the "
+        "examples is 1, both results have the same scale"
     )
     return ExampleForm(losses, differs=True, warning=warning)

@@ -104,11 +104,11 @@ def _check_plain(name: str, inner: dict[str, nn.Module]) -> None:
     layer = inner[name]
     owner = inner[name.rpartition(".")[0]]
     if type(layer) is not nn.Linear:
-        fix = "name layers of type torch.nn.Linear, since only these can have an adapter"
+        fix = "name only layers of type torch.nn.Linear, since only these can have an adapter"
         raise ConfigError(_FIELD, name, f"is a {type(layer).__name__}: {fix}")
     if isinstance(owner, (nn.MultiheadAttention, nn.TransformerEncoderLayer)):
         fix = (
-            "reads the weights of its linear layers directly, so an adapter would have no effect; use "
-            "attention that calls its layers"
+            "which reads the weights of its linear layers directly, so an adapter would have no effect: leave this "
+            "layer out, or use an attention module that calls its layers, as in the model vit"
         )
-        raise ConfigError(_FIELD, name, f"torch's {type(owner).__name__} {fix}, as in the model vit")
+        raise ConfigError(_FIELD, name, f"is part of torch's {type(owner).__name__}, {fix}")

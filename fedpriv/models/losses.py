@@ -41,7 +41,7 @@ class Loss(nn.Module):
         self.per_example = per_example
         self.reduction = reduction
         if reduction not in ("mean", "sum", "none"):
-            raise ConfigError("loss.reduction", reduction, "must be 'mean', 'sum' or 'none'")
+            raise ConfigError("loss.reduction", reduction, "is unknown; choose 'mean', 'sum' or 'none'")
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of the batch: a scalar, or `[n]` for `reduction="none"`."""
@@ -110,10 +110,22 @@ def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def logistic(outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns `log(1 + exp(-s score))` of each example, s = -1 for label 0 and 1 for label 1: `[n, 1], [n] -> [n]`."""
-    if outputs.shape[-1] != 1:
-        fix = "needs a model with one score, such as logistic_regression; otherwise use cross_entropy"
-        raise ConfigError("loss", "logistic", f"{fix} (found {outputs.shape[-1]} scores)")
-    return functional.softplus(-_signs(outputs, labels) * outputs[:, 0])
+    return functional.softplus(-_margins(outputs, labels, "logistic"))
+
+
+def shifted_logistic(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Returns `log(1 + exp(1 - s score))` of each example, s = -1 for label 0 and 1 for label 1: `[n, 1], [n] -> [n]`.
+
+    It is the loss in the experiments of Wang, Ye and Xu (2017), who print `1 + y score`, so their y is -s. Slope and
+    smoothness have the bounds of `logistic`: 1 and 1/4.
+
+    Examples:
+        >>> import torch
+        >>> from fedpriv.models.losses import shifted_logistic
+        >>> round(shifted_logistic(torch.tensor([[1.0]]), torch.tensor([1])).item(), 4)  # log(2)
+        0.6931
+    """
+    return functional.softplus(1 - _margins(outputs, labels, "shifted_logistic"))
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -140,6 +152,16 @@ def predict(outputs: Tensor) -> Tensor:
     if outputs.ndim == 1 or outputs.shape[-1] == 1:
         return (outputs.reshape(len(outputs)) > 0).long()
     return outputs.argmax(-1)
+
+
+def _margins(outputs: Tensor, labels: Tensor, loss: str) -> Tensor:
+    """Returns `s score` of each example, for a loss of one score."""
+    if outputs.shape[-1] != 1:
+        fix = "use such a model, e.g. logistic_regression, or the loss cross_entropy"
+        raise ConfigError(
+            "loss", loss, f"needs a model with one score, but this model returns {outputs.shape[-1]}: {fix}"
+        )
+    return _signs(outputs, labels) * outputs[:, 0]
 
 
 def _signs(outputs: Tensor, labels: Tensor) -> Tensor:

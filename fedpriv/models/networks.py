@@ -107,7 +107,9 @@ class LogisticRegression(nn.Module):
     def __init__(self, n_features: int, n_classes: int = 2, bias: bool = False) -> None:
         super().__init__()
         if n_classes != 2:
-            raise ConfigError("model.n_classes", n_classes, "logistic_regression has two classes: use softmax")
+            raise ConfigError(
+                "model.n_classes", n_classes, "must be 2 for logistic_regression: use softmax for more classes"
+            )
         self.linear = _zero_linear(n_features, 1, bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -189,7 +191,10 @@ def _zero_linear(n_features: int, n_outputs: int, bias: bool) -> nn.Linear:
 
 def _conv_net(shape: tuple[int, ...], n_classes: int, channels: tuple[int, ...], kernel: int) -> nn.Sequential:
     if len(shape) != 3 or min(shape[1:]) < 2 ** len(channels):
-        fix = f"needs images (channels, height, width) of at least {2 ** len(channels)} pixels per side (data.flat off)"
+        fix = (
+            f"must be the shape (channels, height, width) of images with at least {2 ** len(channels)} pixels per "
+            "side: leave out data.flat, or use another model"
+        )
         raise ConfigError("model.input_shape", shape, fix)
     if not channels or min(channels) < 1:
         raise ConfigError("model.channels", channels, "must be one positive number per block, e.g. (16, 32)")

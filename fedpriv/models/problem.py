@@ -38,10 +38,12 @@ class Problem:
     def __post_init__(self) -> None:
         is_sequence = hasattr(self.constraints, "__len__")
         if not is_sequence or not all(hasattr(term, "equality") for term in self.constraints):
-            fix = "must be a tuple of constraints; wrap your own function: fedpriv.Function(f)"
+            fix = (
+                "must be a tuple of constraints; to use your own function f as a constraint, write fedpriv.Function(f)"
+            )
             raise ConfigError("problem.constraints", self.constraints, fix)
         if self.objective is not None and len(self.objective.equality) != 1:
-            raise ConfigError("problem.objective", self.objective, "must have one value")
+            raise ConfigError("problem.objective", self.objective, "must compute exactly one value")
 
     @property
     def terms(self) -> tuple[Constraint, ...]:

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError
 from fedpriv.models.lora import Lora, add_lora
-from fedpriv.models.losses import Loss, PerExampleLoss, Reduction, cross_entropy, hinge, logistic, squared_error
+from fedpriv.models.losses import (
+    Loss,
+    PerExampleLoss,
+    Reduction,
+    cross_entropy,
+    hinge,
+    logistic,
+    shifted_logistic,
+    squared_error,
+)
 from fedpriv.models.lstm import CharLSTM
 from fedpriv.models.networks import (
     FemnistCNN,
@@ -49,7 +58,9 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
     """
     context = {"input_shape": tuple(input_shape), "n_features": prod(input_shape), "n_classes": n_classes}
     if n_classes is None and name in MODELS and "n_classes" in signature(MODELS[name].build).parameters:
-        raise ConfigError("model", name, "scores classes, but the targets are numbers: use linear_regression")
+        raise ConfigError(
+            "model", name, "computes scores of classes, but the targets are numbers: use linear_regression"
+        )
     return _as_module(plugins.build(name, MODELS, options, field="model", context=context), name, "model")
 
 
@@ -138,14 +149,14 @@ def _try_out(
             shape = tuple(outputs.shape[1:])
         except Exception as error:  # a user's model can raise anything
             input_shape = tuple(example.shape[1:])
-            fix = f"cannot process inputs of shape {input_shape} ({_first_line(error)}); change it, or the inputs"
+            fix = f"cannot process inputs of shape {input_shape} ({_first_line(error)}): change the model or the inputs"
             raise ConfigError("model", names[0], fix) from error
         try:
             loss(outputs, target)
         except Exception as error:  # a user's loss can raise anything
             operands = f"outputs of shape {shape} with {kind}"
             fix = (
-                f"cannot compare {operands} ({_first_line(error)}); change the model, the loss or the number of classes"
+                f"cannot compare {operands} ({_first_line(error)}): change the model, the loss or the number of classes"
             )
             raise ConfigError("loss", names[1], fix) from error
 
@@ -156,7 +167,9 @@ def _first_line(error: Exception) -> str:
 
 def _as_module(built: object, name: str, field: str) -> nn.Module:
     if not isinstance(built, nn.Module):
-        raise ConfigError(field, name, f"returns a {type(built).__name__}; it must return a torch.nn.Module")
+        raise ConfigError(
+            field, name, f"must return a torch.nn.Module, but returns a {type(built).__name__}: correct the function"
+        )
     return built
 
 
@@ -200,6 +213,7 @@ _LOSSES = {
     "cross_entropy": LossEntry(_loss(cross_entropy), "softmax cross-entropy, any number of classes"),
     "hinge": LossEntry(_loss(hinge), "hinge: binary for one score, Weston-Watkins for more"),
     "logistic": LossEntry(_loss(logistic), "binary logistic loss of one score"),
+    "shifted_logistic": LossEntry(_loss(shifted_logistic), "binary logistic loss of one score minus 1 (Wang, Ye, Xu)"),
     "mse": LossEntry(_loss(squared_error), "mean squared error, of numbers or of classes as 0/1", of_numbers=True),
 }
 

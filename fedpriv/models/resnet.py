@@ -42,7 +42,9 @@ class ResNet18(nn.Module):
         super().__init__()
         if len(input_shape) != 3:
             raise ConfigError(
-                "model.input_shape", input_shape, "needs images (channels, height, width) (data.flat off)"
+                "model.input_shape",
+                input_shape,
+                "must be the shape (channels, height, width) of images: leave out data.flat, or use another model",
             )
         self.input_shape = tuple(input_shape)
         small = stem == "cifar"

@@ -41,7 +41,10 @@ class VisionTransformer(nn.Module):
     ) -> None:
         super().__init__()
         if len(input_shape) != 3 or input_shape[1] % patch or input_shape[2] % patch:
-            fix = f"needs images (channels, height, width) with sides divisible by {patch} (data.flat off)"
+            fix = (
+                f"must be the shape (channels, height, width) of images whose sides are multiples of {patch}, the "
+                "patch: change patch, leave out data.flat, or use another model"
+            )
             raise ConfigError("model.input_shape", input_shape, fix)
         _require_heads_divide_width(heads, width)
         self.input_shape = tuple(input_shape)
@@ -157,4 +160,4 @@ class _AttentionBlock(nn.Module):
 
 def _require_heads_divide_width(heads: int, width: int) -> None:
     if width % heads:
-        raise ConfigError("model.heads", heads, f"must divide the width, {width}")
+        raise ConfigError("model.heads", heads, f"must be a divisor of the width, {width}")

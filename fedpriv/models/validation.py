@@ -37,19 +37,24 @@ def validate_model(model: nn.Module) -> None:
     """
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
-            fix = "has no shape yet: call the model once on an example before you pass it to clients"
+            fix = (
+                "is a lazy parameter, which has no shape yet: call the model once on an example before you pass it to "
+                "clients"
+            )
             raise ConfigError(f"model.{name}", type(parameter).__name__, fix)
     for path, layer in model.named_modules():
         reason = _explain_unfit_layer(layer)
         if reason:
             raise ConfigError(f"model.{path}" if path else "model", type(layer).__name__, reason)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        fix = "has no trainable parameter; set requires_grad=True for those to train"
+        fix = "has no trainable parameter: set requires_grad=True for the parameters to train"
         raise ConfigError("model", type(model).__name__, fix)
     for name, parameter in model.named_parameters():
         if parameter.is_complex():
-            fix = "is complex, but parameters must be real: store torch.view_as_real of it, and use view_as_complex"
-            raise ConfigError(f"model.{name}", str(parameter.dtype), f"{fix} in forward")
+            fix = (
+                "must be real, but is complex: store torch.view_as_real of it, and use torch.view_as_complex in forward"
+            )
+            raise ConfigError(f"model.{name}", str(parameter.dtype), fix)
 
 
 @validate_arguments("shipped")
@@ -94,31 +99,33 @@ def _explain_unfit_layer(layer: nn.Module) -> str | None:
     """Returns the reason why no private run can use a layer, and the fix; None if it can."""
     if type(layer).__module__.startswith("opacus.grad_sample"):
         return (
-            "it is a wrapper of Opacus, and fedpriv does not use its hooks: pass the model before "
+            "it is a wrapper of Opacus, whose hooks fedpriv does not use: pass the model that you passed to "
             "make_private, or model.to_standard_module()"
         )
     if is_torch_script(layer):
         return (
-            "it is TorchScript, so fedpriv cannot check whether its layers mix examples: pass the module that "
-            "was scripted or traced; load_state_dict(scripted.state_dict()) restores the weights"
+            "it is TorchScript, so fedpriv cannot check whether its layers mix examples: pass the module from "
+            "which it was scripted or traced, after load_state_dict(scripted.state_dict()) to restore the weights"
         )
     if _normalizes_over_batch(layer):
-        why = "it normalizes over the batch, but a run computes each example alone, with and without privacy. "
+        why = "it normalises over the batch, but fedpriv computes each example alone, with and without privacy. "
         group_norm = (
             "a GroupNorm, which changes the model; fedpriv.models.fix_model(model) does it (command line: --fix-model)"
         )
         if "running_mean" not in dict(layer.named_buffers()):
-            return f"{why}It has no running statistics, so .eval() changes nothing: replace it by {group_norm}"
+            return f"{why}It has no running statistics, so .eval() would not change this: replace it by {group_norm}"
         return (
-            f"{why}Call .eval() on it to keep its weights and public running statistics; or replace it by {group_norm}"
+            f"{why}If its running statistics are public, call .eval() on it, which keeps them and its weights; "
+            f"otherwise, replace it by {group_norm}"
         )
     if _has_running_statistics(layer):
         return (
-            "it keeps running statistics of the data; set track_running_stats=False, or call "
-            "fedpriv.models.fix_model(model) (command line: --fix-model), which changes nothing else"
+            "it stores running statistics of the data, which would be released without noise; set "
+            "track_running_stats=False, or call fedpriv.models.fix_model(model) (command line: --fix-model), which "
+            "changes nothing else"
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
-        return "it rescales the weights that it looks up, which reveals what the data contain; set max_norm=None"
+        return "it rescales the weights of the words that occur, which reveals what the data contain; set max_norm=None"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.scale_grad_by_freq and layer.weight.requires_grad:
         return "it divides gradients by the number of examples with the same word; set scale_grad_by_freq=False"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse and layer.weight.requires_grad:
@@ -148,7 +155,11 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
         return layer
     assert isinstance(layer, _BATCH_NORM)
     if type(layer).__module__.partition(".")[0] != "torch":
-        raise ConfigError(f"model.{path}", type(layer).__name__, "has no known replacement: replace it manually")
+        raise ConfigError(
+            f"model.{path}",
+            type(layer).__name__,
+            "has no known replacement: replace this layer yourself, e.g. by a GroupNorm",
+        )
     # groups of one number are all zero after normalising, so a layer that may see [n, features] gets one group
     if isinstance(layer, nn.BatchNorm1d):
         groups = 1
@@ -158,8 +169,8 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
     for new, old in zip(norm.parameters(), layer.parameters(), strict=True):
         new.requires_grad_(old.requires_grad)
     warnings.warn(
-        f"model.{path} was replaced by a new GroupNorm (it was {type(layer).__name__}): the model's outputs "
-        "differ, and pretrained weights may not fit it",
+        f"model.{path}, a {type(layer).__name__}, was replaced by a new GroupNorm: the outputs of the model change, "
+        "and pretrained weights may not fit the new layer",
         stacklevel=4,  # past `validate_arguments`
     )
     like = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))

@@ -99,7 +99,7 @@ def _read(file: Path) -> Mapping[str, Tensor]:
     if isinstance(tensors, Mapping) and all(isinstance(value, Tensor) for value in tensors.values()):
         return tensors
     raise ConfigError(
-        _FIELD, str(file), "contains no state_dict, a mapping of names to tensors: save model.state_dict()"
+        _FIELD, str(file), "contains no state_dict (a mapping of names to tensors): save model.state_dict() to the file"
     )
 
 
@@ -121,7 +121,9 @@ def _check_same_names_and_shapes(
     }
     problems = "; ".join(f"{verb} {_join_names(names)}" for verb, names in wrong.items() if names)
     if problems:
-        fix = "use the weights of this model, or list the names that keep their initial values in model.weights.exclude"
+        fix = (
+            "use weights of this model, or list in model.weights.exclude the names that shall keep their initial values"
+        )
         raise ConfigError(_FIELD, str(file), f"{problems}: {fix}")
 
 

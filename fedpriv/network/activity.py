@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import comb
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +19,9 @@ from fedpriv.settings.checks import Count, Probability, Whole, validate_argument
 from fedpriv.settings.plugins import Registry, RegistryEntry, resolve_round_function
 
 _TYPICAL, _MOST = 500, 10_000  # rounds
+_ALL = 200_000  # the most pairs of links or of nodes in all possible rounds together, if the rounds are listed
+Links = Sequence[tuple[int, int]]
+NodesAndLinks = tuple[Sequence[int], Links]  # the active nodes of a round, sorted, and the links between them
 
 
 class Activity(Protocol):
@@ -32,7 +36,9 @@ class Activity(Protocol):
         ...
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """Yields graphs of some rounds, with fixed seeds; their mean is or estimates the expectation over rounds."""
+        """Yields graphs of some rounds, drawn with fixed seeds. Their mean equals or estimates the expectation over
+        rounds.
+        """
         ...
 
 
@@ -44,6 +50,15 @@ class Names(Protocol):
         """Returns the active nodes, sorted, of a graph with these edges, as `Activity.links` draws them from this
         stream.
         """
+        ...
+
+
+@runtime_checkable
+class Listed(Protocol):
+    """Optional method of an activity whose possible rounds are equally likely, and few enough to list them all."""
+
+    def every(self, graph: Undirected) -> Iterator[NodesAndLinks] | None:
+        """Yields each possible round once; None if there are too many of them."""
         ...
 
 
@@ -76,7 +91,8 @@ class Always:
 @validate_arguments("network.activity")
 @dataclass(frozen=True)
 class RandomEdges:
-    """`count` links are drawn uniformly, without repeats, in each round; only the nodes at their ends are active.
+    """In each round `count` links are drawn uniformly without repeats. Only the nodes at the ends of these links are
+    active.
 
     Liu, Johansson and Shi (2023) use 1 or 2 links.
 
@@ -105,7 +121,7 @@ class RandomEdges:
         return stream.first_of_permutation(links, self.count).tolist()
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """Returns one minus the probability that none of a node's links is drawn."""
+        """Returns the probability that at least one of a node's links is drawn."""
         total = graph.number_of_edges()
         self._check(total)
         no_link = [comb(total - graph.degree[node], self.count) / comb(total, self.count) for node in sorted(graph)]
@@ -114,7 +130,8 @@ class RandomEdges:
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
         """Yields rounds that draw each link about equally often.
 
-        Each pass uses the links in a random order, `count` at a time; if there are very many, it uses only some.
+        Each pass over the links uses them in a random order, `count` at a time. If there are very many links, a pass
+        uses only some of them.
         """
         edges = list(graph.edges)
         generator = np.random.default_rng(0)
@@ -125,6 +142,15 @@ class RandomEdges:
             order += order[: -len(order) % self.count]
             for first in range(0, min(len(order), _MOST * self.count), self.count):
                 yield nx.Graph(edges[i] for i in order[first : first + self.count])
+
+    def every(self, graph: Undirected) -> Iterator[NodesAndLinks] | None:
+        """Yields each choice of links once; None on large graphs."""
+        self._check(graph.number_of_edges())
+        if comb(graph.number_of_edges(), self.count) * self.count**2 > _ALL:
+            return None
+        return (
+            (sorted({end for link in links for end in link}), links) for links in combinations(graph.edges, self.count)
+        )
 
     def _check(self, links: int) -> None:
         if self.count > links:
@@ -150,7 +176,7 @@ class RandomLinks:
     rate: Probability
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """Returns all nodes with the links that are up."""
+        """Returns all nodes, with the links that were drawn for this round."""
         edges = list(graph.edges)
         is_up = stream.random(len(edges)) < self.rate
         active = nx.empty_graph(len(graph))
@@ -195,11 +221,63 @@ class RandomNodes:
 
 @validate_arguments("network.activity")
 @dataclass(frozen=True)
+class ExactNodes:
+    """Exactly `count` nodes, drawn uniformly in each round, are active, and use their links to active neighbours.
+
+    It is definition 2 of Liu, Johansson and Shi (2023), with `count` = n iota. The nodes are drawn from the public
+    seed, so the sampling of nodes does not amplify privacy: a node pays in full for each of its active rounds.
+
+    Args:
+        count: Number of active nodes in a round.
+
+    Raises:
+        ConfigError: If the graph has fewer nodes, when a round is drawn.
+
+    Examples:
+        >>> import fedpriv, networkx
+        >>> fedpriv.Graph(networkx.complete_graph(10), activity=fedpriv.ExactNodes(2)).active_fraction
+        0.2
+    """
+
+    count: Count
+
+    def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
+        """Returns the graph of the drawn nodes."""
+        return nx.Graph(graph.subgraph(self.active(len(graph), (), stream)))
+
+    def active(self, n_nodes: int, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
+        """Returns the drawn nodes, sorted."""
+        self._check(n_nodes)
+        return sorted(stream.first_of_permutation(n_nodes, self.count).tolist())
+
+    def probability(self, graph: Undirected) -> NDArray[np.float64]:
+        """Returns `count / n` for each node."""
+        self._check(len(graph))
+        return np.full(len(graph), self.count / len(graph))
+
+    typical = _first_rounds
+
+    def every(self, graph: Undirected) -> Iterator[NodesAndLinks] | None:
+        """Yields each choice of nodes once; None on large graphs."""
+        self._check(len(graph))
+        if comb(len(graph), self.count) * self.count**2 > _ALL:
+            return None
+        linked = {(a, b) for edge in graph.edges for a, b in (edge, edge[::-1])}
+        choices = combinations(range(len(graph)), self.count)
+        return ((nodes, [pair for pair in combinations(nodes, 2) if pair in linked]) for nodes in choices)
+
+    def _check(self, nodes: int) -> None:
+        if self.count > nodes:
+            raise ConfigError("network.activity.count", self.count, f"the graph has only {nodes} nodes")
+
+
+@validate_arguments("network.activity")
+@dataclass(frozen=True)
 class OnePeerExponential:
     """In round k, node i sends to node `i + 2^(k mod log2 n)` only (Ying et al., 2021).
 
     The links are directed, and the links of the graph itself are not used. If n is a power of two, log2 n rounds
-    average exactly.
+    compute the exact average.
 
     Examples:
         >>> import fedpriv, networkx
@@ -228,7 +306,8 @@ class LinkFunction:
     """Links of each round from a function, which must not use data; nodes without a link are inactive.
 
     Args:
-        function: Maps a round, from 0, to the pairs of nodes that are linked in it; all must be links of the graph.
+        function: Maps a round, from 0, to the pairs of nodes that are linked in this round; all pairs must be links of
+            the graph.
 
     Examples:
         >>> import networkx
@@ -308,7 +387,9 @@ def remove_absent_nodes(links: Undirected, outages: Sequence[Outage], round_inde
 
 
 def _function(function: str) -> Activity:
-    """Returns the activity of a public function from rounds to links (pairs of nodes), named `package.module:name`."""
+    """Returns the activity for a public function, named `package.module:name`, that maps rounds to links (pairs of
+    nodes).
+    """
     return LinkFunction(resolve_round_function(function, Iterable, "network.activity.function"))
 
 
@@ -319,6 +400,7 @@ _ACTIVITIES = {
     "random_edges": ActivityEntry(RandomEdges, "a few random links; only their ends are active"),
     "random_links": ActivityEntry(RandomLinks, "each link is up with a probability; all nodes are active"),
     "random_nodes": ActivityEntry(RandomNodes, "each node is active with a probability"),
+    "exact_nodes": ActivityEntry(ExactNodes, "the same number of random nodes is active in each round"),
     "one_peer_exponential": ActivityEntry(OnePeerExponential, "each node sends to one other, 2^k further"),
     "function": ActivityEntry(_function, "the user's function of the round"),
 }

@@ -1,4 +1,4 @@
-"""The ways to divide a run among processes, and the stores of clients' state. Every choice gives the same run."""
+"""Lists the ways to divide a run among processes, and the stores of clients' state. All give the same results."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ MESHES: dict[ParallelismName, Callable[[float], Mesh]] = {
 """For each value of `compute.parallelism`, a function from a timeout in seconds to the processes of the run."""
 
 STATE_STORES: dict[StateName, Callable[[Path | None], StateStore]] = {"memory": MemoryStore, "disk": DiskStore}
-"""For each name, a class of stores for clients' state between rounds; it takes the run's folder, or None."""
+"""For each name, a class that stores clients' state between rounds. Its argument is the run's folder, or None."""

@@ -21,8 +21,9 @@ Kind = Literal["rows", "shared_row", "single"]
 def gather_state(progress: TrainState, shard: ClientShard, communicator: Communicator) -> TrainState:
     """Returns the state of all clients on rank 0; on other ranks the state of this process's clients.
 
-    A tensor has a row for each client if it has as many rows as the process has clients; a process has none or at least
-    two. A row that is the same for all clients in every process is not sent.
+    A tensor with as many rows as the process has clients is treated as one row for each client. (This is unambiguous
+    because a process has either no clients or at least two.) A row that is the same for all clients in every process is
+    not sent.
 
     Raises:
         FedprivError: If processes keep different state, which is a fault of the strategy.
@@ -132,6 +133,8 @@ def _kind(name: str, leaf: Leaf, n_clients: int) -> Kind:
 
 
 def _rows_to_send(leaf: Leaf, n_local: int) -> Tensor:
-    """Returns the rows of this process's clients on the CPU, without the row of a process that has no clients."""
+    """Returns the rows of this process's clients on the CPU; no rows for a process without clients, which has a
+    placeholder row.
+    """
     assert isinstance(leaf, Tensor)
     return leaf[:n_local].detach().cpu()

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError
 from fedpriv.network import mixing
-from fedpriv.network.activity import Activity, Always, Names, Outage, remove_absent_nodes
+from fedpriv.network.activity import Activity, Always, Listed, Names, OnePeerExponential, Outage, remove_absent_nodes
 from fedpriv.network.links import Undirected, nx
 from fedpriv.network.local import Star
 from fedpriv.network.mixing import Weights
@@ -39,12 +39,15 @@ class GraphFacts:
     Attributes:
         nodes: Number of nodes.
         links: Number of links.
-        diameter: Longest shortest path.
+        diameter: Number of links in the longest of all shortest paths between two nodes.
         mean_degree: Neighbours of a node, on average.
-        spectral_gap: One minus the second largest absolute eigenvalue of W. With a larger gap nodes agree faster.
-        contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, which is beta in eq 4 of Liu, Johansson and Shi. With
-            random links it is estimated from at least 500 rounds.
+        spectral_gap: One minus the second largest absolute eigenvalue of W. The larger the gap, the faster the nodes'
+            models converge to each other.
+        contraction: The factor `sqrt(rho(E[W'W] - 11'/n))` by which a round shrinks the differences between nodes,
+            called beta in eq 4 of Liu, Johansson and Shi.
         active_fraction: Expected fraction of active nodes (iota).
+        contraction_exact: True if all possible rounds were listed, as for `RandomEdges` and `ExactNodes` on small
+            graphs. Otherwise the contraction of random rounds is estimated from at least 500 rounds.
     """
 
     nodes: int
@@ -54,6 +57,7 @@ class GraphFacts:
     spectral_gap: float
     contraction: float
     active_fraction: float
+    contraction_exact: bool
 
 
 @checks.validate_arguments("network")
@@ -74,7 +78,7 @@ class Graph:
             exchanges cost messages, but no epsilon.
 
     Raises:
-        ConfigError: If the graph is not connected, or the weights are no mixing matrix.
+        ConfigError: If the graph is not connected, or the weights are not a mixing matrix.
 
     Examples:
         >>> import fedpriv, networkx
@@ -141,7 +145,7 @@ class Graph:
 
     @property
     def current(self) -> Weights:
-        """The round's W of the active nodes, one mixing step, `[k, k]`."""
+        """The round's W for the active nodes and one mixing step, `[k, k]`."""
         return self._current
 
     @property
@@ -261,7 +265,9 @@ class Graph:
         return self.mean(row)
 
     def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
-        """Returns the positions of the nodes, on the device of `like`: this process has the rows of all nodes."""
+        """Returns the positions of the cohort's nodes, on the device of `like`. They equal the nodes' numbers, because
+        this process has the rows of all nodes.
+        """
         if len(cohort) in (0, self.n_clients):
             return cohort
         self._matrix, self._cohort = to_torch(self._current, like, self.mixing_steps, cohort)
@@ -277,19 +283,35 @@ class Graph:
             spectral_gap=self.spectral_gap,
             contraction=self._contraction(),
             active_fraction=self.active_fraction,
+            contraction_exact=isinstance(self.activity, Always | OnePeerExponential) or self._all_rounds is not None,
         )
 
     def _contraction(self) -> float:
         if isinstance(self.activity, Always):
             return (1 - self.spectral_gap) ** self.mixing_steps
-        graphs = list(self.activity.typical(self.graph))
-        total = np.zeros((self.n_clients, self.n_clients))
-        for links in graphs:
-            active = sorted(links)
-            matrix = np.linalg.matrix_power(self._weights_on(links).toarray(), self.mixing_steps)
-            total[np.ix_(active, active)] += matrix.T @ matrix - np.eye(len(active))
-        expected = np.eye(self.n_clients) + total / len(graphs)
+        rounds = self._all_rounds or [(links, [sorted(links)]) for links in self.activity.typical(self.graph)]
+        count = sum(len(places) for _, places in rounds)
+        expected = np.eye(self.n_clients)  # W'W of a round is the identity elsewhere
+        for links, places in rounds:
+            if links.number_of_edges():
+                matrix = np.linalg.matrix_power(self._weights_on(links).toarray(), self.mixing_steps)
+                nodes = np.array(places)
+                change = (matrix.T @ matrix - np.eye(len(matrix))) / count
+                np.add.at(expected, (nodes[:, :, None], nodes[:, None]), change)
         return float(np.sqrt(max(0.0, np.linalg.eigvalsh(expected - 1 / self.n_clients).max())))
+
+    @cached_property
+    def _all_rounds(self) -> list[tuple[Undirected, list[list[int]]]] | None:
+        """All equally likely rounds, if they are listed: each shape of links, and the nodes that it joins."""
+        every = self.activity.every(self.graph) if isinstance(self.activity, Listed) else None
+        if every is None:
+            return None
+        places: dict[tuple[int, tuple[tuple[int, int], ...]], list[list[int]]] = {}
+        for nodes, links in every:
+            position = {node: index for index, node in enumerate(nodes)}
+            shape = len(nodes), tuple((position[a], position[b]) for a, b in links)
+            places.setdefault(shape, []).append([*nodes])
+        return [(_graph_of(*shape), nodes) for shape, nodes in places.items()]
 
     def _weights_on(self, links: Undirected) -> Weights:
         if isinstance(links, nx.DiGraph):
@@ -299,8 +321,14 @@ class Graph:
         return make(nx.relabel_nodes(links, {node: index for index, node in enumerate(sorted(links))}))
 
 
+def _graph_of(nodes: int, links: Sequence[tuple[int, int]]) -> Undirected:
+    graph = nx.empty_graph(nodes)
+    graph.add_edges_from(links)
+    return graph
+
+
 def _count_directed(links: Undirected) -> int:
-    """Returns the number of links, where one that goes both ways counts twice."""
+    """Returns the number of directed links; a link in both directions counts twice."""
     if links.is_directed():
         return links.number_of_edges()
     return 2 * links.number_of_edges()
@@ -348,8 +376,9 @@ def _settings(network: Graph) -> tuple[object, ...]:
 
 def graph_line(facts: GraphFacts) -> str:
     """Describes a graph and its mixing matrix in one line."""
+    about = "" if facts.contraction_exact else "about "
     return (
         f"{facts.nodes} nodes, {facts.links} links, {facts.mean_degree:.3g} neighbours on average, diameter "
-        f"{facts.diameter}, spectral gap {facts.spectral_gap:.4g}, contraction of a round {facts.contraction:.4g}, "
-        f"active {facts.active_fraction:.3g}"
+        f"{facts.diameter}, spectral gap {facts.spectral_gap:.4g}, contraction of a round "
+        f"{about}{facts.contraction:.4g}, active {facts.active_fraction:.3g}"
     )

@@ -39,7 +39,8 @@ class Everyone:
 class PoissonCohort:
     """Each client takes part in a round with probability `rate`, independently.
 
-    Cohorts are public, so they do not lower the privacy cost. For secret cohorts, which do, see `Central(cohort_rate)`.
+    These cohorts are public, so they do not lower the privacy cost. Secret cohorts do lower it; see
+    `Central(cohort_rate)`.
 
     Args:
         rate: Probability that a client takes part in a round, in (0, 1].
@@ -202,11 +203,11 @@ class Star:
         return others.index_copy(0, self._drawn.to(others.device), rows)
 
     def facts(self) -> None:
-        """Returns None, since a star is no graph of peers."""
+        """Returns None, because these facts describe graphs without a server."""
         return
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Returns all rows unchanged: the server receives each of them."""
+        """Returns all rows unchanged, because the server receives every row."""
         self.numbers_sent += rows.numel()
         return rows
 
@@ -223,7 +224,9 @@ class Star:
         return row.expand(self.n_clients, -1)
 
     def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
-        """Returns the cohort, on the device of `like`: this process has the rows of all clients."""
+        """Returns the cohort, on the device of `like`. Positions equal the clients' numbers, because this process has
+        the rows of all clients.
+        """
         if cohort.shape[0] == self.n_clients:
             return cohort
         (self._drawn,) = move_to_device(like.device, cohort)
@@ -231,7 +234,9 @@ class Star:
 
 
 def sum_replicated_rows(rows: Tensor) -> Tensor:
-    """Returns the sum of the rows, `[k, dim] -> [1, dim]`; a row that is expanded to all clients is multiplied."""
+    """Returns the sum of the rows, `[k, dim] -> [1, dim]`. If the rows are one expanded row, that row is multiplied by
+    their number.
+    """
     if len(rows) and rows.stride(0) == 0:
         return rows[:1] * len(rows)
     return rows.sum(0, keepdim=True)

@@ -23,7 +23,8 @@ _DENSE = 512  # largest number of nodes for which eigenvalues are computed from 
 
 
 def metropolis(graph: Undirected) -> Weights:
-    """Returns weights `1 / (1 + max(d_i, d_j))` on links of nodes with degrees d_i and d_j, the rest on the diagonal.
+    """Returns weights `1 / (1 + max(d_i, d_j))` on links between nodes with degrees d_i and d_j; the diagonal gets the
+    rest.
 
     Examples:
         >>> import networkx
@@ -121,7 +122,7 @@ def check_mixing_matrix(weights: NDArray[np.float64] | Weights, graph: Undirecte
 
 
 def check_connected(graph: Undirected) -> None:
-    """Raises if a graph is not connected.
+    """Raises an error if a graph is not connected.
 
     Raises:
         ConfigError: If the graph is not connected; the message names a node that node 0 cannot reach.
@@ -133,7 +134,9 @@ def check_connected(graph: Undirected) -> None:
 
 
 def _check_mixes(used: Undirected, n: int) -> None:
-    """Raises for weights under which nodes never agree on any graph; `used` has the links with weight."""
+    """Raises an error for weights under which the nodes' values never converge to each other; `used` contains the links
+    with weight.
+    """
     unreachable = _unreachable_node(used, n)
     if unreachable is not None:
         raise _wrong(
@@ -148,13 +151,14 @@ def _check_mixes(used: Undirected, n: int) -> None:
 
 
 def _unreachable_node(graph: Undirected, n: int) -> int | None:
-    """Returns the smallest node that node 0 cannot reach; None if it reaches all."""
+    """Returns the smallest node that node 0 cannot reach; None if node 0 reaches all nodes."""
     unreachable = set(range(n)) - nx.node_connected_component(graph, 0)
     return min(unreachable, default=None)
 
 
 def compute_contraction(weights: Weights) -> float:
-    """Returns the second largest absolute eigenvalue of symmetric weights, by which mixing shrinks disagreement.
+    """Returns the second largest absolute eigenvalue of symmetric weights, the factor by which mixing shrinks
+    differences between nodes.
 
     Examples:
         >>> import networkx

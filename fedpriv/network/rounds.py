@@ -1,4 +1,4 @@
-"""Runs rounds. Each round has a client half and a server half, which exchange nothing but messages."""
+"""Runs rounds. Each round has a client half and a server half, which exchange only the broadcast and the messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RoundOracle(Oracle, Protocol):
         ...
 
     def release_message(self, message: Tensor) -> Tensor:
-        """Clips, noises and records messages with `noise_on: message`; otherwise returns them unchanged."""
+        """With `noise_on: message`, clips, noises and records messages; otherwise returns the messages unchanged."""
         ...
 
 
@@ -70,7 +70,7 @@ class RoundNetwork(Network, Protocol):
 
     @property
     def spectral_gap(self) -> float:
-        """One minus the factor by which mixing shrinks disagreement."""
+        """One minus the factor by which mixing shrinks differences between clients."""
         ...
 
     @property
@@ -81,8 +81,8 @@ class RoundNetwork(Network, Protocol):
     def local_positions(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the positions of a cohort's clients among the rows in this process, `[k]`.
 
-        If the cohort is only a part of the clients, the positions are on the device of `like`. Whatever else the round
-        needs on that device is moved there in the same copy.
+        If the cohort is only a part of the clients, the positions are on the device of `like`. Other values that the
+        round needs on that device are moved there in the same copy.
         """
         ...
 
@@ -170,11 +170,11 @@ class TrainState:
         round: Number of finished rounds.
         received: The rows that clients receive next, `[n, dim]`.
         local: State of the local steps: rows `[n, ...]` and public numbers. With `trust: local` and `noise_on:
-            gradient` it is computed from releases; otherwise it is as private as the data.
+            gradient` this state is computed from released values only. Otherwise it must be protected like the data.
         server: State of the aggregator.
         output: State of the output.
         models: The reported models, `[n, dim]`, or `[1, dim]` when all are equal; computed from releases only.
-        numbers_sent: Numbers exchanged so far, both ways.
+        numbers_sent: Number of values exchanged so far in both directions.
     """
 
     round: int
@@ -210,7 +210,7 @@ _STATES = ("local", "server", "output")
 
 @dataclass(frozen=True)
 class RoundResult:
-    """A finished round. Everything but `progress.local` is public or released.
+    """A finished round. All values except `progress.local` are public or released.
 
     Attributes:
         index: The round, from 0.
@@ -267,7 +267,7 @@ def run_rounds(
 
     Args:
         strategy: The algorithm.
-        oracle: Answers the strategy's queries.
+        oracle: Computes the results of the strategy's queries.
         network: Exchanges the strategy's messages.
         progress: The state to start from: `initial_state(...)`, or a checkpoint.
         randomness: The run's random streams (for cohorts, and for dropout).
@@ -276,7 +276,7 @@ def run_rounds(
         stream: Number of this process's stream of torch's random draws.
 
     Yields:
-        Each finished round. The generator ends early when the next release would pass the target epsilon.
+        Each finished round. The generator ends early if the next release would exceed the target epsilon.
     """
     check_count("rounds", rounds, "a run needs at least one round")
     for index in range(progress.round, rounds):
@@ -313,7 +313,7 @@ def client_update(strategy: Strategy, oracle: RoundOracle, call: ClientInput, lo
 
     Args:
         strategy: The algorithm, the same on both sides.
-        oracle: Answers these clients' queries.
+        oracle: Computes the results of these clients' queries.
         call: The broadcast to the clients.
         local: The clients' state, rows `[k, ...]`.
 
@@ -342,7 +342,9 @@ def server_update(strategy: Strategy, network: Network, message: Tensor, before:
 def _run_round(
     strategy: Strategy, oracle: RoundOracle, network: RoundNetwork, seen: Network, before: TrainState, cohort: Tensor
 ) -> TrainState:
-    """Returns the state after one round. The two halves exchange only an input, messages and a reply."""
+    """Returns the state after one round. The client half and the server half exchange only the input of the clients,
+    their messages and the server's reply.
+    """
     # the rows of the cohort; None means all rows, which are then not copied
     positions = network.local_positions(cohort, before.received)
     if positions.shape[0] == before.received.shape[0]:

@@ -1,4 +1,6 @@
-"""A graph with nodes in several processes. Each process receives only the rows that it needs, each row once."""
+"""A graph with nodes in several processes. Each process receives only the rows that it needs, and receives each row
+once.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,15 @@ class BorderExchange:
 
 
 class ShardedGraph:
-    """The part of a graph in one process: all rows belong to the nodes in this process.
+    """The part of a graph in one process. All rows belong to the nodes in this process.
 
     Links and weights are drawn from the public seed, so each process draws them all, and computes without communication
     which rows the others need.
 
     Args:
         whole: The network of all nodes.
-        shard: The nodes of this process. A process without nodes has one placeholder row, which counts nowhere.
+        shard: The nodes of this process. A process without nodes has one placeholder row, which is left out of all
+            sums.
         shares: The nodes of each process.
         communicator: The processes among which the clients are split.
     """
@@ -106,7 +109,9 @@ class ShardedGraph:
 
     @contextmanager
     def crossing(self, border: BorderExchange, rows: Tensor) -> Generator[Tensor]:
-        """Exchanges rows with other processes while the context runs; theirs, `[j, dim]`, are complete when it ends."""
+        """A context that exchanges rows with other processes. The received rows, `[j, dim]`, are complete when the
+        context ends.
+        """
         for rank, row_indices in border.send_rows.items():
             torch.index_select(rows, 0, row_indices, out=border.send_buffers[rank])
         chunks = border.receive_buffer.split(list(border.receive_counts.values()))

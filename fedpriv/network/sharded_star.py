@@ -1,4 +1,4 @@
-"""A star with clients in several processes. Each process computes the server's part, on the same numbers."""
+"""A star with clients in several processes. Each process computes the server's part from the same numbers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from fedpriv.randomness.streams import Randomness
 
 
 class ShardedStar(Star):
-    """The part of a star in one process: rows belong to its clients, sums and maxima are over all processes.
+    """The part of a star in one process. Rows belong to the clients of this process; sums and maxima are over all
+    processes.
 
     Cohorts are drawn from the public seed, so each process draws them all.
 
     Args:
         whole: The network of all clients.
-        shard: The clients of this process. A process without clients has one placeholder row, which counts nowhere.
+        shard: The clients of this process. A process without clients has one placeholder row, which is left out of all
+            sums.
         communicator: The processes among which the clients are split.
     """
 
@@ -52,7 +54,7 @@ class ShardedStar(Star):
         return self._communicator.all_reduce(torch.cat([lowest, local]).amax(0, keepdim=True), "max")
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Returns the sum over all participants divided by their expected number: `[k, dim] -> [n, dim]`."""
+        """Returns the sum over all participants divided by their expected number, `[k, dim] -> [n, dim]`."""
         self._count(rows)
         return self.scatter(self.total(rows) / self.cohort.expected(self.n_clients))
 

@@ -38,7 +38,7 @@ def single_process(timeout: float) -> Mesh:
 
 
 def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
-    """Returns processes that have a part of the clients each.
+    """Returns processes among which the clients are divided.
 
     Args:
         timeout: Seconds after which a process that waits for another one raises.
@@ -49,7 +49,8 @@ def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
 
 
 def split_examples(timeout: float, group: ProcessGroup | None = None) -> Mesh:
-    """Returns processes that all have all clients and share each batch, for few clients with large batches.
+    """Returns processes that each have all clients and divide the examples of each batch among them, for few clients
+    with large batches.
 
     Batches, noise, rows and the server's state are bit-identical in all processes. The data that the processes have
     read must be identical, too, because otherwise two processes could use the same example. See `split_clients` for the
@@ -60,7 +61,7 @@ def split_examples(timeout: float, group: ProcessGroup | None = None) -> Mesh:
 
 
 def local_device(device: torch.device, mesh: Mesh) -> torch.device:
-    """Returns this process's device: a separate GPU if the setting is `cuda` without a number."""
+    """Returns this process's device. If the setting is `cuda` without a number, each process gets a separate GPU."""
     if str(device) != "cuda" or mesh.world.world_size == 1:
         return device
     gpu = torch.device("cuda", local_rank() % torch.cuda.device_count())
@@ -167,7 +168,7 @@ def open_ledger(make: Callable[[], Ledger], mesh: Mesh) -> Ledger | FollowerLedg
 
 @dataclass(frozen=True)
 class SharedLedger:
-    """Has rank 0 record every release before any process returns its value.
+    """Lets rank 0 record every release before any process returns the released value.
 
     Args:
         communicator: The processes.
@@ -176,7 +177,7 @@ class SharedLedger:
     communicator: Communicator
 
     def enter(self, record: Record, write: Callable[[Record], None]) -> None:
-        """Compares the releases of all processes, then has rank 0 write the record.
+        """Compares the releases of all processes, then lets rank 0 write the record.
 
         See `fedpriv.privacy.ledger.LedgerSync`.
 

@@ -37,7 +37,7 @@ class StateStore(Protocol):
         ...
 
     def sync(self) -> None:
-        """Waits until the rows that the next checkpoint refers to are on the physical disk."""
+        """Waits until all rows to which the next checkpoint refers are on the physical disk."""
         ...
 
     def saved(self, progress: TrainState) -> None:
@@ -46,7 +46,7 @@ class StateStore(Protocol):
 
 
 class MemoryStore:
-    """Keeps tensors with a row for each client in memory; a checkpoint holds them.
+    """Keeps tensors with a row for each client in memory. A checkpoint contains these tensors.
 
     Args:
         folder: The run's folder, which is not used.
@@ -60,17 +60,18 @@ class MemoryStore:
         return restart or initial_state(strategy, params)
 
     def sync(self) -> None:
-        """Does nothing: the checkpoint holds the rows."""
+        """Does nothing, because the checkpoint contains the rows."""
 
     def saved(self, progress: TrainState) -> None:
-        """Does nothing: there are no files with older rows."""
+        """Does nothing, because there are no files with older rows."""
 
 
 class DiskStore:
-    """Keeps each tensor of the clients' state in a file; a checkpoint holds a table of each client's row in it.
+    """Keeps each tensor of the clients' state in a file. A checkpoint contains a table with the position of each
+    client's row in this file.
 
     Args:
-        folder: The run's folder; None makes temporary files, which are gone with the process.
+        folder: The run's folder. None creates temporary files, which are removed at the end of the process.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -176,7 +177,7 @@ class DiskRows(RowStore):
 
     @property
     def stored(self) -> Tensor:
-        """The table, which a checkpoint holds instead of the rows."""
+        """The table, which a checkpoint contains instead of the rows."""
         return self.table
 
     def restored(self, stored: Tensor) -> RowStore:

@@ -18,7 +18,7 @@ MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # a larger graph would take one proc
 
 
 def _check_size(n_clients: int, degree: float) -> None:
-    """Raises if a graph would take minutes to make, before it is made."""
+    """Raises an error before a graph is created if this would take minutes."""
     if n_clients > MOST_NODES:
         fix = f"a graph has at most {MOST_NODES:,} nodes; use the star for more clients"
         raise ConfigError("network.topology", f"{n_clients} nodes", fix)
@@ -358,7 +358,7 @@ def _sort_key(label: object) -> tuple[str, int | str]:
 
 
 def _numbered(graph: Undirected, file: str) -> Undirected:
-    """Turns labels that are all numbers, as text, into numbers.
+    """Converts text labels to numbers if all labels are numbers.
 
     A gap between the numbers, or a name among them, raises an error, because it is probably a typing error.
     """

@@ -1,4 +1,4 @@
-"""Mediates all access to the data: queries, their private results, and the computation of gradients."""
+"""Contains the only code that reads the data: it accepts queries, computes gradients, and returns private results."""
 
 import lazy_loader
 

@@ -1,10 +1,11 @@
 """Selects the backend that computes a run's gradients, by testing backends on the real model with synthetic examples.
 
 Backends compute each example separately by construction, for any model (docs/design/0019-examples-apart.md). The trial
-only shows which backends support the model. A chain of known layers with a known loss needs no trial.
+is therefore not needed for privacy; it only shows which backends support the model. A chain of known layers with a
+known loss needs no trial.
 
-The choice must not depend on private data. Backends round differently, so a choice made from private examples would
-change every query result a little, and no noise covers that change.
+The choice must not depend on private data. Backends round differently. If the choice depended on private examples, it
+would change every query result a little, and the noise is not calibrated for such a change.
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ def select_backend(
     returned.
 
     Args:
-        name: The only key of `BACKENDS` to test, or `"auto"` for all of them.
+        name: The key of the only backend in `BACKENDS` to test, or `"auto"` to test all.
         population: The clients, at their initial parameters.
         chunk: Largest number of examples for which gradients are computed at once.
-        precision: `"bfloat16"` runs forward and backward passes in bfloat16; only `SERVING` backends are then private.
+        precision: `"bfloat16"` runs forward and backward passes in bfloat16. Only the backends in `SERVING` keep the
+            privacy guarantee in this case.
 
     Raises:
         ConfigError: If the named backend does not support the model.
@@ -114,7 +116,8 @@ def select_backend(
 def _is_exact(name: str, population: Population) -> bool:
     """Returns True if the backend has a gradient formula for this model and loss, and all their code is known.
 
-    A trace does not see code around layers; the model classes of fedpriv and torch have no such code that matters.
+    A trace does not contain code around layers. The model classes of fedpriv and torch have no such code that affects
+    this check.
     """
     model, loss = population.model, population.loss
     is_chain = name == "ghost" and population.multiplicity == 1 and find_chain(model) is not None

@@ -1,10 +1,10 @@
 """Compares each backend's sums on synthetic examples with the sums that are computed one example at a time.
 
-Sums are compared in double precision if the model can be computed in it. In single precision, an input of a ReLU that
-is zero up to rounding may be positive in a batch and negative alone, and a correct backend would be rejected by chance.
-For the same reason, all test points are away from the initial parameters, where zeros put many inputs on such kinks. If
-only single precision is possible, a correct backend may still be rejected by chance; the next backend is slower but
-also correct.
+Sums are compared in double precision if the model supports it. In single precision, an input of a ReLU that is zero up
+to rounding may be positive in a batch but negative for a single example, so a correct backend could be rejected by
+chance. For the same reason, no trial uses the initial parameters: they may be zeros, which put many inputs of ReLUs at
+zero. If only single precision is possible, a correct backend may still be rejected by chance; the next backend is
+slower but also correct.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ DIFFERENT = "its gradients differ from those computed one example at a time"
 
 @dataclass(frozen=True)
 class Trial:
-    """A model at one point, and its sums for two clients with two synthetic examples each, at one row and at two rows.
+    """A model at one point, and its sums for two clients with two synthetic examples each. The sums are computed twice:
+    with the same parameters for both clients, and with different parameters.
 
     Attributes:
         model: The model, in the precision of the trial.
         loss: The clients' loss.
-        point: Parameters, inputs and targets.
-        rows: `[2, dim]` each: one row expanded, and two different rows.
-        tolerance: Largest relative difference of sums that count as equal.
-        views: Number of views of an example.
+        point: Parameters `[dim]`, inputs and targets.
+        rows: Parameters of the two clients, `[2, dim]`: first one row that is expanded to both, then two different
+            rows.
+        tolerance: Sums count as equal up to this relative difference.
+        views: Number of views (augmented copies) of an example.
         expected: Sums computed one example at a time; empty if there is nothing to compare with.
     """
 
@@ -64,7 +66,9 @@ class Trial:
 
     @cached_property
     def batch(self) -> Batch:
-        """Returns two examples of each of two clients or, for examples with views, two views of one example of each."""
+        """Returns two examples of each of two clients. If examples have views, returns two views of one example of each
+        client.
+        """
         shape = (2, 2) if self.views == 1 else (2, 1, 2)
         x, y = (map_tree(lambda values: values[:4].unflatten(0, shape), tree) for tree in self.point[1:])
         mask = torch.ones(shape[:2], dtype=torch.bool, device=self.rows[0].device)
@@ -82,13 +86,17 @@ class Trial:
         return None
 
     def _sums(self, name: str) -> list[Tensor]:
-        """Returns the sums of one backend: clipped at one row, clipped at two rows, and exact at two rows."""
+        """Returns the sums of one backend: clipped with equal parameters, clipped with different parameters, and exact
+        with different parameters of the clients.
+        """
         backend = BACKENDS[name](copy_module(self.model), self.loss)  # a forward pass may change the model
         calls = [(self.rows[0], _CLIP), (self.rows[1], _CLIP), (self.rows[1], None)]
         return [backend.clipped_sum(rows, self.batch, clip)[0] for rows, clip in calls]
 
     def with_expected(self) -> Trial:
-        """Returns the trial with the expected sums, for which each gradient is computed once, one example at a time."""
+        """Returns the trial with the expected sums, computed one example at a time; each gradient is computed only
+        once.
+        """
         loop = LoopBackend(copy_module(self.model), self.loss)
         batch = self.batch
         cells = [(client, example) for client in range(2) for example in range(batch.mask.shape[1])]
@@ -105,7 +113,7 @@ class Trial:
         return replace(self, expected=(*clipped, exact))
 
     def slowness_warning(self, reason: str) -> str:
-        """Returns a warning that one example at a time is slow, with the measured factor and the reason."""
+        """Returns a warning that computing one example at a time is slow, with the measured slowdown and the reason."""
         functional = Functional(copy_module(self.model), self.loss)
         row, x, y = self.point
         indices = [i % len(first_leaf(x)) for i in range(_BATCH_SIZE)]
@@ -133,12 +141,13 @@ class Trial:
 def make_trial(population: Population, model: nn.Module) -> Trial | None:
     """Returns a trial with sums computed one example at a time, in double precision if the model supports it.
 
-    A model that draws random numbers is set to eval mode; if it still draws, there is nothing to compare.
+    A model that draws random numbers is set to eval mode. If it still draws random numbers, the trial has no expected
+    sums.
 
     Args:
         population: The clients, at their initial parameters.
-        model: The model as the backends use it. For a run in bfloat16, pass the model in full precision: a batch in
-            bfloat16 rounds so much differently that a comparison of sums would be meaningless.
+        model: The model as the backends use it. For a run in bfloat16, pass the model in full precision, because
+            rounding in bfloat16 differs so much between a batch and single examples that sums could not be compared.
 
     Returns:
         The trial; None if model and loss cannot be computed on synthetic examples.
@@ -167,7 +176,9 @@ def make_trial(population: Population, model: nn.Module) -> Trial | None:
 
 
 def trial_in_bfloat16(population: Population, trial: Trial) -> Trial:
-    """Returns a trial that only runs the model in bfloat16 on the same examples; rounding hides differences."""
+    """Returns a trial that runs the model in bfloat16 on the same examples, without a comparison, because rounding
+    would hide differences.
+    """
     row = trial.point[0].to(population.params)
     x, y = (map_tree(lambda values: _as_type(values, row.dtype), tree) for tree in trial.point[1:])
     rows = trial.rows[0].to(row), trial.rows[1].to(row)
@@ -175,7 +186,9 @@ def trial_in_bfloat16(population: Population, trial: Trial) -> Trial:
 
 
 def _precisions(population: Population, model: nn.Module, point: Point) -> list[Trial]:
-    """Returns trials at a point: in double precision, if the model can be converted to it, and in its own precision."""
+    """Yields trials at a point: first in double precision, if the model can be converted to it, then in the model's own
+    precision.
+    """
     row, x, y = point
     views = population.multiplicity
     # a second row close to the first
@@ -201,7 +214,9 @@ def _single_example(batch: Batch, client: int, example: int) -> Batch:
 
 
 def explain_batching_error(error: Exception) -> str:
-    """Returns a short reason for an error; torch.func's message about a missing rule is meant for its developers."""
+    """Returns a short reason for an error. It replaces torch.func's message about a missing vmap rule, which is meant
+    for developers of torch.
+    """
     missing = re.search(r"Batching rule not implemented for ([\w:.]+?)\.?(?:\s|$)", str(error))
     if missing is None:
         return summarize_error(error)

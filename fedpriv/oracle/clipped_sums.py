@@ -1,4 +1,4 @@
-"""Query results before noise: sums over the drawn examples of each client."""
+"""Computes query results before noise: sums over the drawn examples of each client."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class ClippedSums:
     def broken_examples(self) -> Tensor:
         """Number of non-finite gradients that were counted as zero, of each client, `[n_clients]`.
 
-        For diagnosis only; it is never written or sent. For exact sums on an accelerator, at most one is counted for
-        each client and query.
+        The number is for diagnosis only; it is never written or sent. For exact sums on an accelerator, at most one
+        non-finite gradient is counted for each client and query.
         """
         if self._uncounted:
             cohorts = torch.cat([cohort for cohort, _ in self._uncounted])
@@ -100,14 +100,16 @@ class ClippedSums:
         return self._processes.all_reduce(total)
 
     def _zeros(self, params: Tensor, clip: Clip | None) -> tuple[Tensor, Tensor]:
-        """Returns the sums of no examples, `[k, dim]`, and their numbers of broken ones, `[k]`."""
+        """Returns zeros as sums, `[k, dim]`, and as numbers of non-finite gradients, `[k]`."""
         broken = torch.zeros(params.shape[0], dtype=torch.long, device=params.device)
         if clip is None:
             return torch.zeros_like(params, memory_format=torch.contiguous_format), broken
         return torch.zeros(params.shape, device=params.device, dtype=torch.float64), broken
 
     def _count(self, cohort: Tensor, broken: Tensor) -> None:
-        """Adds up broken examples; counts for smaller cohorts are collected first, since copying indices takes time."""
+        """Adds up the numbers of non-finite gradients. Numbers for parts of the clients are collected first, because
+        copying indices takes time.
+        """
         if cohort.shape[0] == self._broken.shape[0]:
             self._broken += broken
             return
@@ -134,7 +136,8 @@ def select_rows(params: Tensor, batch: Batch) -> Tensor:
 
 
 def row_slices(points: Tensor, drawn: Tensor | None, count: int, which: slice) -> Tensor:
-    """Returns the points of `which` of the drawn participants, one row each; no copy if all have the same point.
+    """Returns the points of the drawn participants that `which` selects, one row each; without a copy if all have the
+    same point.
 
     Args:
         points: Points of all participants, `[k, dim]`, or one for all, `[1, dim]`.
@@ -158,14 +161,14 @@ def scale_rows(rows: Tensor, factors: Sequence[float]) -> Tensor:
 
 
 def check_depth(sizes: Sequence[int], chunk: int) -> None:
-    """Raises an error if the rounding error of a sum could exceed the one in the sensitivity (`ROUNDING`).
+    """Raises an error if the rounding error of a sum could exceed the allowance for it in the sensitivity (`ROUNDING`).
 
     A float64 sum of n rows of norm C, in which each row passes through at most d additions, has an error of at most `d
     n 2**-53 C` (Higham, 2002, Accuracy and Stability of Numerical Algorithms, section 4.2).
 
     Args:
-        sizes: Numbers of examples in one sum: of one client, or of all clients if only their sum is released and their
-            rows are added up afterwards.
+        sizes: Numbers of examples in one sum. A sum contains the examples of one client, or of all clients if only the
+            sum over clients is released.
         chunk: Largest number of examples that are summed at once.
 
     Raises:

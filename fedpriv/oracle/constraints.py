@@ -1,4 +1,6 @@
-"""Private constraint values and Lagrangian gradients before noise: sums with a bound on each example's contribution."""
+"""Computes private constraint values and Lagrangian gradients before noise, as sums with a bound on each example's
+contribution.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from fedpriv.privacy.settings import Privacy
 
 
 def make_loss_tables(population: Population) -> list[LossTable | None]:
-    """Returns each client's objective and constraints on its examples; None where a problem is not a sum of losses.
+    """Returns each client's objective and constraints on its examples; None if a problem is not a sum of losses.
 
     Raises:
         DataError: If a client has no example in a group; the message names the client.
@@ -39,7 +41,8 @@ class ConstraintSums:
     """Computes constraint values and the factors of a Lagrangian's gradient from coefficients of each example's loss.
 
     A constraint value is a sum of losses times coefficients; the gradient of a Lagrangian is a sum of gradients times
-    coefficients. Each example's contribution is bounded; then both are noised and recorded like any other query result.
+    coefficients. Each example's contribution is bounded. Constraint values and gradients are then noised and recorded
+    like any other query result.
 
     Args:
         population: The clients; their problems must be sums of losses.
@@ -96,8 +99,8 @@ class ConstraintSums:
     def bounded_losses(self, batches: Iterator[Batch], params: Tensor) -> Tensor:
         """Returns sums of bounded losses, each contribution of norm at most 1: `[n, dim] -> [n, q]` in float64.
 
-        Half the bound is subtracted from losses, which halves the largest contribution. A loss that is not finite
-        counts as zero.
+        Half the bound is subtracted from each loss, which halves the largest contribution of an example. A loss that is
+        not finite counts as zero.
         """
         half = self._privacy.statistics.bound / 2
         total = torch.zeros(len(params), self._total.shape[1], device=params.device, dtype=torch.float64)
@@ -111,11 +114,15 @@ class ConstraintSums:
         return total
 
     def factors(self, sampled: Tensor) -> list[float]:
-        """Returns the public factor of every client's row; `sampled [n]` are examples over expected batch sizes."""
+        """Returns the public factor of every client's row; `sampled [n]` is each client's number of examples divided by
+        its expected batch size.
+        """
         return (sampled * self._all_reach * self._privacy.statistics.bound / 2).tolist()
 
     def values(self, released: Tensor) -> Tensor:
-        """Returns constraint values `[n, m]` from rows of `bounded_losses` times factors; adds half the bound back."""
+        """Returns constraint values `[n, m]` from rows of `bounded_losses` times factors, and adds back the half of the
+        bound that was subtracted.
+        """
         sums = released + self._privacy.statistics.bound / 2 * self._total
         return torch.einsum("nmq,nq->nm", self._matrix, sums) - self._offset
 
@@ -124,8 +131,9 @@ class ConstraintSums:
 
         Args:
             scales: Noise scale of every client.
-            sampled: Examples over expected examples of a batch, `[n]`. (A sum over a batch that takes each example with
-                probability q, divided by q, has variance `(1 - q) / q` times the sum of squares.)
+            sampled: Each client's number of examples divided by the expected number in a batch, `[n]`. (If a batch
+                contains each example with probability q, the sum over the batch divided by q has a variance of `(1 - q)
+                / q` times the sum of squares.)
 
         Returns:
             `[n_clients, m]`, of the clients of all processes.
@@ -139,8 +147,8 @@ class ConstraintSums:
 def example_losses(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
     """Returns the loss of each example of a batch at its client's row: `[k, dim] -> [k, b]`.
 
-    Each example passes through the model as a batch of one, as for its gradient, so its loss depends on no other
-    example even if the model would mix examples of a batch.
+    Each example passes through the model as a batch of one, as in the computation of its gradient. So its loss does not
+    depend on other examples, even if the model would mix the examples of a batch.
     """
     with torch.no_grad():
         example_outputs = vmap(functional.scores_or_loss, in_dims=(None, 0, 0), randomness="different")

@@ -1,15 +1,17 @@
 """The only code that computes query results from data: bounded query -> planned release -> noise -> ledger -> tensor.
 
-The point at which data leave a client determines the computation. `data_oracle` chooses the class for this boundary:
+The computation depends on which values leave a client (gradients or messages), as the setting `noise_on` defines.
+`data_oracle` chooses one of these classes:
 
 1. `GradientRowsEngine` (`noise_on: gradient`): the sum of clipped examples, or the clipped gradient, of each client is
    released.
-2. `GradientSumEngine` (`noise_on: gradient`): as before, but only the sum over clients is released.
+2. `GradientSumEngine` (`noise_on: gradient`): the same, but only the sum over clients is released.
 3. `MessageEngine` (`noise_on: message`): gradients stay with the client; its message is clipped and released.
-4. `UnprotectedEngine` (`noise_on: none`, or noise as published in a paper): recorded as not private.
+4. `UnprotectedEngine` (`noise_on: none`, or noise as published in a paper): results are recorded as not private.
 
 Each query result is matched to its planned release (fedpriv/oracle/releases.py), clipped by that release's clip, and
-noised. The release scheme (fedpriv/privacy/release) adds the noise: to rows, also between pairs, or to one sum.
+noised. The release scheme (fedpriv/privacy/release) adds the noise to each row (for pairwise noise, with terms that
+cancel between pairs of clients), or to one sum.
 """
 
 from __future__ import annotations
@@ -48,16 +50,16 @@ _MAX_ENTRIES = 2**23
 
 
 def sum_rows(rows: Tensor) -> Tensor:
-    """Returns the sum of rows that are all in this process, `[k, dim] -> [1, dim]`."""
+    """Returns the sum of rows, `[k, dim] -> [1, dim]`, if all rows are in this process."""
     return rows.sum(0, keepdim=True)
 
 
 class DataQueryEngine(ABC):
     """Computes query results from the clients' data: clips, adds noise and writes the ledger.
 
-    Guarantee: every tensor that a method returns is the output of a Gaussian or Laplace mechanism with the sensitivity
-    that results from clipping its sum. Exceptions are `noise_on: none` and `published`, which the ledger records as not
-    private, and gradients with `noise_on: message`, where only messages are noised.
+    Guarantee: every tensor that a method returns is the output of a Gaussian or Laplace mechanism, with the sensitivity
+    that results from clipping the contributions to its sum. Exceptions are `noise_on: none` and `published`, which the
+    ledger records as not private, and gradients with `noise_on: message`, where only messages are noised.
 
     Args:
         population: The clients: all, or those in this process.
@@ -67,8 +69,8 @@ class DataQueryEngine(ABC):
         randomness: The run's random streams.
         sum_clients: Adds up the rows of all processes, `[k, dim] -> [1, dim]`, like `network.total`, for sums over all
             clients and for public facts. By default all rows are in this process.
-        max_clients: Returns the largest of the numbers of all processes: a process without participants cannot compute
-            a bound from what its clients received.
+        max_clients: Returns the largest of the numbers of all processes. It is needed because a process without
+            participants cannot compute a bound from the values that its clients received.
         pair_secrets: Secrets that the only client of this process has agreed on with the other clients; None if one
             process draws the noise of all pairs.
         table: The planned releases; without them, the privacy cost of each query is computed when it is made.
@@ -273,7 +275,7 @@ class DataQueryEngine(ABC):
         return (total / len(context.clients)).expand(self._n_rows, -1)
 
     def _check_turn(self, planned: PlannedRelease) -> None:
-        """Raises an error for a batch from another block of examples than the one for which the cost was computed."""
+        """Raises an error if a batch is from another block of examples than the one for which the cost was computed."""
         time = planned.record.time
         sampling = self._privacy.sampling
         if time is None or self._privacy.unit != "sample" or not isinstance(sampling, Cyclic):
@@ -314,7 +316,7 @@ class DataQueryEngine(ABC):
 
 
 class GradientRowsEngine(DataQueryEngine):
-    """Releases each client's gradient row, with the boundary at gradients."""
+    """Releases each client's gradient (`noise_on: gradient`)."""
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
         """See `QueryEngine`."""
@@ -329,7 +331,7 @@ class GradientRowsEngine(DataQueryEngine):
 
 
 class GradientSumEngine(DataQueryEngine):
-    """Releases only the sum of gradients over clients, with the boundary at gradients; the cohort may be secret."""
+    """Releases only the sum of gradients over clients (`noise_on: gradient`). The cohort may be secret."""
 
     @property
     def is_aggregate(self) -> bool:
@@ -378,7 +380,9 @@ class GradientSumEngine(DataQueryEngine):
 
 
 class MessageEngine(DataQueryEngine):
-    """Releases messages, with the boundary there: gradients stay with clients, a possibly secret part of a cohort."""
+    """Releases messages (`noise_on: message`), while gradients stay with the clients. The clients that compute may be
+    drawn in secret from a cohort.
+    """
 
     _answered_round = -1
 
@@ -413,7 +417,7 @@ class MessageEngine(DataQueryEngine):
 
 
 class UnprotectedEngine(DataQueryEngine):
-    """Returns exact results, or results with noise as published in a paper, without a boundary. Not private."""
+    """Returns exact results, or results with noise as published in a paper. Neither is private."""
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
         """See `QueryEngine`."""

@@ -7,14 +7,16 @@ from torch import Tensor
 
 # largest relative differences that rounding explains
 SAME_KERNEL = 1e-4
-"""Between two calls of one kernel on inputs of one shape."""
+"""Relative difference allowed between two calls of the same kernel on inputs of the same shape."""
 OTHER_KERNEL = 1e-2
-"""Between two kernels: one for a batch and one for a batch of one."""
+"""Relative difference allowed between two kernels, one for a batch and one for a batch of one."""
 OTHER_REDUCTION = 1e-3
-"""Between a batch's loss and the mean of its examples' losses."""
+"""Relative difference allowed between a batch's loss and the mean of its examples' losses."""
 
 HALF_PRECISION = 2.0**-5
-"""The same, if the loss computes in half precision."""
+"""Relative difference allowed between a batch's loss and the mean of its examples' losses if the loss computes in half
+precision.
+"""
 
 
 def differ(a: Tensor, b: Tensor, tolerance: float) -> bool:

@@ -1,4 +1,4 @@
-"""Records the queries of a strategy without data, so that the epsilon of any strategy is known before data are read."""
+"""Records the queries of a strategy in a run without data, so that its epsilon is known before data are read."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RecordingEngine:
         answers: Computes the query results.
 
     Attributes:
-        evaluations: Expected number of per-example gradients in each round, in float64; the true number is as secret as
-            batches.
+        evaluations: Expected number of per-example gradients in each round, in float64. (If batches are secret, the
+            true number is secret too.)
         names: Names of all queries.
         queries: The queries of each round, by round.
     """
@@ -165,7 +165,9 @@ class RecordingEngine:
                 self._columns.append(number, round_index, kind, cohort)
 
     def _priced_round(self, round_index: int, position: int, cohort: tuple[int, ...]) -> list[tuple[int, Record]]:
-        """Adds a round with the queries of an earlier one, and returns the numbers and records of its kinds."""
+        """Adds a round with the queries of an earlier round. Returns the numbers and the records of the kinds of
+        release in the round.
+        """
         members = torch.as_tensor(cohort, dtype=torch.long)
         context, _ = self.begin_round(RoundContext.of(round_index, members, self._builder.n_clients))
         first = len(self._columns)
@@ -177,7 +179,9 @@ class RecordingEngine:
     def _cohort_key(
         self, kinds: Sequence[tuple[int, Record]], position: int, cohort: tuple[int, ...]
     ) -> bool | tuple[int, ...]:
-        """Returns the rounds that have the same kinds: True for all clients, False for any others, or one cohort."""
+        """Returns a key. Rounds with the same key have the same kinds of release. The key is True for all clients,
+        False for any other cohort, or the cohort itself.
+        """
         if len(cohort) == self._builder.n_clients:
             return True
         queries = self.queries.get(position, ())

@@ -1,7 +1,7 @@
-"""Objectives and constraints without noise, as differentiable functions of the clients' parameters.
+"""Computes objectives and constraints without noise, as differentiable functions of the clients' parameters.
 
-They are for runs without privacy (with infinite epsilon) and their reports. Clients with equal shapes are computed
-together.
+They are used only in runs without privacy (with infinite epsilon) and in the reports of these runs. Clients with
+examples of equal shape are computed together.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _block(population: Population, rows: list[int], tables: list[LossTable | Non
 
 @dataclass(frozen=True)
 class _SumBlock:
-    """Clients with the same sums of losses and equally many examples."""
+    """Clients with the same objective and constraints (as sums of losses) and the same number of examples."""
 
     functional: Functional
     rows: list[int]

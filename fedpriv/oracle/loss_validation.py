@@ -1,10 +1,11 @@
 """Tests, before a run, that a loss is the mean or sum of its values for single examples and keeps no state.
 
-A run computes the gradient of each example separately. A loss that has a different value for a batch, such as one that
-divides by the weights of a batch, would therefore train a different objective than intended. The type of the model's
-outputs or the choice of synthetic targets must not hide this: outputs may be any nesting of tensors or a user-defined
-object, and the loss is also tested on real examples, among them those with the smallest and largest targets and one of
-each class. Nothing has been released when a loss is rejected.
+A run computes the gradient of each example separately. If the value of a loss for a batch is not the mean or sum of its
+values for single examples (for example because the loss divides by the weights of the batch), the run would therefore
+train another objective than intended. The type of the model's outputs or the choice of synthetic targets must not hide
+this: outputs may be any nesting of tensors or a user-defined object, and the loss is also tested on real examples,
+among them those with the smallest and largest targets and one of each class. A loss is rejected before the first
+release.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ _LARGE = 257  # examples in the largest batch for which the loss is compared
 _BYTES = 32 << 20  # of the batch's outputs and targets
 _STEPS = 50  # optimisation steps towards smaller losses
 Change = Callable[[Loss, Any, Nested], Any]
-"""Returns changed outputs, from the loss, the outputs and the targets."""
+"""Maps the loss, the outputs and the targets to changed outputs."""
 
 
 def validate_loss(trial: TracedModel, x: Nested, y: Nested, real: Callable[[], Pair]) -> list[str]:
-    """Raises an error for a loss that mixes or remembers examples, or has a different value for single examples.
+    """Raises an error for a loss that mixes examples, keeps state from earlier examples, or for a batch is neither mean
+    nor sum of its values for single examples.
 
     Args:
         trial: The model and its loss.
@@ -111,7 +113,7 @@ def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
 
 
 def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
-    """Raises an error if the per-example form gives different losses than the loss gives for each example alone."""
+    """Raises an error if the per-example form of a loss differs from the loss of each example alone."""
     loss = trial.functional.loss
     outputs = trial.outputs(x)
     if trial.functional.form is None or not isinstance(outputs, Tensor):
@@ -136,7 +138,9 @@ def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
 
 
 def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401 - whatever a model returns
-    """Returns losses and their derivatives in the outputs, `[b, 1 + output size]`; no derivatives in other objects."""
+    """Returns losses and their derivatives with respect to the outputs, `[b, 1 + output size]`; without derivatives if
+    the outputs are not tensors.
+    """
     reset_torch_draws(first_leaf(targets).device)
     if not _is_split(outputs, len(first_leaf(targets))):
         return loss(outputs, targets).detach().reshape(-1, 1)
@@ -217,7 +221,7 @@ class _Losses:
     def is_sum(self, weights: Tensor) -> bool:
         """Returns True if the batch's loss is the sum of its examples' losses times `weights [b]`, also in gradients.
 
-        Rounding is compared with the sum of magnitudes, since terms may cancel.
+        The tolerance is relative to the sum of the absolute values of the terms, because terms may cancel.
         """
         terms = weights * self.alone
         if self.batch.numel() != 1 or (self.batch.reshape(()) - terms.sum()).abs() > self.tolerance * terms.abs().sum():
@@ -265,8 +269,8 @@ def _check_reduction(trial: TracedModel, x: Nested, y: Nested, real: Callable[[]
 def _try_losses(trial: TracedModel, x: Nested, outputs: Any, y: Nested) -> Iterator[_Losses]:  # noqa: ANN401
     """Yields a batch's loss and its examples' losses at the model's outputs and, if outputs split, at changed outputs.
 
-    The changed outputs are larger, smaller, and of lower loss, and there is a larger batch. Losses that draw random
-    numbers are not compared, since draws for a batch differ from draws for its examples.
+    The outputs are changed to be larger, smaller, or of lower loss; one test uses a larger batch. Losses that draw
+    random numbers are not compared, since draws for a batch differ from draws for its examples.
     """
     if not _is_split(outputs, len(first_leaf(x))):
         yield from _list_computable_losses([lambda: _losses_of_examples(trial, x, y)])
@@ -352,14 +356,18 @@ def _tolerance(lowest: LowestPrecision) -> float:
 
 
 def _batch_loss(loss: Loss, outputs: Any, y: Nested) -> tuple[Tensor, Tensor, bool]:  # noqa: ANN401
-    """Returns a batch's loss, the gradient of its sum in each example's outputs `[b, size]`, and True if it draws."""
+    """Returns a batch's loss, the gradient of its sum with respect to each example's outputs `[b, size]`, and True if
+    the loss draws random numbers.
+    """
     together, variables = _variables(outputs)
     batch, draws = _call(loss, together, y)
     return batch.detach(), _rows_of(_gradient(batch.sum(), variables), len(first_leaf(y))), draws
 
 
 def _check_random(loss: Loss, outputs: Any, y: Nested, gradient: Tensor) -> None:  # noqa: ANN401
-    """Raises an error for a random loss if an example's gradient depends on others, for the same draws."""
+    """Raises an error if the gradient of an example under a random loss depends on other examples when the random draws
+    are the same.
+    """
     count = len(first_leaf(y))
     if count < 3:
         return
@@ -374,7 +382,9 @@ def _check_random(loss: Loss, outputs: Any, y: Nested, gradient: Tensor) -> None
 
 
 def _losses_of_examples(trial: TracedModel, x: Nested, y: Nested) -> _Losses | None:
-    """Returns the losses of a batch and of its examples, each computed by the model; None if the model draws."""
+    """Returns the losses of a batch and of its examples, each computed with the model; None if the model draws random
+    numbers.
+    """
     if trial.draws(x):
         return None
     loss = trial.functional.loss
@@ -411,7 +421,9 @@ def _scaled(factor: float) -> Change:
 
 
 def _lower_losses(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
-    """Returns outputs with smaller losses, since some losses have a different form near their minimum."""
+    """Returns outputs with smaller losses. They are tested because some losses have a different form near their
+    minimum.
+    """
     for _ in range(_STEPS):
         outputs, variables = _variables(outputs)
         gradient = _gradient(loss(outputs, y).sum(), variables)
@@ -489,7 +501,9 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
 
 
 def _without_broadcasting(loss: Loss, outputs: Tensor, targets: Nested, otherwise: Tensor) -> Tensor:
-    """Returns the loss of the batch with outputs in the targets' shape; `otherwise` if they differ in another way."""
+    """Returns the loss of the batch with the outputs reshaped to the targets' shape, or `otherwise` if this is
+    impossible.
+    """
     if not isinstance(targets, Tensor):
         return otherwise
     try:
@@ -505,7 +519,8 @@ def _without_broadcasting(loss: Loss, outputs: Tensor, targets: Nested, otherwis
 def _shares_of_labels(trees: tuple[Nested, Nested]) -> Iterator[Tensor]:
     """Yields each example's share of the labels in a batch that are not ignored, `[b]`, for all candidate labels.
 
-    Labels may be among the targets or the inputs, and may be compared from the second one on, as next words are.
+    Labels may be in the targets or in the inputs. As in the prediction of next words, they may be compared from the
+    second label on.
     """
     for leaf in list_leaves(trees):
         if leaf.is_floating_point() or leaf.dtype == torch.bool or leaf.dim() < 2:
@@ -566,7 +581,7 @@ def _gradient(value: Tensor, variables: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _rows_of(parts: Sequence[Tensor], count: int) -> Tensor:
-    """Returns derivatives in outputs as one row for each example, `[b, size]`."""
+    """Returns derivatives with respect to outputs as one row for each example, `[b, size]`."""
     return torch.cat([part.reshape(count, -1).double() for part in parts], 1)
 
 

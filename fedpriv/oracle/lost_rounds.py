@@ -1,8 +1,8 @@
 """Results for rounds that a stopped run has released and then lost: zeros, computed without access to the data.
 
-Releases after a run's last checkpoint are recorded and charged, but their values are lost with the process. Repeating a
-query would be a second release. The resumed run therefore computes these rounds with zeros as query results: the state
-of its strategy counts them, and the next new release is the next one of the plan.
+Releases after a run's last checkpoint are recorded and charged, but their values are lost with the process. A repeated
+query would be a second release with its own privacy cost. The resumed run therefore computes these rounds with zeros as
+query results, so the strategy counts the rounds, and the next release is the next one of the plan.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Finds models that compute in less than single precision by themselves, e.g. under autocast in the model.
+"""Finds models that compute in less than single precision, e.g. because the model's own code uses autocast.
 
-An example's gradient may be rounded differently in a batch of another size. In bfloat16 the relative change is 2**-8
-for every other example of the batch: removing one example could then change a sum by more than its clip bound.
-With the privacy unit sample and the neighbouring relation replace_one, neighbours have batches of equal size. A
-user-defined backward pass that alone uses low precision is not found.
+An example's gradient may be rounded differently in a batch of another size. In bfloat16 this can change the gradient of
+every other example of the batch by a relative 2**-8. Removing one example could then change a sum by more than the clip
+bound. With the privacy unit sample and the neighbouring relation replace_one this cannot happen, because neighbouring
+data sets have batches of equal size. Low precision that is used only in a user-defined backward pass is not found.
 
 Torch may also multiply float32 numbers in lower precision while all types are reported as float32: after
 `torch.set_float32_matmul_precision("medium")`, with `fp32_precision` of one of `torch.backends`, with oneDNN's variable
-`ONEDNN_DEFAULT_FPMATH_MODE`, and in cuDNN's convolutions unless this is disabled. Since there are many switches, a run
-sets them all and measures products.
+`ONEDNN_DEFAULT_FPMATH_MODE`, and in cuDNN's convolutions unless this is disabled. Because there are many such settings,
+a run sets all of them and measures the error of products.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from fedpriv.privacy.settings import Privacy
 
 _LEAST_BITS = 32
 _LARGEST_ERROR = 2.0**-14
-"""Error of a product of float32 numbers over its largest entry: usually 2**-20, and 2**-11 with TensorFloat-32."""
+"""Largest allowed error of a product of float32 numbers, relative to its largest entry. The usual error is 2**-20; with
+TensorFloat-32 it is 2**-11.
+"""
 
 
 class LowestPrecision(TorchFunctionMode):
@@ -68,7 +70,8 @@ def needs_full_precision(privacy: Privacy) -> bool:
 def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Nested, y: Nested) -> None:
     """Raises an error for a model or loss that computes in half precision if neighbours' batch sizes may differ.
 
-    A run sets the precision of products (`fedpriv.distributed.modes`); the check finds cases where that fails.
+    A run sets the precision of products (`fedpriv.distributed.modes`). This check finds cases in which the setting had
+    no effect.
 
     Args:
         population: The clients, with their model and loss.
@@ -111,7 +114,9 @@ def _check_products(device: torch.device) -> None:
 
 
 def largest_error(device: torch.device) -> float:
-    """Returns the error of a matrix product and of a convolution of float32 numbers, over the largest entry."""
+    """Returns the larger of the errors of a matrix product and a convolution of float32 numbers, relative to the
+    largest entry of the result.
+    """
     generator = torch.Generator().manual_seed(0)
     rows, matrix = (torch.randn(size, generator=generator) for size in ((128, 256), (256, 256)))
     images, kernels = (torch.randn(size, generator=generator) for size in ((4, 16, 8, 8), (16, 16, 3, 3)))

@@ -1,8 +1,8 @@
 """The oracle of a strategy: it builds queries, and a query engine computes their results.
 
 Query engines are interchangeable: `DataQueryEngine` (data_query_engine.py) computes results from data, with noise and a
-ledger; zeros, random numbers and unit impulses (synthetic.py) replace data; `RecordingEngine` (dry_run.py) records
-the queries.
+ledger; engines in synthetic.py return zeros, random numbers or unit impulses, and read no data; `RecordingEngine`
+(dry_run.py) records the queries.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fedpriv.privacy.settings import Privacy
 
 @dataclass(frozen=True)
 class RoundContext:
-    """The participants of a round, and the number of its queries that have been answered.
+    """The participants of a round, and the number of query results of the round so far.
 
     Attributes:
         round: Index of the round, from 0.
         cohort: Numbers of the participants, in all processes, sorted, `[m]`.
-        clients: The same numbers.
+        clients: The same numbers as `cohort`.
         positions: Positions in `cohort` of the clients to which rows of queries belong, `[k]`: the participants in this
             process or, if some were drawn in secret, the drawn ones.
         received: Values received by the participants in this process, `[k, dim]`; None if unknown.
@@ -87,8 +87,9 @@ class QueryEngine(Protocol):
         """Starts a round.
 
         Returns:
-            The context, with the positions of this process's participants, and the positions among these of the
-            clients drawn in secret, `[j]`; None if no secret draw precedes the computation. See `Oracle.begin_round`.
+            The context, with the positions of this process's participants; and the positions, among these participants,
+            of the clients that were drawn in secret, `[j]`, or None if no clients are drawn in secret before the
+            computation. See `Oracle.begin_round`.
         """
         ...
 
@@ -113,7 +114,9 @@ class QueryEngine(Protocol):
         ...
 
     def common_bound(self, bound: float | None) -> float | None:
-        """Returns the clip bound for a difference of gradients: the largest of all processes; None for the default."""
+        """Returns the clip bound for a difference of gradients, which is the largest bound of all processes; None for
+        the default.
+        """
         ...
 
     def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
@@ -172,6 +175,11 @@ class Oracle(Generic[A_co]):
     def is_aggregate(self) -> bool:
         """True if the oracle releases one sum over all participants instead of one row for each client."""
         return self.engine.is_aggregate
+
+    @property
+    def numbers(self) -> Tensor:
+        """Number of each client of the round among all clients, `[k]` (public)."""
+        return self._context.queried
 
     @property
     def weights(self) -> Tensor:
@@ -271,8 +279,9 @@ class Oracle(Generic[A_co]):
     def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Returns each client's share of the objective and its constraint values: `[n, dim] -> [n], [n, c]`.
 
-        They are without noise, and differentiable, so that clients can solve subproblems. The first result in a round
-        is recorded as not private; later ones are not recorded, since epsilon is infinite already.
+        The values have no noise and are differentiable, so that clients can solve subproblems. The first result in a
+        round is recorded as not private. Later results of the round are not recorded, because epsilon is already
+        infinite.
 
         Raises:
             ConfigError: If the run is private.

@@ -1,6 +1,7 @@
 """The queries of strategies: how each is clipped and sampled, and which facts about its result are public.
 
-The plan of a run and the run itself build their queries here, so that a run makes the planned queries.
+Both the plan of a run and the run itself build their queries with this module, so that a run makes the queries of its
+plan.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Query:
         name: Name of the query in the ledger.
         clip: Bound on each privacy unit's contribution.
         sampling: Sampling of its examples.
-        budget_share: Share of the budget, relative to a gradient of the same round, which has share 1.
+        budget_share: Share of the privacy budget, relative to a gradient of the same round, which has share 1.
         is_weighted: True if each client's result is multiplied by its share of all examples.
         gradients_per_example: Number of gradients that are computed for each example.
         multipliers: Public multipliers of the constraints, `[k, m]`, in the gradient of a Lagrangian.
@@ -143,9 +144,10 @@ class QueryBuilder:
     def planned_factors(self, query: Query, clients: Tensor) -> list[float]:
         """Returns the factors with which a plan computes the cost of a query result, in the order of its clients.
 
-        All contributions of whole clients have the same factor, and the privacy cost of a row depends only on ratios of
-        factors. The factors of statistics depend on public facts about the data, which a plan does not need: equal
-        factors have the largest privacy cost, since no row gets more noise for its sensitivity than another.
+        The contributions of whole clients all have the same factor, and the privacy cost of a row depends only on
+        ratios of factors. The factors of statistics depend on public facts about the data. A plan does not need these
+        facts, because it uses equal factors, which have the largest privacy cost: no row then gets more noise relative
+        to its sensitivity than another.
         """
         if self.privacy.unit == "sample" and not query.name.startswith("statistic:"):
             return self.factors(query, clients)

@@ -1,4 +1,4 @@
-"""Finds the release of a query result: in the plan of its run, or by its privacy cost if there is no plan."""
+"""Finds the release of a query result in the plan of its run, or computes its privacy cost if there is no plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Releases:
     """The releases that an oracle may make.
 
     Args:
-        queries: Builds the queries; has the scheme that computes privacy costs.
+        queries: Builds the queries; its `scheme` computes privacy costs.
         table: The planned releases. None for an oracle without a plan, which computes the privacy cost of each query
             when it is made. A run without privacy also has no plan, since its queries may depend on exact results.
     """

@@ -1,4 +1,6 @@
-"""Draws the clients and examples of queries, in secret, and draws them anew whenever the noise is new."""
+"""Draws the clients and examples of queries in secret. The draws follow from the same secret as the noise, so they
+change whenever the noise does.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from fedpriv.randomness.keystream import is_below, make_order, uniform_below
 from fedpriv.randomness.streams import Randomness
 
 EXCEEDED = 1e-12
-"""Probability with which a secret batch is larger than its padding, so that more examples are computed."""
+"""Probability that a secret batch is larger than its padded size, so that more examples are computed than in other
+rounds.
+"""
 
 
 class BatchSampler:
@@ -169,8 +173,8 @@ class BatchSampler:
     def _allocated(self, batches: int, index: int, clients: Sequence[int], sizes: NDArray[np.int64]) -> IndexBatches:
         """Returns the examples that are assigned to the round's batch of the epoch.
 
-        The stream has the name of the epoch, not of the round: each round of the epoch draws the same assignment again,
-        also after a resume. Each query of a round, and each epoch, has a separate assignment.
+        The random stream is named by the epoch and not by the round, so each round of the epoch draws the same
+        assignment again, also after a resume. Each query of a round, and each epoch, has a separate assignment.
         """
         epoch, batch = divmod(self._round, batches)
         words = self._randomness.first_words("allocation", epoch, index, clients, sizes.tolist())

@@ -1,10 +1,10 @@
 """Tests during and after a run if its code kept state from the examples that it processed.
 
-Clipping bounds an example's influence only if no other example's gradient depends on it. Backends keep the examples of
-one call apart, but not the examples of different calls: a running mean of losses, for example, may change other
-examples' losses only after thousands of calls, which tests before the run do not show. Query results at fixed points
-are therefore computed before the run, at random rounds, and after it, with the objects that the run uses. If one
-differs, no bound on epsilon holds.
+Clipping bounds the influence of an example only if the gradients of all other examples do not depend on it. Backends
+keep the examples of one call apart, but not the examples of different calls: a running mean of losses, for example, may
+change other examples' losses only after thousands of calls, which tests before the run do not show. Query results at
+fixed points are therefore computed before the run, at random rounds, and after it, with the objects that the run uses.
+If a result has changed, no bound on epsilon holds.
 
 Code that is entirely from fedpriv and torch keeps no state and is not tested.
 """
@@ -47,7 +47,9 @@ KEPT = (
 
 
 def draw_check_rounds(rounds: int) -> frozenset[int]:
-    """Draws the rounds after which a run is tested for state, besides its end: secret and independent."""
+    """Draws the rounds after which a run is tested for state, in addition to its end. The draws are secret and
+    independent.
+    """
     return frozenset(secrets.SystemRandom().sample(range(rounds), min(_CHECKS, rounds)))
 
 
@@ -64,7 +66,8 @@ class StateCheck:
     Args:
         population: The clients, at their initial parameters.
         backend: Computes the run's clipped sums, with the model and the loss of the run.
-        unused: The same with a separate copy of the model, for the results before the run.
+        unused: A backend with a separate copy of the model that has processed no examples, for the results before the
+            run.
     """
 
     def __init__(self, population: Population, backend: Backend, unused: Backend) -> None:
@@ -100,7 +103,9 @@ class StateCheck:
         return any(differ(new, old, SAME_KERNEL) for new, old in zip(answers, self._expected, strict=True))
 
     def _answers(self, model: nn.Module) -> list[Tensor]:
-        """Returns summaries of gradients at the points, one at a time and in one batch, and of views of examples."""
+        """Returns summaries of the gradients of the test examples, computed one at a time and in one batch, and
+        summaries of views of examples.
+        """
         if self._points is None and not self._reads:
             return []
         device = self._population.device
@@ -142,7 +147,9 @@ class StateCheck:
 
 
 def _choose_points(population: Population, model: nn.Module) -> Pair | None:
-    """Returns synthetic examples, some far away, and real ones, for which model and loss can be computed."""
+    """Returns examples for which model and loss can be computed: synthetic ones, some of them with large values, and
+    real ones.
+    """
     loop = LoopBackend(model, population.loss)
     row = synthetic_points(population)[0][0].unsqueeze(0)
     x, y = extreme_examples(population)
@@ -163,7 +170,7 @@ def _choose_points(population: Population, model: nn.Module) -> Pair | None:
 
 
 def _batch(points: Pair, indices: Sequence[int]) -> Batch:
-    """Returns some of the points as the examples of one client."""
+    """Returns some of the test examples as the examples of one client."""
     x, y = (select_examples(tree, indices) for tree in points)
     x, y = (map_tree(lambda values: values.unsqueeze(0), tree) for tree in (x, y))
     mask = torch.ones(1, len(indices), dtype=torch.bool, device=first_leaf(x).device)

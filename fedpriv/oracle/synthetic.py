@@ -1,7 +1,7 @@
-"""Query results without data: zeros, unit impulses and random numbers.
+"""Query engines that compute results without data: zeros, unit impulses and random numbers.
 
-Zeros are used to plan a run (dry_run.py), impulses follow the noise of a round through a strategy, and random numbers
-test that a strategy's messages are `linear` and that its clients keep no state from query results.
+Zeros are used to plan a run (dry_run.py). Impulses show the effect of a round's noise on the models of a strategy.
+Random numbers test that a strategy's messages are `linear` and that its clients keep no state from query results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ZeroEngine:
     """Returns zeros for all queries.
 
     Args:
-        n_constraints: Number of constraint values of a client, which all count as inequalities.
+        n_constraints: Number of constraint values of a client; all are treated as inequalities.
     """
 
     is_aggregate = False
@@ -89,7 +89,8 @@ class ImpulseEngine(ZeroEngine):
 
 
 class LargestNormEngine(ZeroEngine):
-    """Returns the same number for every query: the longest result that a clip allows for models of one number.
+    """Returns the same number for every query, the largest result that the clip bound allows for models with one
+    parameter.
 
     Args:
         size: The norm of a result.

@@ -20,7 +20,7 @@ from fedpriv.oracle.backends.functional import Functional
 from fedpriv.randomness.streams import torch_generators
 
 Event = tuple[str, list[Tensor]]
-"""Inputs or outputs of a layer: the path of the layer that computed them, and the tensors."""
+"""The inputs or outputs of a layer: the path of the layer that computed them, and the tensors."""
 
 
 class TracedModel:
@@ -50,7 +50,7 @@ class TracedModel:
             return tree_map(_detached, self._outputs(self._row, x))
 
     def constant_outputs(self, x: Nested) -> Any:  # noqa: ANN401
-        """Returns outputs that have no gradient, whatever their type; None if computing them needs gradients."""
+        """Returns outputs of any type, computed without gradients; None if their computation needs gradients."""
         try:
             with torch.no_grad():
                 return self._outputs(self._row, x)
@@ -61,7 +61,7 @@ class TracedModel:
         return None
 
     def loss_and_gradient(self, x: Nested, y: Nested) -> tuple[Tensor, Tensor]:
-        """Returns the loss of a batch as it is, and the gradient of its sum in the parameters, `[dim]`."""
+        """Returns the loss of a batch, and the gradient of its sum with respect to the parameters, `[dim]`."""
         row = self._row.detach().clone().requires_grad_()
         with torch.enable_grad():
             loss = self.functional.loss(self._outputs(row, x), y)
@@ -97,7 +97,7 @@ class TracedModel:
         return {name: p for name, p in self.model.named_parameters() if not p.requires_grad}
 
     def put_examples_first(self) -> bool:
-        """Sets `batch_first` in recurrent and attention layers; returns False if all had it set."""
+        """Sets `batch_first` in recurrent and attention layers. Returns False if it was already set in all of them."""
         layers = [vars(layer) for layer in self.model.modules() if vars(layer).get("batch_first") is False]
         for settings in layers:
             settings["batch_first"] = True

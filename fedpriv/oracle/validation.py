@@ -3,7 +3,8 @@
 A run computes each example separately, by construction (docs/design/0019-examples-apart.md). A model that mixes the
 examples of a batch would therefore silently become a different model. To prevent this, a few synthetic examples are
 computed alone, in one batch, in another batch, and in the first batch again. If the results of a layer differ, an error
-names the layer. Models with only operations that are known to keep examples apart are not tested, nor are known losses.
+names the layer. A model is not tested if all its operations are known to keep examples apart; known losses are not
+tested either.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _IGNORE_INDEX = -100  # label that torch's losses ignore by default
 
 
 def validate_per_example(population: Population, privacy: Privacy | None = None) -> list[str]:
-    """Raises an error if a model or loss mixes or remembers examples, or a loss differs for single examples.
+    """Raises an error if a model or loss mixes examples or keeps state from earlier ones, or if a loss is not mean or
+    sum over single examples.
 
     The examples are random numbers with the real shapes and types or, if model and loss fail on those, the first real
     examples. A copy of the model is used. Torch's random draws, as in dropout, are the same in each test; a model that
@@ -129,7 +131,7 @@ def _is_computed(population: Population, row: Tensor, x: Nested, y: Nested) -> b
 
 
 def _candidates(population: Population) -> Iterator[Point]:
-    """Yields rows, inputs and targets, best first: synthetic examples, then the first real ones."""
+    """Yields parameters, inputs and targets in order of preference: synthetic examples, then the first real ones."""
     inputs, targets = population.first_examples(_EXAMPLES)
     for point in synthetic_points(population):
         yield point
@@ -137,9 +139,11 @@ def _candidates(population: Population) -> Iterator[Point]:
 
 
 def synthetic_points(population: Population, seed: int = 0) -> list[Point]:
-    """Returns public points, best first: parameters `[dim]` and random examples with the data's shapes and types.
+    """Returns public test points in order of preference: parameters `[dim]`, and random examples with the data's shapes
+    and types.
 
-    Initial parameters may be zeros, which hide the effect of a layer, so the first points are near but not at them.
+    Initial parameters may be zeros, which hide the effect of a layer. The first points are therefore near the initial
+    parameters but differ from them.
 
     Args:
         population: The clients, at their initial parameters.
@@ -245,7 +249,7 @@ def _check_alone(trial: TracedModel, x: Nested) -> None:
 def _check_labels(trial: TracedModel, population: Population) -> None:
     """Tests the real examples with the smallest and the largest label.
 
-    A label outside the classes would fail in the middle of a run, or be ignored by the loss.
+    A label outside the classes would raise an error in the middle of a run, or would be ignored by the loss.
     """
     clients = population.validated_clients
     numbers = population.shard.numbers
@@ -331,6 +335,6 @@ def _compare(
 
 
 def _differ_in(first_event: Event, second_event: Event, i: int, j: int, tolerance: float) -> bool:
-    """Returns True if row i of a tensor of the first event differs from row j of the same tensor of the second."""
+    """Returns True if row i of a tensor of the first event differs from row j of that tensor in the second event."""
     pairs = [(a, b) for a, b in zip(first_event[1], second_event[1], strict=False) if a.dim() and b.dim()]
     return any(differ(a[i], b[j], tolerance) for a, b in pairs if len(a) > i and len(b) > j)

@@ -91,7 +91,7 @@ def draw(checked_claim: Checked, path: Path) -> None:
     if path.suffix != ".png":
         raise ConfigError("--out", str(path), "the picture must be a PNG file; use a name that ends in .png")
     if math.isinf(checked_claim.claim.tight_total):
-        raise ConfigError("--out", str(path), "there is no finite epsilon to draw; leave it out")
+        raise ConfigError("--out", str(path), "cannot be drawn, because the true epsilon is infinite: leave it out")
     points = checked_claim.source.over_rounds(checked_claim.settings)
     rounds = [number for number, _ in points]
     figure = new_figure(7, 4.2)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedpriv.algorithms.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
-from fedpriv.algorithms.svrg import AnchorBudget, Epochs, proven, svrg
+from fedpriv.algorithms.svrg import AnchorBudget, Epochs, Lengths, proven, svrg
 from fedpriv.errors import ConfigError
 from fedpriv.papers import claims
 from fedpriv.papers.published import Published
@@ -41,9 +41,13 @@ def dp_gd(
 ) -> Strategy:
     """DP-GD with step size 1 / smoothness unless given; see `fedpriv.gradient_descent`."""
     if average is not None and output != "average":
-        raise ConfigError("strategy.average", average, "is a weight of iterates: use output: average")
+        raise ConfigError(
+            "strategy.average", average, "is the weight of iterates in an average: set output: average, or leave it out"
+        )
     if seed is not None and output != "random":
-        raise ConfigError("strategy.seed", seed, "chooses the iterate: use output: random")
+        raise ConfigError(
+            "strategy.seed", seed, "is the seed that draws a random iterate: set output: random, or leave it out"
+        )
     return gradient_descent(
         learning_rate or 1 / smoothness,
         regularizer,
@@ -75,26 +79,41 @@ class Inner:
     difference_bound: Literal["smoothness", "twice_clip"] = "smoothness"
     anchor_share: Positive = 1.0
 
-    def recipe(self, step: Rate, epochs: Epochs) -> Recipe:
+    def recipe(self, step: Rate, epochs: Epochs, *, barzilai_borwein: bool = False) -> Recipe:
         """Returns the algorithm with this step size and these epochs."""
         if self.difference_bound == "smoothness":
             smoothness = self.smoothness
         else:
             smoothness = None
-        strategy = svrg(step, epochs.length, self.regularizer, smoothness=smoothness, doubling=epochs.doubling)
+        strategy = svrg(
+            step,
+            epochs.length,
+            self.regularizer,
+            smoothness=smoothness,
+            doubling=epochs.doubling,
+            barzilai_borwein=barzilai_borwein,
+        )
         return Recipe(strategy, schedule=AnchorBudget(epochs, self.anchor_share))
 
 
 @validate_arguments("strategy")
-def dp_svrg(inner: Inner, epoch_length: Count | None = None) -> Recipe:
+def dp_svrg(inner: Inner, epoch_length: Lengths | None = None, barzilai_borwein: bool = False) -> Recipe:
     """DP-SVRG with the paper's step size and epoch length unless given; see `fedpriv.svrg`."""
     convexity, step = inner.regularizer.strong_convexity, inner.learning_rate
+    length = epoch_length
     if callable(step):
-        if epoch_length is None:
-            raise ConfigError("strategy.epoch_length", None, "the paper uses a constant learning_rate: set one")
-        return inner.recipe(step, Epochs(epoch_length))
-    step, length = proven(inner.smoothness, convexity, learning_rate=step, epoch_length=epoch_length)
-    return inner.recipe(step, Epochs(length))
+        if length is None:
+            raise ConfigError(
+                "strategy.epoch_length",
+                None,
+                "is required with a learning rate that changes over rounds, since the paper's formula for it needs a "
+                "constant one: set epoch_length, or use a constant learning_rate",
+            )
+    elif isinstance(length, int | None):
+        step, length = proven(inner.smoothness, convexity, learning_rate=step, epoch_length=length)
+    else:
+        step, _ = proven(inner.smoothness, convexity, learning_rate=step, epoch_length=length[0])
+    return inner.recipe(step, Epochs(length), barzilai_borwein=barzilai_borwein)
 
 
 @validate_arguments("strategy")
@@ -160,13 +179,17 @@ class Printed:
 
 @validate_arguments("strategy")
 def published_svrg(
-    printed: Printed, epoch_length: Count, learning_rate: Positive, regularizer: Proximal = Zero()
+    printed: Printed,
+    epoch_length: Count,
+    learning_rate: Positive,
+    regularizer: Proximal = Zero(),
+    barzilai_borwein: bool = False,
 ) -> Recipe:
     """Algorithm 1 (DP-SVRG) as published, its constant c as 1. Not private.
 
-    Use `privacy: {sampling: {fixed_size: {size: 1}}}`.
+    Use `privacy: {sampling: {fixed_size: {size: 1}}}`, and `barzilai_borwein` as in the paper's figure 1.
     """
-    return _published(printed, Epochs(epoch_length), learning_rate, regularizer)
+    return _published(printed, Epochs(epoch_length), learning_rate, regularizer, barzilai_borwein=barzilai_borwein)
 
 
 @validate_arguments("strategy")
@@ -187,17 +210,20 @@ def published_accmd(printed: Printed, on: OnBall) -> Recipe:
     )
 
 
-def _published(printed: Printed, epochs: Epochs, step: float, regularizer: Proximal) -> Recipe:
+def _published(
+    printed: Printed, epochs: Epochs, step: float, regularizer: Proximal, *, barzilai_borwein: bool = False
+) -> Recipe:
     count = epochs.whole(printed.rounds - 1) + 1
     doubling = epochs.doubling
+    length = epochs.inner_steps(1) // (2 if doubling else 1)
     return Recipe(
-        svrg(step, epochs.length, regularizer, doubling=doubling),
-        published=printed.noise(count, epochs.length, doubling=doubling),
+        svrg(step, epochs.length, regularizer, doubling=doubling, barzilai_borwein=barzilai_borwein),
+        published=printed.noise(count, length, doubling=doubling),
         claim=lambda _: claims.svrg(
             printed.epsilon_bar,
             printed.n_examples,
             count,
-            epochs.length,
+            length,
             delta=printed.delta_bar,
             doubling=doubling,
         ),

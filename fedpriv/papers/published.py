@@ -70,7 +70,9 @@ class Published(UnprotectedNoise):
                 "privacy.published.scale", 0.0, "must be positive; for no noise, set epsilon_bar to infinity"
             )
         if self.noise_on == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
-            raise ConfigError("privacy.published.scale", None, "must be given for noise on messages")
+            raise ConfigError(
+                "privacy.published.scale", None, "is required for noise on messages: set the scale of the noise"
+            )
 
     @property
     def noise_mechanism(self) -> Mechanism:
@@ -79,16 +81,25 @@ class Published(UnprotectedNoise):
             return Gaussian()
         return Laplace()
 
+    def deviation(self, round_index: int) -> float:
+        """Returns the scale of the noise in round `round_index` (from 0), where `scale` is given."""
+        assert self.scale is not None
+        return self.scale * self.growth**round_index
+
     def scales(
         self, record: Record, factors: Sequence[float], largest_norms: Callable[[], Sequence[float]]
     ) -> Sequence[float] | None:
         """See `UnprotectedNoise`. The norms are needed only for eq 20 of Ryu and Kim (2022)."""
         if self.scale is None and record.query == "gradient_difference":
-            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such query result")
+            raise ConfigError(
+                "privacy.published",
+                "gradient_difference",
+                "is a query for which the paper has no noise: set scale, or use another query",
+            )
         if math.isinf(self.epsilon_bar) or record.query in self.exact_queries:
             return None
         if self.scale is not None:
-            return [self.scale * self.growth**record.round] * len(factors)
+            return [self.deviation(record.round)] * len(factors)
         if self.mechanism == "gaussian":
             width = 2 * self.gradient_bound * math.sqrt(2 * math.log(1.25 / self.delta_bar))
             return [factor * width / self.epsilon_bar for factor in factors]

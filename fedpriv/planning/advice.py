@@ -11,7 +11,7 @@ from fedpriv.strategies.gossip import GossipAverage
 
 
 def warn_of_missing_network(strategy: Strategy, n_clients: int, language: Literal["python", "yaml"]) -> list[str]:
-    """Returns the warning for a strategy of neighbours in a run without a network, which then has a server.
+    """Returns a warning if a decentralised strategy is used without a network, in which case the run has a server.
 
     Args:
         strategy: The algorithm.

@@ -21,8 +21,8 @@ from fedpriv.strategies.base import Strategy
 
 
 def suggest_argument(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
-    """Returns the argument to write instead of epochs or a batch size, with the number if the other arguments determine
-    it.
+    """Returns the argument to write instead of a number of epochs or a batch size. It contains the value if the other
+    arguments determine it.
 
     Args:
         word: The argument's name.
@@ -43,9 +43,9 @@ def suggest_argument(word: str, value: object, arguments: Mapping[str, object]) 
 
 
 def _sampling_for_batch_size(batch_size: float, size: float, privacy: object) -> tuple[str, float]:
-    """Returns the argument of a sampling that makes batches of about this size, and its value.
+    """Returns the argument for a sampling with batches of about this size, and its value.
 
-    The sampling is of the kind that the privacy settings have already, or Poisson.
+    The kind of sampling is taken from the privacy settings; by default it is Poisson.
     """
     batches = max(round(size / batch_size), 1)
     if isinstance(privacy, Privacy):
@@ -59,7 +59,7 @@ def _sampling_for_batch_size(batch_size: float, size: float, privacy: object) ->
 
 
 def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str, object]) -> str | None:
-    """Returns how many rounds pass over the data `epochs` times; None if the arguments do not determine it."""
+    """Returns the number of rounds in `epochs` passes over the data; None if the arguments do not determine it."""
     privacy = arguments.get("privacy")
     strategy = arguments.get("strategy")
     network = arguments.get("network")
@@ -82,7 +82,7 @@ def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str
 
 
 def _examples_a_client(clients: object) -> float | None:
-    """Returns the mean public number of examples; None if the argument holds no clients."""
+    """Returns the mean public number of examples of a client; None if the argument is no sequence of clients."""
     is_list_of_clients = isinstance(clients, list | tuple) and all(isinstance(client, Client) for client in clients)
     if not (is_list_of_clients or hasattr(clients, "sizes")) or not clients:
         return None
@@ -91,7 +91,7 @@ def _examples_a_client(clients: object) -> float | None:
 
 
 def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises for test data that are no data sets, and metrics without names.
+    """Raises an error for test data that are no data sets, and metrics without names.
 
     Raises:
         ConfigError: If an argument is of another type; the message contains the line to write.
@@ -106,7 +106,7 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
 
 
 def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Raises for sinks that are not a list of objects with methods `write` and `close`.
+    """Raises an error for sinks that are not a list of objects with methods `write` and `close`.
 
     Raises:
         ConfigError: If an argument is of another type; the message contains the line to write.

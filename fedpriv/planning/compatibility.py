@@ -46,7 +46,8 @@ def choose_network(n_clients: int, network: N | None) -> N | Star:
 
 
 def check_size(network: RoundNetwork, n_clients: int) -> None:
-    """Raises for a network of another number of clients, which would leave clients out or wait for missing ones.
+    """Raises an error for a network of another number of clients, which would leave clients out or wait for missing
+    ones.
 
     Raises:
         ConfigError: If the numbers differ.
@@ -57,13 +58,13 @@ def check_size(network: RoundNetwork, n_clients: int) -> None:
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Raises for a strategy with which the privacy settings would not hold.
+    """Raises an error for a strategy with which the privacy settings would not hold.
 
     Raises:
-        ConfigError: If noise is added to messages only, and clients keep state that is not computed from messages
-            (by their declaration or by a test with random query results); if messages would be clipped to another
-            norm than the declared `message_norm`; if only sums may be seen, and sums of messages depend on more than
-            sums of private query results; or if the trust has no rules here.
+        ConfigError: If noise is added to messages only, but clients keep state that is not computed from messages (by
+            their declaration or by a test with random query results); if messages would be clipped to another norm than
+            the declared `message_norm`; if the server may see only sums, but sums of messages depend on more than sums
+            of private query results; or if this function has no rules for the trust assumption.
     """
     step = strategy.local_step
     bound = strategy.message_norm
@@ -99,7 +100,7 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
 
 
 def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Raises for a strategy if sums of its messages depend on more than sums of private query results."""
+    """Raises an error if sums of the strategy's messages depend on more than sums of private query results."""
     step = strategy.local_step
     trust = str(privacy.trust)
     name = type(step).__name__
@@ -156,11 +157,12 @@ def _cohort_of(network: RoundNetwork) -> object:
 def check_compute(
     compute: Compute, strategy: Strategy, network: RoundNetwork, privacy: Privacy, model: nn.Module, loss: Loss
 ) -> None:
-    """Raises for settings of the computation that do not suit the run.
+    """Raises an error for settings of the computation that do not suit the run.
 
     Raises:
-        ConfigError: If the guarantee is not proved for bfloat16; the backend is for other models; or state is to be on
-            disk where the strategy's clients keep nothing, or a round needs the state of all of them.
+        ConfigError: If the guarantee is not proved for bfloat16; if the backend does not support the model; or if the
+            clients' state should be on disk, but the strategy's clients keep no state, or a round needs the state of
+            all clients.
     """
     if compute.precision == "bfloat16":
         check_bfloat16(privacy, compute.dtype, compute.backend)
@@ -194,17 +196,17 @@ def check_shared(
     optimum: float | None,
     compare: bool,
 ) -> None:
-    """Raises for settings that several processes do not support; one process supports everything.
+    """Raises an error for settings that several processes do not support; one process supports everything.
 
     Args:
         size: Number of processes.
-        compute: Where clients' state is kept.
+        compute: The settings of the computation, which include the location of clients' state.
         clients: All clients of the run.
         network: The network.
         privacy: The privacy settings.
         query_names: Names of the queries that the strategy makes.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
-        compare: True if the problem is solved with all data in one place, too.
+        compare: True if the problem is also solved with all data in one place.
 
     Raises:
         ConfigError: If a setting needs one process; the message names the setting.
@@ -245,16 +247,16 @@ def check_shared(
 
 
 def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
-    """Raises for a run that cannot be extended.
+    """Raises an error for a run that cannot be extended.
 
     Args:
         privacy: The privacy settings of the run, its correlated noise filled in.
         rounds: Its number of rounds.
-        before: How many of these an earlier run has made; None for a run that extends none.
+        before: Number of these rounds that an earlier run has made; None if the run extends no earlier run.
 
     Raises:
-        ConfigError: If there are no further rounds; or the noise is correlated over all rounds, and was made for the
-            rounds that were planned.
+        ConfigError: If there are no further rounds; or if the noise is correlated between rounds, because its matrix is
+            made for the number of rounds that was planned first.
     """
     if before is None:
         return
@@ -279,8 +281,8 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
     """Tests a declared `linear` strategy: sums of its messages must depend on sums of query results only.
 
-    Two runs get query results with the same sum that are spread differently over the clients; their first messages,
-    summed, must agree. This finds mistakes, but proves nothing: only a few random query results are tried.
+    Two runs get query results with the same sum, but with different values for single clients. The sums of their first
+    messages must agree. This test finds mistakes, but is no proof, because it uses only a few random query results.
 
     Raises:
         ConfigError: If the sums differ.
@@ -303,9 +305,9 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
 def check_memory(strategy: Strategy, n_clients: int) -> None:
     """Tests that a client update without declared private `memory` keeps nothing of its query results.
 
-    In two runs clients get other query results in the first round, and the same ones at the same point in the second;
-    the messages of the second round must agree. This finds mistakes, but proves nothing: only a few random query
-    results are tried.
+    In two runs, clients get different query results in the first round, and the same query results at the same
+    parameters in the second round. The messages of the second round must agree. This test finds mistakes, but is no
+    proof, because it uses only a few random query results.
 
     Raises:
         ConfigError: If the messages differ.
@@ -332,7 +334,7 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
 
 
 def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None:
-    """Raises for a run in which no round has the `min_honest` participants that its noise needs.
+    """Raises an error for a run in which no round has the `min_honest` participants that its noise needs.
 
     Raises:
         ConfigError: If even the largest cohort has fewer participants; the message contains its size.
@@ -348,12 +350,12 @@ def check_shares(privacy: Privacy, records: RecordTable, n_clients: int) -> None
 
 
 def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Sequence[str]) -> None:
-    """Raises for constraints on a model that is computed one example at a time because vmap cannot batch it.
+    """Raises an error for constraints on a model that is computed one example at a time because vmap cannot batch it.
 
     Args:
         problems: The clients' objectives and constraints.
         model: Their model.
-        warnings: Warnings from the choice of a backend, why it computes one example at a time.
+        warnings: Warnings from the choice of a backend, which contain the reason why it computes one example at a time.
 
     Raises:
         ConfigError: If there are such constraints.
@@ -364,7 +366,7 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
 
 
 def check_keep(keep: str, problems: Sequence[Problem]) -> None:
-    """Raises if the best model is to be chosen by a metric in a run with constraints.
+    """Raises an error if the best model is to be chosen by a metric in a run with constraints.
 
     Raises:
         ConfigError: If the problems have constraints, which the metric ignores.
@@ -377,7 +379,7 @@ def check_keep(keep: str, problems: Sequence[Problem]) -> None:
 def check_problem(
     strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, query_names: Collection[str], *, compare: bool
 ) -> None:
-    """Raises for a strategy that does not fit the clients' objectives and constraints.
+    """Raises an error for a strategy that does not fit the clients' objectives and constraints.
 
     Args:
         strategy: The algorithm.
@@ -387,9 +389,9 @@ def check_problem(
         compare: True if the run is compared with a centralised solver.
 
     Raises:
-        ConfigError: If the strategy would ignore an objective or a constraint; it queries private constraint values,
-            and there are none, or they are unbounded, or need group sizes that are not public; or `compare_centralized`
-            is set for a strategy that has no centralised counterpart.
+        ConfigError: If the strategy would ignore an objective or a constraint; if it queries private constraint values,
+            but there are no constraints, or the values are unbounded, or they need group sizes that are not public; or
+            if `compare_centralized` is set for a strategy that has no centralised counterpart.
     """
     needs_sums = "lagrangian_gradient" in query_names or ("statistic:constraints" in query_names and privacy.private)
     sees_problem = needs_sums or not {"exact", "statistic:constraints"}.isdisjoint(query_names)
@@ -411,7 +413,8 @@ def check_problem(
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (
                 f"the influence of one example on this term has no bound; {strategy.name} accepts only sums of losses: "
-                "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.noise_on 'none'"
+                "LossAtMost, ClassLossAtMost, SubsetLossAtMost (of your function), GroupLossGap. Use these, or "
+                "proximal_al with privacy.noise_on 'none'"
             )
             raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:
@@ -422,7 +425,9 @@ def check_problem(
 
 
 def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
-    """Raises if there are no constraints for private values, or if the values would reveal private counts."""
+    """Raises an error if a strategy queries private constraint values, but there are no constraints, or if the values
+    would reveal private counts.
+    """
     if privacy.unit == "client":
         fix = "constraint values cannot be made private for whole clients; set unit to 'sample'"
         raise ConfigError("privacy.unit", "client", fix)

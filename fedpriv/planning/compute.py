@@ -34,11 +34,11 @@ class Compute:
         dtype: Type of parameters and examples, `"float32"` (default) or `"float64"`.
         precision: `"full"` (default), or `"bfloat16"`, which runs forward and backward passes under `torch.autocast`,
             for the unit sample and the relation replace_one, with any backend except linear. Clipping, sums, noise and
-            epsilon are the same; the trajectory differs.
-        max_physical_batch_size: Largest number of examples that are computed at once; larger batches are divided. By
-            default 16384 on a CPU, where gradients are computed in smaller pieces that fit its cache, and on a GPU the
-            number that fits a quarter of its free memory. A resumed run keeps its first value, since
-            another value would change the rounding of sums.
+            epsilon are computed as with `"full"`; the trained model differs by rounding.
+        max_physical_batch_size: Largest number of examples that are computed at once; larger batches are divided. The
+            default on a CPU is 16384 (gradients are computed in smaller pieces that fit its cache), and on a GPU the
+            number that fits into a quarter of its free memory. A resumed run keeps its first value, since another value
+            would change the rounding of sums.
         threads: Number of CPU threads of torch. The default is torch's number, but at most the number of cores that
             this process may use, including a container's limit. Small rounds use one thread: for linear models, rounds
             of less than ten million multiplications; for other models, rounds with fewer clients than threads in which
@@ -50,11 +50,11 @@ class Compute:
             processes must trust each other. `"examples"`: all clients are in every process, and the processes share
             the examples of a batch, for few clients with large batches.
         timeout: Seconds after which a process that waits for another one raises; 600 by default.
-        client_state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, where a round
-            reads and writes only the rows of its cohort. The results are the same.
-        pad_seconds: Time in seconds. Each round ends at a whole multiple of this time after its start, so that its
-            duration does not reveal the sizes of secret batches and cohorts. The time should exceed the duration of the
-            longest round. None (default) does not wait.
+        client_state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, with which a
+            round reads and writes only the rows of its cohort. Both settings give the same results.
+        pad_seconds: Time in seconds. Each round waits until a whole multiple of this time has passed since its start,
+            so that its duration does not reveal the sizes of secret batches and cohorts. The time should exceed the
+            duration of the longest round. With None (default), rounds do not wait.
         pad_batches: True pads every secret batch with examples of weight zero, up to the size that is exceeded with a
             probability of 1e-12, so that processor time and memory do not reveal the number of drawn examples. Sums are
             the same up to rounding. It cannot be used with secret cohorts or random views. False by default.
@@ -94,7 +94,7 @@ class Compute:
         return f"{self.dtype} in {self.precision}"
 
     def check_resumable(self, begun_with: StateName) -> None:
-        """Raises if the client state of a checkpoint is stored elsewhere than in `client_state`.
+        """Raises an error if a checkpoint stores client state in another place than `client_state`.
 
         Raises:
             ConfigError: If the two places differ.
@@ -107,7 +107,7 @@ class Compute:
         """Sets the number of threads and returns the device, see `torch_device`.
 
         Raises:
-            ConfigError: If torch makes tensors elsewhere than on the CPU by default.
+            ConfigError: If torch's default device for new tensors is not the CPU.
         """
         default = torch.get_default_device()
         if default.type != "cpu":  # indices, counts and keys are made on the CPU, and moved where they are needed
@@ -125,13 +125,13 @@ class Compute:
     def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:
         """Returns the largest number of examples that are computed at once.
 
-        This is `max_physical_batch_size` if it is set, else the value with which the run began, else a value that suits
-        the device.
+        This is `max_physical_batch_size` if it is set. Otherwise it is the value with which the run began or, for a new
+        run, a value that suits the device.
 
         Args:
             device: Where gradients are computed.
             dim: Number of trainable parameters.
-            begun_with: The value of a run that is resumed; None for a new one.
+            begun_with: The value with which a resumed run began; None for a new run.
         """
         if self.max_physical_batch_size is not None:
             return self.max_physical_batch_size

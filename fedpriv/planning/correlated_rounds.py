@@ -1,4 +1,4 @@
-"""Noise that is correlated between rounds: which matrix a run has, and which runs cannot have one."""
+"""Selects the matrix of noise that is correlated between rounds, and rejects runs that cannot have such noise."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ def with_matrix(
 ) -> Privacy:
     """Fills in the matrix of a run's noise, if noise is correlated between rounds or batches are cyclic.
 
-    The rounds in which one unit takes part follow from batches, cohorts and the number of rounds. Independent noise on
-    cyclic batches is the matrix I.
+    The settings of batches and cohorts and the number of rounds determine in which rounds one privacy unit takes part.
+    For independent noise on cyclic batches, the matrix is the identity.
 
     Args:
         privacy: The privacy settings.
         network: Determines the participants of a round.
         rounds: Number of rounds.
         follow: See `fedpriv.privacy.matrices.Follow`.
-        begun: The matrix with which a resumed run began: an optimiser may find other last digits on another machine.
+        begun: The matrix with which a resumed run began. It is reused because an optimiser may find other last digits
+            on another machine.
 
     Raises:
-        ConfigError: If nothing enforces how often a unit takes part, or no cost is known for the noise.
+        ConfigError: If the settings do not fix how often a unit takes part, or no privacy cost is known for the noise.
     """
     noise = privacy.noise
     has_slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
@@ -61,7 +62,7 @@ def with_matrix(
 
 
 def _separation(privacy: Privacy, network: RoundNetwork) -> int:
-    """Returns the number of rounds in a cycle: a unit takes part in one of them."""
+    """Returns the number of rounds in a cycle. A unit takes part in one round of each cycle."""
     if privacy.unit == "sample":
         if isinstance(privacy.sampling, Cyclic):
             return privacy.sampling.blocks
@@ -77,7 +78,7 @@ def count_blocks(network: RoundNetwork) -> int:
 
 
 def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
-    """Raises for batches and cohorts that do not fix the rounds in which a unit takes part.
+    """Raises an error for batches and cohorts that do not fix the rounds in which a unit takes part.
 
     Raises:
         ConfigError: If the rounds are not fixed; the message names the setting.
@@ -114,10 +115,11 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
 
 
 def check_noise(privacy: Privacy) -> None:
-    """Raises for noise without a bound on epsilon when it is correlated between rounds.
+    """Raises an error for noise without a bound on epsilon when it is correlated between rounds.
 
     Raises:
-        ConfigError: If it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
+        ConfigError: If the noise is not Gaussian, or its scale is not the same in all rounds, or there is no proof for
+            such noise under the trust assumption.
     """
     trust = privacy.trust
     # a trust that is added later has no proof yet
@@ -137,7 +139,8 @@ def check_noise(privacy: Privacy) -> None:
 
 
 def check_queries(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
-    """Raises for a strategy that makes no query in some rounds: correlated noise covers one query in each round.
+    """Raises an error for a strategy that makes no query in some rounds, because correlated noise needs one query in
+    each round.
 
     Raises:
         ConfigError: If there is such a round; the message names the first one.

@@ -1,4 +1,4 @@
-"""The response of a strategy's models to the noise of each round, computed by a run with unit vectors as results."""
+"""Computes the response of a strategy's models to each round's noise, by a run with unit vectors as query results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpriv.strategies.base import Strategy
 
 Array = NDArray[np.float64]
 MOST_ROUNDS = 2000
-"""In which noise is followed."""
+"""Largest number of rounds for which the response to noise is computed."""
 _MOST_NUMBERS = 5_000_000  # of all nodes' models
 _LINEAR = 1e-6  # relative: twice the noise must leave twice as much
 
@@ -33,14 +33,14 @@ def compute_responses(
 
     Args:
         strategy: The algorithm.
-        privacy: The privacy settings; only the place of the noise matters.
-        network: The network; cohorts of a star are one client, since all have the same noise.
+        privacy: The privacy settings, of which only `noise_on` matters.
+        network: The network. On a star, one client represents each cohort, because all its clients have the same noise.
         rounds: Number of rounds.
         randomness: The run's public random streams, which draw links.
 
     Returns:
-        `[rounds, rounds]`, row k after round k; zero right of the diagonal. None for more than `MOST_ROUNDS`, and for a
-        strategy that is not linear in the query results or does not stay within the range of numbers.
+        `[rounds, rounds]`, row k after round k; zero right of the diagonal. None for more than `MOST_ROUNDS` rounds,
+        and for a strategy that is not linear in the query results or leads to numbers that overflow.
     """
     if isinstance(network, Graph):
         nodes = network

@@ -48,8 +48,8 @@ class FirstPart:
     """The rounds of an earlier run that a run extends.
 
     Attributes:
-        rounds: Their number.
-        records: Their releases, from the ledger.
+        rounds: Number of these rounds.
+        records: The releases of these rounds, from the ledger.
     """
 
     rounds: int
@@ -57,10 +57,10 @@ class FirstPart:
 
     @staticmethod
     def of(ledger: LedgerFile) -> FirstPart | None:
-        """Returns the earlier rounds of the run that a ledger belongs to; None if that run extends none.
+        """Returns the rounds of the earlier run that the run of a ledger extends; None if it extends no run.
 
         Raises:
-            LedgerError: If the ledger is damaged, or holds fewer records than the earlier run had.
+            LedgerError: If the ledger is damaged, or contains fewer records than the earlier run had.
         """
         extended = ledger.header.extended
         if extended is None:
@@ -77,14 +77,15 @@ class Plan:
 
     Attributes:
         privacy: The settings with their noise multiplier filled in.
-        releases: The releases that the run may make; without those of an earlier run that this one extends.
-        records: Their records, after those of the earlier run if this one extends another.
+        releases: The releases that the run may make, without the releases of an earlier run that it extends.
+        records: The records of these releases. If the run extends an earlier run, the records of the earlier run come
+            first.
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
         queries: Names of the queries that the strategy makes.
-        calibrated: True if the noise was computed from the target epsilon, and so meets it.
-        first: The rounds of the earlier run that this one extends.
-        float64_noise: Noise that will be added in float64, as far as the records do not show it.
+        calibrated: True if the noise was computed from the target epsilon, so that the whole plan meets the target.
+        first: The rounds of the earlier run that this run extends; None if there is none.
+        float64_noise: Noise that will be added in float64 and that the records do not mark as float64.
         not_covered: Information about the data that the run will reveal and epsilon does not cover, in words.
     """
 
@@ -106,7 +107,9 @@ class Plan:
 
     @property
     def enforced_target(self) -> float | None:
-        """The target epsilon if the whole run stays within it; None without one, or if an earlier run spent more."""
+        """The target epsilon if the whole run stays within it; None without a target, or if an earlier run has already
+        spent more.
+        """
         target = self.privacy.epsilon
         if target is None or self.first is None:
             return target
@@ -115,9 +118,11 @@ class Plan:
 
     @property
     def comparable_epsilon(self) -> float | None:
-        """The epsilon of the whole run, as the target of other settings; None if no noise is computed for it.
+        """The epsilon of the whole run, for use as the target epsilon of other settings; None if no noise can be
+        computed for this target.
 
-        This holds for 0 (noise that hides everything, or a run without releases) and for infinity.
+        No noise can be computed for epsilon 0 (noise that hides everything, or a run without releases) and for infinite
+        epsilon.
         """
         epsilon = self.spent().epsilon
         if LEAST_AMOUNT <= epsilon <= 1 / LEAST_AMOUNT:
@@ -135,7 +140,9 @@ class Plan:
         return replace(self, float64_noise=tuple(dict.fromkeys((*before, *now))))
 
     def warnings(self, sizes: Sequence[int]) -> list[str]:
-        """Warns of too little noise for the target epsilon, and of a delta too large for clients of these sizes."""
+        """Returns warnings about too little noise for the target epsilon, and about a delta that is too large for
+        clients of these sizes.
+        """
         privacy = self.privacy
         warnings = list[str]()
         if not privacy.private:
@@ -185,7 +192,8 @@ def make_plan(
         rounds: Number of rounds.
         randomness: The run's random streams, so that the plan has the cohorts of the run.
         begun: The matrix of the noise of a resumed run, from its ledger.
-        first: The rounds of the earlier run that this one extends. Their releases count, and keep their noise.
+        first: The rounds of the earlier run that this run extends. Their releases count towards epsilon, and their
+            noise is not changed.
 
     Raises:
         ConfigError: If the network is for another number of clients, settings do not fit the strategy, no noise reaches
@@ -260,8 +268,8 @@ def _noise_of_further(
         further: The releases of the further rounds for a noise multiplier of 1.
 
     Raises:
-        ConfigError: If the target leaves too little for the further rounds; the message contains their cost with the
-            noise of the first ones.
+        ConfigError: If the rest of the target epsilon is too small for the further rounds. The message contains the
+            cost of the further rounds with the noise of the first rounds.
     """
     assert privacy.epsilon is not None
     first_multiplier = _noise_multiplier_of(first, relative)
@@ -286,7 +294,9 @@ def _noise_of_further(
 
 
 def _noise_multiplier_of(first: FirstPart, relative: RecordTable) -> float:
-    """Returns the noise multiplier of an earlier run: its noise over the noise of a dry run with multiplier 1."""
+    """Returns the noise multiplier of an earlier run, which is its noise divided by the noise of a dry run with
+    multiplier 1.
+    """
     planned = {
         (record.round, record.query, record.index): largest_multiplier(record.noise_multiplier)
         for record in relative[: relative.positions(first.rounds).start]
@@ -316,7 +326,7 @@ def _dry_run(
     """Runs the strategy against the recording oracle, for the first period of rounds only if its queries repeat.
 
     Raises:
-        ConfigError: If the strategy's options lead out of the range of numbers.
+        ConfigError: If the strategy's options lead to numbers that overflow.
     """
     step = strategy.local_step
     privacy = oracle.privacy
@@ -405,7 +415,7 @@ class RunSketch:
 
 
 def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
-    """Fills in the pairs that share secrets, if the setting is that neighbours in the network do.
+    """Fills in the pairs of clients that share secrets, if the setting is that neighbours in the network share them.
 
     Raises:
         ConfigError: If the network is not a graph.

@@ -1,4 +1,6 @@
-"""Python warnings about weakened privacy; they point to the user's line, wherever in fedpriv they are raised."""
+"""Raises Python warnings about weakened privacy. The warnings point to a line of the user's code, not to code of
+fedpriv.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ GAP = (
     "epsilon does not cover; leave this setting out unless the data are public"
 )
 _EXTENDED = (
-    "{rounds} rounds of this run come from the earlier run that it extends: the total epsilon holds if the results "
-    "of that run did not influence the number of further rounds and their noise"
+    "this run includes {rounds} of the earlier run that it extends: the total epsilon holds if the results of that "
+    "run did not influence the number of further rounds and their noise"
 )
 _SEED = "secret_seed is set: anyone who knows the seed can subtract the noise; leave secret_seed out for real data"
 

@@ -1,4 +1,6 @@
-"""Largest distance that a run can move its model: step, clip and number of rounds may be too small for any data."""
+"""Computes the largest distance that a run can move its model, to detect a step size, clip bound and number of rounds
+that are together too small for any data.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from fedpriv.errors import FedprivError
+from fedpriv.errors import FedprivError, format_count
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Everyone, Star
 from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
@@ -25,7 +27,7 @@ _MOST_ROWS = 10_000
 def reach_warnings(
     strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int, start_norm: float
 ) -> list[str]:
-    """Returns a warning if steps, clip and rounds let the model move by far less than its size.
+    """Returns a warning if step size, clip bound and number of rounds let the model move by much less than its norm.
 
     A network that starts at random values has to move by a good part of their norm before it predicts anything. A model
     that starts at zero has no such scale, and gets no warning.
@@ -43,10 +45,10 @@ def reach_warnings(
     if reach is None or reach >= _ENOUGH * start_norm:
         return []
     return [
-        f"in {rounds} rounds with this step size and clip bound {privacy.clip.bound:g}, the parameters can move by a "
-        f"distance of at most {reach:.2g}, but the initial parameters have norm {start_norm:.2g}. A network with "
-        "random initial values learns little within that distance: increase the step size or the number of rounds. "
-        "For a pretrained model, the distance may be enough"
+        f"in {format_count(rounds, 'round')} with this step size and clip bound {privacy.clip.bound:g}, the parameters "
+        f"can move by a distance of at most {reach:.2g}, but the initial parameters have norm {start_norm:.2g}. A "
+        "network with random initial values learns little within that distance: increase the step size or the number "
+        "of rounds. For a pretrained model, the distance may be enough"
     ]
 
 
@@ -60,7 +62,7 @@ def compute_reach(strategy: Strategy, privacy: Privacy, network: RoundNetwork, r
         rounds: Number of rounds.
 
     Returns:
-        The distance, from rounds without noise; None for a strategy that cannot be followed so.
+        The distance in rounds without noise; None for a strategy for which it cannot be computed in this way.
     """
     if isinstance(network, Graph):
         nodes = network

@@ -1,4 +1,4 @@
-from .adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
+from .adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, format_colluders, is_colluders
 from .budget import AT_WORK, Budget, Entry
 from .budget_shares import VOIDED
 from .clipping import ROUNDING, Clip
@@ -100,8 +100,10 @@ __all__ = [
     "basic_composition",
     "compose",
     "compute_bound_matrix",
+    "format_colluders",
     "from_opacus",
     "invert_column",
+    "is_colluders",
     "make_pairs",
     "make_pairwise_facts",
     "release_scheme",

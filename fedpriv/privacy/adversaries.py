@@ -1,7 +1,7 @@
-"""The adversaries for which the cost of a run is computed, and the values that each of them observes.
+"""Defines the adversaries for which the privacy cost of a run is computed, and the values that each adversary observes.
 
-Only proved bounds are claimed. Where no smaller bound is known for an adversary, the bound of a stronger adversary is
-used, which `AdversaryView.bound_of` names.
+Only proved bounds are claimed. If no smaller bound is known for an adversary, the bound for a stronger adversary is
+used; `AdversaryView.bound_of` names this adversary.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fedpriv.errors import ConfigError, LedgerError
+from fedpriv.errors import ConfigError, LedgerError, format_count
 from fedpriv.privacy.record import Record
 
 MESSAGES = "anyone who sees messages"
@@ -37,6 +37,20 @@ class AdversaryView:
     bound_of: str = ""
 
 
+def format_colluders(count: int) -> str:
+    """Returns the name of the adversary of this many colluding clients.
+
+    >>> format_colluders(1), format_colluders(3)
+    ('1 colluding client', '3 colluding clients')
+    """
+    return format_count(count, COLLUDERS.removesuffix("s"))
+
+
+def is_colluders(adversary: str) -> bool:
+    """True if `format_colluders` made this name of an adversary."""
+    return adversary.removesuffix("s").endswith(COLLUDERS.removesuffix("s"))
+
+
 def compute_view(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     """Returns the cost of a run for one adversary.
 
@@ -47,14 +61,14 @@ def compute_view(records: Sequence[Record], n_clients: int, adversary: str, coll
         colluders: Number of colluding clients, for the adversary with colluders.
 
     Raises:
-        LedgerError: If the records name an unknown trust, or several kinds of it.
+        LedgerError: If the records name an unknown trust assumption, or several kinds of trust.
     """
     trusts = {record.trust for record in records} or {"local"}
     kinds = {_kind(trust) for trust in trusts}
     if len(kinds) > 1 or not kinds <= {*_VIEWS}:
         raise LedgerError(
-            "the ledger's records must have one trust that this version of fedpriv knows, but they have "
-            f"{sorted(trusts)}: use the version that wrote the ledger"
+            f"the ledger's records have trust {sorted(trusts)}, but an adversary is defined only for records of one "
+            f"kind of trust ({', '.join(_VIEWS)}): use the version of fedpriv that wrote the ledger"
         )
     (kind,) = kinds
     adversary_view = _VIEWS[kind](records, n_clients, adversary, colluders)
@@ -66,7 +80,7 @@ def compute_view(records: Sequence[Record], n_clients: int, adversary: str, coll
 
 
 def is_simulated(records: Sequence[Record]) -> bool:
-    """True if the protection of messages is simulated, so that a deployment needs a protocol for it."""
+    """True if the protection of messages is simulated, so that a deployment needs a cryptographic protocol for it."""
     return any("simulated" in trust for trust in {record.trust for record in records})
 
 
@@ -146,7 +160,9 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
         f"a real protocol reveals only sums, and {honest} participants of each round add their share of the noise"
     )
     if None in honest_records:
-        return AdversaryView(None, f"{assumption}; with {count} colluders fewer remain, and the noise is not Gaussian")
+        return AdversaryView(
+            None, f"{assumption}; with {format_count(count, 'colluder')} fewer remain, and the noise is not Gaussian"
+        )
     if adversary in (NEIGHBOUR, MODEL):
         stronger = "anyone who sees all sums"
     else:
@@ -161,7 +177,7 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
 
 
 def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int) -> Record | None:
-    """Returns a record with only the noise of clients that do not collude; None where that has no cost."""
+    """Returns a record with only the noise of clients that do not collude; None if no cost is known for this record."""
     if record.clients is None:
         participants = n_clients
     else:
@@ -182,9 +198,13 @@ def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int
 
 def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     count = {COLLUDERS: colluders, NEIGHBOUR: 1}.get(adversary, 0)
+    if count == 1:
+        all_messages = "one colluder who sees every message"
+    else:
+        all_messages = f"{count} colluders who see every message"
     stronger = {
-        NEIGHBOUR: "one colluder who sees every message",
-        COLLUDERS: f"{count} colluders who see every message",
+        NEIGHBOUR: all_messages,
+        COLLUDERS: all_messages,
         MODEL: MESSAGES,
     }.get(adversary, "")
     with_count = [
@@ -194,22 +214,25 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
     assumption = "pairs of clients keep their secrets from all others"
     declared = max((record.pairs.colluders for record in records if record.pairs is not None), default=0)
     if _has_known_cost(with_count, n_clients):
-        if count == 0:
-            telling = "none of them reveals its secrets to"
-        elif count == 1:
-            telling = "at most 1 of them reveals its secrets to"
-        else:
-            telling = f"at most {count} of them reveal their secrets to"
-        return AdversaryView(with_count, f"{assumption}, and {telling} others", stronger)
+        return AdversaryView(with_count, f"{assumption}, and {_describe_revealing(count)}", stronger)
     if count <= declared and _has_known_cost(records, n_clients):
         return AdversaryView(
             records,
-            f"{assumption}, and at most {declared} of them reveal their secrets to others",
-            f"{declared} colluders",
+            f"{assumption}, and {_describe_revealing(declared)}",
+            format_count(declared, "colluder"),
         )
     return AdversaryView(
-        None, f"{assumption}; with {count} colluders no bound is known: too many sets of colluders to check"
+        None,
+        f"{assumption}; with {format_count(count, 'colluder')} no bound is known: too many sets of colluders to check",
     )
+
+
+def _describe_revealing(count: int) -> str:
+    if count == 0:
+        return "none of them reveals its secrets to others"
+    if count == 1:
+        return "at most 1 of them reveals its secrets to others"
+    return f"at most {count} of them reveal their secrets to others"
 
 
 def _has_known_cost(records: Sequence[Record], n_clients: int) -> bool:

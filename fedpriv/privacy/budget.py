@@ -1,7 +1,7 @@
-"""A budget for the lifetime of a data set, which outlives the runs on it.
+"""A lifetime budget, which limits the joint privacy cost of all runs on a data set.
 
-A run reserves the cost of all its planned releases before the first of them. Reservations compose like the query
-results of a single run, so the total is less than the sum of their epsilons. A reservation that would exceed the limit
+A run reserves the cost of all its planned releases before the first of them. Reservations compose like the releases of
+a single run, so their joint epsilon is less than the sum of their epsilons. A reservation that would exceed the limit
 raises an error.
 """
 
@@ -80,7 +80,8 @@ class Balance:
     Attributes:
         terms: The budget's terms.
         spent: The cost of all reservations together.
-        left: Largest epsilon of a further run with unsampled Gaussian noise (with pure epsilon at delta 0).
+        left: Largest epsilon of a further run with Gaussian noise and without sampling (at delta 0, of a run with pure
+            epsilon).
         entries: The reservations, in order.
         holds: The assumption under which `spent` is valid, in words.
     """
@@ -92,7 +93,7 @@ class Balance:
     holds: str
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the content of `fedpriv budget --json`; its `encode_epsilon` is the spent one."""
+        """Returns the content of `fedpriv budget --json`, in which the epsilon is the spent epsilon."""
         return {
             "epsilon": strict_json.encode_epsilon(self.spent.epsilon),
             "trust": self.spent.trust,
@@ -149,7 +150,7 @@ class Budget:
         """Creates a budget file.
 
         Args:
-            path: The new file, readable by its owner alone. It must stay there for as long as the data are used.
+            path: The new file, which only its owner can read. Keep the file at this path as long as the data are used.
             epsilon: Largest epsilon that all runs together may cost.
             delta: Delta of that epsilon.
             unit: Privacy unit: `"sample"` (default) or `"client"`.
@@ -225,7 +226,8 @@ class Budget:
         return 0
 
     def begin(self, run: str, start: str, seen: int, rounds: int) -> None:
-        """Records that a process begins to train a run; the process that trained it before may release no more.
+        """Records that a process begins to train a run. A process that trained this run before can no longer release
+        values.
 
         Args:
             run: Name of the run.
@@ -266,7 +268,7 @@ class Budget:
             write_mark(self.path, run, RunMark(start, max(rounds, mark.rounds)))
 
     def check(self, run: RunCost) -> None:
-        """Raises if the budget does not allow a run. Reserves nothing.
+        """Raises an error if the budget does not allow a run. It reserves nothing.
 
         Args:
             run: The whole plan of the run.
@@ -278,15 +280,16 @@ class Budget:
         self._fits(BudgetLines.read(self.path), run)
 
     def reserve(self, run: RunCost) -> None:
-        """Charges a run for its whole plan. Call it before anything is released; the charge is on the disk on return.
+        """Reserves the cost of a run's whole plan. Call it before the first release. When it returns, the reservation
+        is on the disk.
 
         Args:
             run: The whole plan. A resumed run finds its reservation by its `run_name` (`holds`).
 
         Raises:
-            BudgetExhausted: If the run would exceed the limit; nothing is charged.
+            BudgetExhausted: If the run would exceed the limit; nothing is reserved.
             PrivacyError: If the run does not protect the unit or relation of the budget, or already has a reservation.
-            LedgerError: If the file cannot be written; nothing is charged.
+            LedgerError: If the file cannot be written; nothing is reserved.
         """
         if not run.run_name:
             raise ConfigError(
@@ -309,13 +312,13 @@ class Budget:
         Args:
             run: Name of the run, as in its reservation.
             ended: The reason, in a word.
-            used: The releases that the run made; the rest of the reservation is returned. None charges the whole
-                reservation. Pass releases only if their number does not depend on the data, that is, if a public limit
-                ended the run and not its query results.
+            used: The releases that the run made; the rest of the reservation is returned to the budget. With None, the
+                whole reservation stays spent. Pass releases only if their number does not depend on the data, which is
+                the case if a public limit ended the run and not its query results.
 
         Raises:
             PrivacyError: If there is no such reservation, or it is smaller than `used`.
-            LedgerError: If the file cannot be written; the whole reservation stays charged.
+            LedgerError: If the file cannot be written; the whole reservation stays spent.
         """
         with lock_budget(self.path):
             lines = BudgetLines.read(self.path)
@@ -343,7 +346,7 @@ class Budget:
             add(self.path, lines, Closed(run, ended, _utc_now(), plain))
 
     def _fits(self, lines: BudgetLines, run: RunCost) -> Share:
-        """Returns the charge of a run; raises if the budget does not allow it."""
+        """Returns the cost of a run; raises an error if the budget does not allow the run."""
         terms = self.terms
         earlier = [*compute_shares(lines).values()]
         try:

@@ -1,9 +1,9 @@
 """The file of a lifetime budget: its terms, then one line for each change, each with a hash of all lines before it.
 
-A change counts once its line is in the file and on the physical disk; a last line that is cut off has never counted.
-Next to the file are a lock and a small file `FILE.head`, which contains the number of lines and the hash of the last
-line. With it, a restored copy of an earlier state is detected and rejected. A file `FILE.marks` contains, for each run,
-the number of rounds that may have been released (`RunMark`).
+A change is valid once its line is in the file and on the physical disk. An incomplete last line was never valid. Next
+to the file are a lock and a small file `FILE.head`, which contains the number of lines and the hash of the last line.
+With it, a restored copy of an earlier state is detected and rejected. A file `FILE.marks` contains, for each run, the
+number of rounds that may have been released (`RunMark`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _Rate = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=1)]
 _Event = tuple[_Law, _Noise, _Selection, _Rate, _Count]
 Charges = list[tuple[str | list[int] | None, list[_Event], _Count]]
-"""Charges as JSON has them: clients (all, or packed), the events that they pay for, and how often."""
+"""Costs in the form of JSON: the clients (all, or a packed list), their events, and the number of times that each event
+occurs.
+"""
 
 
 @strict(frozen=True, config=_STRICT)
@@ -56,7 +58,7 @@ class BudgetTerms:
         shared: Further facts that neighbours may have in common, as printed after `relation`.
         data: Name of the data set of all runs.
         accountant: The bound by which the cost of runs is computed; None uses the smallest.
-        id: Random number, by which budgets with equal terms differ.
+        id: Random number that distinguishes budgets with equal terms.
         fedpriv_budget: Number of the file format.
     """
 
@@ -83,8 +85,8 @@ class Reserved:
         trust: The trust assumption, as printed.
         data: Text that is equal for runs with the same examples at the same clients; None if it is not known.
         charges: The costs of the releases, as `to_plain` writes them.
-        float64_noise: Noise that the run adds in float64, in words (`fedpriv.privacy.float64_noise`); None in a line of
-            version 0.2, which did not note it.
+        float64_noise: Noise that the run adds in float64, in words (`fedpriv.privacy.float64_noise`); None in a line
+            that version 0.2 wrote, which did not record it.
     """
 
     reserve: _Text
@@ -105,7 +107,8 @@ class Closed:
         close: Name of the run, as in its reservation.
         ended: Reason for the end of the run, as in its result.
         time: Time of the end, in UTC.
-        charges: The costs of the actual releases, if the rest is returned; None charges the whole reservation.
+        charges: The costs of the actual releases, if the rest of the reservation was returned. None if the whole
+            reservation stays spent.
     """
 
     close: _Text
@@ -119,8 +122,8 @@ class RunMark:
     """The rounds that a run may have released, recorded by the newest process that trains it.
 
     Attributes:
-        start: Random name of that process start.
-        rounds: The rounds from 0 on that it, or an earlier one, may have released.
+        start: Random name of this process.
+        rounds: Number of rounds, from round 0, that this process or an earlier one may have released.
     """
 
     start: _Text
@@ -233,10 +236,10 @@ def write_new(path: Path, terms: BudgetTerms) -> None:
 
 
 def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
-    """Writes one more line; it is on the physical disk on return. Call it within `lock_budget`.
+    """Appends a line. When it returns, the line is on the physical disk. Call it within `lock_budget`.
 
     Raises:
-        LedgerError: If the line cannot be written; it then does not count.
+        LedgerError: If the line cannot be written; the line is then not valid.
     """
     text, chain = add_chained_line(_canonical(change), lines.chain)
     try:
@@ -249,7 +252,7 @@ def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
 
 
 def read_mark(path: Path, run: str) -> RunMark | None:
-    """Returns the possible progress of a run; None for a run that has not begun.
+    """Returns the mark of a run (the rounds that it may have released); None for a run that has not begun.
 
     Raises:
         LedgerError: If the file is damaged.
@@ -258,7 +261,7 @@ def read_mark(path: Path, run: str) -> RunMark | None:
 
 
 def write_mark(path: Path, run: str, mark: RunMark) -> None:
-    """Writes the possible progress of a run; it is on the physical disk on return. Call it within `lock_budget`.
+    """Writes the mark of a run. When it returns, the mark is on the physical disk. Call it within `lock_budget`.
 
     Raises:
         LedgerError: If the file cannot be written.
@@ -309,7 +312,7 @@ def lock_budget(path: Path) -> Generator[None]:
 
 
 def to_plain(charges: Mapping[PrivacyCost, int]) -> Charges:
-    """Returns charges as they are written to the file; infinite noise is null."""
+    """Returns costs in the form in which they are written to the file; infinite noise is null."""
     return [(_clients(charge), [_plain_event(event) for event in charge.events], n) for charge, n in charges.items()]
 
 
@@ -361,7 +364,7 @@ def _head_line(count: int, chain: str) -> bytes:
 
 
 def _read_head(path: Path) -> tuple[int, str] | None:
-    """Returns the number of lines and the hash of the last one, as the `.head` file has them; None without a file."""
+    """Returns the number of lines and the hash of the last line, from the `.head` file; None without this file."""
     head = _head_path(path)
     try:
         content = json.loads(files.read(head))

@@ -1,4 +1,4 @@
-"""The charges of runs in a budget, and their cost by the budget's terms."""
+"""Computes the privacy costs of runs in a lifetime budget, for the guarantee of the budget."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from fedpriv.privacy.composition import Guarantee, RunCost, merge_histories, pri
 
 _NOT_NOTED = ("noise with rounding that version 0.2 did not record",)
 _OF_ANY_DATA = re.compile("[0-9a-f]{32}")
-"""The names of data in configurations of version 0.3 and earlier, also of files with rows that may have changed."""
+"""Names of data from configurations of version 0.3 and earlier. These versions also named files with rows that may have
+changed.
+"""
 VOIDED = "state"
-"""The end of a run without a bound on epsilon: its code kept information about earlier examples."""
+"""The end of a run that has no bound on epsilon because its code kept information about earlier examples."""
 _STEPS = 12  # halvings in the search for the remaining epsilon: to less than a thousandth of the limit
 
 
 @dataclass(frozen=True)
 class Share:
-    """The charges of one run.
+    """The privacy costs of one run.
 
     Attributes:
         name: Name of the run.
@@ -44,7 +46,7 @@ class Share:
 
 
 def compute_shares(lines: BudgetLines) -> dict[str, Share]:
-    """Returns the charge of each run, by the name of its noise."""
+    """Returns the share of each run in the budget, with the random name of the run as key."""
     shares = dict[str, Share]()
     for change in lines.changes:
         if isinstance(change, Reserved):
@@ -63,7 +65,7 @@ def compute_shares(lines: BudgetLines) -> dict[str, Share]:
 
 
 def compute_share(run: RunCost, terms: BudgetTerms) -> Share:
-    """Returns the charge of a run's plan for the unit and the relation of a budget.
+    """Returns the share of a run's plan, for the privacy unit and the neighbouring relation of a budget.
 
     Raises:
         PrivacyError: If the run protects another unit or relation, or reveals facts that no epsilon covers.
@@ -102,11 +104,11 @@ def compute_share(run: RunCost, terms: BudgetTerms) -> Share:
 
 
 def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
-    """Raises for runs with different clients, if the budget protects whole clients.
+    """Raises an error for runs with different clients, if the budget protects whole clients.
 
     Raises:
-        PrivacyError: If the numbers of clients differ, so that one client's data may be several clients' in another
-            run.
+        PrivacyError: If the numbers of clients differ, because the data of one client may then belong to several
+            clients in another run.
     """
     if terms.unit == "client" and len({share.n_clients for share in shares}) > 1:
         counts = ", ".join(f"{share.name} {share.n_clients}" for share in shares)
@@ -117,12 +119,14 @@ def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
 
 
 def compute_epsilon(shares: Sequence[Share], terms: BudgetTerms, enough: float = 0.0) -> tuple[float, str]:
-    """Returns the epsilon of all runs, and the name of its bound; see `bounds.compute_worst_epsilon` for `enough`."""
+    """Returns the joint epsilon of all runs, and the name of its bound; see `bounds.compute_worst_epsilon` for
+    `enough`.
+    """
     return bounds.compute_worst_epsilon(_histories(shares), terms.delta, enough, _only(terms))
 
 
 def compute_spending(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
-    """Returns the epsilon of runs together, with its conditions."""
+    """Returns the joint epsilon of runs, with its conditions."""
     epsilon, name = compute_epsilon(shares, terms)
     relation = terms.relation + (f"({terms.shared})" if terms.shared else "")
     trusts = dict.fromkeys(trust for share in shares for trust in share.trust.split("+"))
@@ -145,7 +149,7 @@ def compute_spending(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpen
 def compute_remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
     """Returns the epsilon of one more run that fits, rounded down.
 
-    That run has unsampled Gaussian noise, or Laplace noise where only that has a cost.
+    The run is assumed to have Gaussian noise without sampling, or Laplace noise if Gaussian noise has infinite epsilon.
     """
     histories = _histories(shares) or [{}]
     pure = _only(terms) == "pure"
@@ -162,7 +166,9 @@ def compute_remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> fl
 
 
 def _only(terms: BudgetTerms) -> str | None:
-    """Returns the bound by which the cost of runs is computed, None for the smallest; at delta 0 it is the pure one."""
+    """Returns the bound by which the cost of runs is computed, or None for the smallest bound. At delta 0, it is the
+    bound for pure epsilon.
+    """
     if terms.delta == 0:
         return "pure"
     return terms.accountant
@@ -181,7 +187,7 @@ def _histories(shares: Sequence[Share]) -> list[History]:
 
 
 def _largest(fits: Callable[[float], bool], limit: float) -> float:
-    """Returns the largest number up to the limit that fits, rounded down; 0 where hardly any does."""
+    """Returns the largest number up to the limit that fits, rounded down; 0 if only negligible numbers fit."""
     if fits(limit):
         return limit
     low, high = 0.0, limit

@@ -1,7 +1,7 @@
-"""Chained lines, in which changes are detected because each line holds a hash of itself and of all lines before it.
+"""Chains lines, so that changes are detected: each line contains a hash of itself and all lines before it.
 
 A line is a JSON object. Its last field `chain` is SHA-256 of the `chain` of the line before (64 zeros before the first
-line), followed by the bytes of this line up to `,"chain"`. It can be checked without a key.
+line), followed by the bytes of this line up to `,"chain"`. The chain can be checked without a key.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def with_chain(facts: Mapping[str, Any], before: str) -> dict[str, Any]:
 
 
 def is_linked(facts: Mapping[str, Any], before: str) -> bool:
-    """True if facts equal the output of `with_chain`."""
+    """True if the `chain` of facts is the one that `with_chain` computes for them."""
     return facts.get("chain") == _hash(before, _plain(facts))
 
 

@@ -1,4 +1,4 @@
-"""Many lists of clients in a few bytes per client: the cohorts of a long plan."""
+"""Stores many lists of clients, such as the cohorts of a long plan, in a few bytes per client."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class ClientLists:
         return number
 
     def participations(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns how often each client is in some lists, each counted as often as its number occurs."""
+        """Returns, for each client, the number of given lists that contain it. A list that is given several times is
+        counted several times.
+        """
         members, ends = np.asarray(self._members), np.asarray(self._ends)
         counts = np.zeros(int(members.max()) + 1 if len(members) else 0, np.int64)
         sizes = self.sizes
@@ -102,7 +104,7 @@ class ClientLists:
 
 
 def joined(first: ClientLists, second: ClientLists) -> tuple[ClientLists, Sequence[int]]:
-    """Returns the lists of both, and the new numbers of the second's lists."""
+    """Returns the lists of both objects, and the new numbers of the lists of the second object."""
     lists = ClientLists()
     for clients in first:
         lists.number_of(clients)

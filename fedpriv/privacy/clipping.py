@@ -1,8 +1,8 @@
-"""Clipping scales a contribution down to bound its norm, and so the sensitivity of a sum of contributions.
+"""Clips contributions: scales them down to bound their norm, and thereby the sensitivity of their sum.
 
-A row that holds NaN or infinity becomes zero, so one broken example or client can neither destroy the model nor pass
-the bound. Norms, clipped rows and sums are float64. Rounding can still add at most `ROUNDING` times the bound;
-the sensitivity counts it (docs/threat_model.md has the argument).
+A row that contains NaN or infinity becomes zero, so one example or client with such a row can neither destroy the model
+nor exceed the bound. Norms, clipped rows and sums are float64. Rounding can still add at most `ROUNDING` times the
+bound, and the sensitivity includes this amount (docs/threat_model.md contains the argument).
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class Clip:
     norm: NormName = "l2"
 
     def norms(self, rows: Tensor) -> Tensor:
-        """Returns the norm of each row in float64, `[..., dim] -> [...]`; too small by at most 2**-12 of itself.
+        """Returns the norm of each row in float64, `[..., dim] -> [...]`. It is too small by a relative error of at
+        most 2**-12.
 
         Long float32 rows are cut into pieces, and the norm of the pieces' norms is computed in float64. This is as fast
         as float32, but has no error that grows with `dim`. The possible underflow of squares in float32 is added to the
         norm; rows with overflowing squares are computed again in float64. On devices other than the CPU, where the
-        search for such rows takes longer than a pass over all rows, everything is computed in float64.
+        search for such rows takes longer than a pass over all rows, all norms are computed in float64.
         """
         norms = self.unchecked_norms(rows)
         if rows.device.type != "cpu" or math.isfinite(norms.sum().item()):

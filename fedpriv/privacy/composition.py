@@ -1,8 +1,9 @@
-"""The epsilon of several runs together, for any delta, bound and group, from their ledgers alone.
+"""Computes the joint epsilon of several runs from their ledgers, for any delta, bound and group size.
 
-Runs compose like the releases of one run: the histories of a unit are added up, and the sum of histories has one cost,
-which is smaller than the sum of costs. That holds if the number of runs and their noise do not depend on the releases
-of earlier runs (they may be fixed beforehand, or follow from public data); otherwise epsilons and deltas add up.
+Runs compose like the releases of one run: the histories of a unit are joined, and the cost of the joint history is
+smaller than the sum of the costs. This holds if the number of runs and their noise do not depend on the releases of
+earlier runs (they may be fixed beforehand, or depend on public data). Otherwise the sum of the epsilons and the sum of
+the deltas must be used.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class RunCost:
 
     Attributes:
         name: Name of the run for messages, e.g. its folder.
-        records: The records of its ledger and, if the run is charged for more, the rest of its planned releases.
+        records: The records of its ledger and, if epsilon must count the whole plan, the rest of its planned releases.
         n_clients: Number of clients.
         data: Text that is equal for runs with the same examples at the same clients; None if it is not known.
         sizes: Public number of examples of each client; None if it is not known.
         not_covered: Further facts that the run revealed and that epsilon does not cover.
         run_name: Random name of the run, of its copies, and of runs that extend it; None if it is not known.
-        float64_noise: Noise that is added in float64, as far as the records do not show it.
+        float64_noise: Noise that is added in float64 and that the records do not mark as float64.
     """
 
     name: str
@@ -60,8 +61,8 @@ class Guarantee:
 
     Attributes:
         unit: The smallest unit of any run, because a run that protects whole clients also protects their examples.
-        relation: `"replace_one"` if any run has this relation, because to replace a unit is to remove one and to add
-            another.
+        relation: `"replace_one"` if any run has this relation. (A replacement is a removal and an addition, so runs
+            with the relation add_remove also cover it.)
         shared: All facts that neighbouring data sets share in any run.
         aligned: True if client i is the same in all runs, with the same examples.
     """
@@ -77,7 +78,8 @@ def common_guarantee(runs: Sequence[RunCost]) -> Guarantee:
 
     Raises:
         ConfigError: If there are no runs.
-        PrivacyError: If a run protects several kinds of units, or the whole clients of runs are not the same.
+        PrivacyError: If a run protects several kinds of units, or if runs that protect whole clients do not have the
+            same clients.
     """
     if not runs:
         raise ConfigError("runs", [], "must contain at least one run")
@@ -111,11 +113,12 @@ def common_guarantee(runs: Sequence[RunCost]) -> Guarantee:
 
 
 def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
-    """Returns runs that can be added up: of copies of one run, only the first gets the cost of random allocation.
+    """Returns runs that can be composed. If there are several copies of one run, only the first one keeps the
+    amplification by random allocation.
 
-    Each process start has independent noise, so resumed copies compose like any runs. But a copy may share the secret
-    draw of the epoch in which it was made. Releases with a draw that was used before cost at most as much as
-    they would if each unit were always drawn (docs/design/0010-allocation.md).
+    Each process has independent noise, so resumed copies compose like any runs. However, a copy may share the secret
+    draw of the epoch in which it was made. Releases with a draw that was used before cost at most as much as if each
+    unit were drawn in every round (docs/design/0010-allocation.md).
     """
     seen = set[str]()
     priced = list[RunCost]()
@@ -129,18 +132,20 @@ def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
 
 
 def with_every_round_drawn(record: Record) -> Record:
-    """Returns the record as if its unit were drawn in each round, instead of once per epoch of random allocation."""
+    """Returns the record with the cost of a unit that is drawn in each round, instead of once per epoch of random
+    allocation.
+    """
     if record.batches is None:
         return record
     return replace(record, sampling="full", rate=1.0, batches=None)
 
 
 def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None) -> PrivacySpent:
-    """Returns the epsilon of all runs together, each against an observer of the values that its `trust` exposes.
+    """Returns the joint epsilon of all runs, against an observer of the values that the `trust` of each run exposes.
 
     Guarantee: an upper bound for every unit of the runs' common guarantee, if the number of runs and their noise do not
-    depend on the releases of earlier ones. Where runs may have different clients, it is the bound for a unit at the
-    worst client of each run.
+    depend on the releases of earlier ones. If runs may have different clients, the bound assumes that the unit belongs
+    to the client with the highest cost in each run.
 
     Args:
         runs: The releases of each run.
@@ -187,7 +192,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
 
 
 def check_accountant(name: str | None) -> None:
-    """Raises for an unknown name of a bound.
+    """Raises an error for an unknown name of a bound.
 
     Raises:
         ConfigError: If `BOUNDS` does not contain the name.
@@ -203,7 +208,7 @@ def privacy_costs(
 
     Args:
         run: The run.
-        records: Its records, or the records from which its cost for an adversary is computed.
+        records: The records of the run, or the records from which its cost for an adversary is computed.
         promise: The guarantee.
         group: Number of units (of the run, not of the guarantee) that change together, or one number for each client.
     """
@@ -229,7 +234,8 @@ def privacy_costs(
 def convert_relation(record: Record, promise: Guarantee) -> Record:
     """Returns a record converted to the relation of a guarantee.
 
-    A run under add_remove has half the noise over sensitivity under replace_one, where the sensitivity is doubled.
+    Under replace_one the sensitivity is twice as large as under add_remove, so the noise divided by the sensitivity is
+    halved.
     """
     if record.relation == promise.relation or record.mechanism == "none":
         return record
@@ -239,8 +245,8 @@ def convert_relation(record: Record, promise: Guarantee) -> Record:
 def without_amplification(record: Record) -> Record:
     """Returns a record converted to groups.
 
-    With noise that is correlated between rounds, members of a group may be in several slots, and their releases
-    overlap: then sampling does not lower the cost.
+    If noise is correlated between rounds, members of a group may be in several slots, and their releases overlap. In
+    this case sampling does not lower the cost.
     """
     if record.time is None or record.sampling == "full":
         return record
@@ -254,7 +260,7 @@ def _halved(noise: PerClient) -> PerClient:
 
 
 def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
-    """Returns the cost of a release for groups of units: of one size, or of a size for each client."""
+    """Returns the cost of a release for groups of units, which have one size or a size for each client."""
     if isinstance(group, int):
         return PrivacyCost(charge.clients, tuple(scale_to_group(event, group) for event in charge.events))
     if len(set(group)) == 1 or n_clients > _MOST_SIZES:
@@ -278,7 +284,8 @@ def merge_histories(
     Args:
         charges: The charges of each run.
         n_clients: The number of clients of each run.
-        aligned: True if client i is the same in all runs. If not, a unit is at the worst client of each run.
+        aligned: True if client i is the same in all runs. If False, a unit is assumed to be at the client with the
+            highest cost in each run.
     """
     if aligned:
         total: Counter[PrivacyCost] = Counter()
@@ -295,6 +302,7 @@ def merge_histories(
 def basic_composition(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
     """Returns epsilon and delta of several runs by basic composition.
 
-    The epsilons and the deltas add up, even if later runs depend on the releases of earlier runs.
+    They are the sum of the epsilons and the sum of the deltas, which are valid even if later runs depend on the
+    releases of earlier runs.
     """
     return math.fsum(spent.epsilon for spent in spents), math.fsum(spent.delta for spent in spents)

@@ -1,10 +1,11 @@
-"""Gaussian noise that is correlated between rounds: its cost for any matrix C and any number of rounds.
+"""Computes the privacy cost of Gaussian noise that is correlated between rounds, for any matrix C and any number of
+rounds.
 
 Round t releases ``g_t + s (C^-1 Z)_t``: Z has independent standard normal rows, and C is lower-triangular Toeplitz with
-ones on its diagonal, public and fixed before the run. Times C, all rounds together are ``C G + s Z``: one Gaussian
-release, also where g_t depends on the releases before it (Denisov, McMahan, Rush, Smith, Thakurta 2022, theorem 2.1). A
-unit takes part in at most every B-th round, so it moves C G by at most Delta times the largest norm of C summed over
-such rounds. The proofs are in docs/design/0006-correlated.md.
+ones on its diagonal, public and fixed before the run. Multiplied by C, all rounds together are ``C G + s Z``, which is
+one Gaussian release, also if g_t depends on the releases before it (Denisov, McMahan, Rush, Smith, Thakurta 2022,
+theorem 2.1). A unit takes part in at most every B-th round. So it changes C G by at most Delta (its largest change of a
+g_t) times the largest norm of a sum of columns of C over such rounds. The proofs are in docs/design/0006-correlated.md.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Factor:
     """A lower-triangular Toeplitz matrix C with ones on the diagonal, of as many rows as there are rounds.
 
     Below the diagonal its column has the numbers of `band`, and zeros after them, or else ``c_j = sum_i scales_i
-    decays_i^(j-1)`` for j from 1 on (McMahan et al. 2024, buffered linear Toeplitz). With neither, C = I: independent
-    noise.
+    decays_i^(j-1)`` for j from 1 on (McMahan et al. 2024, buffered linear Toeplitz). With neither, C = I and the noise
+    is independent.
 
     Args:
         band: ``c_1, ..., c_(b-1)``.
@@ -56,12 +57,12 @@ class Factor:
 
     @property
     def name(self) -> str:
-        """A digest of the matrix, by which records refer to it."""
+        """A digest of the matrix, which identifies it in records."""
         return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
 
     @property
     def reach(self) -> float:
-        """Number of rounds of C Z that a unit shows in after it takes part in one round, that round included."""
+        """Number of rounds of C G that a contribution in one round affects, including that round."""
         if self.scales:
             return math.inf
         return 1 + len(self.band)
@@ -86,7 +87,8 @@ class CorrelatedNoise:
 
     Attributes:
         factor: The matrix C.
-        separation: Number of fixed blocks of units that take turns, one a round; 1: all take part in every round.
+        separation: Number of fixed blocks of units that take turns, one block in each round; with 1, all units take
+            part in every round.
         slot: The block that takes part in the round of a record: the round modulo `separation`.
     """
 
@@ -105,8 +107,8 @@ class CorrelatedNoise:
     def share(self, round_index: int) -> float:
         """Returns the increase of the squared sensitivity in this round, for a clipped sum of sensitivity 1.
 
-        The numbers of rounds 0 to t add up to the squared sensitivity of these rounds together. They mean nothing for a
-        set of rounds with gaps.
+        The numbers of rounds 0 to t add up to the squared sensitivity of these rounds together. They have no meaning
+        for a set of rounds with gaps.
         """
         if round_index >= _MOST_ROUNDS:
             raise ConfigError(
@@ -117,7 +119,8 @@ class CorrelatedNoise:
         return float(_shares(self.factor, 1 << max(round_index.bit_length(), 8), self.separation)[round_index])
 
     def sampled_share(self, round_index: int) -> float:
-        """Returns `share` where a unit joins the rounds of its slot, each with a secret probability.
+        """Returns the equivalent of `share` if a unit takes part in each round of its slot with a probability, drawn in
+        secret.
 
         It is the squared norm of one column of C in the rounds of the first slot, where units join most often, and zero
         in the rounds of all other slots.
@@ -140,8 +143,8 @@ class CorrelatedNoise:
 def compute_sensitivity(factor: Factor, rounds: int, separation: int) -> float:
     """Returns the largest Frobenius norm of `C G - C G'`, if one unit changes rows at least `separation` apart by 1.
 
-    Exact if the band fits into the separation, and for decreasing non-negative coefficients (Kalinin and Lampert 2024,
-    theorem 2); else an upper bound.
+    The result is exact if the band fits into the separation, and for decreasing non-negative coefficients (Kalinin and
+    Lampert 2024, theorem 2). Otherwise it is an upper bound.
     """
     return math.sqrt(float(compute_shares(factor, rounds, separation).sum()))
 

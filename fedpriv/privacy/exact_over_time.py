@@ -1,4 +1,4 @@
-"""Noise that is correlated between rounds, as real numbers: rows of C^-1 Z for a banded or a buffered matrix C.
+"""Computes noise that is correlated between rounds as real numbers: rows of C^-1 Z for a banded or a buffered matrix C.
 
 The row of round t is ``w_t = z_t - c_1 w_(t-1) - c_2 w_(t-2) - ...``, that is ``sum_s h_(t-s) z_s``, where h is the
 first column of C^-1 and z_s are the real normal numbers that the random streams of round s determine. float64 computes
@@ -39,13 +39,15 @@ Array = NDArray[np.float64]
 _UNIT = 2.0**-53
 _LIMITS = NARROW
 PairNoise = Callable[[int, Sequence[int]], NormalCombinations | None]
-"""Returns the noise of pairs in the rows of some clients in a round, over the deviation of a client's individual noise;
-None if they have none."""
+"""Returns the noise of pairs in the rows of some clients in a round, divided by the standard deviation of a client's
+individual noise; None if there is no noise of pairs.
+"""
 
 
 @dataclass(frozen=True)
 class UnitNoise:
-    """The noise of all rounds before it is correlated, over the deviation of a client's individual noise.
+    """The noise of all rounds before it is correlated (unit noise), divided by the standard deviation of a client's
+    individual noise.
 
     Attributes:
         randomness: The run's random streams.
@@ -110,7 +112,7 @@ class UnitNoise:
 
 @dataclass(frozen=True)
 class CompleteRows:
-    """Independent standard normal noise without NaN: later rounds need all of its draws."""
+    """Independent standard normal noise without NaN, because later rounds need all draws."""
 
     keys: Sequence[bytes]
     dim: int
@@ -135,7 +137,7 @@ class CorrelatedRows:
     """The noise of one round, and of those before it.
 
     Attributes:
-        history: Filters the noise of each round once, in the order of rounds.
+        history: Computes the filtered noise of each round once, in the order of rounds.
         column: The first column of C^-1.
         unit: The noise of all rounds before it is filtered.
         round: The round.
@@ -154,7 +156,7 @@ class CorrelatedRows:
         return self.unit.noise_in_round(self.round)
 
     def approximate(self, rows: slice) -> BoundedRows:
-        """See `RealNoise`. It filters these rows, and so is called once for each of them."""
+        """See `RealNoise`. This method filters the given rows, so it must be called exactly once for each row."""
         draws, errors, largest = self.new.approximate(rows)
         error, largest = self.history.widen(rows, float(errors.max()), largest)
         filtered = self.history.filtered(torch.from_numpy(draws), rows, self.round)
@@ -231,7 +233,7 @@ def bound_buffer_error(
         growth: Sum of the absolute values of h up to this round.
         error: Bound on the error of all unit noise so far.
         largest: Bound on the absolute value of all unit noise so far.
-        buffers: The largest absolute value that each buffer of float64 has had.
+        buffers: The largest absolute value of each buffer in float64 so far.
     """
     weight = sum(scale * buffer for scale, buffer in zip(factor.scales, buffers, strict=True))
     # a product with each buffer, and a difference after each

@@ -1,11 +1,12 @@
 """Rounds sums with noise to a grid as if the noise had been a real number.
 
-The released value is ``grid * round((value + scale * Z) / grid)`` for a real normal or Laplace number Z: a function of
-the output of an exact mechanism. So proofs about real numbers hold, and the low bits reveal nothing more (Mironov
-2012). float64 decides all but about one number in a million: the exceptions are sums so near to a rounding boundary
-that the error could have moved them across, and draws that are NaN because their error is not bounded. Sums of normal
-draws are then computed in extended precision, and the undecided ones, as all others, in multiple precision, with more
-bits of the same random stream, until they are decided. Proofs are in docs/design/0012-exact-noise.md.
+The released value is ``grid * round((value + scale * Z) / grid)`` for a real normal or Laplace number Z, which is a
+function of the output of an exact mechanism. So proofs about real numbers hold, and the low bits reveal nothing in
+addition (Mironov 2012). float64 decides all but about one number in a million. The exceptions are sums so close to a
+rounding boundary that the error could have moved them across, and draws that are NaN because their error is not
+bounded. Exceptions that are sums of normal draws are then computed in extended precision. All other exceptions, and
+sums that are still undecided, are computed in multiple precision, with more bits of the same random stream, until they
+are decided. Proofs are in docs/design/0012-exact-noise.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedpriv.randomness.real_draws import check_functions
 
 Array = NDArray[np.float64]
 GRID_BITS = 20
-"""The grid is at least `2**-20`, and less than `2**-19`, of the noise scale."""
+"""The grid is at least `2**-20` times the noise scale, and less than `2**-19` times the noise scale."""
 _UNIT = 2.0**-53
 _LARGEST_SUM = 2.0**40  # grid steps: the rounding of larger sums would make too many numbers uncertain
 _IN_CACHE = 2**15  # numbers of a row that are rounded at once
@@ -78,10 +79,10 @@ def _round_sums(
 
     Args:
         values: One summand, `[k, columns]`.
-        noise: The other one, which is overwritten.
+        noise: The other summand, which is overwritten.
         grids: Grid of each row, `[k, 1]`.
         errors: Bound on the error of each row's noise, `[k, 1]`.
-        largest_noise: Bound on the absolute value of noise that is a number.
+        largest_noise: Bound on the absolute value of noise that is not NaN.
         result: Where the multiples are written, `[k, columns]`.
 
     Returns:
@@ -116,7 +117,7 @@ def _round_sums(
 
 
 def _decided(value: float, noise: RealNoise, row: int, column: int, dim: int, grid: float) -> float:
-    """Returns one rounded number, from the required number of bits of its noise."""
+    """Returns one rounded number, computed from as many bits of its noise as are needed."""
     weighted = noise.weighted_draws(row)
     if weighted is not None:
         extended = compute_extended_sum(weighted, dim, column)

@@ -1,8 +1,8 @@
 """Noise that is added in float64 and then rounded to a grid, instead of being rounded as a real number.
 
-Its cost is computed for real numbers. The claim that the lowest bits show nothing about the values is argued, not
-proved (docs/design/0012-exact-noise.md), so epsilon is printed with ``rounding=float64``. Records do not contain where
-noise was drawn, and by which code: the header of a ledger does.
+The cost of such noise is computed for real numbers. There is an argument, but no proof, that the lowest bits reveal
+nothing about the values (docs/design/0012-exact-noise.md), so epsilon is printed with ``rounding=float64``. The header
+of a ledger, and not its records, contains the device and the code that drew the noise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def float64_noise_of_run(privacy: Privacy, device: torch.device) -> tuple[str, ...]:
-    """Returns the reason why all noise of a run is float64 noise, in words: a device, or custom code."""
+    """Returns the reason why all noise of a run is float64 noise, in words; it is a device or custom code."""
     kinds = list[str]()
     if not privacy.private:
         return ()

@@ -13,15 +13,16 @@ from fedpriv.randomness.extended_draws import Extended
 from fedpriv.randomness.real_draws import Interval
 
 PRECISION = 640
-"""Bits after the point: more bits than those that ten words leave undecided."""
+"""Number of bits after the binary point, enough for intervals that are computed from ten words of a stream."""
 
 
 class InverseColumn:
     """The first column of C^-1, in multiple precision: h_0 = 1, h_n = -(c_1 h_(n-1) + c_2 h_(n-2) + ...).
 
-    The recursion is computed in whole multiples of 2^-640, each rounded once. Intervals would widen in every step, and
-    after some 1500 rounds of a long band hold nothing any more; a rounding instead acts like a change of z, so that all
-    of them together change h_n by at most their bound times ``|h_0| + ... + |h_n|``.
+    The recursion is computed in whole multiples of 2^-640, each rounded once. Intervals would become wider in every
+    step, and would be useless after about 1500 rounds of a long band. A rounding error, in contrast, acts like a change
+    of the input of the recursion. So all rounding errors together change h_n by at most their bound times ``|h_0| + ...
+    + |h_n|``.
 
     Args:
         factor: The matrix C.
@@ -50,12 +51,12 @@ class InverseColumn:
         return from_man_exp(number - error, -PRECISION), from_man_exp(number + error, -PRECISION)
 
     def _extend_to(self, index: int) -> None:
-        """Computes all numbers up to one."""
+        """Computes all numbers up to a given index."""
         while len(self._numbers) <= index:
             self._append()
 
     def _append(self) -> None:
-        """Computes one more number."""
+        """Computes the next number."""
         numerators, denominator = self._band
         total = sum(c * h for c, h in zip(numerators, reversed(self._numbers), strict=False)) // denominator
         numerators, denominator = self._scales
@@ -66,7 +67,7 @@ class InverseColumn:
             self._buffers[index] = self._buffers[index] * numerator // denominator - total
 
     def extended(self, count: int) -> Extended:
-        """Returns ``h_0, ..., h_(count - 1)`` in extended precision, each within two units or 2^-600."""
+        """Returns ``h_0, ..., h_(count - 1)`` in extended precision, with errors of at most two units or 2^-600."""
         from mpmath.libmp import from_man_exp, mpf_sub, to_float
         from mpmath.libmp.libmpf import from_float
 

@@ -1,9 +1,9 @@
-"""The ledger: one record for every release, written before the value is returned.
+"""The ledger contains one record for every release. A record is written before the released value is returned.
 
-`Ledger.open` is the only way to read the tensor inside a `Release`. Lines of JSON are appended to the file before a
-value is returned, so after a crash the ledger may count too much, but never too little. After a power cut this holds
-only for lines written before the last `Ledger.sync`. Therefore call `sync` before a value, or anything computed from
-it, leaves the process.
+`Ledger.open` is the only way to read the tensor inside a `Release`. A line of JSON is appended to the file before a
+value is returned. So after a crash the ledger may count a release that was not made, but never misses one. After a
+power cut this holds only for lines written before the last `Ledger.sync`. Therefore call `sync` before a value, or
+anything computed from it, leaves the process.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fedpriv.storage import files
 
 NoiseLabel = tuple[int, int, int]
 VOID = "void"
-"""The query of a record that voids a ledger: no bound on epsilon holds."""
+"""The query of a record which states that no bound on epsilon holds for this ledger."""
 
 
 def _noise_labels(record: Record) -> set[NoiseLabel]:
-    """Returns the (round, index, attempt) that name a record's noise; the empty set for a release without noise.
+    """Returns the (round, index, attempt) that identify a record's noise; the empty set for a release without noise.
 
-    The clients do not matter: a sum has the same noise for every cohort. A secret cohort serves one release a round, so
-    that the index does not matter either.
+    The clients are not a part of the label, because a sum has the same noise for every cohort. With a secret cohort,
+    the index is not a part of it either, because there is one release in each round.
     """
     if record.mechanism == "none" or record.non_private is not None:
         return set()
@@ -45,7 +45,7 @@ def _noise_labels(record: Record) -> set[NoiseLabel]:
 
 @dataclass(frozen=True)
 class Release:
-    """A noised value and its record, made together. Only a ledger opens it: see `Ledger.open`."""
+    """A noised value with its record. Only a ledger can return the value; see `Ledger.open`."""
 
     record: Record
     _value: Tensor
@@ -59,22 +59,24 @@ class LedgerPosition(NamedTuple):
 
 
 class PrivacyFilter(Protocol):
-    """Counts releases, and may reject one before it is made."""
+    """Counts releases, and may reject a release before it is made."""
 
     def admit(self, record: Record) -> None:
         """Counts a release that is about to be made, or raises a `PrivacyError` and counts nothing."""
         ...
 
     def count(self, record: Record) -> None:
-        """Counts a release that was made before and is on record; never rejects it."""
+        """Counts a recorded release that was made before; it is never rejected."""
         ...
 
 
 class LedgerSync(Protocol):
-    """Synchronises the processes of a run, which open every release together: one of them writes the record."""
+    """Synchronises the processes of a run. All processes open every release together, and one of them writes the
+    record.
+    """
 
     def enter(self, record: Record, write: Callable[[Record], None]) -> None:
-        """Has one process write the record, and returns in all processes once it is written.
+        """Lets one process write the record, and returns in all processes once the record is written.
 
         Args:
             record: The record.
@@ -96,7 +98,7 @@ class SingleWriter:
 
 
 def _any_writer_may() -> None:
-    """Default of `Ledger.may_write`: no other run can take over the file."""
+    """Default of `Ledger.may_write`, for a file that no other run can take over."""
 
 
 class Ledger:
@@ -111,7 +113,7 @@ class Ledger:
         header: Public facts of the run, written as the first line of the file.
 
     Attributes:
-        may_write: Called before a record is written; raises if another run has taken over the file.
+        may_write: Called before a record is written; it raises an error if another run has taken over the file.
         together: Synchronises the processes that open releases with this one.
 
     Raises:
@@ -156,7 +158,7 @@ class Ledger:
 
     @property
     def next_round(self) -> int:
-        """The round after the last one with records."""
+        """The round after the last round with records."""
         return max((record.round for record in self._records), default=-1) + 1
 
     @property
@@ -189,7 +191,7 @@ class Ledger:
         self.note(records)
 
     def note(self, records: Sequence[Record]) -> None:
-        """Counts and writes releases that were made elsewhere, in a copy of the folder, or may have been.
+        """Counts and writes releases that were made, or may have been made, in a copy of the folder.
 
         Raises:
             LedgerError: If a record could not be written.
@@ -199,7 +201,9 @@ class Ledger:
         self.sync()
 
     def _write_record(self, record: Record, allow: Callable[[Record], None] | None = None) -> None:
-        """Writes a record, after `allow` has counted it: by default the guard's `admit`, which may reject it."""
+        """Writes a record, after the function `allow` has counted it. By default this function is the guard's `admit`,
+        which may reject the record.
+        """
         noises = _noise_labels(record)
         if noises & self._noises:
             raise _was_released(record)
@@ -316,12 +320,12 @@ class FollowerLedger:
         """Not available: only the process that writes the ledger has records.
 
         Raises:
-            LedgerError: Always; an epsilon that was computed here would be too small.
+            LedgerError: Always, because an epsilon that was computed in this process would be too small.
         """
         raise LedgerError("the ledger is in process 0 of this run: read records and epsilon there")
 
     def open(self, release: Release) -> Tensor:
-        """Returns the value once its record is written; raises as `Ledger.open`."""
+        """Returns the value once its record is written; raises the same errors as `Ledger.open`."""
         self._together.enter(release.record, _refuse_to_write)
         return release._value
 

@@ -1,8 +1,8 @@
-"""Reads a ledger file: its header, its records, and whether it was altered.
+"""Reads a ledger file, with its header and records, and detects if the file was altered.
 
-Each line holds a hash of all lines before it (`fedpriv.privacy.chain`), and long lists in few bytes
-(`fedpriv.privacy.packing`). A last line that is cut off is ignored: its value was never returned, because
-the line is written first.
+Each line contains a hash of all lines before it (`fedpriv.privacy.chain`); long lists are packed
+(`fedpriv.privacy.packing`). An incomplete last line is ignored. Its value was never returned, because the line is
+written first.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Header:
         planned: Number of planned releases.
         secrets: The pairs of clients that share a secret; None without pairwise noise, or if all pairs do.
         factor: The matrix of noise that is correlated between rounds; None if the noise is independent.
-        budget: The `id` of the lifetime budget to which the run is charged; None without one.
+        budget: The `id` of the lifetime budget of the run; None without a budget.
         extended: The part that belongs to an earlier run; None if the run extends none.
-        float64_noise: The reason why all noise of the run is float64 noise, which records do not contain, in words.
+        float64_noise: The reason why all noise of the run is float64 noise, in words; records do not contain it.
         not_covered: Information about the data that the run reveals and epsilon does not cover, in words.
     """
 
@@ -136,20 +136,22 @@ class LedgerFile:
 
     @property
     def altered(self) -> str | None:
-        """A sentence that names the first altered line; None if none was altered."""
+        """A sentence that names the first altered line; None if no line was altered."""
         if len(self.links) == 1 + len(self.texts):
             return None
         return f"{self.path}, line {len(self.links) + 1} does not match the lines before it: it was altered"
 
     def head(self, releases: int) -> str | None:
-        """Returns the `chain` of the line of the last of `releases` records; None if the chain is broken before it."""
+        """Returns the `chain` of record number `releases`; None if the chain is broken before this record."""
         if releases < len(self.links):
             return self.links[releases]
         return None
 
     @property
     def first_run(self) -> str | None:
-        """Random name of the run, or of the first of those that it extends: ledgers that share it share a beginning."""
+        """Random name of the run or, if it extends others, of the first of them. Ledgers with the same name begin with
+        the same records.
+        """
         if self.header.extended is not None:
             return self.header.extended.run
         return self.header.run

@@ -1,9 +1,10 @@
-"""Matrices for noise that is correlated between rounds: the banded square root, an optimised band, and buffers.
+"""Matrices for noise that is correlated between rounds: the banded square root, an optimised band, and buffered
+matrices.
 
-Steps of constant size add releases up, so the noise of their sums matters. With A the matrix of these sums
-(lower-triangular Toeplitz, with momentum and weight decay where the steps have them), the noise of the iterates is
-``s A C^-1 Z``. A good C makes A C^-1 Z small without a large sensitivity, which sets s. The optimised band takes A from
-the strategy of the run.
+With steps of constant size, the model is a sum of releases, so the noise of the sums matters. Let A be the matrix of
+these sums (lower-triangular Toeplitz, including momentum and weight decay of the steps). Then the noise of the iterates
+is ``s A C^-1 Z``. A good C makes A C^-1 Z small without a large sensitivity, to which s is proportional. The optimised
+band takes A from the strategy of the run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Follow = Callable[[], Array | None]
 
 
 def unknown() -> None:
-    """The `Follow` of a strategy with an unknown response to noise."""
+    """The `Follow` for a strategy with an unknown response to noise."""
 
 
 class Matrix(Protocol):
@@ -153,7 +154,7 @@ class BLT:
 
 @dataclass(frozen=True)
 class _Form:
-    """A quadratic form. It compares and hashes by a digest of its numbers, so that it can be the key of a cache."""
+    """A quadratic form. Comparison and hash use a digest of its numbers, so that it can be the key of a cache."""
 
     digest: bytes
     numbers: Tensor = field(compare=False, repr=False)
@@ -166,8 +167,8 @@ def _form(response: Array, iterate: Iterate) -> _Form:
     """Returns the squared error of the iterates as a quadratic form of the first column d of C^-1.
 
     With A the response of iterates to the noise of each round, column p of A C^-1 is `sum_u d_u A[:, p + u]`. So the
-    sum of all squares is a form with entries u, v equal to `sum_p (A'A)[p + u, p + v]`: sums along diagonals, from
-    their ends.
+    sum of all squares is a quadratic form with entries `sum_p (A'A)[p + u, p + v]` at (u, v), which are sums along
+    diagonals, starting at their ends.
     """
     rows = torch.from_numpy(response if iterate == "average" else response[-1:])
     numbers = rows.T @ rows
@@ -232,7 +233,7 @@ def _constant(settings: Banded | BLT, rounds: int) -> Callable[[Tensor], Tensor]
 def _error(column: Tensor, iterate_error: Callable[[Tensor], Tensor], reach: int, separation: int) -> Tensor:
     """Returns the logarithm of the squared error of the iterates times the squared sensitivity.
 
-    The sensitivity is `correlated.compute_shares`, in differentiable operations.
+    The sensitivity is computed as in `correlated.compute_shares`, with differentiable operations.
     """
     rounds = len(column)
     coefficients = column.abs()

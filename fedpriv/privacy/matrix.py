@@ -1,4 +1,4 @@
-"""The epsilon of runs against each adversary, for an example, a client and a group."""
+"""Computes the epsilon of runs against each adversary, for one example, one client and a group of units."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fedpriv.privacy.adversaries import (
     AdversaryView,
     compute_view,
     describe_amplification,
+    format_colluders,
     is_simulated,
 )
 from fedpriv.privacy.composition import (
@@ -31,7 +32,7 @@ from fedpriv.privacy.composition import (
 
 _Key = frozenset[frozenset[tuple[Event, int]]]
 Price = Callable[[Sequence[History]], tuple[float, str]]
-"""Returns the epsilon of several units' histories, for the worst of them, and the name of its bound."""
+"""Returns the largest epsilon of several units' histories, and the name of its bound."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,11 @@ class Cell:
     Attributes:
         adversary: The adversary.
         unit: Privacy unit: `"sample"`, `"client"`, or a group.
-        epsilon: An upper bound; infinite where none is known.
-        accountant: Name of the bound from which epsilon is computed; `"none"` where there is none.
+        epsilon: An upper bound; infinite if none is known.
+        accountant: Name of the bound from which epsilon is computed; `"none"` if there is none.
         relation: Neighbouring relation.
-        bound_of: The stronger case of the bound, if no smaller bound is known for the cell; empty otherwise.
+        bound_of: The stronger adversary or larger unit for which the bound was computed, if no smaller bound is known
+            for this cell; empty otherwise.
         amplification: The secret sampling that lowers epsilon, in words.
         assumes: The assumptions of the bound, in words.
         simulated: True if a protocol that the bound relies on was only simulated.
@@ -63,14 +65,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class _Column:
-    """One unit of protection, and the number of units of each run that it consists of.
+    """One unit of protection. It consists of a number of privacy units of each run.
 
     Attributes:
         unit: Name of the unit, as printed.
         promise: The guarantee of all runs together.
         groups: For each run, the number of its units that change together, or one number for each client; None if it
                 is not known.
-        bound_of: The stronger case of the column's bound; empty if the bound is for the unit itself.
+        bound_of: The larger unit for which the bound was computed; empty if the bound was computed for the unit itself.
         several: True if the unit is a group of several units, which may be at different clients.
         missing: Reason why the number of units is not known; empty if it is known.
     """
@@ -100,7 +102,7 @@ def compute_bound_matrix(
         accountant: As for `composition.compose`.
         colluders: Number of clients that collude.
         group: Number of units in a group.
-        price: Computes the cost of histories by another rule than the smallest bound, e.g. for a search with secret
+        price: Computes the cost of histories if it is not the smallest bound, e.g. for a search with a secret number of
             trials.
 
     Raises:
@@ -119,7 +121,7 @@ def compute_bound_matrix(
     for adversary in ADVERSARIES:
         views = [compute_view(run.records, run.n_clients, adversary, colluders) for run in runs]
         if adversary == COLLUDERS:
-            name = f"{colluders} {COLLUDERS}"
+            name = format_colluders(colluders)
         else:
             name = adversary
         cells += [_cell(name, column, runs, views, price or smallest) for column in columns]
@@ -196,7 +198,7 @@ def _cell(
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Returns the distinct texts that are not empty, in order."""
+    """Returns the distinct nonempty texts, joined in order."""
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 

@@ -1,4 +1,4 @@
-"""Gaussian and Laplace noise, and the one function that adds it to a bounded sum."""
+"""Gaussian and Laplace noise, and the only function that adds noise to a bounded sum."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Mechanism(Protocol):
                 than 1.
             dim: Number of draws in a row.
             amount: Number of independent copies of the noise that are summed, at least 1; it may be fractional. With
-                secure aggregation it is the number of participants over `min_honest`, because extra participants add
-                extra noise.
+                secure aggregation it is the number of participants divided by `min_honest`, because additional
+                participants add additional noise.
         """
         ...
 
 
 EVERYBODY = -1
-"""Replaces a client's index where noise is added to a sum over clients, not to the row of one client."""
+"""Replaces the client's index if noise is added to a sum over clients, and not to the row of one client."""
 
 _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
 _OVER_TIME = 2**16  # the same on the CPU for correlated noise, where each block takes more steps
@@ -83,7 +83,9 @@ class Gaussian:
         return 1.0
 
     def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
-        """Returns normal draws of variance `amount`, on a device; on a processor `GaussianRows` draws real numbers."""
+        """Returns normal draws of variance `amount`, on a device. On a CPU, `GaussianRows` is used instead, which draws
+        real numbers.
+        """
         return normal_rows(keys, dim).mul_(math.sqrt(amount))
 
 
@@ -118,13 +120,14 @@ class Laplace:
 
 @dataclass(frozen=True)
 class NoiseDistribution:
-    """The properties of a named noise distribution. Only the name determines the privacy cost of noise.
+    """The properties of a named noise distribution. The privacy cost of noise is determined by this name.
 
     Attributes:
         mechanism: Draws the noise.
         norm: Norm of the clip that suits the noise.
         pure: True if the noise has a finite epsilon at delta 0, under that norm.
-        within_95: Number of standard deviations that contain at least 95 % of draws, and of means of several draws.
+        within_95: Number of standard deviations that contain at least 95 % of draws, and at least 95 % of means of
+            several draws.
     """
 
     mechanism: Mechanism
@@ -144,7 +147,7 @@ def is_rounded_exactly(mechanism: Mechanism, device: torch.device, past: NoiseHi
     """True if the noise is known as real numbers, so that sums with it are rounded exactly.
 
     False for subclasses of `Gaussian` and `Laplace`, which may draw other noise. Noise that is correlated between
-    rounds is Gaussian.
+    rounds must be Gaussian.
     """
     is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and past is None)
     return is_known and device.type == "cpu"
@@ -163,7 +166,8 @@ def real_noise(
 
 
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
-    """Raises if rows have no noise scale, or share a client and therefore its noise.
+    """Raises an error if rows have no valid noise scale, or if two rows belong to the same client and would have the
+    same noise.
 
     Raises:
         ConfigError: If a scale is not positive and finite.
@@ -200,7 +204,7 @@ def add_noise(
         record: The ledger record of this release; its noise multiplier must belong to `scales`.
         randomness: The run's random streams.
         clients: Index of each row's client in the run, or `EVERYBODY` for a sum over clients.
-        amount: Sum of this many copies of the noise; see `Mechanism.draw`.
+        amount: Number of copies of the noise that are summed; see `Mechanism.draw`.
         past: Computes correlated noise from the unit noise of this round and of earlier rounds; None if the noise of
             rounds is independent.
         pair_noise: Noise that pairs of clients share. It is added to each row's individual noise and, with `past`,
@@ -216,7 +220,7 @@ def add_noise(
 
     The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
     can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, the real sum is rounded
-    (`exact_rounding`). Elsewhere it is the float64 sum, which is a mitigation, not a proof.
+    (`exact_rounding`). Otherwise the float64 sum is rounded, which reduces this risk but is not proved to remove it.
     """
     count, dim = bounded.shape
     _check_rows(count, scales, clients)

@@ -13,13 +13,13 @@ _MEASURED_EVERY = 8  # rounds: in the others bounds on buffers are computed
 
 
 class NoiseHistory:
-    """Makes the rows ``(C^-1 Z)_t`` of noise that is correlated between rounds; its state is as secret as the noise.
+    """Computes the rows ``(C^-1 Z)_t`` of noise that is correlated between rounds. Its state is as secret as the noise.
 
     C has ones on its diagonal, so ``w = C^-1 Z`` is ``w_t = z_t - c_1 w_(t-1) - c_2 w_(t-2) - ...``. The state of a
-    band of b coefficients is the last b - 1 rows. The state of a buffered matrix is its buffers
-    ``s_i <- decay_i s_i + w_t``; their sum times the scales is subtracted. No file holds the state: in a process that
-    resumes a stopped run, C is restarted at the first requested round, with noise that is independent of
-    all earlier noise. The cost is at most that of the run without a restart (docs/design/0006-correlated.md).
+    band of b coefficients is the last b - 1 rows. The state of a buffered matrix is its buffers ``s_i <- decay_i s_i +
+    w_t``; their sum times the scales is subtracted. No file holds the state: in a process that resumes a stopped run, C
+    is restarted at the first requested round, with noise that is independent of all earlier noise. The privacy cost is
+    at most the cost of the run without a restart (docs/design/0006-correlated.md).
 
     Args:
         factor: The matrix C.
@@ -43,8 +43,8 @@ class NoiseHistory:
         return self._factor
 
     def begin(self, round_index: int, count: int, dim: int, device: torch.device) -> None:
-        """Prepares to filter the noise of a round, which `finish` ends. C is restarted unless the round follows the
-        last one.
+        """Prepares to filter the noise of a round; call `finish` at its end. C is restarted unless the round follows
+        the last filtered round.
 
         Args:
             round_index: The round of the noise.
@@ -85,8 +85,9 @@ class NoiseHistory:
     def largest_in_buffers(self, rows: slice, filtered: Tensor, round_index: int) -> list[float]:
         """Returns bounds on the absolute value that each buffer has had in some rows; call it after every round.
 
-        The buffers are inspected in one round of eight. In the others the bound of each buffer is its decay times the
-        earlier bound, plus the filtered noise, which is one array and not as many as there are buffers.
+        The buffers are read in one of eight rounds. In the other rounds, the bound of each buffer is its decay times
+        the earlier bound plus the largest filtered noise. This is faster, because the filtered noise is one array, but
+        there are many buffers.
         """
         current = self._current[:, rows]
         if round_index % _MEASURED_EVERY == 0:
@@ -129,7 +130,9 @@ class NoiseHistory:
 
 
 def _largest_of(numbers: Tensor) -> float:
-    """Returns the largest absolute value; numpy has it sooner than torch, in pieces that stay in the cache."""
+    """Returns the largest absolute value. It is computed by numpy in pieces that fit into the cache, which is faster
+    than torch.
+    """
     array = numbers.numpy()
     pieces = [array[:, start : start + _IN_CACHE] for start in range(0, array.shape[1], _IN_CACHE)]
     return float(np.max([[-piece.min(), piece.max()] for piece in pieces]))  # NaN stays NaN

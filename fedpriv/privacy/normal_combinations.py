@@ -1,4 +1,4 @@
-"""Rows that are linear combinations of normal draws, as real numbers: several rows may share a draw."""
+"""Rows that are linear combinations of normal draws, as real numbers. Several rows may contain the same draw."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LIMITS = NARROW
 
 
 class Term(NamedTuple):
-    """A draw in a row: it is taken ``multiple * weight`` times.
+    """A draw in a row, with the factor ``multiple * weight``.
 
     Attributes:
         draw: Number of the draw.
         multiple: A whole number, negative if the draw is subtracted.
-        weight: The weight of one.
+        weight: The weight of the draw.
     """
 
     draw: int
@@ -42,7 +42,7 @@ class NormalCombinations:
     Attributes:
         keys: Key of each draw's random stream, 32 bytes each.
         terms: The terms of each row.
-        factor: By which all rows are multiplied.
+        factor: Factor by which all rows are multiplied.
         dim: Length of a row.
     """
 
@@ -52,19 +52,21 @@ class NormalCombinations:
     dim: int
 
     def times(self, factor: float) -> NormalCombinations:
-        """Returns all rows times a factor; the product with the former factor is rounded."""
+        """Returns all rows times a factor; the product with the existing factor is rounded."""
         return replace(self, factor=self.factor * factor)
 
     @cached_property
     def rows(self) -> BoundedRows:
-        """All rows in float64, with bounds on their errors, without NaN; drawn once, each stream once.
+        """All rows in float64 without NaN, with bounds on their errors. They are computed once, and each stream is
+        drawn once.
 
-        The largest error of any draw counts for all rows, and the noise of pairs is many times larger than the
-        individual noise, which sets the rounding of sums. So the few draws with large errors are replaced by their real
-        values, rounded: else they would leave a hundred times as many sums undecided.
+        The error bound of all rows is computed from the largest error of any draw. The noise of pairs is many times
+        larger than the individual noise, which determines the rounding grid of sums. Therefore the few draws with large
+        errors are replaced by their rounded real values; otherwise a hundred times as many sums would be undecided.
 
-        A row of n terms with weights of sum A is wrong by at most A times the error of a draw; by 3 roundings of each
-        weight, and one of each product; and by n roundings of sums, which are all at most A times the largest draw.
+        The error of a row of n terms with weights of sum A is at most the sum of: A times the error of a draw; 3
+        rounding errors of each weight and one of each product; and n rounding errors of sums, where each sum is at most
+        A times the largest draw.
         """
         total = torch.zeros(len(self.terms), self.dim, dtype=torch.float64)
         uses: list[list[tuple[int, float]]] = [[] for _ in self.keys]

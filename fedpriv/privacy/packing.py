@@ -1,8 +1,9 @@
-"""Packs the long lists of a ledger line into few bytes: cohorts, and numbers that many clients share.
+"""Packs the long lists of a ledger line into few bytes. These lists are cohorts, and numbers that are equal for many
+clients.
 
 A list of whole numbers is written as their differences, four bytes each, first all lowest bytes, then all second ones
-and so on. The bytes are compressed (zlib, RFC 1950) and written in base64: a random cohort takes hardly more than its
-entropy.
+and so on. The bytes are compressed (zlib, RFC 1950) and written in base64: the size of a packed random cohort is close
+to its entropy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MOST = 10**6  # clients, as many as a ledger's header may name
 
 
 def pack_clients(clients: Sequence[int] | None) -> object:
-    """Returns a cohort as a text if it is long and in ascending order, else as it is."""
+    """Returns a cohort as a text if it is long and in ascending order, else unchanged."""
     if clients is None or len(clients) < _FEWEST:
         return clients
     gaps = np.diff(np.asarray(clients, dtype=np.int64), prepend=-1) - 1
@@ -30,7 +31,9 @@ def pack_clients(clients: Sequence[int] | None) -> object:
 
 
 def pack_numbers(numbers: float | Sequence[float]) -> object:
-    """Returns the distinct numbers and a text of each client's index into them; `numbers` where that is no shorter."""
+    """Returns the distinct numbers and a text with each client's index into them; returns `numbers` if this is not
+    shorter.
+    """
     if not isinstance(numbers, Sequence) or len(numbers) < _FEWEST:
         return numbers
     levels = list(dict.fromkeys(numbers))
@@ -55,7 +58,7 @@ def unpack_numbers(packed: object) -> list[float]:
     """Returns the numbers that `pack_numbers` packed.
 
     Raises:
-        ValueError: If the argument is nothing that `pack_numbers` returns.
+        ValueError: If the argument is not a value that `pack_numbers` returns.
     """
     match packed:
         case {"levels": list() as levels, "of": str() as text, **rest} if not rest:

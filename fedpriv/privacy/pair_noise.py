@@ -1,9 +1,9 @@
-"""The noise that cancels between pairs of clients, as real numbers: the same at both ends of a pair.
+"""Draws the noise that cancels between pairs of clients, as real numbers that are the same for both clients of a pair.
 
-Each pair that shares a secret draws a row of normal numbers, which the client with the smaller number adds and the
-other one subtracts. One process with all secrets (a simulation) and sites with only their secrets compute the
-same rows, bit for bit. Only a simulation in which all of many clients share secrets draws otherwise, since its pairs
-would be too many: noise of the same law from one draw less than there are clients (`tree_terms`).
+Each pair that shares a secret draws a row of normal numbers. The client with the smaller number adds this row, and the
+other client subtracts it. One process with all secrets (a simulation) and sites with only their secrets compute the
+same rows, bit for bit. The only exception is a simulation in which many clients all share secrets and would form too
+many pairs. It draws noise with the same distribution from one draw fewer than the number of clients (`tree_terms`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.randomness.streams import PairSecrets, Randomness
 
 MOST_BY_PAIRS = 16
-"""With more participants who all share secrets, one process draws noise with the law of the sum over pairs."""
+"""If more participants than this number all share secrets, one process draws noise with the distribution of the sum
+over pairs.
+"""
 
 
 def draw_pair_noise(
@@ -31,10 +33,11 @@ def draw_pair_noise(
     dim: int,
     secrets: PairSecrets | None = None,
 ) -> NormalCombinations | None:
-    """Returns the noise of pairs in some rows of a release, over the deviation of a client's individual noise.
+    """Returns the noise of pairs in some rows of a release, divided by the standard deviation of a client's individual
+    noise.
 
     Args:
-        pairs: The pairs that share secrets, and how much noise a pair adds.
+        pairs: The pairs that share secrets, and the amount of noise of a pair.
         randomness: The run's random streams.
         round_index: The round.
         index: Number of the release within the round.
@@ -79,7 +82,9 @@ def select_pairs(edges: Edges | None, participants: Sequence[int], clients: Sequ
 
 
 def pair_terms(ends: Edges, clients: Sequence[int]) -> list[list[Term]]:
-    """Returns the terms of each client's row; draws are in the order of pairs. First ends add, second ends subtract."""
+    """Returns the terms of each client's row; draws are in the order of pairs. The first client of a pair adds the
+    draw, the second subtracts it.
+    """
     rows: dict[int, list[Term]] = {client: [] for client in clients}
     for draw, (a, b) in enumerate(ends):
         if a in rows:
@@ -91,12 +96,13 @@ def pair_terms(ends: Edges, clients: Sequence[int]) -> list[list[Term]]:
 
 @lru_cache(maxsize=8)
 def tree_terms(count: int) -> list[list[Term]]:
-    """Returns the terms of rows with the law of pairs' noise where all of `count` clients share secrets.
+    """Returns the terms of rows that have the distribution of the pairs' noise if all of `count` clients share secrets.
 
-    Its covariance is ``count I - 1 1'``: of deviation sqrt(count) in every direction orthogonal to 1. One basis of
-    these directions is Haar's (1910): halve the clients, and halves again, down to single ones. Each time, one
-    draw is added to one half and subtracted from the other, with weights that are equal and opposite in sum. So a row
-    has only as many terms as there are halvings, log2(count), and rows cancel in the sum, exactly.
+    The covariance of this noise is ``count I - 1 1'``, with standard deviation sqrt(count) in every direction
+    orthogonal to the vector of ones. One basis of these directions is the Haar basis (1910): the clients are divided
+    into two halves, and each half is divided again, down to single clients. At each division, one draw is added to one
+    half and subtracted from the other, with weights that cancel in the sum. So a row has only log2(count) terms, one
+    for each division, and the rows cancel exactly in the sum.
     """
     rows: list[list[Term]] = [[] for _ in range(count)]
     nodes = [range(count)]

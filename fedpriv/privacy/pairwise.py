@@ -1,4 +1,4 @@
-"""Settings of noise that cancels between pairs of clients, and the description of this noise in records.
+"""Settings of noise that cancels between pairs of clients, and its description in records.
 
 Two clients that share a secret add the same noise with opposite signs. Each row is protected by the client's individual
 noise and by the noise of its pairs; in a sum over all clients only individual noise remains.
@@ -178,7 +178,7 @@ class Pairwise:
 
 @dataclass(frozen=True)
 class KeyAgreedPairwise(Pairwise):
-    """`Pairwise` between organisations, where no other party can compute the secret of a pair.
+    """`Pairwise` for organisations that agree on keys, so that no other party can compute the secret of a pair.
 
     A configuration cannot contain it. A site replaces `Pairwise` with it if the site draws pairwise noise from agreed
     keys.
@@ -212,7 +212,9 @@ class Pairs:
 
 
 def variance_inflation(pairs: Pairs | None, n_clients: int) -> list[float]:
-    """Returns, for each client, the deviation of all noise in its row over the deviation of individual noise."""
+    """Returns, for each client, the standard deviation of all noise in its row divided by the standard deviation of
+    individual noise.
+    """
     if pairs is None:
         return [1.0] * n_clients
     if pairs.edges is None:

@@ -1,4 +1,5 @@
-"""Noise of rows as real numbers: approximations in float64 with bounds on their errors, and intervals.
+"""Represents the noise of rows as real numbers, by approximations in float64 with bounds on their errors, and by
+intervals.
 
 Every class here represents real numbers that random streams determine; `exact_rounding` rounds sums with them.
 """
@@ -28,7 +29,7 @@ class WeightedDraws(NamedTuple):
 
     Attributes:
         keys: Keys of the draws' streams.
-        weights: The weights in extended precision, `[n]`: each is wrong by at most four units, or by 2^-600.
+        weights: The weights in extended precision, `[n]`. The error of each weight is at most four units, or 2^-600.
     """
 
     keys: Sequence[bytes]
@@ -43,11 +44,13 @@ class RealNoise(Protocol):
         ...
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
-        """Returns an interval that contains one real number, and shrinks with every word of further bits."""
+        """Returns an interval that contains one real number of the noise. The interval becomes smaller with each word
+        of further bits.
+        """
         ...
 
     def weighted_draws(self, row: int) -> WeightedDraws | None:
-        """Returns the normal draws that a row is a sum of; None if it is none."""
+        """Returns the normal draws of which a row is a weighted sum; None if it is not such a sum."""
         ...
 
 
@@ -59,7 +62,7 @@ class GaussianRows:
         keys: Keys of the rows' random streams, 32 bytes each.
         scales: Standard deviation of each row.
         dim: Length of a row.
-        limits: Which draws get a bound; others are NaN.
+        limits: Limits between which draws have an error bound; other draws are NaN.
     """
 
     keys: Sequence[bytes]
@@ -125,7 +128,7 @@ class LaplaceSumRows:
         keys: Keys of the rows' random streams, 32 bytes each.
         scales: Scale of each row's Laplace draws.
         dim: Length of a row.
-        amount: How many draws are summed, at least 1, also fractional.
+        amount: Number of draws that are summed, at least 1; it may be fractional.
     """
 
     keys: Sequence[bytes]
@@ -211,7 +214,7 @@ def _stacked(rows: Sequence[BoundedDraws]) -> BoundedRows:
 
 
 def compute_extended_sum(weighted: WeightedDraws, size: int, column: int) -> tuple[np.longdouble, float] | None:
-    """Returns one number of a row in extended precision, and a bound on its error; None if it has none.
+    """Returns one number of a row in extended precision, and a bound on its error; None if no bound is known.
 
     Args:
         weighted: The row.

@@ -1,4 +1,6 @@
-"""One line of the ledger: the query and how its release was noised, never the release itself."""
+"""One line of the ledger. It contains the query and the facts about the noise of its release, but never the released
+value.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,14 @@ _UNPACKED: dict[str, Packing] = {
 
 @dataclass(frozen=True)
 class Record:
-    """One release without its value: everything that its cost in epsilon depends on.
+    """One release without its value. It contains all facts that determine the privacy cost.
 
     Attributes:
         round: Round of the run, from 0.
         query: `"gradient"`, `"client_gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
         index: Number of this release within its round, from 0.
-        clients: The clients that answered; None means all of them.
-        mechanism: Law of the noise. `"none"` is an exact release and has `non_private` set.
+        clients: The clients that computed the query result; None means all of them.
+        mechanism: Distribution of the noise. `"none"` is an exact release and has `non_private` set.
         norm: Norm in which a unit's contribution was clipped.
         bound: Bound C on that norm, rounding included.
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
@@ -70,14 +72,14 @@ class Record:
         relation: Which data sets count as neighbours.
         shared: Further exact numbers about the data that count as public, as printed.
         trust: The trust assumption, as printed, e.g. `"local"`.
-        non_private: Why epsilon is infinite; None when it is finite.
-        attempt: Label that distinguishes releases with the same round: of a run and its extension, of the
-                trials of a search, of the process starts of a site. Each has independent noise and random allocations.
+        non_private: Reason why epsilon is infinite; None if it is finite.
+        attempt: Label that distinguishes releases of the same round in a run and its extension, in the trials of a
+                search, or after different starts of a site. Each has independent noise and random allocations.
         pairs: The noise that cancels between pairs of these clients; None if there is none.
-        time: Correlation of the noise with earlier rounds; None for independent noise. The cost then holds for
-            all rounds so far together, and `noise_multiplier` is s over sensitivity (`fedpriv.privacy.correlated`).
+        time: Correlation of the noise with earlier rounds; None for independent noise. The cost then covers all rounds
+            so far together, and `noise_multiplier` is s divided by the sensitivity (`fedpriv.privacy.correlated`).
         batches: Batches of an epoch of random allocation; round r belongs to epoch `r // batches`. None for every other
-            sampling. The cost covers the whole epoch, charged once (`fedpriv.privacy.accounting.epochs`).
+            sampling. The cost covers the whole epoch and is counted once (`fedpriv.privacy.accounting.epochs`).
     """
 
     round: int
@@ -112,13 +114,13 @@ class Record:
 
     @property
     def costs_each_client_alike(self) -> bool:
-        """True if all of its clients have the same privacy cost, for any set of clients."""
+        """True if the privacy cost is the same for each client of the record, for any clients."""
         per_client = isinstance(self.noise_multiplier, tuple) or isinstance(self.rate, tuple)
         depends_on_others = self.pairs is not None or self.time is not None or self.batches is not None
         return self.clients is not None and not per_client and not depends_on_others
 
     def changed(self, **values: Any) -> Record:  # noqa: ANN401 - a value of any field
-        """Returns this record with other values of fields that have no check: round, clients, bound or attempt."""
+        """Returns this record with other values of the fields round, clients, bound or attempt, which need no check."""
         # `replace` would check the record again, in thirty times the time
         record = object.__new__(Record)
         record.__dict__.update(vars(self), **values)
@@ -149,8 +151,8 @@ class Record:
             factor: The matrix of noise that is correlated between rounds; None if there is none.
 
         Raises:
-            ValueError: If the line is not a record, or its digest of the pairs or of the matrix does not belong to
-                these.
+            ValueError: If the line is not a record, or its digest of the pairs or of the matrix does not match the
+                arguments.
         """
         raw: Any = from_json(line, allow_inf_nan=False)
         if not isinstance(raw, dict) or {*_OPTIONAL, *raw} != {f.name for f in fields(Record)}:

@@ -29,11 +29,11 @@ class RecordTable(Sequence["Record"]):
     """A sequence of records, each created when it is read.
 
     Attributes:
-        kinds: The distinct records, as of round 0. A kind with the same privacy cost for any participants has `()` for
-            clients, and the table has the clients of each release.
+        kinds: The distinct records, as of round 0. If the privacy cost of a kind is the same for any participants, its
+            `clients` are `()`, and the table contains the clients of each release.
         numbers: Position in `kinds` of each record, in order.
-        rounds: Round of each record. Where rounds ascend, as in a plan, they can be looked up.
-        cohorts: Position in `lists` of each record's clients, and -1 where the kind names them.
+        rounds: Round of each record. If rounds ascend, as in a plan, the records of a round can be found quickly.
+        cohorts: Position in `lists` of each record's clients, or -1 if the kind contains the clients.
         lists: The lists of clients.
     """
 
@@ -45,7 +45,7 @@ class RecordTable(Sequence["Record"]):
 
     @staticmethod
     def of(records: Iterable[Record]) -> RecordTable:
-        """Returns a table of any records; a table is returned as it is."""
+        """Returns a table of any records; a table is returned unchanged."""
         if isinstance(records, RecordTable):
             return records
         numbers: dict[Record, int] = {}
@@ -64,7 +64,7 @@ class RecordTable(Sequence["Record"]):
             number: Position of its kind.
             round_index: Its round.
             kind: Its kind.
-            clients: Its clients, which are stored only if the kind does not name them.
+            clients: Its clients, which are stored only if the kind does not contain them.
         """
         self.numbers.append(number)
         self.rounds.append(round_index)
@@ -110,7 +110,9 @@ class RecordTable(Sequence["Record"]):
 
     @property
     def is_priced_by_kind(self) -> bool:
-        """True if no cost depends on the round, or on other records: no correlated noise, no epochs of allocation."""
+        """True if costs do not depend on the round or on other records. This is the case without correlated noise and
+        without random allocation.
+        """
         return not any(kind.time or kind.batches for kind in self.kinds)
 
     def counts(self, start: int, end: int) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
@@ -170,7 +172,7 @@ class RecordTable(Sequence["Record"]):
 
 
 def list_kinds(records: Sequence[Record]) -> Sequence[Record]:
-    """Returns the distinct records of a table, as of round 0; other records as they are."""
+    """Returns the distinct records of a table, with round 0; records that are not in a table are returned unchanged."""
     if isinstance(records, RecordTable):
         return records.kinds
     return records

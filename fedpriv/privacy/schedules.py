@@ -1,7 +1,7 @@
 """The division of the privacy budget over the rounds of a run.
 
 A schedule gives round `k` a relative share `s_k > 0`; the noise multiplier of that round is `base / s_k`. Only the
-ratios matter: `base` follows from the target epsilon. Shares are public.
+ratios of shares matter, because `base` is computed from the target epsilon. Shares are public.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Uniform:
 @validate_arguments("privacy.schedule")
 @dataclass(frozen=True)
 class Geometric:
-    """Shares `ratio**k` of the privacy budget for round k = 0, 1, ...
+    """Relative shares `ratio**k` of the privacy budget for rounds k = 0, 1, ...
 
     With `ratio < 1` the noise grows from round to round, and infinitely many rounds have a finite total cost.
     `Geometric(q1 / q2)` is the schedule of Xie, Liu, Chai (2025), written as noise on the gradient.
 
     Args:
-        ratio: Share of a round over the share of the round before; positive.
+        ratio: Share of a round divided by the share of the previous round; positive.
 
     Examples:
         >>> import fedpriv

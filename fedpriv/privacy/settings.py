@@ -32,7 +32,7 @@ LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still
 class FullBatch:
     """Every query uses all examples of a client.
 
-    No batch is drawn in secret, so there is no amplification by subsampling.
+    Batches are not drawn at random, so there is no amplification by subsampling.
 
     Examples:
         >>> import fedpriv
@@ -89,8 +89,9 @@ class FixedSize:
 class Cyclic:
     """Fixed slots of examples take turns: example i is in slot `i mod blocks`, and round t uses slot `t mod blocks`.
 
-    With `rate = 1` no draw is secret, so there is no amplification: each example takes part in every `blocks`-th round,
-    and epsilon is computed from that. Neighbouring data sets have all other examples in the same slots.
+    With `rate = 1` batches are not drawn in secret, so there is no amplification: each example takes part in every
+    `blocks`-th round, and epsilon is computed for this participation. Neighbouring data sets have all other examples in
+    the same slots.
 
     With a `rate` below 1, each example of the slot joins the batch with this probability, independently and in secret,
     which costs less epsilon (Choquette-Choo et al. 2023). Correlated noise then needs a band of at most `blocks`
@@ -117,10 +118,10 @@ class Allocation:
 
     The batch of an example is drawn uniformly, in secret and independently of other examples; round t uses batch `t mod
     batches`. The sizes of batches vary and are secret. A round with several queries draws a separate batch for each.
-    Random allocation is a model of shuffled epochs with a known privacy cost: lower than that of `Poisson(1 / batches)`
-    under `"add_remove"`, and about equal to it under `"replace_one"`. The whole cost of an epoch is charged with its
-    first query; an epoch that ends early costs the same. Random allocation needs Gaussian noise. With the privacy unit
-    `"client"` the cost is the same as with full batches.
+    Random allocation is similar to shuffled epochs, but has a known privacy cost. Its cost is lower than the cost of
+    `Poisson(1 / batches)` under `"add_remove"`, and about equal to it under `"replace_one"`. The whole cost of an epoch
+    is counted at its first query; an epoch that ends early has the same cost. Random allocation needs Gaussian noise.
+    With the privacy unit `"client"` the cost is the same as with full batches.
 
     Args:
         batches: Number of batches in an epoch, from 2 to 1 000 000.
@@ -158,7 +159,8 @@ Noise = Independent | BSR | Banded | BLT | CorrelatedNoise
 @validate_arguments("privacy.trust")
 @dataclass(frozen=True)
 class Local:
-    """No other party is trusted: an observer can read every message, so each client adds all the noise that it needs.
+    """No other party is trusted. An observer can read every message, so each client itself adds all the noise that it
+    needs.
 
     This is the default.
 
@@ -186,8 +188,8 @@ class SecureAggregation:
     This is a simulation, without cryptography.
 
     Args:
-        min_honest: Number of participants that are assumed to add their noise. Each participant adds so much noise that
-            the noise of this many participants is sufficient; a round with fewer participants raises PrivacyError.
+        min_honest: Number of participants that are assumed to add their noise. Each participant adds enough noise that
+            the noise of this number of participants is sufficient. A round with fewer participants raises PrivacyError.
         cohort_rounds: As for `Central`; None (the default) uses the cohorts of the network. All clients send their
             noise in every round, which hides the clients that take part; only the round in which a client adds its
             contribution is secret.
@@ -276,8 +278,8 @@ class Statistics:
             rest.
         public_counts: True if the sizes of groups and classes are public. If False, constraints must contain public
             fractions.
-        ratio: As `Pairwise.ratio`, for constraint values. A client also uses its values alone, where pairwise noise
-            does not cancel. Therefore 0 (individual noise only) is best for all strategies of fedpriv.
+        ratio: Like `Pairwise.ratio`, for constraint values. A client also uses its own values, in which pairwise noise
+            does not cancel. Therefore 0 (individual noise only) is the best choice for all strategies of fedpriv.
 
     Examples:
         >>> import fedpriv
@@ -293,7 +295,8 @@ class Statistics:
     def relative_share(self, norm: str) -> float:
         """Returns the noise multiplier of a gradient over the multiplier of a statistic for a budget split by `share`.
 
-        `(sensitivity / noise)**2` adds up for l2 clips (Gaussian noise), `sensitivity / noise` for l1 (Laplace).
+        For l2 clips (Gaussian noise), the values `(sensitivity / noise)**2` add up; for l1 clips (Laplace noise), the
+        values `sensitivity / noise` do.
         """
         odds = self.share / (1 - self.share)
         if norm == "l1":
@@ -307,8 +310,8 @@ class Privacy:
     """The differential privacy of a run.
 
     Pass `epsilon`, a limit for the whole run from which the noise is computed, or `noise_multiplier`, from which
-    epsilon is computed. With both, the noise is as given, and the run stops before a release (a noised query result)
-    that would exceed the limit.
+    epsilon is computed. With both, the noise is computed from `noise_multiplier`, and the run stops before a release (a
+    noised query result) that would exceed the limit.
 
     Guarantee: all releases of a run together are (epsilon, delta)-differentially private, for every pair of data sets
     that are neighbours under `relation` and `unit`, against any observer who can read only the messages that `trust`
@@ -335,7 +338,8 @@ class Privacy:
             `FixedSize(size)` or `Cyclic(blocks, rate)`.
         schedule: Division of the privacy budget over rounds: `Uniform()` (default), `Geometric(ratio)` or
             `Custom(function)`.
-        published: Noise of a paper to use instead, to reproduce the paper. Such a run is not private.
+        published: Noise as published in a paper, which replaces fedpriv's noise to reproduce the paper. Such a run is
+            not private.
         statistics: Bound and budget share of constraint values, for strategies that query them.
         fsync: True (default) waits until a round's ledger lines are on the physical disk before values computed from
             the round's queries leave the process. With False a power cut can lose lines, and the printed `trust`
@@ -479,7 +483,7 @@ class Privacy:
 
     @property
     def cohort_rate(self) -> float:
-        """Probability with which a client is in a round's secret cohort; 1 where cohorts are not secret."""
+        """Probability with which a client is in a round's secret cohort; 1 if cohorts are not secret."""
         if self.cohort_rounds is not None:
             return 1 / self.cohort_rounds
         if isinstance(self.trust, Central):

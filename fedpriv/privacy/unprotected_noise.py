@@ -1,4 +1,4 @@
-"""Noise without a privacy guarantee, as the kernel needs to know it: see `fedpriv.papers.published`."""
+"""The interface of noise without a privacy guarantee; see `fedpriv.papers.published`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpriv.privacy.record import Record
 
 
 class UnprotectedNoise(ABC):
-    """Noise that is added to exact query results. Runs with it report that epsilon is infinite, with the reason."""
+    """Noise that is added to exact query results. Runs with this noise report infinite epsilon and the reason."""
 
     noise_on: Literal["gradient", "message"]
     """The value that the noise is added to."""
@@ -35,8 +35,8 @@ class UnprotectedNoise(ABC):
         Args:
             record: The ledger record of the query result, marked as not private.
             factors: Public number by which each row has been multiplied.
-            largest_norms: Returns each client's largest l1 norm of a per-example gradient, in another pass over the
-                data.
+            largest_norms: Returns each client's largest l1 norm of a per-example gradient; it needs another pass over
+                the data.
 
         Raises:
             ConfigError: If there is no such noise for this query.

@@ -1,4 +1,6 @@
-"""Random streams: public ones from a seed, secret ones from a key; a name each, and no draw twice."""
+"""Random streams. Public streams are computed from a seed, secret streams from a key. Each stream has a name, and no
+draw is used twice.
+"""
 
 import lazy_loader
 

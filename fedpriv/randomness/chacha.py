@@ -1,7 +1,8 @@
-"""The ChaCha20 keystream by integer operations on tensors: many streams at once, where the numbers are needed.
+"""Computes the ChaCha20 keystream by integer operations on tensors, for many streams at once and on the device where
+the numbers are needed.
 
-The same bits as `fedpriv.randomness.keystream`: RFC 8439, from block 0 on, nonce zero. Sums wrap round at 32 bits, as
-torch's `int32` does. On a processor the cipher's own library is faster.
+The bits are the same as in `fedpriv.randomness.keystream` (RFC 8439, from block 0 on, nonce zero). Sums wrap around at
+32 bits, as in torch's `int32`. On a CPU, the library that `keystream` uses is faster.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ _PER_BLOCK = 8  # 64-bit words
 
 
 def compute_words(keys: Tensor, size: int) -> Tensor:
-    """The first words of some streams, `[k, 8] -> [k, size]`, `int32` to signed `int64`.
+    """Returns the first words of some streams, `[k, 8] -> [k, size]`, `int32` to signed `int64`.
 
     Args:
         keys: 32 bytes each, as little-endian numbers.
-        size: How many words; the cipher counts blocks of 8 words with 32 bits.
+        size: Number of words. The cipher counts blocks of 8 words with a 32-bit counter, which limits this number.
     """
     start = _make_start_rows(keys, -(-size // _PER_BLOCK))
     state = [row.clone() for row in start]
@@ -33,7 +34,9 @@ def compute_words(keys: Tensor, size: int) -> Tensor:
 
 
 def _make_start_rows(keys: Tensor, blocks: int) -> list[Tensor]:
-    """The four rows of four numbers that a block starts from, of all blocks and streams: `[4, k, blocks]` each."""
+    """Returns the four rows of four numbers with which the computation of a block starts, for all blocks and streams:
+    `[4, k, blocks]` each.
+    """
     like = keys.new_zeros(4, len(keys), blocks)
     constants, counter = like.clone(), like
     for row, value in zip(constants, _WORDS, strict=True):
@@ -44,7 +47,7 @@ def _make_start_rows(keys: Tensor, blocks: int) -> list[Tensor]:
 
 
 def _round(state: list[Tensor]) -> list[Tensor]:
-    """Four quarter rounds side by side."""
+    """Computes four quarter rounds at the same time."""
     a, b, c, d = state
     for pair in (_TURNS[:2], _TURNS[2:]):
         a = a.add_(b)
@@ -55,6 +58,6 @@ def _round(state: list[Tensor]) -> list[Tensor]:
 
 
 def _rotate_left(row: Tensor, bits: int) -> Tensor:
-    """The bits of each number, turned to the left; those that a signed shift draws in are cut off."""
+    """Rotates the bits of each number to the left. Sign bits that a signed shift inserts are removed."""
     low = (row >> (32 - bits)).bitwise_and_((1 << bits) - 1)
     return (row << bits).bitwise_or_(low)

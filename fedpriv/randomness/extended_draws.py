@@ -1,9 +1,11 @@
-"""Normal draws in extended precision: for the few numbers that float64 leaves open and that are sums of many draws.
+"""Computes normal draws in extended precision, for the few numbers that float64 does not decide and that are sums of
+many draws.
 
-On most processors of the x86 family, and on Linux for others, numpy's long double has at least 64 bits. A draw is then
-known two thousand times better than in float64, ten times faster than in multiple precision. Where it has fewer bits,
-or where its functions differ from mpmath's, nothing is drawn here, and multiple precision decides alone:
-released numbers are the same. The bound is proved in docs/design/0012-exact-noise.md.
+On most processors of the x86 family, and on Linux for other processors, numpy's long double has at least 64 bits. The
+error of a draw is then two thousand times smaller than in float64, and the computation is ten times faster than in
+multiple precision. If the long double has fewer bits, or if its functions differ from mpmath's, this module computes
+nothing, and all these numbers are computed in multiple precision. Released numbers are the same in both cases. The
+bound is proved in docs/design/0012-exact-noise.md.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from fedpriv.randomness.real_draws import leading_bits, locate_normal_words
 
 Extended = NDArray[np.longdouble]
 UNIT = 2.0**-64
-"""Relative rounding error of extended precision, at most."""
+"""Largest relative rounding error of extended precision."""
 _LEAST_BITS = 63  # after the leading one
 _LEAST_RADIUS = 2.0**-20
 _LEAST_WORD = 2.0**20
@@ -33,7 +35,7 @@ class ExtendedDraws(NamedTuple):
 
     Attributes:
         draws: The draws, `[n]`.
-        errors: Bound on the absolute error of each one, `[n]`; infinite where there is none.
+        errors: Bound on the absolute error of each draw, `[n]`; infinite where no bound is known.
     """
 
     draws: Extended
@@ -41,7 +43,8 @@ class ExtendedDraws(NamedTuple):
 
 
 def extended_normals(keys: Sequence[bytes], size: int, index: int) -> ExtendedDraws | None:
-    """Returns the same one of `size` standard normal draws from several streams; None if this machine has no bound.
+    """Returns draw number `index` of `size` standard normal draws from each of several streams; None if no error bound
+    holds on this machine.
 
     Args:
         keys: Keys of the streams.
@@ -77,7 +80,7 @@ def extended_normals(keys: Sequence[bytes], size: int, index: int) -> ExtendedDr
 
 
 def _with_further_word(key: bytes, word: int) -> np.longdouble:
-    """Returns a radius word and the next 64 bits of its uniform number, over 2^64: rounded once."""
+    """Returns the uniform number of a radius word and the next 64 bits, divided by 2^64 and rounded once."""
     leading = leading_bits(key, word, 1)
     first = leading.number >> 64
     # the lowest bit of the word is not used: the word represents an interval of width two, from its even number on
@@ -88,7 +91,9 @@ def _with_further_word(key: bytes, word: int) -> np.longdouble:
 
 @cache
 def is_available() -> bool:
-    """True if long doubles have 64 bits here, and their functions are within half of what the bound allows."""
+    """True if long doubles have 64 bits on this machine, and the errors of their functions are at most half of what the
+    bound allows.
+    """
     from mpmath import mp, mpf, workprec
 
     if np.finfo(np.longdouble).nmant < _LEAST_BITS:
@@ -104,7 +109,7 @@ def is_available() -> bool:
 
 
 def _units(function: Any, reference: Any, points: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ANN401
-    """Returns by how many units a function differs from mpmath's."""
+    """Returns the difference between a function and mpmath's, in units of the last bit."""
     from mpmath import mpf
 
     values = function(points.astype(np.longdouble))

@@ -1,13 +1,15 @@
-"""Differences of two Gamma draws as real numbers, for sums of several Laplace draws; shapes may be fractional.
+"""Computes differences of two Gamma draws as real numbers. They are sums of several Laplace draws; the number of draws
+(the Gamma shape) may be fractional.
 
-Gamma(a) is drawn for a >= 1 by the acceptance and rejection of Marsaglia and Tsang (2000). With d = a - 1/3 and
-c = 1 / sqrt(9 d), candidates ``x`` normal and ``u`` uniform are drawn until ``1 + c x > 0`` and
+Gamma(a) is drawn for a >= 1 by the acceptance-rejection method of Marsaglia and Tsang (2000). With d = a - 1/3 and c =
+1 / sqrt(9 d), candidates ``x`` normal and ``u`` uniform are drawn until ``1 + c x > 0`` and
 
     ln u < x^2 / 2 + d (1 - v + ln v),    v = (1 + c x)^3,
 
-and the draw is d v. For real numbers this is Gamma(a) exactly. Candidate k of a draw has separate words, independent of
-other draws, so that the stream determines the real draw. float64 decides which candidate is accepted where
-both sides differ by more than their errors, else the draw is NaN. Bounds are proved in docs/design/0012-exact-noise.md.
+and the draw is d v. With real numbers, the draw has exactly the distribution Gamma(a). Candidate k of a draw has
+separate words of the stream, independent of other draws, so that the stream determines the real draw. float64 decides
+if a candidate is accepted where both sides of the inequality differ by more than their errors; otherwise the draw is
+NaN. Bounds are proved in docs/design/0012-exact-noise.md.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ _MOST_CANDIDATES = 100  # of a draw; all are rejected with probability 2^-430
 
 
 class _Words(NamedTuple):
-    """Positions of the words of a candidate: the words of all draws of a block, kind by kind.
+    """Positions of the words of a candidate. They are stored kind by kind, for all draws of a block.
 
     Attributes:
-        start: The first word of the block, in a candidate of all draws.
+        start: Position of the block's first word among the words of one candidate of all draws.
         length: Number of draws of the block.
         stride: Number of words of a candidate of all draws.
     """
@@ -58,7 +60,9 @@ class _Words(NamedTuple):
 
     @classmethod
     def in_block(cls, size: int, first: int) -> _Words:
-        """Returns the words of the block that begins with draw `first` of `size`; blocks begin with whole octets."""
+        """Returns the positions of the block that begins with draw `first` of `size`; blocks begin at multiples of
+        eight words.
+        """
         padded = -(-size // 8) * 8
         return cls(6 * first, min(_BLOCK, padded - first), 6 * padded)
 
@@ -73,7 +77,7 @@ def bounded_laplace_sums(key: bytes, size: int, shape: float, scale: float) -> B
     Args:
         key: Key of the stream, 32 bytes.
         size: Number of draws.
-        shape: Shape of the Gamma draws, at least 1: how many Laplace draws are summed.
+        shape: Shape of the Gamma draws, at least 1, which is the number of Laplace draws in the sum.
         scale: Scale of the Laplace draws.
     """
     draws = np.empty(size)
@@ -90,10 +94,11 @@ def bounded_laplace_sums(key: bytes, size: int, shape: float, scale: float) -> B
 
 
 def laplace_sums(key: bytes, size: int, shape: float) -> Floats:
-    """Returns the draws of `bounded_laplace_sums` of scale 1; those that float64 does not decide in multiple precision.
+    """Returns the draws of `bounded_laplace_sums` with scale 1. Draws that float64 does not decide are computed in
+    multiple precision.
 
     Raises:
-        PrivacyError: If a draw is not decided by a thousand bits.
+        PrivacyError: If a thousand bits do not decide a draw.
     """
     from mpmath.libmp import to_float
 
@@ -110,7 +115,9 @@ def laplace_sums(key: bytes, size: int, shape: float) -> Floats:
 
 
 def _gamma_block(key: bytes, block: _Words, shape: float) -> tuple[Floats, float, float]:
-    """Returns the Gamma draws of a block, `[2, length]`, with bounds on their errors and sizes; NaN if undecided."""
+    """Returns the Gamma draws of a block, `[2, length]`, with bounds on their errors and absolute values; NaN if
+    undecided.
+    """
     gammas = np.full(2 * block.length, np.nan)
     missing = np.arange(2 * block.length)
     error, largest = 0.0, 0.0
@@ -134,8 +141,8 @@ def _candidates(
     """Returns candidates from their words.
 
     Returns:
-        The Gamma draws that they would be; whether each is accepted for certain; whether it is rejected for certain;
-        and bounds on the errors and on the sizes of the draws.
+        The Gamma draw of each candidate; a mask of the candidates that are certainly accepted; a mask of those that are
+        certainly rejected; and bounds on the errors and absolute values of the draws.
     """
     d = shape - 1 / 3
     c = 1 / math.sqrt(9 * d)
@@ -210,7 +217,7 @@ def _real_gamma(key: bytes, size: int, index: int, side: int, extra: int, shape:
 
 
 def _decide(x: Interval, log_u: Interval, precision: int, shape: float) -> tuple[bool, Interval] | None:
-    """Returns True if a candidate is accepted, and the draw that it is; None if the intervals leave that open."""
+    """Returns True if a candidate is accepted, and its draw; None if the intervals do not decide this."""
     from mpmath.libmp import from_float, from_int, fzero, mpf_le, mpf_lt
     from mpmath.libmp.libmpi import mpi_add, mpi_div, mpi_mul, mpi_sqrt, mpi_sub
 

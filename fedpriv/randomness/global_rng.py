@@ -1,4 +1,6 @@
-"""Lends the global generators of torch, NumPy and Python, seeded, to functions of a user that draw from them."""
+"""Seeds the global generators of torch, NumPy and Python for user functions that draw from them, and restores them
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ class GeneratorStates:
 
 @contextmanager
 def global_generators() -> Generator[Seed]:
-    """Returns a context that lends the global generators, and restores their states when it ends.
+    """Returns a context with exclusive use of the global generators. Their states are restored when it ends.
 
     Its value is a function that seeds all of them. Other threads that need the generators wait.
     """

@@ -1,7 +1,7 @@
 """Cryptographic random numbers from a ChaCha20 keystream.
 
 The bits are the keystream of RFC 8439 from block 0 on, with nonce zero, read as little-endian 64-bit words. Each draw
-takes a fixed number of words; none is rejected.
+uses a fixed number of words; no word is rejected.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _LARGEST_EXPONENTIAL = 20.0  # beyond it, the error of a draw may be too large f
 
 
 class RadiusLimits(NamedTuple):
-    """The radii between which normal draws get a bound on their errors, which are largest near both limits.
+    """Limits of the radius (the factor sqrt(-2 ln u) of a normal draw). Draws between the limits have a bound on their
+    error; errors are largest near both limits.
 
     Attributes:
-        least: The least radius.
-        largest: The largest one.
+        least: The smallest radius.
+        largest: The largest radius.
     """
 
     least: float
@@ -35,19 +36,21 @@ class RadiusLimits(NamedTuple):
 
 
 WIDE = RadiusLimits(2.0**-13, 6.5)
-"""Eight draws in a billion are outside."""
+"""The usual limits; eight draws in a billion are outside."""
 NARROW = RadiusLimits(2.0**-8, 5.0)
-"""Some ten draws in a million are outside, and the bound on the others is typical of a row, for any number of draws:
-for noise that depends on all earlier rounds."""
+"""Narrower limits, for noise that depends on all earlier rounds. About ten draws in a million are outside. The bound on
+the others is typical of the errors in a row, for any number of draws.
+"""
 
 
 class BoundedDraws(NamedTuple):
-    """Draws of float64, and how far they are from the real numbers of their stream (docs/design/0012-exact-noise.md).
+    """Draws in float64, with bounds on their distance from the real numbers that the stream determines
+    (docs/design/0012-exact-noise.md).
 
     Attributes:
         draws: The draws; NaN where the error is not bounded.
-        error: Bound on the absolute error of all others.
-        largest: Bound on their absolute value.
+        error: Bound on the absolute error of all other draws.
+        largest: Bound on the absolute value of these draws.
     """
 
     draws: Floats
@@ -59,11 +62,11 @@ class Keystream:
     """An endless stream of random numbers, determined by a key.
 
     Args:
-        key: 32 bytes; no two streams may have the same.
-        start: Number of the first word, a multiple of 8: the cipher makes eight words together.
+        key: 32 bytes; no two streams may have the same key.
+        start: Number of the first word. It is a multiple of 8, because the cipher computes eight words at a time.
 
-    Guarantee: without the key the words are indistinguishable from independent fair coin flips, also when other words
-    of the stream are known (assuming that ChaCha20 is a pseudorandom function).
+    Guarantee: without the key, the bits of the words are indistinguishable from independent fair coin flips, even if
+    other words of the stream are known (assuming that ChaCha20 is a pseudorandom function).
     """
 
     def __init__(self, key: bytes, start: int = 0) -> None:
@@ -93,7 +96,7 @@ class Keystream:
         return _upper(self.words(size)).astype(np.float64) * 2.0**-53
 
     def below(self, rate: float, size: int) -> NDArray[np.bool_]:
-        """Returns `random(size) < rate`, by comparing integers, which is faster."""
+        """Returns `random(size) < rate`, computed by a comparison of integers, which is faster."""
         return is_below(self.words(size), rate)
 
     def standard_normal(self, size: int) -> Floats:
@@ -101,8 +104,8 @@ class Keystream:
 
         In each block of 65536 words (the last may be shorter) the first half gives the radii, the second half the
         angles; cosines come before sines. u has 63 bits and is at least `2**-63`, so draws are at most 9.34 in absolute
-        value, which N(0, 1) exceeds with probability `1e-20`. The angle has at least 53 bits, which leaves no gaps in
-        the tails, as inverting the distribution function would.
+        value, which N(0, 1) exceeds with probability `1e-20`. The angle has at least 53 bits, so there are no gaps in
+        the tails, as there would be if the distribution function were inverted.
         """
         draws = np.empty(size + size % 2)
         for start in range(0, len(draws), BLOCK):
@@ -143,7 +146,9 @@ class Keystream:
         return logs, largest
 
     def permutation(self, x: int) -> NDArray[np.int64]:
-        """A random order of `0..x-1`, by sorting x words; two of them are equal with probability `x**2 / 2**65`."""
+        """Returns a random order of `0..x-1`, computed by sorting x words. Two words are equal with probability `x**2 /
+        2**65`.
+        """
         return make_order(self.words(x))
 
     def first_of_permutation(self, x: int, count: int) -> NDArray[np.int64]:
@@ -153,7 +158,7 @@ class Keystream:
         return self.permutation(x)[:count]
 
     def _above_zero(self, size: int) -> Floats:
-        """Uniform on (0, 1], 63 bits."""
+        """Returns uniform draws on (0, 1] with 63 bits."""
         return np.abs(draw_odd_multiples(self.words(size)))
 
 
@@ -166,13 +171,15 @@ def is_below(words: NDArray[np.int64], rate: float) -> NDArray[np.bool_]:
 
 
 def uniform_below(words: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """For each word, a whole number from 0 to `n - 1`, uniform up to a relative `n / 2**53`; `n` is at most `2**20`."""
+    """Returns, for each word, a whole number from 0 to `n - 1`, uniform up to a relative error of `n / 2**53`; `n` is
+    at most `2**20`.
+    """
     high, low = np.divmod(_upper(words), np.uint64(2**26))  # 27 and 26 bits: no product overflows
     return ((high * np.uint64(n) + low * np.uint64(n) // np.uint64(2**26)) >> np.uint64(27)).astype(np.int64)
 
 
 def make_order(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the random order of `0..x-1` that x words give."""
+    """Returns the random order of `0..x-1` that x words determine."""
     return words.argsort(kind="stable")
 
 
@@ -198,10 +205,11 @@ def exponential_error(largest: float) -> float:
 def _normal_pairs(
     words: NDArray[np.int64], draws: Floats, scale: float | None = None, limits: RadiusLimits = WIDE
 ) -> tuple[float, float]:
-    """Fills `draws` from as many words, times `scale` if there is one; then those without a bound are NaN.
+    """Fills `draws` from the same number of words. With a `scale`, draws are multiplied by it, and draws without an
+    error bound are NaN.
 
     Returns:
-        The least and the largest radius that has a bound; 0 without a scale.
+        The smallest and the largest radius of draws with a bound; 0 without a scale.
     """
     half = len(words) // 2
     radius = draw_odd_multiples(words[:half])
@@ -221,7 +229,7 @@ def _normal_pairs(
 
 
 def bounded_radii(radius: Floats, limits: RadiusLimits) -> tuple[float, float]:
-    """Makes radii outside the limits NaN; returns the least and the largest of the others."""
+    """Sets radii outside the limits to NaN. Returns the smallest and the largest of the other radii."""
     least, largest = float(radius.min(initial=1.0)), float(radius.max(initial=1.0))
     if least >= limits.least and largest <= limits.largest:
         return least, largest
@@ -231,7 +239,9 @@ def bounded_radii(radius: Floats, limits: RadiusLimits) -> tuple[float, float]:
 
 
 def limit_logarithms(logs: Floats) -> float:
-    """Makes logarithms of uniform numbers NaN that have no bound; returns the largest of the others, without sign."""
+    """Sets logarithms of uniform numbers to NaN if they have no error bound. Returns the largest absolute value of the
+    others.
+    """
     largest = -float(logs.min(initial=0.0))
     if largest > _LARGEST_EXPONENTIAL:
         logs[logs < -_LARGEST_EXPONENTIAL] = math.nan
@@ -240,5 +250,5 @@ def limit_logarithms(logs: Floats) -> float:
 
 
 def draw_odd_multiples(words: NDArray[np.int64]) -> Floats:
-    """Uniform on [-1, 1] without 0: odd multiples of `2**-63`."""
+    """Returns odd multiples of `2**-63` that are uniform on [-1, 1] without 0."""
     return np.multiply(words | 1, 2.0**-63, dtype=np.float64)

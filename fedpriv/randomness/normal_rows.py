@@ -1,4 +1,4 @@
-"""Bounded normal draws, all of them with a bound, for noise that is used again in later rounds."""
+"""Normal draws that all have an error bound, for noise that is used again in later rounds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _FURTHER_WORDS = range(2, 10)  # with two of them the error of a draw is at most
 
 
 def fill_undecided_rows(bounded: BoundedRows, keys: Sequence[bytes]) -> BoundedRows:
-    """Returns draws of scale 1 with NaN replaced by the real draws, rounded, and with a bound on the errors of all.
+    """Returns draws of scale 1, in which each NaN is replaced by the rounded real draw, and a bound on the errors of
+    all draws.
 
     Args:
         bounded: Rows of draws. They are overwritten.
-        keys: Key of each row's stream: all its draws are in the row.
+        keys: Key of each row's stream; a row contains all draws of its stream.
     """
     draws, errors, largest = bounded
     for start in range(0, draws.shape[1], _IN_CACHE):
@@ -37,7 +38,7 @@ def fill_undecided_rows(bounded: BoundedRows, keys: Sequence[bytes]) -> BoundedR
 
 
 def _nearest(key: bytes, size: int, index: int, error: float) -> float:
-    """Returns a draw, with an error of at most `error` or its rounding."""
+    """Returns a draw in float64; its error is at most `error`, or the rounding error if that is larger."""
     from mpmath.libmp import to_float
 
     extended = extended_normals([key], size, index)

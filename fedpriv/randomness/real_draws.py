@@ -1,12 +1,13 @@
-"""The real numbers of which float64 draws are approximations, to any number of bits, and the errors of the draws.
+"""Computes the real numbers that float64 draws approximate, to any number of bits, and bounds the errors of the draws.
 
 A word of a keystream is the beginning of a real number that is uniform on an interval; its further bits come from
 another keystream of the same key. So a stream determines real normal and Laplace draws. `Keystream` computes them in
-float64 (`bounded_normal`, `bounded_laplace`); the proof of how far they err is in docs/design/0012-exact-noise.md.
+float64 (`bounded_normal`, `bounded_laplace`); docs/design/0012-exact-noise.md proves the bounds on their errors.
 
-The proof needs IEEE 754 arithmetic with correctly rounded square roots, and errors of `numpy.log` of at most
-`WORST_UNITS` units (of `2^-53`, relative), of `torch.cos` and `torch.sin` of as many (absolute). Their documented
-errors are less than a quarter of that. `check_functions` compares them with the C library's once per process.
+The proof needs IEEE 754 arithmetic with correctly rounded square roots. It also needs a relative error of `numpy.log`
+of at most `WORST_UNITS` units of `2^-53`, and an absolute error of `torch.cos` and `torch.sin` of at most the same
+number. The documented errors are less than a quarter of these bounds. `check_functions` compares them with the C
+library's once per process.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class WordsOfNormal:
 
 
 def locate_normal_words(size: int, index: int) -> WordsOfNormal:
-    """Returns where the words of one of `size` draws are; see `Keystream.standard_normal`."""
+    """Returns the positions of the words of one of `size` draws; see `Keystream.standard_normal`."""
     even = size + size % 2
     start = index // BLOCK * BLOCK
     half = min(BLOCK, even - start) // 2
@@ -65,7 +66,7 @@ def real_normal(key: bytes, size: int, index: int, extra: int) -> Interval | Non
         key: Key of the stream.
         size: Number of draws, as for `Keystream.standard_normal`.
         index: Number of the draw, from 0.
-        extra: Number of further words of each uniform number: with each one the interval shrinks.
+        extra: Number of further words of each uniform number. Each further word makes the interval smaller.
 
     Returns:
         The interval; None if these words do not bound it.
@@ -87,7 +88,9 @@ def real_laplace(key: bytes, size: int, index: int, extra: int) -> Interval | No
 
 
 def box_muller(radius: LeadingBits, angle: LeadingBits, *, is_cosine: bool) -> Interval | None:
-    """Returns an interval with a normal number, from two uniform ones; None if the radius has no bound yet."""
+    """Returns an interval that contains a normal number, from two uniform numbers; None if more bits are needed to
+    bound the radius.
+    """
     from mpmath.libmp import from_man_exp, mpf_pi
     from mpmath.libmp.libmpi import mpi_cos, mpi_mul, mpi_neg, mpi_sin, mpi_sqrt
 
@@ -107,10 +110,11 @@ def box_muller(radius: LeadingBits, angle: LeadingBits, *, is_cosine: bool) -> I
 
 
 def log_of_uniform(leading: LeadingBits) -> Interval | None:
-    """Returns an interval with the logarithm of the absolute value of a uniform number; None if that has no bound yet.
+    """Returns an interval that contains the logarithm of the absolute value of a uniform number; None if more bits are
+    needed to bound it.
 
-    Draws of float64 do not use the lowest bit of the first word, so it is not used here: that word stands for an
-    interval of width two, and the further bits determine the place in it.
+    Draws in float64 do not use the lowest bit of the first word, so it is not used here either. The word represents an
+    interval of width two, and the further bits determine the position in this interval.
     """
     from mpmath.libmp import from_man_exp
     from mpmath.libmp.libmpi import mpi_log
@@ -131,7 +135,7 @@ def _precision(leading: LeadingBits) -> int:
 
 
 def with_slack(interval: Interval, precision: int) -> Interval:
-    """Returns a wider interval: the rounding of mpmath's functions is relied on to all bits but the last ten."""
+    """Returns a wider interval. The last ten bits of mpmath's functions are not relied on."""
     from mpmath.libmp.libmpi import mpi_mul
 
     return mpi_mul(interval, _slack(precision), precision)
@@ -149,7 +153,7 @@ def _slack(precision: int) -> Interval:
 def leading_bits(key: bytes, word: int, extra: int) -> LeadingBits:
     """Returns a word of a keystream with further bits.
 
-    The further bits of word k are the keystream with nonce k + 1; nonce 0 has the words themselves.
+    The further bits of word k are the keystream with nonce k + 1; nonce 0 is used for the words themselves.
     """
     block, offset = divmod(word, _WORDS_OF_BLOCK)
     first = _keystream(key, block.to_bytes(4, "little") + bytes(12), 8 * (offset + 1))[8 * offset :]
@@ -166,7 +170,7 @@ def _keystream(key: bytes, nonce: bytes, size: int) -> bytes:
 
 @cache
 def check_functions() -> None:
-    """Compares numpy's logarithm and torch's cosine and sine with the C library's, at some thousand points.
+    """Compares numpy's logarithm and torch's cosine and sine with the C library's, at several thousand points.
 
     Raises:
         PrivacyError: If they differ by more than half of the proof's bound.

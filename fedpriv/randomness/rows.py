@@ -1,7 +1,7 @@
-"""Draws for many clients at once, one row for each, on the device of their keys.
+"""Computes draws for many clients at once, with one row for each client, on the device of the keys.
 
 On the CPU each row is drawn by its `Keystream`. On other devices all rows are drawn together from the same bits by
-tensor operations; their logarithms and cosines may differ from the CPU's in the last place.
+tensor operations. Logarithms and cosines may differ from the CPU's results in the last bit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedpriv.randomness.streams import laplace, normal
 
 
 def may_draw(device: torch.device) -> bool:
-    """True if rows can be drawn on a device, and faster than on the CPU: it needs float64."""
+    """True if rows can be drawn on a device faster than on the CPU. The device must support float64."""
     return device.type not in ("cpu", "mps")
 
 
@@ -56,7 +56,9 @@ def _draw_rows(keys: Tensor, dim: int, draw: Callable[[Keystream], Tensor]) -> T
 
 
 def _normal_pairs(words: Tensor) -> Tensor:
-    """As many draws as words, `[k, words]`: the first half of a block gives the radii, the second half the angles."""
+    """Returns as many draws as words, `[k, words]`. The first half of a block determines the radii, the second half the
+    angles.
+    """
     first, second = words.chunk(2, 1)
     radius = _odd(first).square_().log_().neg_().sqrt_()
     angle = second.double().mul_(math.pi * 2.0**-63)
@@ -64,5 +66,5 @@ def _normal_pairs(words: Tensor) -> Tensor:
 
 
 def _odd(words: Tensor) -> Tensor:
-    """Uniform on [-1, 1] without 0: odd multiples of `2**-63`."""
+    """Returns odd multiples of `2**-63` that are uniform on [-1, 1] without 0."""
     return (words | 1).double().mul_(2.0**-63)

@@ -1,8 +1,8 @@
-"""Bounded draws of many short rows, each from a separate stream, computed together.
+"""Computes bounded draws for many short rows together; each row has a separate stream.
 
 The numbers equal those of `Keystream.bounded_normal` and `bounded_laplace`, up to the last bits of float64, with one
-bound on the errors of all rows. Computed one by one, short rows would spend most of their time on work that is done
-once per row.
+bound on the errors of all rows. If short rows were computed one by one, most of the time would be spent on work that is
+done once per row.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from fedpriv.randomness.keystream import (
 )
 
 LONGEST = 8192
-"""Rows of more numbers gain nothing; a row must be one block of radii and angles (`keystream.BLOCK`)."""
+"""Largest size of a row. Longer rows are not computed faster together, and a row must be one block of radii and angles
+(`keystream.BLOCK`).
+"""
 
 
 class BoundedRows(NamedTuple):
-    """Rows of draws, and how far they are from the real numbers of their streams.
+    """Rows of draws, with bounds on their distance from the real numbers that their streams determine.
 
     Attributes:
         draws: The draws, `[k, size]`; NaN where the error is not bounded.
-        errors: Bound on the absolute error of each row's other draws, `[k, 1]`.
-        largest: Bound on the absolute value of all of them.
+        errors: Bound on the absolute error of the draws of each row that are not NaN, `[k, 1]`.
+        largest: Bound on the absolute value of all these draws.
     """
 
     draws: Floats

@@ -1,8 +1,9 @@
 """Random streams by name: each (purpose, round, index, client) of a run has a separate stream.
 
-Initial values, cohorts and links follow from the public seed. Batches, noise and everything else that must stay hidden
-follow from a secret that a process draws when it begins to train, and never writes: no file can make the same noise
-again. The one exception is the secret draw of an epoch in progress (`Randomness.epoch_key`), which has no noise in it.
+Initial values, cohorts and links are computed from the public seed. Batches, noise and everything else that must stay
+secret are computed from a secret that a process draws when it begins to train and never writes, so no file can
+reproduce the noise. The one exception is the key of the secret draw of the current epoch (`Randomness.epoch_key`),
+which determines no noise.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _EPOCHS: frozenset[str] = frozenset({"allocation", "cohort_epoch"})  # purposes 
 def new_secret() -> int:
     """Returns 128 bits of the operating system's cryptographic randomness.
 
-    They are hashed together with the machine, the process, the time and a counter: where the operating system's
-    generator repeats itself, as in clones of a virtual machine, secrets still differ.
+    The bits are hashed together with the machine, the process, the time and a counter. So secrets differ even if the
+    operating system's generator repeats itself, as in clones of a virtual machine.
 
     Raises:
         PrivacyError: If the operating system's generator gives the same bits twice in a row.
@@ -67,16 +68,16 @@ class Randomness:
     """The named random streams of one run.
 
     Args:
-        seed: Public seed, of initial values, cohorts and links.
-        secret_seed: The secret that determines noise and batches; drawn from the operating system by default. A given
-                one is for tests: with it the noise can be subtracted.
+        seed: Public seed of initial values, cohorts and links.
+        secret_seed: The secret that determines noise and batches; drawn from the operating system by default. Give it
+                only in tests, because anyone who has it can subtract the noise.
         attempt: Label of the releases, for runs that share a ledger or a budget, such as the trials of a search.
-        run: Digest of the run's settings: runs with the same given secret but other settings share no noise.
+        run: Digest of the run's settings, so that runs with the same given secret but other settings share no noise.
         epochs: Secret keys of the draws of epochs that an earlier process began, by number.
-        process: Number of the process that draws noise; a fork of it draws none.
+        process: Number of the process that draws noise. A fork of this process raises an error instead.
 
-    The object can be neither pickled nor copied: two copies would draw the same noise, and a pickle could be written
-    to a file. The processes of one run share its `seeds`.
+    The object can be neither pickled nor copied, because two copies would draw the same noise, and a pickle could be
+    written to a file. The processes of one run share its `seeds`.
     """
 
     seed: int = 0
@@ -97,13 +98,15 @@ class Randomness:
         )
 
     def seeds(self) -> tuple[int, int, int, str, Mapping[int, bytes]]:
-        """Returns the arguments with which another process of the same run draws the same. Never write them."""
+        """Returns the arguments with which another process of the same run draws the same numbers. Never write them to
+        a file.
+        """
         return self.seed, self.secret_seed, self.attempt, self.run, self.epochs
 
     def stream(
         self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, index: int = 0, client: int = 0
     ) -> Keystream:
-        """Returns the stream with this name, from its start: the same name gives the same numbers."""
+        """Returns the stream with this name, from its start. The same name always returns the same numbers."""
         if purpose in _NOISE:
             self._check_process()
         return Keystream(self._key(purpose, round_index, index, client))
@@ -134,7 +137,8 @@ class Randomness:
         return next(self._keys(purpose, round_index, index, [client]))
 
     def _check_process(self) -> None:
-        """Raises in a fork of the process that made this object: both would draw the same noise.
+        """Raises an error in a fork of the process that made this object, because both processes would draw the same
+        noise.
 
         Raises:
             PrivacyError: If this is another process.
@@ -178,7 +182,9 @@ class Randomness:
         return np.empty((0, size))
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
-        """See `PairSecrets`. Simulated: one process derives the secrets of all pairs from the secret seed."""
+        """See `PairSecrets`. This is a simulation, in which one process derives the secrets of all pairs from the
+        secret seed.
+        """
         name = f"{self.run}/{purpose}/{min(i, j)}/{max(i, j)}".encode()
         return hashlib.blake2b(name, digest_size=32, key=self._secret, person=b"fedpriv pair").digest()
 
@@ -206,8 +212,8 @@ class Randomness:
     def epoch_key(self, epoch: int) -> bytes:
         """Returns the key of the secret draws of one epoch, which reveals no other key and no noise.
 
-        An epoch of random allocation, or of cohorts that share clients among its rounds, is one draw for all of its
-        rounds. A checkpoint keeps the key of the epoch in progress, so that a resumed run draws the same.
+        An epoch of random allocation (of examples to batches, or of clients to rounds) has one draw for all its rounds.
+        A checkpoint stores the key of the current epoch, so that a resumed run makes the same draw.
         """
         if epoch in self.epochs:
             return self.epochs[epoch]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.errors import FedprivError, LedgerError, format_count
-from fedpriv.privacy import COLLUDERS, MESSAGES, NEIGHBOUR, SERVER, Budget, Cell, RunCost, compose
+from fedpriv.privacy import MESSAGES, NEIGHBOUR, SERVER, Budget, Cell, RunCost, compose, is_colluders
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Account, Price, describe_unfinished
@@ -134,7 +134,7 @@ def _release_row(run: Run, cost: RunCost) -> tuple[str, ...]:
 
 def _concerns_one(cell: Cell, spent: PrivacySpent) -> bool:
     """True if a bound is meaningful with a single data holder, who has no colluders or neighbours."""
-    if cell.adversary == NEIGHBOUR or cell.adversary.endswith(COLLUDERS):
+    if cell.adversary == NEIGHBOUR or is_colluders(cell.adversary):
         return False
     return spent.unit == "client" or cell.unit != "client"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, Cell, LedgerFile, Record
+from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, Cell, LedgerFile, Record, is_colluders
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Price, add_remark_letters, format_cost_rows
@@ -180,10 +180,7 @@ class Statement:
         units = dict.fromkeys(cell.unit for cell in self.cells)
         table = (
             ("who looks", "what they see", *(f"epsilon of {_column(unit)}" for unit in units)),
-            *(
-                (_observer(name), self.sees.get(name.lstrip("0123456789 "), ""), *bounds)
-                for name, bounds in lines.items()
-            ),
+            *((_observer(name), self.sees.get(_kind(name), ""), *bounds) for name, bounds in lines.items()),
         )
         return Section("Who could learn what?", (wording.SCALE,), (), table, tuple(notes))
 
@@ -256,12 +253,17 @@ def _column(unit: str) -> str:
     return f"{count} records of one person"
 
 
+def _kind(adversary: str) -> str:
+    """Returns the name of an adversary without a number of clients."""
+    if is_colluders(adversary):
+        return COLLUDERS
+    return adversary
+
+
 def _observer(adversary: str) -> str:
     """Returns the page's term for an adversary."""
     if adversary == NEIGHBOUR:
         return "one other data holder"
     if adversary == MODEL:
         return "anyone who sees only the final model"
-    if adversary.startswith("1 "):
-        return wording.replace_terms(adversary.removesuffix("s"))
     return wording.replace_terms(adversary)

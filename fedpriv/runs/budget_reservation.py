@@ -57,10 +57,11 @@ class BudgetReservation:
     ) -> BudgetReservation | None:
         """Returns the reservation of a run that is about to start, to resume, or to extend an `earlier` run.
 
-        None if the run has no budget.
+        Returns None if the run has no budget.
 
         Raises:
-            LedgerError: If the budget cannot be read, or the run or its first rounds began with another one.
+            LedgerError: If the budget cannot be read, or if the run, or the earlier run that it extends, began with
+                another budget.
         """
         # the id of the budget that the first rounds used, and the folder that contains it
         if earlier is None:
@@ -101,14 +102,16 @@ class BudgetReservation:
 
     @property
     def planned_cost(self) -> privacy.RunCost:
-        """Cost of the releases that the run may make: its plan without the releases of a run that it extends."""
+        """Privacy cost of the releases that the run may make, which are its plan without the releases of an earlier run
+        that it extends.
+        """
         return self._cost(self.plan.releases.records)
 
     def check(self) -> None:
-        """Raises an error for a run that the budget does not allow.
+        """Raises an error if the budget does not allow the run.
 
         Raises:
-            PrivacyError: See `Budget.check`; also if an earlier copy of the budget was restored.
+            PrivacyError: See `Budget.check`. Also raised if an earlier copy of the budget was restored.
         """
         if self._is_reserved:
             return
@@ -140,11 +143,12 @@ class BudgetReservation:
         self.budget.advance(self.run_name, self.start, rounds)
 
     def close(self, ended: Ended, records: Sequence[Record]) -> None:
-        """Records the end of the run in the budget; returns the unreleased part if a public limit ended the run.
+        """Records the end of the run in the budget. If a public limit ended the run, the unused part of the reservation
+        is returned to the budget.
 
-        Any other end may depend on the data, and the returned amount would then depend on the data, too. A run that
-        extends an earlier run gets nothing back, because its ledger begins with the releases of the earlier run, which
-        its plan does not contain.
+        Any other end may depend on the data; the returned amount would then reveal something about the data. Nothing is
+        returned for a run that extends an earlier run, because its ledger begins with the releases of the earlier run,
+        which are not part of its plan.
         """
         if ended == "left":
             return
@@ -184,7 +188,9 @@ class BudgetReservation:
 
 
 def digest_data(config: dict[str, Any] | None) -> str | None:
-    """Returns a name of the clients' examples, from the settings that fix them (`describe_fixed_data`), or None."""
+    """Returns a digest that identifies the clients' examples, computed from the settings that determine them
+    (`describe_fixed_data`); None if the settings do not determine them.
+    """
     data = describe_fixed_data(config)
     if data is None:
         return None
@@ -192,7 +198,7 @@ def digest_data(config: dict[str, Any] | None) -> str | None:
 
 
 def _ledger_in(folder: Path | None) -> LedgerFile | None:
-    """Reads the ledger in a folder; None if there is none."""
+    """Reads the ledger in a folder; returns None if there is none."""
     if folder is None or not (folder / "ledger.jsonl").exists():
         return None
     return LedgerFile.read(folder / "ledger.jsonl")

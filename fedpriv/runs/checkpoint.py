@@ -1,7 +1,7 @@
-"""Saves and resumes a run. A checkpoint may hold private state of clients, so protect it like the data.
+"""Saves and resumes a run. A checkpoint may contain private state of clients, so protect it like the data.
 
-A checkpoint contains nothing from which the noise can be computed. With random allocation it contains the secret draw
-of the epoch in progress, so that each example has the same batch in the resumed run.
+A checkpoint contains nothing from which the noise can be computed. With random allocation it contains the key of the
+secret draw of the current epoch, so that each example stays in the same batch in the resumed run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Checkpoint:
     """The data from which a stopped run resumes.
 
     Attributes:
-        progress: State of strategy and network after a round, as returned by `TrainState.stored`.
-        records: Number of ledger records at that time.
+        progress: The state of strategy and network after a round, as returned by `TrainState.stored`.
+        records: Number of records in the ledger when the checkpoint was written.
         head: The `chain` hash of the last of these records; None if the ledger has no chain.
         seconds: Time spent so far.
         settings: Digest of the settings, which must not change between stop and resume.
@@ -43,13 +43,14 @@ class Checkpoint:
         max_physical_batch_size: See `fedpriv.planning.compute.Compute`.
         client_state: See `Compute`. On disk, `progress` lists the clients' rows in the files next to this one.
         processes: Number of processes of the run.
-        words: The settings by name, from which a resume with other settings lists the differences.
-        data: Keyed digests of the clients' examples, and the key; see `fedpriv.clients.data_fingerprints`.
+        words: The settings by name. A resume with other settings lists the differences to them.
+        data: Keyed digests of the clients' examples, and the key of the digests; see
+            `fedpriv.clients.data_fingerprints`.
         rounds: Number of rounds that the run planned.
         fixed_settings: Digest of the settings that a run shares with one that extends it: all but the number of rounds,
             the target and the noise multiplier.
         kept: The models of the round with the best test metric; see `fedpriv.evaluation.best_model.BestModel`.
-        epochs: Keys of the secret draws of the epoch in progress, in hexadecimal digits, by its number; see
+        epochs: The key of the secret draws of the current epoch, in hexadecimal digits, by the number of the epoch; see
             `fedpriv.randomness.streams.Randomness.epoch_key`.
         plan: All planned releases, see `fedpriv.runs.planned_releases`.
     """
@@ -107,7 +108,7 @@ class Checkpoint:
 
     @staticmethod
     def load(path: Path, device: torch.device) -> Checkpoint:
-        """Reads a checkpoint. On the device `meta` tensors have no values, which is fast.
+        """Reads a checkpoint. With the device `meta` the tensors have no values, which is faster.
 
         Raises:
             FedprivError: If the file does not exist or cannot be read.
@@ -151,7 +152,8 @@ class Checkpoint:
     def last(folder: Path, n_reported: int, device: torch.device) -> Checkpoint | None:
         """Returns the checkpoint of a stopped run; None if the run was killed before its first one.
 
-        Such a run has released nothing: its empty ledger is removed, and it starts from the beginning.
+        A run without a checkpoint has released nothing. Its empty ledger is removed, and the run starts from the
+        beginning.
 
         Args:
             folder: The run's folder, locked by this process.
@@ -174,7 +176,7 @@ class Checkpoint:
 
 
 def _packed(texts: dict[str, str]) -> str:
-    """Returns texts by name in a compact form, because every checkpoint contains them."""
+    """Compresses texts by name, because every checkpoint contains them."""
     return zlib.compress(json.dumps(texts).encode()).hex()
 
 

@@ -29,7 +29,7 @@ _TITLE = 52  # letters per line of a title with a usual name; names with more wi
 
 
 class Curves(Protocol):
-    """Source of a picture: a run's folder, or a result."""
+    """A source of a picture: the folder of a run, or a result."""
 
     @property
     def metrics(self) -> Sequence[dict[str, Any]]:
@@ -38,7 +38,7 @@ class Curves(Protocol):
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The result, as `result.json` has it; None while the run is unfinished."""
+        """The result, as in `result.json`; None while the run is unfinished."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class Curves(Protocol):
         ...
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
-        """Rounds and values of a metric, where it was measured."""
+        """The rounds in which a metric was measured, and its values."""
         ...
 
 
@@ -161,7 +161,7 @@ def _legend_above(axes: Axes) -> int:
 
 
 def draw_legend_below(figure: Figure, axes: Axes) -> None:
-    """Draws the legend of a panel below all panels; long names are wrapped, and shorten no panel.
+    """Draws the legend of a panel below all panels. Long names are wrapped, so that they do not make a panel smaller.
 
     Args:
         figure: A figure with the layout `"constrained"`.
@@ -210,7 +210,7 @@ def _draw_epsilon(axes: Axes, run: Curves) -> None:
 
 
 def draw_spent(axes: Axes, rounds: Sequence[int], values: Sequence[float], limit: float | None, label: str) -> None:
-    """Draws the spending after each round, and a line at the limit, with its label."""
+    """Draws the privacy cost after each round, and a labelled line at the limit."""
     axes.plot(rounds, values, color=VERMILION, linewidth=2)
     axes.fill_between(rounds, values, color=VERMILION, alpha=0.12, linewidth=0)
     axes.set_ylim(0, 1.15 * max(limit or 0.0, *values))

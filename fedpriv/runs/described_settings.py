@@ -32,7 +32,8 @@ _DRAWN = 1000  # links of a graph that are written out, enough to draw it
 
 
 def describe_settings(experiment: Experiment, options: TrainingOptions) -> dict[str, Any]:
-    """Returns the settings of a run as values for JSON. All are public: of the data, only classes and sizes.
+    """Returns the settings of a run as values for JSON. All of them are public; they describe the data only by class
+    names and sizes.
 
     Args:
         experiment: The resolved settings.
@@ -57,7 +58,7 @@ def describe_settings(experiment: Experiment, options: TrainingOptions) -> dict[
 
 
 def find_linked_graph(network: Mapping[str, Any]) -> Graph | None:
-    """Returns the graph of the section `network` of such settings; None for a star, or a graph of many links.
+    """Returns the graph of the section `network` of these settings; None for a star, or for a graph with many links.
 
     Raises:
         ConfigError: If the links do not form a connected graph.
@@ -91,7 +92,7 @@ def describe_setting(value: object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def _fields_of(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
-    """Returns the fields of a dataclass, and its class as `name` unless it has such a field."""
+    """Returns the fields of a dataclass, and the name of its class as `name` unless it has a field `name`."""
     return {
         "name": type(value).__name__,
         **{field.name: describe_setting(getattr(value, field.name)) for field in fields(value)},

@@ -29,7 +29,7 @@ from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.privacy.settings import Privacy
 
 _ABOUT_AS_MANY = 0.1
-"""Relative difference between the numbers of test and training examples below which a run warns."""
+"""A run warns if the numbers of test and training examples differ by less than this relative difference."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class EvaluationData:
     """Public test data, and the metrics that are computed on them; see the arguments of `train`.
 
     Attributes:
-        test: Test data for the model; None for none.
+        test: Test data for the model; None without test data.
         of_clients: The test set of each client that has one.
         custom: The user's own metrics.
         stop: Condition that ends the run early; None without one.
@@ -84,7 +84,7 @@ class EvaluationData:
 
     @property
     def everything(self) -> Dataset[Any] | None:
-        """All public examples."""
+        """All public test examples."""
         return concatenate(self.test, self.of_clients)
 
     def evaluator(self, model: nn.Module, loss: Loss, *, batched: bool) -> Evaluator | None:
@@ -94,7 +94,7 @@ class EvaluationData:
         return Evaluator(model, loss, self.test, batched=batched, custom=self.custom)
 
     def client_tests(self, evaluate: Evaluator | None) -> ClientTests | None:
-        """Returns the tests of the clients' models, each on its own test set; None if there are no such sets."""
+        """Returns a function that tests each client's model on its own test set; None if clients have no test sets."""
         if evaluate is not None and self.of_clients:
             return ClientTests(evaluate, self.of_clients)
         return None
@@ -106,7 +106,8 @@ class EvaluationData:
     def warn_of_copies(self, sizes: Sequence[int], privacy: Privacy) -> list[str]:
         """Returns a warning if a private run has about as many test as training examples, by the public sizes.
 
-        Contents are not compared, since a warning that depends on them would reveal them.
+        The contents of the examples are not compared, because a warning that depends on them would reveal information
+        about them.
         """
         if not privacy.private:
             return []

@@ -30,8 +30,8 @@ class EarlierRun:
     Attributes:
         folder: The folder of the earlier run.
         checkpoint: The last checkpoint of the earlier run.
-        first: The rounds of the earlier run and all their releases.
-        metrics: The rows of its `metrics.jsonl`; empty without this file.
+        first: The rounds of the earlier run with all their releases.
+        metrics: The rows of the earlier run's `metrics.jsonl`; empty without this file.
         budget: The `id` of the lifetime budget that the earlier run used; None if it used none.
         float64_noise: Reasons why all noise of the earlier run was float64 noise, as text.
         not_covered: Facts about the data that the earlier run revealed and epsilon does not cover, as text.
@@ -91,17 +91,19 @@ class EarlierRun:
 
     @property
     def header(self) -> Extended:
-        """The facts about this run in the header of the new run's ledger."""
+        """The facts about the earlier run that the header of the new run's ledger contains."""
         return Extended(self.first.rounds, len(self.first.records), self.first_run)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Its rounds, in the form of reports."""
+        """The rounds of the earlier run, in the form of reports."""
         return convert_to_reports(self.metrics)
 
 
 def get_common_settings(privacy: Privacy) -> Privacy:
-    """Returns the privacy settings that a run shares with a run that extends it: no target, and noise multiplier 1."""
+    """Returns the privacy settings that a run must share with a run that extends it. The target epsilon is removed and
+    the noise multiplier is set to 1, because these two may differ.
+    """
     if privacy.private:
         return replace(privacy, epsilon=None, noise_multiplier=1.0)
     return privacy

@@ -3,7 +3,7 @@
 `fit` translates the parts of a torch or Opacus script into a run of `fedpriv.train`:
 
     epochs over a loader of B batches      B epochs rounds
-    batches of b examples on average       each of n examples joins a batch with probability b / n (Poisson)
+    batches of b examples on average       each of n examples is in a batch with probability b / n (Poisson)
     optimiser                              `fedavg` with one local step and fedpriv's optimiser of the same name
     max_grad_norm                          `Clip(max_grad_norm)`
     neighbouring data sets                 `add_remove`: one example more or less, as in Opacus

@@ -27,9 +27,10 @@ Row = Mapping[str, Any]
 class History(Sequence[Row]):
     """A table with a row for each round: the number of the round, epsilon, number of releases, and metrics.
 
-    It prints as a table. `history["test_accuracy"]` is a column: a numpy array with NaN where the metric was not
-    measured. `history[0]` is a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller tables. A
-    loop iterates over rows; `"test_accuracy" in history` tests for a column. `to_pandas()` returns a data frame.
+    `print(history)` prints the table. `history["test_accuracy"]` is a column: a numpy array with NaN where the metric
+    was not measured. `history[0]` is a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller
+    tables. A loop iterates over rows; `"test_accuracy" in history` tests for a column. `to_pandas()` returns a data
+    frame.
 
     Args:
         rows: The rounds in order.

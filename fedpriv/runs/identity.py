@@ -1,4 +1,6 @@
-"""The settings and the model, which must not change when a run is resumed, and the source of its randomness."""
+"""The identity of a run: its settings and model, which must not change when the run is resumed, and its source of
+randomness.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _OTHER_VERSION = (
 _MAY_CHANGE = ("rounds", "privacy.epsilon", "privacy.noise_multiplier")
 
 KNOWN_NOISE = "the noise itself, to whoever knows the secret_seed of this test run"
-"""Facts beyond epsilon that a run with a given secret seed reveals."""
+"""The facts that a run with a given secret seed reveals in addition to what epsilon covers."""
 
 
 def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
@@ -49,7 +51,7 @@ def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Draws:
-    """The source of noise and batches of a process start.
+    """The source of noise and batches of one process.
 
     Attributes:
         secret_seed: The secret seed of a test, if given.
@@ -60,7 +62,7 @@ class Draws:
     private: bool
 
     def secret(self, seed: int) -> int:
-        """Returns a given secret, a new one, or without privacy the public seed."""
+        """Returns the given secret seed or else a new one; for a run without privacy, the public seed."""
         if self.secret_seed is not None:
             return self.secret_seed
         if self.private:
@@ -70,12 +72,13 @@ class Draws:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The properties that a run shares with its resumption, and the randomness of this process start.
+    """The properties of a run that stay the same after a resume, and the randomness of this process.
 
     Attributes:
         settings: Digest of everything that must be the same after a resume.
-        randomness: The random streams. Without privacy, all streams follow from the public seed. With privacy, noise
-            and batches follow from a secret that each process start draws anew and that is never written.
+        randomness: The random streams. In a run without privacy, all streams are computed from the public seed. In a
+            private run, noise and batches are computed from a secret that each process draws anew at its start and
+            never writes.
         name: Random name of the run, by which its ledger and its reservation in a budget are recognised.
         model: Digest of the model's layers, frozen parameters and buffers; empty until they are known.
         words: The settings by name.
@@ -165,7 +168,7 @@ class RunIdentity:
         return RunIdentity(settings, randomness, secrets.token_hex(16), words=words)
 
     def for_ranks(self) -> tuple[object, ...]:
-        """Returns what the other processes of this run need for the same identity; see `from_main`."""
+        """Returns the values from which the other processes of this run build the same identity; see `from_main`."""
         return self.settings, self.randomness.seeds(), self.name, self.model, dict(self.words)
 
     @staticmethod
@@ -201,7 +204,7 @@ class RunIdentity:
 
         Args:
             progress: The state from which the run resumes.
-            mark: Position in the ledger.
+            mark: The present position in the ledger.
             seconds: Time spent so far.
             first_nonfinite: See `fedpriv.runs.results.Result`.
             epoch_rounds: Number of rounds that share one secret draw; None if rounds share none.
@@ -232,10 +235,10 @@ class RunIdentity:
 
 
 def restore_state(saved: Checkpoint, first: TrainState, folder: Path | None) -> TrainState:
-    """Returns the state in a checkpoint; `first`, the run's first state, shows which state its strategy keeps.
+    """Returns the state in a checkpoint. `first`, the run's first state, defines the structure of the state.
 
     Raises:
-        FedprivError: If the saved strategy keeps other state, for example in another version.
+        FedprivError: If the structure of the saved state differs, for example because it was saved by another version.
     """
     try:
         return first.restored(saved.progress)

@@ -1,8 +1,9 @@
 """Checks that the files of a run are complete and consistent.
 
-A run writes the ledger first, then the metrics, then the checkpoint, so after a crash a file may be ahead of the files
-that are written later. A file that is behind a later one has lost lines (*incomplete*); files that contradict each
-other were changed (*altered*). For the limits of the ledger's hash chain see docs/reliability.md.
+A run writes the ledger first, then the metrics, then the checkpoint. After a crash, a file may therefore contain more
+rounds than the files that are written after it. If a file contains fewer rounds than a file that is written after it,
+it has lost lines (*incomplete*). Files that contradict each other were changed (*altered*). For the limits of the
+ledger's hash chain see docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class IntegrityProblem:
 
 
 def find_problems(files: RunFiles) -> list[IntegrityProblem]:
-    """Compares a run's files and returns the problems; empty for an intact run, also after a crash."""
+    """Compares a run's files and returns the problems. The list is empty for an intact run, also after a crash."""
     if files.ledger.altered:
         return [IntegrityProblem("altered", files.ledger.altered)]
     problems = [*_check_heads(files), *_check_rounds(files), *_check_config(files)]
@@ -63,7 +64,7 @@ def raise_problems(problems: Sequence[IntegrityProblem]) -> None:
 
 
 def check_resumed(folder: Path, plan: Plan) -> None:
-    """Checks that a stopped run can resume: its files fit each other and its plan.
+    """Checks that a stopped run can resume because its files are consistent with each other and with its plan.
 
     Args:
         folder: The run's folder.
@@ -80,7 +81,9 @@ def check_resumed(folder: Path, plan: Plan) -> None:
 
 
 def compare_with_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
-    """Yields contradictions of a ledger and the run's plan: other header facts, or records with more noise."""
+    """Yields contradictions between a ledger and the run's plan: header facts that differ, or records with more noise
+    than planned.
+    """
     header = files.ledger.header
     privacy = plan.privacy
     facts = {"n_clients": plan.n_clients, "delta": privacy.delta, "planned": len(plan.records)}
@@ -203,7 +206,9 @@ def _privacy_setting(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a set
 
 
 def _check_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """Checks that the number of alternating blocks of examples or clients matches the settings: more cost less."""
+    """Checks that the number of alternating blocks of examples or clients matches the settings, because more blocks
+    have a lower privacy cost.
+    """
     time = next((record.time for record in files.ledger.records), None)
     settings = files.settings
     if time is None or settings is None:
@@ -237,7 +242,7 @@ def _blocks(setting: Any) -> Any:  # noqa: ANN401 - a setting is what it is
 
 
 def _check_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
-    """Checks that the result belongs to the end of the run."""
+    """Checks that the result was computed at the end of the run."""
     if not is_linked(result, str(result.get("head"))):
         yield IntegrityProblem("altered", f"{files.folder / 'result.json'} was changed after it was written")
 

@@ -1,4 +1,4 @@
-"""Files with one line a round: `metrics.jsonl`, which every run with a folder writes, and `metrics.csv`.
+"""Files with one line for each round: `metrics.jsonl`, which every run with a folder writes, and `metrics.csv`.
 
 A resumed run continues from its checkpoint (with zeros for lost query results), so lines of later rounds are removed
 first (`keep`).
@@ -22,11 +22,11 @@ METRICS = "metrics.jsonl"
 
 
 class RoundLines:
-    """A file with one line per round that only grows.
+    """A file with one line per round, to which a run only appends.
 
     Args:
         path: The file.
-        rounds: The rounds of its complete lines, below the heading.
+        rounds: The rounds of the complete lines in the file, below the heading.
         keep: Number of the last round for which lines are kept.
         heading: First line of a new file.
 
@@ -55,7 +55,9 @@ class RoundLines:
             raise _full(path, error) from error
 
     def write(self, report: RoundReport, line: str) -> None:
-        """Appends the line of a round, unless the file has it; writes it to disk before a checkpoint follows."""
+        """Appends the line of a round, unless the file contains it. If a checkpoint follows, the line is synced to disk
+        first.
+        """
         if report.round > self._last:
             try:
                 self._file.append(line.encode())
@@ -73,11 +75,12 @@ class RoundLines:
 
 
 class MetricsFile:
-    """Writes a `metrics.jsonl`: one JSON object a round, without times. A number that is not finite is null.
+    """Writes a `metrics.jsonl` with one JSON object for each round, without times. Numbers that are not finite are
+    written as null.
 
     Args:
         path: The file.
-        keep: Keep lines of an existing file up to this round; 0 starts a new file.
+        keep: Lines of an existing file are kept up to this round; 0 starts a new file.
 
     Raises:
         FedprivError: If the file cannot be written.
@@ -87,7 +90,7 @@ class MetricsFile:
         self._lines = RoundLines(path, [row["round"] for row in read_metrics(path)], keep)
 
     def write(self, report: RoundReport) -> None:
-        """Appends one round, unless the file has it."""
+        """Appends one round, unless the file contains it."""
         epsilon = strict_json.encode_epsilon(report.epsilon)
         row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
         if report.head is not None:

@@ -11,12 +11,12 @@ from fedpriv.network.rounds import TrainState
 
 
 class MetricLog:
-    """Metrics for reports, including earlier rounds.
+    """The metrics for reports, including those of earlier rounds.
 
     Args:
         model_metrics: Evaluates models.
         every: Rounds between evaluations.
-        before: Rows of the rounds before a resume.
+        before: The rows of the rounds before a resume.
 
     Attributes:
         rows: For each finished round its number, epsilon, number of releases, and metrics.

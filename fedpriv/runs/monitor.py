@@ -1,4 +1,4 @@
-"""Reports of a run after each round: metrics, epsilon, and the reason if the run has to end."""
+"""Makes the report of each round with metrics and epsilon, and the reason if the run has to end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunMonitor:
         stopping: Number of rounds without improvement of the metric of `stop`.
         best: The models of the round with the best test metric; up to date on the main process only.
         is_over: True if no further round will be computed.
-        is_void: True if no bound on epsilon holds, because the run's code kept state from earlier examples.
+        is_void: True if no bound on epsilon holds because the run's code kept state from earlier examples.
     """
 
     strategy: Strategy
@@ -48,7 +48,9 @@ class RunMonitor:
 
     @property
     def stops(self) -> bool:
-        """True if the last round ends the run: it is void, a value is not finite, or a metric no longer improves."""
+        """True if the run ends after the last round: it has no bound on epsilon (`is_void`), a value is not finite, or
+        a metric no longer improves.
+        """
         return self.is_void or self.health.stops or self.stopping.stops
 
     def why_ended(self, state: TrainState) -> Ended:

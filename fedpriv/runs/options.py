@@ -42,9 +42,9 @@ class TrainingOptions:
         rounds: Number of rounds.
         seed: Public seed of cohorts and links; by default a random one.
         secret_seed: Seed of noise and batches, for tests and figures that must repeat exactly. Keep it secret, because
-            the noise can be computed from it and subtracted; every printed epsilon carries this note. By default noise
-            is computed from random bits of the operating system, which the process keeps in memory and never writes. A
-            run without privacy is determined by `seed` alone.
+            the noise can be computed from it and subtracted; every printed epsilon is followed by a note about this. By
+            default, noise is computed from random bits of the operating system, which the process keeps in memory and
+            never writes to disk. In a run without privacy, `seed` determines all random numbers.
         network: The connections: `Star(n_clients)` (default), which is a server and all clients, or a `Graph`.
         test: Public test data for metrics, as (input, target) pairs; for a loader, its data set is used.
         compute: Settings of the computation.
@@ -54,32 +54,34 @@ class TrainingOptions:
         folder: Folder of the ledger and the checkpoint, for `resume`; None (default) keeps the run in memory.
         settings: Digest of the configuration, if there is one. It is checked on resume.
         resume: True resumes from the folder's checkpoint, with new noise, or from the start if the run was killed
-            before its first checkpoint. Values that were released after the checkpoint stay charged, and are not
-            released or charged again.
+            before its first checkpoint. Values that were released after the checkpoint stay counted in epsilon; they
+            are not released or counted again.
         extend: Folder of a finished run to extend. The new run continues with the model and state of the finished run;
             `rounds` includes the finished rounds, and epsilon covers both parts together. The noise of the further
-            rounds is independent of the earlier noise and is computed from the rest of the target. Only `rounds`, the
-            target epsilon and the noise multiplier may differ. `folder`, if given, must be a new folder.
-        compare_centralized: True, for runs with constraints and without privacy, also solves the problem with all data
-            in one place, and reports the relative difference of the objectives.
+            rounds is independent of the earlier noise, and its scale is computed from the remaining part of the target
+            epsilon. Only `rounds`, the target epsilon and the noise multiplier may differ. `folder`, if given, must be
+            a new folder.
+        compare_centralized: If True, the problem is also solved with all data in one place, and the relative difference
+            of the objectives is reported. It can be used in runs with constraints and without privacy.
         optimum: Smallest value of the objective, if known. The result then contains the gap to it, computed on the
-            training data without noise. The gap is not private: use this for experiments on public data only.
+            training data without noise. The gap is not private, so use this option for experiments on public data only.
         stop_on: Ends the run when a released model is not finite (`"nonfinite"`, default), also when its test loss is
-            not finite (`"nonfinite_loss"`), or never (`"nothing"`). A run that is ended in this way is charged for all
-            its planned rounds.
-        stop: Ends the run when a metric on the test data no longer improves, e.g. `Stop("accuracy", patience=5)`. The
-            run is then charged for all its planned rounds, because the stop depends on query results. So stopping saves
-            time but no epsilon.
+            not finite (`"nonfinite_loss"`), or never (`"nothing"`). The epsilon of a run that ends in this way counts
+            all planned rounds.
+        stop: Ends the run when a metric on the test data no longer improves, e.g. `Stop("accuracy", patience=5)`. Its
+            epsilon then counts all planned rounds, because the stop depends on query results. So stopping early saves
+            time, but does not reduce epsilon.
         keep: Model of the result: the `"last"` model (default), or the `"best"` model on the test data, by the metric
             of `stop`, or else by accuracy, or else by loss. The choice costs no epsilon, because test data are public
-            and the models are released anyway. However, the metric that chose a model is too optimistic for it, so
-            evaluate the model on other test data. A resumed run continues from its last model.
+            and the models are released anyway. However, the metric that selected the model overestimates its quality,
+            so evaluate the model on other test data. A resumed run continues from its last model.
         save_node_models: True also writes each node's model to the folder, as `node_models.pt`.
         metrics: Custom metrics on the test data, by name: functions of (outputs, targets) of all test examples, or
             objects with `update`, `compute` and `reset`, such as torchmetrics'. They are reported as `test_<name>`.
-        client_tests: Public test set of each client, None for a client without one. Reports then contain test metrics
-            over clients, where each client's model is evaluated on the client's set: `client_test_accuracy_min`,
-            `_p10`, `_median`, `_p90`, `_max` and `_mean`. Without `test` all sets together are the test data.
+        client_tests: The public test set of each client; None for a client without a test set. Reports then contain
+            test metrics over clients, where each client's model is evaluated on the client's set:
+            `client_test_accuracy_min`, `_p10`, `_median`, `_p90`, `_max` and `_mean`. If `test` is not given, all these
+            sets together are the test data.
         client_names: Public name of each client. Results, `fedpriv show` and pictures use it, and the result contains
             each client's test metrics under this name.
     """
@@ -127,7 +129,8 @@ class TrainOptions(TrainingOptions):
 
 
 def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[OptionsT], R]], Callable[P, R]]:
-    """Decorator that gives a function the arguments of an options class instead of one object of it.
+    """Decorator for a function that expects an object of an options class. The decorated function accepts the fields of
+    the class as arguments.
 
     The function's signature, annotations and the `Args` of its docstring are taken from the class, so that `help`,
     editors and `fedpriv.settings.checks.validate_arguments` show and check the same arguments.

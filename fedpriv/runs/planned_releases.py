@@ -1,7 +1,8 @@
-"""The planned releases of a run, as stored in its checkpoint and needed to charge a run that stopped early.
+"""The planned releases of a run, as stored in its checkpoint. They are needed to compute the epsilon of a run that
+stopped early.
 
-The text contains the plan's table: each kind of release once, as a line of the ledger, and for each release its kind,
-its round and its clients. The numbers are compressed (zlib, RFC 1950) and written in base64.
+The stored text contains each kind of release once, in the form of a ledger line, and for each release its kind, its
+round and its clients. The numbers are compressed (zlib, RFC 1950) and written in base64.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class PlannedReleases:
         records: The planned releases, in order.
         n_clients: Number of clients.
         delta: Delta of the privacy settings.
-        limit: Target epsilon; None without one.
+        limit: The target epsilon; None without a target.
         fits: True if the noise was computed from the target, so that the whole plan meets it.
         private: False for a run without privacy, which has infinite epsilon from its first release on.
     """
@@ -55,7 +56,7 @@ class PlannedReleases:
         )
 
     def packed(self) -> str:
-        """Returns the plan as text; a plan of equal rounds takes some hundred bytes for any number of rounds."""
+        """Returns the plan as text. If all rounds are equal, it has a few hundred bytes for any number of rounds."""
         rounds = self.records.rounds
         facts = {
             "n_clients": self.n_clients,
@@ -73,7 +74,7 @@ class PlannedReleases:
 
     @staticmethod
     def unpacked(text: str, header: Header) -> PlannedReleases:
-        """Returns the plan that `packed` wrote.
+        """Returns the plan from a text that `packed` returned.
 
         Args:
             text: The text.
@@ -98,11 +99,11 @@ class PlannedReleases:
             raise ValueError(f"no plan of a run ({error})") from error
 
     def is_of(self, ledger: LedgerFile) -> bool:
-        """Returns True if the plan contains every release on record, at no less than its cost.
+        """Returns True if the plan contains every recorded release, with at least the recorded privacy cost.
 
-        In that case the remaining releases of the plan belong to the run. The sizes of clients affect a plan with
-        batches of fixed size: a plan for more examples than the run has would charge too little for the remaining
-        releases.
+        In that case the remaining releases of the plan belong to the run. The test is needed because a plan with
+        batches of fixed size depends on the sizes of clients: a plan for more examples than the run has would count too
+        small a cost for the remaining releases.
 
         Raises:
             LedgerError: If the ledger is damaged or altered.
@@ -120,10 +121,10 @@ class PlannedReleases:
         return True
 
     def remaining(self, on_record: Sequence[Record], attempt: int, finished: int) -> list[Record]:
-        """Returns the releases that a run has not made, as far as its limit allows them.
+        """Returns the planned releases that a run has not made yet and that its limit allows.
 
         Args:
-            on_record: All releases of the run.
+            on_record: All recorded releases of the run.
             attempt: Label of the run's own releases; the releases of an earlier run that it extends have another label.
             finished: Number of finished rounds at the checkpoint.
         """

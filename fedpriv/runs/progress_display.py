@@ -29,7 +29,7 @@ def can_update(console: Console) -> bool:
 
 @validate_arguments("sinks")
 class ProgressDisplay:
-    """A progress bar on a terminal and in a notebook; about twenty plain lines elsewhere.
+    """Shows a progress bar on a terminal or in a notebook, and prints about twenty plain lines elsewhere.
 
     Args:
         rounds: Number of rounds of the run.
@@ -107,7 +107,9 @@ class ProgressDisplay:
 
 
 def _live_metrics() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
-    """Yields name, words and table row of each displayed metric; other metrics are in files and TensorBoard only."""
+    """Yields the name, the displayed name and the table row of each metric on the progress line. Other metrics are only
+    in files and TensorBoard.
+    """
     for row in (*metrics.TESTED, *metrics.OF_NODES, *metrics.OF_RUN, *metrics.REPORTED):
         if row.live:
             yield row.name, row.live, row

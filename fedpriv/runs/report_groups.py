@@ -19,14 +19,16 @@ GROUP_SECONDS = 0.1
 def compute_longest_wait(
     mesh: Mesh, folder: RunFolder | None, state: StateName, pace: float | None, code: Iterable[object]
 ) -> float:
-    """Returns how long reports may wait for a common sync, in seconds: 0 if a value might be visible before the sync.
+    """Returns how long reports may wait for a common sync, in seconds. The result is 0 if a released value could leave
+    the run before the sync.
 
     Args:
-        mesh: The processes of the run; if there are several, the others hold released values, too.
+        mesh: The processes of the run. If there are several, the other processes also have released values.
         folder: The run's folder; without a folder there is nothing to sync.
-        state: Location of clients' state between rounds; on disk it may survive a power cut that the ledger does not.
-        pace: Time in seconds to whose multiples each round is padded; None if the time of rounds is not padded.
-        code: All code that computes with released values while rounds run; user code may make them visible.
+        state: Location of clients' state between rounds. State on disk may survive a power cut in which unsynced ledger
+            lines are lost.
+        pace: Time in seconds. Each round is padded to a multiple of it; None if rounds are not padded.
+        code: All code that computes with released values during rounds. User code may make these values visible.
     """
     if folder is None or mesh.world.world_size > 1 or state != "memory" or pace is not None:
         return 0.0
@@ -36,10 +38,10 @@ def compute_longest_wait(
 
 
 class ReportGroup:
-    """Reports that are not yet visible, since their ledger lines may not be on disk.
+    """Reports that are held back because their ledger lines may not be on disk yet.
 
     Args:
-        seconds: Longest wait of a report; 0 does not wait for other rounds.
+        seconds: Longest time in seconds that a report waits; 0 if it does not wait for other rounds.
         sync: Writes all ledger lines to disk, or raises.
     """
 
@@ -59,7 +61,7 @@ class ReportGroup:
         return time.monotonic() - self._synced_at >= self._seconds
 
     def take(self) -> list[RoundReport]:
-        """Writes the ledger to disk and returns the reports, which may then become visible.
+        """Writes the ledger to disk and returns the reports, which may then leave the run.
 
         Raises:
             LedgerError: If the lines may not be on disk; the reports are lost.
@@ -73,10 +75,12 @@ class ReportGroup:
 
     @contextmanager
     def synced(self) -> Generator[None]:
-        """A context that writes the ledger to disk at its end, also after an error, which may contain values.
+        """A context that writes the ledger to disk at its end, also after an error, because the error may contain
+        released values.
 
-        If a caller leaves the iteration early, the lines of all reports that the caller received are already on disk.
-        In that case Python may close the iteration at interpreter exit, when modules have lost their contents.
+        Nothing is written if the caller leaves the iteration early. In that case the lines of all reports that the
+        caller received are on disk already, and Python may close the iteration at interpreter exit, when modules have
+        lost their contents.
         """
         try:
             yield

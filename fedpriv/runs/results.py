@@ -56,7 +56,7 @@ def explain_fewer_rounds(ended: Ended, planned: int, spent: PrivacySpent, status
     Args:
         ended: The reason in one word.
         planned: Number of rounds that were planned.
-        spent: The charge of the run.
+        spent: The privacy cost of the run.
         status: Status of the strategy, e.g. that it converged.
     """
     if ended == "rounds":
@@ -84,7 +84,7 @@ class RoundReport:
             `client_tests` also `client_test_accuracy_min` and so on. Empty in rounds without an evaluation.
         epsilon: Upper bound on the epsilon of the rounds so far (the largest over clients). It is fast to compute and
             can be somewhat above the tight bound of `Result.spent`, but never above the limit. If the run stops early,
-            this is the epsilon that the run is charged.
+            the epsilon in its last report counts all planned rounds.
         target: The target epsilon, or None.
         releases: Number of records in the ledger, all on the physical disk if the ledger is a file.
         checkpoint: True if a checkpoint is written after this report; a sink must first sync files that should survive
@@ -135,11 +135,12 @@ class Result:
         noise_multiplier: Noise scale divided by sensitivity, in a round whose `schedule` share is 1.
         measures: Further values: bytes sent, spectral gap, distance of the nodes' models, and multipliers. `backend`
             contains the `name` of the backend of gradients and the reason why a faster one was `refused`. With
-            `keep="best"`, `kept` contains the chosen `round`, the `metric`, and the number of `rounds_tested`. If they
-            were given, `client_names` are included, and with test sets `client_tests`, each client's metrics by name.
+            `keep="best"`, `kept` contains the chosen `round`, the `metric`, and the number of `rounds_tested`. If
+            client names were given, `client_names` contains them; with test sets, `client_tests` also contains each
+            client's metrics by name.
         gradient_evaluations: Expected number of per-example gradients.
-        optimality_gap: F(params) - F* on all training examples, if F* is known. It is exact, and therefore NOT private.
-            `result.json` also contains it as `suboptimality`, and lists both names under `not_private`.
+        optimality_gap: F(params) - F* on all training examples, if F* is known. It has no noise, and is therefore NOT
+            private. `result.json` also contains it as `suboptimality`, and lists both names under `not_private`.
         first_nonfinite: The first round, from 1, in which the `"model"` or the `"test_loss"` was NaN or infinite, by
             these names; empty if all values were finite.
         reports: Number, epsilon, number of releases and metrics of each finished round, as in `metrics.jsonl`; rounds
@@ -313,7 +314,9 @@ class Result:
     if not TYPE_CHECKING:  # otherwise the type checker would accept any name
 
         def __getattr__(self, name: str) -> object:
-            """Raises an error with the equivalent of an attribute of other libraries' results."""
+            """Raises an error for an unknown attribute. If the attribute exists in results of other libraries, the
+            error names the equivalent.
+            """
             raise AttributeError(format_attribute_error("a result", name, "result"), name=name)
 
     def _why_fewer(self) -> str:
@@ -341,7 +344,7 @@ class Result:
 
 @dataclass(frozen=True)
 class _ResultCurves:
-    """A result with the interface `curves.Curves`, from which pictures are drawn."""
+    """Adapts a result to the interface `curves.Curves`, from which pictures are drawn."""
 
     outcome: Result
 
@@ -382,7 +385,8 @@ class Sink(Protocol):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads the rounds of a `metrics.jsonl`, in order; empty without such a file. Leaves out a cut-off last line.
+    """Reads the rounds of a `metrics.jsonl` in order, without an incomplete last line. Returns an empty list without
+    such a file.
 
     Raises:
         FedprivError: If another line of the file is damaged.

@@ -1,4 +1,4 @@
-"""The epsilon of a run: checked before each release, in each report, and at the end."""
+"""Computes the epsilon of a run for the check before each release, for each report, and at the end."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class RunAccountant:
 
     Args:
         plan: The planned releases.
-        attempt: Label of the noise that the run draws now.
+        attempt: Label of the releases that the run makes now; see `fedpriv.privacy.record.Record`.
         not_covered: Facts about the data that the run reveals and epsilon does not count.
-        float64_noise: Noise that is added in float64, as far as the records do not show it.
+        float64_noise: Noise that is added in float64 and that the records do not mark as float64.
 
     Attributes:
         guard: The privacy filter: admits the releases of the plan, as far as the target epsilon allows. In a run
@@ -56,7 +56,7 @@ class RunAccountant:
         self._spent: tuple[int, PrivacySpent] | None = None
 
     def follow(self, ledger: Ledger, finished: int) -> None:
-        """Sets the ledger with the records to report; it was opened with `guard`.
+        """Sets the ledger from which the accountant reports. The ledger was opened with `guard`.
 
         Args:
             ledger: The ledger.
@@ -83,7 +83,7 @@ class RunAccountant:
         return isinstance(self.guard, PlanFilter) and self.guard.is_exhausted
 
     def reported(self, ended: Ended, finished: int) -> float:
-        """Returns a cheap upper bound on the epsilon of the rounds so far, for a report.
+        """Returns an upper bound on the epsilon of the rounds so far that is fast to compute, for a report.
 
         It is the smallest of three bounds: the quick bound, the target, and the tight bound of the plan up to one of
         the next rounds. The target is used unless an earlier run, which this run extends, has spent more.
@@ -104,17 +104,17 @@ class RunAccountant:
         return min(smallest, self._accountant.quick_epsilon(smallest))
 
     def spent(self) -> PrivacySpent:
-        """Returns a tight upper bound on the spending so far."""
+        """Returns a tight upper bound on the privacy cost so far."""
         count = len(self._ledger.records)
         if self._spent is None or self._spent[0] != count:
             self._spent = count, self._with_conditions(self._accountant.spent())
         return self._spent[1]
 
     def charged_at_end(self, ended: Ended, finished: int) -> PrivacySpent:
-        """Returns the charge of a run that `ended` after `finished` rounds.
+        """Returns the privacy cost of a run that `ended` after `finished` rounds.
 
-        If the run stopped before its plan ended, the stop may depend on data, so all planned releases are charged. A
-        stop that is forced by the budget does not depend on data.
+        If the run stopped before its plan ended, the stop may depend on data, so all planned releases are counted. A
+        stop at the target epsilon does not depend on data, so only the releases made are counted.
         """
         plan = self._plan
         charged = self.records(ended, finished)
@@ -124,12 +124,16 @@ class RunAccountant:
         return self._with_conditions(spent)
 
     def _with_conditions(self, spent: PrivacySpent) -> PrivacySpent:
-        """Returns the cost with facts that records omit: float64 noise, and facts that epsilon does not count."""
+        """Returns the cost with the facts that records omit: float64 noise, and facts about the data that epsilon does
+        not cover.
+        """
         added_in_float64 = (*spent.float64_noise, *self._float64_noise)
         return replace(spent, float64_noise=added_in_float64, not_covered=self._not_covered)
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
-        """Returns the releases that `charged_at_end` counts; future releases belong to this attempt, with its draws."""
+        """Returns the releases that `charged_at_end` counts. Releases that were planned but not made have the label
+        `attempt` and the random allocation of this run.
+        """
         remaining: Sequence[Record] = ()
         if ended in CHARGED_WHOLE:
             remaining = self._still_planned(finished)
@@ -138,7 +142,7 @@ class RunAccountant:
     def _still_planned(self, finished: int) -> RecordTable:
         """Returns the releases of the plan after its first `finished` rounds, with this attempt's draws.
 
-        A run without privacy has none, because its releases do not follow from the plan.
+        The result is empty for a run without privacy, because the plan does not determine its releases.
         """
         if not self._plan.privacy.private:
             return RecordTable()

@@ -30,7 +30,7 @@ from fedpriv.storage.folder import RunFolder
 from fedpriv.storage.identity import digest_config
 
 LARGEST_SHARE = 0.05
-"""Largest share of a run's time for writing checkpoints, if their number of rounds is not given."""
+"""Largest share of a run's time that is used to write checkpoints, if `checkpoint_every` is not given."""
 
 
 class RunDirectory:
@@ -38,7 +38,8 @@ class RunDirectory:
 
     Args:
         folder: The run's folder; None stores nothing.
-        every: Rounds between checkpoints; None writes them as often as they are cheap.
+        every: Rounds between checkpoints. None writes them as often as possible within the share `LARGEST_SHARE` of the
+            run's time.
     """
 
     def __init__(self, folder: str | Path | RunFolder | None, every: int | None) -> None:
@@ -97,7 +98,7 @@ class RunDirectory:
         return LedgerFile.read(self._needed() / "ledger.jsonl").header.not_covered
 
     def first_part(self) -> FirstPart | None:
-        """Returns the rounds of the earlier run that the run to resume extends; None if it extends none.
+        """If the run to resume extends an earlier run, returns the rounds of the earlier run, else None.
 
         Raises:
             LedgerError: If the ledger is missing or damaged.
@@ -183,7 +184,9 @@ class RunDirectory:
         return format_settings(config={name: section for name, section in config.items() if name != "log"})
 
     def open_metrics(self, finished: int) -> MetricsFile | None:
-        """Opens the file that gets a line for each round after the first `finished` ones; None without a folder."""
+        """Opens the file to which the metrics of each round after the first `finished` rounds are written; returns None
+        without a folder.
+        """
         if self.folder is None or read_settings(self.folder.path) is None:
             return None
         return MetricsFile(self.folder.path / METRICS, finished)
@@ -204,7 +207,7 @@ class RunDirectory:
         """Checks that no other run writes to the folder.
 
         Raises:
-            FedprivError: If another one does.
+            FedprivError: If another run writes to the folder.
         """
         if self.folder is not None:
             self.folder.check()
@@ -229,7 +232,7 @@ class RunDirectory:
         self._plan_next_save(checkpoint.round, began)
 
     def _plan_next_save(self, finished: int, began: float) -> None:
-        """Sets the time of the next checkpoint, after one that was written from `began` until now."""
+        """Sets the time of the next checkpoint, after a checkpoint that was written from the time `began` until now."""
         now = time.monotonic()
         if self._every is not None:
             self._next_save = (finished // self._every + 1) * self._every
@@ -255,7 +258,7 @@ def check_rounding(ledger: LedgerFile, float64_noise: tuple[str, ...]) -> None:
     """Raises an error if a run would add float64 noise to a ledger with a header that promises exact rounding.
 
     Raises:
-        LedgerError: If the run would do so, e.g. because it began on a CPU and is resumed on another device.
+        LedgerError: If the run would add such noise, e.g. because it began on a CPU and is resumed on another device.
     """
     new = [kind for kind in float64_noise if kind not in ledger.header.float64_noise]
     if new:
@@ -266,7 +269,8 @@ def check_rounding(ledger: LedgerFile, float64_noise: tuple[str, ...]) -> None:
 
 
 def check_not_covered(ledger: LedgerFile, not_covered: tuple[str, ...]) -> None:
-    """Raises an error for revealed facts that are missing in the ledger's header, from which epsilon is stated later.
+    """Raises an error if the run reveals facts that the ledger's header does not list. Later statements of epsilon are
+    made from this header.
 
     Raises:
         LedgerError: If there are such facts, e.g. because the run began without an optimum and is resumed with one.

@@ -63,7 +63,7 @@ class RunFiles:
         settings: The settings of the run: `config.yaml` or, for the run of a Python program, `settings.json`; None if
             there is neither.
         result: `result.json`; None while the run is unfinished.
-        checkpoint: The last checkpoint, its tensors without values; None if there is none or it cannot be read.
+        checkpoint: The last checkpoint, with tensors that have no values; None if there is none or it cannot be read.
         unread: Reason why the checkpoint cannot be read; None if it can, or there is none.
         metrics: `metrics.jsonl`, one row for each round.
         ledger: The ledger.
@@ -82,8 +82,8 @@ class RunFiles:
     def read(folder: Path) -> RunFiles:
         """Reads a folder, also of a run in progress.
 
-        Files are read in the reverse order of writing, so that a file can be behind the files that are read after it,
-        but never ahead of them.
+        Files are read in the reverse order of writing. So in a run in progress, a file can contain fewer rounds than
+        the files that are read after it, but never more.
 
         Raises:
             FedprivError: If a file is damaged.
@@ -107,7 +107,7 @@ class RunFiles:
 
     @cached_property
     def counted(self) -> PrivacySpent:
-        """The epsilon, computed from the ledger's records.
+        """The epsilon of the releases in the ledger's records.
 
         Raises:
             LedgerError: If the ledger is damaged or altered.
@@ -137,8 +137,8 @@ class RunFiles:
 def describe_fixed_data(config: dict[str, Any] | None) -> str | None:
     """Returns the settings that determine the clients' examples, as text, if equal settings mean equal examples.
 
-    None if the data are user files or come from user code. In that case rows may be added or removed between two runs,
-    so that other clients have them although the configuration is the same.
+    Returns None if the data are the user's files or come from user code. In that case rows may be added or removed
+    between two runs, and the same row may belong to different clients although the configuration is the same.
     """
     section = (config or {}).get("data")
     if config is None or not isinstance(section, dict) or str(section.get("name")) not in PUBLISHED:
@@ -169,7 +169,7 @@ def find_config_file(folder: Path, fix: str = "name a folder created by fedpriv 
         fix: Suggested fix if the folder contains no run.
 
     Raises:
-        FedprivError: If there is none, because a Python program made the run or the folder holds no run.
+        FedprivError: If there is no configuration, because a Python program made the run or the folder contains no run.
     """
     path = folder / CONFIG_FILE
     if not path.exists():
@@ -203,7 +203,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
 
 
 def _checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str | None]:
-    """Reads the checkpoint in a folder; returns it, and why it cannot be read. Each may be None."""
+    """Reads the checkpoint in a folder. Returns it and the reason why it cannot be read; each may be None."""
     path = folder / "checkpoint.pt"
     if not path.exists():
         return None, None

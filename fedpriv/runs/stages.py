@@ -2,7 +2,7 @@
 
 Each function computes one stage from the stages before it:
 
-    Experiment       settings that fit together; nothing has been read or drawn
+    Experiment       settings that are consistent; no data were read and no random numbers drawn
     OpenRun          the folder, the starting point of the run, its seeds
     Plan             the planned releases, their noise and privacy cost (`fedpriv.planning.plan`)
     BudgetReservation   the share of a lifetime budget (`fedpriv.runs.budget_reservation`)
@@ -86,12 +86,13 @@ class Experiment:
     Attributes:
         clients: The data owners.
         strategy: The algorithm, made for this number of rounds.
-        privacy: The privacy settings, including the differences that a problem allows between neighbouring data sets.
+        privacy: The privacy settings, including `invariants`: the facts that neighbouring data sets must share because
+            the problem needs them.
         network: The communication network.
         rounds: Number of rounds.
         sizes: Public number of examples of each client.
-        problems: The distinct problems of the clients.
-        compute: Settings of speed.
+        problems: The distinct problems (objectives and constraints) of the clients.
+        compute: The settings of the computation, which affect speed only.
         device: Device of this process.
     """
 
@@ -112,7 +113,7 @@ class Experiment:
 
 
 def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -> Experiment:
-    """Checks the settings and derives others from them. Reads no data and draws nothing.
+    """Checks the settings and computes derived settings, without reading data or drawing random numbers.
 
     Raises:
         ConfigError: If settings cannot work.
@@ -163,7 +164,9 @@ class OpenRun:
 
     @property
     def origin(self) -> Checkpoint | None:
-        """The checkpoint with its first state: its own, or one of the run that it extends; None for a new run."""
+        """The checkpoint that contains the state from which this run starts. It belongs to this run or to the run that
+        it extends; None for a new run.
+        """
         if self.earlier is not None:
             return self.earlier.checkpoint
         return self.resumed
@@ -177,7 +180,7 @@ class OpenRun:
 
     @property
     def float64_noise(self) -> tuple[str, ...]:
-        """Reasons why all noise of its rounds so far was float64 noise, as text."""
+        """Reasons why all noise of the run's rounds so far was float64 noise, as text."""
         if self.earlier is not None:
             return self.earlier.float64_noise
         if self.resumed is None or self.directory.path is None:
@@ -186,7 +189,7 @@ class OpenRun:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """Facts about the data that its rounds so far reveal and epsilon does not count, as text."""
+        """Facts about the data that the run's rounds so far reveal and epsilon does not cover, as text."""
         if self.earlier is not None:
             return self.earlier.not_covered
         if self.resumed is None or self.directory.path is None:
@@ -198,7 +201,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     """Reads the checkpoint from which the run continues, and draws its randomness.
 
     Raises:
-        ConfigError: If settings of speed cannot work, or the run cannot be extended with these options.
+        ConfigError: If settings of the computation cannot work, or a run cannot be extended with these options.
         FedprivError: If a folder holds no run, or a run with other settings.
     """
     clients = experiment.clients
@@ -237,10 +240,10 @@ def _identify(
     resumed: Checkpoint | None,
     earlier: EarlierRun | None,
 ) -> RunIdentity:
-    """Digests the settings, and draws the randomness of this process start.
+    """Computes the digest of the settings, and draws the randomness of this process.
 
     Raises:
-        FedprivError: If that run was made with other settings; the message names them.
+        FedprivError: If the run to resume or to extend was made with other settings; the message names them.
     """
     clients = experiment.clients
     privacy = experiment.privacy
@@ -334,7 +337,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
     """Lists the releases by a dry run without data, calibrates their noise, and checks that all settings fit them.
 
     Raises:
-        ConfigError: If settings do not fit the strategy's queries, or no noise reaches the target.
+        ConfigError: If settings do not fit the strategy's queries, or no amount of noise reaches the target epsilon.
     """
 
     def on_main() -> Plan:
@@ -374,7 +377,9 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
 
 
 def not_covered(privacy: Privacy, options: TrainingOptions, run: OpenRun) -> tuple[str, ...]:
-    """Returns facts that the run reveals and epsilon does not cover, in its earlier rounds or from now on."""
+    """Returns the facts about the data that the run reveals, in earlier or in future rounds, and that epsilon does not
+    cover.
+    """
     from_now_on = privacy_warnings.not_covered(privacy, options.optimum)
     if privacy.private and options.secret_seed is not None:
         from_now_on = (*from_now_on, KNOWN_NOISE)
@@ -384,7 +389,7 @@ def not_covered(privacy: Privacy, options: TrainingOptions, run: OpenRun) -> tup
 def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh) -> BudgetReservation | None:
     """Returns the run's reservation in a lifetime budget, checked but not yet charged.
 
-    None without a budget, and in processes other than the main one.
+    Returns None without a budget, and in processes other than the main process.
 
     Raises:
         PrivacyError: If the budget does not allow the plan.
@@ -415,11 +420,11 @@ class LocalData:
     Attributes:
         shard: Indices of the clients in this process.
         population: Their examples, model and loss.
-        fingerprints: Keyed digests of the examples; with them a resume with other data raises an error.
+        fingerprints: Keyed digests of the examples, by which a resume detects changed data.
         start: The initial parameters of all clients, `[dim]`.
         backend: Name of the backend that computes clipped sums of gradients.
         why_not_faster: Why faster backends were rejected; empty if none was.
-        constants: Sums of the bits of frozen parameters and buffers, which no forward pass may change.
+        constants: Checksums of frozen parameters and buffers, which no forward pass may change.
         identity: The run's identity, now with the digest of its model.
         warnings: Warnings about properties of data and model that weaken privacy or cost time.
     """
@@ -534,11 +539,11 @@ def prepare_evaluation(
     options: TrainingOptions,
     mesh: Mesh,
 ) -> Evaluation:
-    """Tests the metrics on the first model, and restores the history of the metrics.
+    """Tests the metrics on the first model, and restores the metrics of earlier rounds.
 
     Raises:
         ConfigError: If test data or metrics do not fit the model; or if the run to extend ended for a reason that would
-            end this one at once.
+            end this run at once.
         DataError: If test data cannot be read or used.
         PrivacyError: If test data are copies of training data.
     """
@@ -622,14 +627,16 @@ def _distinct(warnings: Iterable[Iterable[str]]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class ReleasePath:
-    """The only path from data to released values: every result is clipped, noised, counted and recorded first.
+    """The only path from data to released values. Every query result is clipped, noised, counted and recorded before it
+    is released.
 
     Attributes:
         accountant: The epsilon of the run.
-        ledger: The run's releases; in processes other than the main one, a follower of its ledger.
+        ledger: The ledger of the run's releases; in processes other than the main process, an object that follows this
+            ledger.
         sums: Clipped sums of gradients of this process's clients.
         oracle: Computes the results of the strategy's queries.
-        state_check: Tests if the run's code kept state from earlier examples; None without privacy.
+        state_check: Tests if the run's code kept state from earlier examples; None in a run without privacy.
         first_round: The first round with new releases. Each release is made only once, so a resumed run releases
             nothing in rounds that are already in the ledger.
         lost_oracle: Oracle for the rounds before `first_round`; it returns zeros, without access to the data.
@@ -708,7 +715,7 @@ def _first_round(run: OpenRun, plan: Plan, ledger: Ledger | FollowerLedger) -> i
 
 
 def warn_of_lost_rounds(run: OpenRun, path: ReleasePath) -> list[str]:
-    """Returns a warning if a stop has lost the query results of rounds, else none."""
+    """Returns a warning if query results of some rounds were lost when the run stopped, else an empty list."""
     if run.resumed is None or path.first_round <= run.resumed.round:
         return []
     first = run.resumed.round + 1
@@ -728,7 +735,7 @@ def _open_ledger(
     settings: dict[str, Any] | None,
     mesh: Mesh,
 ) -> Ledger | FollowerLedger:
-    """Opens the ledger on the main process, and a follower of it on the others."""
+    """Opens the ledger in the main process, and an object that follows it in the other processes."""
     finished = 0
     if run.origin is not None:
         finished = run.origin.round

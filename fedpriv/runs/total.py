@@ -15,7 +15,7 @@ from fedpriv.settings.checks import validate_arguments
 def total(
     results: Sequence[Result | RunCost], *, delta: float | None = None, accountant: str | None = None
 ) -> PrivacySpent:
-    """Computes the privacy cost of several runs on the same data, which is less than the sum of their costs.
+    """Computes the joint privacy cost of several runs on the same data, which is less than the sum of their costs.
 
     Guarantee: an upper bound for every unit that all of the runs protect, for any position of the unit in each run,
     against an observer of each run as its `trust` allows. The number of runs and their noise must not depend on the
@@ -23,7 +23,8 @@ def total(
     runs, the true cost is lower.
 
     Args:
-        results: The result of `train` for each run; for a training with Opacus, `fedpriv.from_opacus(...)`.
+        results: For each run the result of `train`; for a training with Opacus, the result of
+            `fedpriv.from_opacus(...)`.
         delta: Failure probability of all runs together; by default the smallest delta of the runs.
         accountant: The bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None (default) uses the smallest
             bound.
@@ -64,7 +65,7 @@ def total(
 
 
 def _cost_of(result: Result | RunCost, number: int) -> RunCost:
-    """Returns the releases of a run, named by its number among the results."""
+    """Returns the releases of a run, labelled with the number of the run among the results."""
     if isinstance(result, RunCost):
         return result
     return RunCost(

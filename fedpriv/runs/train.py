@@ -21,8 +21,8 @@ def train(options: TrainOptions) -> Result:
         The result, with the trained module as `model` and an upper bound on the epsilon as `spent`.
 
     Guarantee: every query result is noised and accounted for before the strategy receives it. A query that would exceed
-    the target epsilon returns no result, and ends the run. Python warnings report settings that weaken privacy, and a
-    model or a test loss that is not finite.
+    the target epsilon returns no result and ends the run. Python warnings are issued for settings that weaken privacy,
+    and if a model or a test loss is not finite.
 
     Raises:
         ConfigError: If settings cannot work. The error is raised before data are read, and names field, value and fix.

@@ -157,16 +157,16 @@ class Training:
 
     @property
     def health(self) -> FiniteCheck:
-        """Values that have not been finite, with their first rounds."""
+        """The kinds of values that were not finite, with the first round of each."""
         return self._monitor.health
 
     def _reserve_budget(self) -> None:
-        """Charges the lifetime budget for the whole plan, before the first round."""
+        """Reserves the cost of the whole plan in the lifetime budget, before the first round."""
         if self._reservation is not None:
             self._reservation.reserve(self._last_round_until_save())
 
     def _last_round_until_save(self) -> int:
-        """Returns the number of rounds until the next checkpoint: without a folder, all."""
+        """Returns the last round before the next checkpoint; without a folder, the last round of the run."""
         if self._directory.path is None:
             return self.rounds
         return min(self._directory.next_save, self.rounds)
@@ -184,9 +184,9 @@ class Training:
     def in_groups(self) -> Iterator[Sequence[RoundReport]]:
         """Trains like an iteration over this object, and yields the reports of one or more rounds at once.
 
-        Short rounds share one sync of the ledger, so this object must not be inspected between two rounds of a group.
-        When iterating by round, by contrast, every line is on disk before the caller receives the round. See `__iter__`
-        for errors.
+        Short rounds share one sync of the ledger to disk, so do not inspect this object between two rounds of a group.
+        If you iterate over this object round by round instead, every ledger line is on disk before you receive the
+        round. See `__iter__` for errors.
         """
         population = self.population
         problems = {id(problem): problem for problem in population.problems}
@@ -199,7 +199,7 @@ class Training:
         return self._modes.iterate(self._make_rounds(seconds))
 
     def _make_rounds(self, seconds: float) -> Iterator[Sequence[RoundReport]]:
-        """Trains in the torch modes of the caller; see `_groups_of_rounds`."""
+        """Trains in the torch modes that the calling function has set; see `_groups_of_rounds`."""
         monitor = self._monitor
         mesh = self._mesh
         if monitor.is_over:
@@ -255,7 +255,9 @@ class Training:
             mesh.world.broadcast(lambda: self._directory.finish(result, self.linked(result), nodes=self._save_nodes))
 
     def _all_rounds(self) -> Iterator[RoundResult]:
-        """Computes the rounds: first those that lost their query results in a stop, with zeros, then the others."""
+        """Computes the rounds. Rounds with query results that were lost in a stop come first and use zeros; then the
+        other rounds follow.
+        """
         path = self._release_path
         network = self._local_network
         progress = self.progress
@@ -280,8 +282,8 @@ class Training:
     def _saved_if_left(self, group: ReportGroup) -> Generator[None]:
         """A context that writes a checkpoint of the last finished round if the caller leaves the rounds early.
 
-        The reports of finished rounds are written before, since a checkpoint must not be ahead of them. A round that
-        was interrupted before its report was made is lost.
+        The reports of finished rounds are written before the checkpoint, because a checkpoint must not contain rounds
+        that the reports lack. A round that was interrupted before its report was made is lost.
         """
         try:
             yield
@@ -350,7 +352,7 @@ class Training:
             self.ledger.sync()
 
     def _close_budget(self) -> None:
-        """Reports the end of the run to its budget."""
+        """Records the end of the run in its budget."""
         if self._reservation is not None:
             self._reservation.close(self._monitor.why_ended(self.progress), self.ledger.records)
 
@@ -427,11 +429,13 @@ class Training:
 
     @property
     def broken_examples(self) -> Tensor:
-        """Number of non-finite gradients of each client, `[n_clients]`. The number is exact, and so not private."""
+        """Number of non-finite gradients of each client, `[n_clients]`. It has no noise, so it is not private."""
         return torch.cat([*self._mesh.clients.all_gather_object(self._release_path.sums.broken_examples)])
 
     def count_duplicates(self) -> ownership.DuplicateCounts:
-        """Counts the training examples that equal other training examples or test examples. Exact and not private."""
+        """Counts the training examples that equal other training examples or test examples. The numbers have no noise,
+        so they are not private.
+        """
         fingerprints = stages.all_example_fingerprints(self.population, self._mesh)
         test = self._evaluation.public.test
         return self._mesh.world.broadcast(lambda: ownership.count_duplicates(self.population, test, fingerprints))
@@ -445,14 +449,15 @@ class Training:
         return self._mesh.max_clients(float(is_so)) > 0
 
     def _charged(self) -> PrivacySpent:
-        """Returns the charge of the run if it ends now."""
+        """Returns the privacy cost of the run if it ends now."""
         return self._release_path.accountant.charged_at_end(self._monitor.why_ended(self.progress), self.progress.round)
 
     def result(self) -> Result:
         """Returns the result so far; the result of a finished run is also in its folder.
 
-        If the run stopped before its plan ended, the stop may depend on data, so all planned releases are charged,
-        unless the budget ended the run. If clients' models differ, each model is tested on 1000 test examples.
+        If the run stopped before its plan ended, the stop may depend on data, so epsilon counts all planned releases,
+        unless the run ended at its target epsilon. If clients' models differ, each model is tested on 1000 test
+        examples.
 
         Raises:
             PrivacyError: If a forward pass changed a frozen parameter or a buffer.
@@ -461,7 +466,7 @@ class Training:
             return self._make_result()
 
     def _make_result(self) -> Result:
-        """Returns the result so far, computed in the modes of the caller."""
+        """Returns the result so far, computed in the torch modes that the calling function has set."""
         self._check_constants()
         if not self._monitor.is_over:
             self._check_state()

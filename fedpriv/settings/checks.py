@@ -37,12 +37,13 @@ from fedpriv.settings.translations import (
 
 T = TypeVar("T", bound=Callable[..., Any])
 Explain = Callable[[str, object, Mapping[str, object]], str | None]
-"""Returns the fix for an unknown argument, from its name, value and the others; None for the default fix."""
+"""Returns the fix for an unknown argument, from its name, its value and the other arguments; None for the default fix.
+"""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """An interval, as metadata of `Annotated[float, ...]` or `Annotated[int, ...]`. NaN is in none.
+    """An interval, as metadata of `Annotated[float, ...]` or `Annotated[int, ...]`. No interval contains NaN.
 
     Args:
         words: Text of an error, e.g. "must be a positive, finite number".
@@ -61,7 +62,10 @@ class Bound:
         if isinstance(value, str) and _is_number(value):
             return f"is text: write the number {value.strip()}, without quotes"
         if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-            return "is a schedule of torch: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
+            return (
+                "is a learning-rate schedule of torch, which fedpriv cannot use: write fedpriv.Cosine(peak=0.1, "
+                "rounds=100), or a function of the round"
+            )
         if describe_error(kind, value) or not isinstance(value, Real):
             return self.words
         try:
@@ -114,7 +118,9 @@ Fraction = Annotated[float, Bound("must be a number in [0, 1)", 0, 1, "[)")]
 Ratio = Annotated[float, Bound("must be a number in (0, 1)", 0, 1)]
 Count = Annotated[int, Bound("must be a whole number, at least 1", 1, inf, "[)")]
 RoundCount = Annotated[int, Bound("must be a whole number from 1 to 1 000 000", 1, 1_000_000, "[]")]
-"""Rounds of a run: each is planned, with its privacy cost, before the first."""
+"""Number of rounds of a run. It is limited, because every round is planned with its privacy cost before the first
+round.
+"""
 Whole = Annotated[int, Bound("must be a whole number, at least 0", 0, inf, "[)")]
 
 # pydantic's messages for YAML; bool is an int in Python, but not here
@@ -130,7 +136,7 @@ def _describe_plain_error(kind: type, value: object) -> str | None:
     """Returns the error for a value that must be a number, a boolean or a text."""
     type_, words = PLAIN[kind]
     if kind is str and isinstance(value, torch.device | torch.dtype):
-        return f"write {str(value).removeprefix('torch.')!r}"
+        return f"must be text: write {str(value).removeprefix('torch.')!r}"
     if isinstance(value, type_) and isinstance(value, bool) == (kind is bool):
         return None
     return words
@@ -153,7 +159,7 @@ def describe_error(kind: Any, value: object) -> str | None:  # noqa: ANN401 - an
     if origin is Literal:
         if any(type(value) is type(argument) and value == argument for argument in arguments):
             return None
-        return f"choose {join_alternatives(arguments)}{suggest_similar(value, map(str, arguments))}"
+        return f"is unknown; choose {join_alternatives(arguments)}{suggest_similar(value, map(str, arguments))}"
     if isinstance(origin, type) and getattr(origin, "_is_protocol", False):
         return _describe_class_error(origin, value)
     if inspect.isclass(kind) and origin is None:
@@ -283,9 +289,10 @@ def _call_error(
             return error(
                 "arguments",
                 value,
-                f"is one argument too many: {example_call(thing)} takes {', '.join(positional) or 'none'}",
+                f"is one argument too many: leave it out; {_public_name(thing)} accepts "
+                f"{', '.join(positional) or 'no arguments'}, e.g. {example_call(thing)}",
             )
-        fix = f"must be given by name, e.g. {named[0]}=...; only {', '.join(positional)} can be positional"
+        fix = f"must be given by name, e.g. {named[0]}=...; only {', '.join(positional)} can be given by position"
         return error("arguments", value, fix)
     missing = next(
         parameter.name for parameter in parameters if _is_required(parameter) and parameter.name not in arguments
@@ -316,7 +323,7 @@ def _meaning(thing: Callable[..., Any], name: str) -> str:
 def example_call(thing: Callable[..., Any], value: object = None) -> str:
     """Returns the text of a call with good values of all required arguments.
 
-    `value` becomes the first argument, where that accepts it.
+    If the first argument accepts `value`, the text contains it.
     """
     name = _public_name(thing)
     try:
@@ -376,8 +383,8 @@ def check_finite(values: Tensor, quantity: str) -> None:
     if bool(broken.any()):
         client = int(broken.nonzero()[0])
         raise DataError(
-            f"client {client}: its {quantity} is {flat[client].detach().tolist()} at the received point; "
-            "correct the function or the data, or start from other parameters"
+            f"client {client}: the {quantity} is {flat[client].detach().tolist()}, which is not finite, at the "
+            "parameters that the client received; correct the function or the data, or use other initial parameters"
         )
 
 
@@ -410,7 +417,7 @@ def _describe_class_error(kind: type, value: object) -> str | None:
     if kind.__name__ in ("LocalStep", "Aggregator"):
         return None  # `Strategy` lists all missing methods and attributes
     if inspect.isclass(value) and _torch_optimizer_class(value) is None:
-        return f"must be an object: {example_call(value)}"
+        return f"is a class: create an object with {example_call(value)}"
     methods = _methods_of(kind)
     lacking = [name for name in methods if not callable(getattr(value, name, None))]
     if not lacking:
@@ -429,7 +436,7 @@ def _make_it(kinds: list[Any], value: object) -> str:
     optimizer_class = _torch_optimizer_class(value)
     if kinds == [torch.optim.Optimizer]:
         name = "SGD" if optimizer_class is None else optimizer_class.__name__
-        return f"must be an optimizer of torch, torch.optim.{name}(model.parameters(), lr=0.1)"
+        return f"must be an optimiser of torch, e.g. torch.optim.{name}(model.parameters(), lr=0.1)"
     if optimizer_class is not None:
         return _for_torch_optimizer(kinds, optimizer_class, value)
     if inspect.isclass(value) and issubclass(value, tuple(kinds)):
@@ -492,17 +499,17 @@ def _torch_optimizer_class(value: object) -> type | None:
 
 
 def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object) -> str:
-    """Returns the replacement of a torch optimizer, which would update one model in place, without noise.
+    """Returns the replacement of a torch optimiser, which would update one model in place, without noise.
 
     Args:
         kinds: The accepted kinds of objects.
-        optimizer_class: The class of the optimizer.
-        value: An optimizer with its options, or the class itself.
+        optimizer_class: The class of the optimiser.
+        value: An optimiser with its options, or the class itself.
     """
     ours = {"SGD": "Sgd", "Adam": "Adam", "AdamW": "AdamW"}.get(optimizer_class.__name__)
     if ours is None:
         return (
-            f"is an optimizer of torch, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
+            f"is an optimiser of torch, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
             f"{read_entries('kinds')['Optimizer']}, or your own subclass of fedpriv.strategies.optimizers.Optimizer"
         )
     options: dict[str, Any] = {}
@@ -511,7 +518,7 @@ def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object)
     text = _optimizer_call(ours, options)
     if any(kind.__name__ == "Strategy" for kind in kinds):
         text = f"fedpriv.fedavg(learning_rate={options.get('lr', 0.1)}, optimizer={text})"
-    return f"is an optimizer of torch, which updates one model in place: write {text}"
+    return f"is an optimiser of torch, which updates one model in place: write {text}"
 
 
 def _optimizer_call(name: str, options: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""Waits, so that the time of a result does not reveal its computation time.
+"""Delays results, so that the time at which a result is sent does not reveal its computation time.
 
-A result is sent a whole multiple of the pace after its work began: after one pace if it was ready by then, otherwise
-after two, and so on. If every result takes less than the pace, its time reveals nothing about secret batches and
-cohorts. A result that takes longer reveals that it did (Askarov, Zhang and Myers 2010, predictive mitigation with a
-fixed schedule).
+The pace is a fixed time. A result is sent at a whole multiple of the pace after its computation began: after one pace
+if it was ready by then, otherwise after two, and so on. If every computation takes less than the pace, the times reveal
+nothing about secret batches and cohorts. A computation that takes longer reveals this fact (Askarov, Zhang and Myers
+2010, predictive mitigation with a fixed schedule).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import inspect
 import os
 import pkgutil
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def allow_plugins() -> Generator[None]:
 def refuse_plugins() -> Generator[None]:
     """Returns a context in which no configuration may name `package.module:Name`, even if the user allowed it.
 
-    It is for untrusted configurations that have not been reviewed.
+    Use it for untrusted configurations that were not reviewed.
     """
     token = _allowed.set(False)
     try:
@@ -159,7 +159,7 @@ class Registry(Mapping[str, R]):
         try:
             loaded = point.load()
         except Exception as error:  # whatever the package raises
-            fix = f"of {package}: {summarize_error(error)}; repair or uninstall that package"
+            fix = f"from {package} cannot be loaded ({summarize_error(error)}): repair or uninstall that package"
             raise ConfigError(f"entry point {self._group}", point.name, fix) from error
         builder = check_class(loaded, self.makes, point.value, f"entry point {self._group}")
         first_line = (inspect.getdoc(builder) or "").split("\n")[0]
@@ -178,7 +178,7 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
         raise ConfigError(field, reference, "must have the form 'package.module:Name'")
     if not are_allowed():
         fix = (
-            "is code outside fedpriv, and naming it runs it; if you trust it, add --allow-plugins (or set "
+            "is code outside fedpriv, which would be executed; if you trust it, add --allow-plugins (or set "
             f"{OPT_IN}=1; in Python: with fedpriv.allow_plugins())"
         )
         raise ConfigError(field, reference, fix)
@@ -200,15 +200,18 @@ def check_class(candidate: object, makes: tuple[type, ...], reference: str, fiel
         if _makes_one_of(candidate, makes):
             return candidate
         raise ConfigError(
-            field, reference, f"is a class, but not a {expected}: name one, or a function that returns one"
+            field,
+            reference,
+            f"is a class, but not a {expected}: name a class of this kind, or a function that returns one",
         )
     if not inspect.isfunction(candidate):
-        raise ConfigError(field, reference, f"is a {type(candidate).__name__}, not a class or function")
+        raise ConfigError(field, reference, f"is a {type(candidate).__name__}: name a class or a function")
     gives = _returns(candidate)
     if gives and all(_makes_one_of(kind, makes) for kind in gives):
         return candidate
-    returned = " or ".join(kind.__name__ for kind in gives) or "nothing readable"
-    fix = f"is annotated to return {returned}: it must be def {candidate.__name__}(...) -> {expected}"
+    returned = " or ".join(kind.__name__ for kind in gives)
+    problem = f"has the return annotation {returned}" if returned else "has no return annotation that can be read"
+    fix = f"{problem}: declare it as def {candidate.__name__}(...) -> {expected}"
     raise ConfigError(field, reference, fix)
 
 
@@ -221,9 +224,15 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
     if reference in registry:
         return registry[reference].build
     if ":" not in reference:
-        fix = f"is unknown{suggest_nearest(reference, registry)} (your own: 'package.module:Name')"
+        fix = f"is unknown{suggest_nearest(reference, registry)} (name your own code as 'package.module:Name')"
         raise ConfigError(field, reference, fix)
-    return check_class(resolve_object(reference, field=field), registry.makes, reference, field)
+    try:
+        return check_class(resolve_object(reference, field=field), registry.makes, reference, field)
+    except ConfigError as error:
+        if "function" in registry and "declare it as def" in error.fix:
+            shape = f"{error.fix}; for a function that computes the values itself, write {{function: {reference!r}}}"
+            raise ConfigError(field, reference, shape) from None
+        raise
 
 
 def resolve_round_function(reference: str, gives: type, field: str) -> Callable[[int], Any]:
@@ -232,11 +241,28 @@ def resolve_round_function(reference: str, gives: type, field: str) -> Callable[
     Raises:
         ConfigError: See `resolve_object` and `validate_arguments`; also if it cannot be called with one number.
     """
+    return resolve_function(reference, gives, field, ("the number of the round, which counts from 0",))
+
+
+def resolve_function(reference: str, gives: type, field: str, arguments: Sequence[str]) -> Callable[..., Any]:
+    """Returns the function that `package.module:name` names, annotated to return the type `gives`.
+
+    Args:
+        reference: The name.
+        gives: The type.
+        field: Dotted path of the setting, for error messages.
+        arguments: Descriptions of its arguments.
+
+    Raises:
+        ConfigError: See `resolve_object` and `check_class`; also if it cannot be called with these arguments.
+    """
     function = check_class(resolve_object(reference, field=field), (gives,), reference, field)
     try:
-        inspect.signature(function).bind(0)
+        inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError):
-        raise ConfigError(field, reference, "must take one argument, the number of the round from 0") from None
+        count = "one argument" if len(arguments) == 1 else f"{len(arguments)} arguments"
+        fix = f"must be a function of {count}, {', '.join(arguments)}"
+        raise ConfigError(field, reference, fix) from None
     return function
 
 
@@ -278,7 +304,7 @@ def call(
     except FedprivError:
         raise
     except Exception as error:  # whatever a user's builder raises, or torch if an option is absurd
-        fix = f"cannot be created with these options ({summarize_error(error)})"
+        fix = f"cannot be created with these options ({summarize_error(error)}): change the options"
         raise ConfigError(field, reference, fix) from error
 
 
@@ -309,11 +335,16 @@ def _import(module_name: str, reference: str, field: str) -> object:
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if not f"{module_name}.".startswith(f"{missing}."):
-            raise ConfigError(field, reference, f"module {module_name!r} imports {missing!r}: install it") from error
-        fix = f"no module {missing!r}{suggest_nearest(missing, _siblings(missing))} (is its folder on PYTHONPATH?)"
+            raise ConfigError(
+                field, reference, f"needs the module {missing!r}, which is not installed: install it"
+            ) from error
+        fix = (
+            f"module {missing!r} was not found{suggest_nearest(missing, _siblings(missing))} (is its folder on "
+            "PYTHONPATH?)"
+        )
         raise ConfigError(field, reference, fix) from error
     except Exception as error:
-        fix = f"importing {module_name!r} failed with {summarize_error(error)}"
+        fix = f"importing {module_name!r} failed ({summarize_error(error)}): correct the module"
         raise ConfigError(field, reference, fix) from error
 
 
@@ -349,5 +380,5 @@ def _arguments(
     for name, parameter in parameters.items():
         required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
         if required and name not in arguments:
-            raise ConfigError(f"{field}.{name}", None, f"{reference} needs this option")
+            raise ConfigError(f"{field}.{name}", None, f"is required by {reference}: set this option")
     return arguments

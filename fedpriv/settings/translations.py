@@ -1,4 +1,4 @@
-"""Fixes in errors for a name or a word that fedpriv does not have.
+"""Suggests fixes in errors for names and words that fedpriv does not have.
 
 The words of other libraries are in `words.yaml`, one table for Python, configurations and the command line. An unknown
 name is looked up in it before the nearest known name is suggested. The table is read when an error first needs it.
@@ -41,16 +41,18 @@ class Setting:
     In the texts `{value}` represents the given value.
 
     Attributes:
-        setting: Its path in a configuration; its name, if a configuration has no such setting.
-        words: Other names for it, separated by spaces. Without `name`, the last part of the path is one too.
+        setting: Path of the setting in a configuration; its name, if a configuration has no such setting.
+        words: Other names for the setting, separated by spaces. If `name` is not given, the last part of the path is
+            also one of them.
         name: The parameter's name in Python; by default the last part of the path.
         python: The parameter's value.
         yaml: The setting's value in a configuration; or complete advice that begins with "leave it out".
-        choice: A word that is the value in both.
+        choice: A word that is the value in Python and in a configuration.
         call: Python expression that passes `{argument}` if the called function has no such parameter; by default the
             entry for the section in `calls` of `words.yaml`.
         also: Parameters with this meaning in some functions that accept the same value, separated by spaces.
-        where: Meaning of a letter in the texts. The setting then follows from the value, and is not another name.
+        where: Meaning of a letter in the texts. In this case the value of the setting is computed from the given value;
+            the word is not just another name of the setting.
         note: Further information, as a sentence fragment.
         advice: Replacement of all other texts: advice for a word that corresponds to no setting.
     """
@@ -74,7 +76,7 @@ class Setting:
 
     @property
     def section(self) -> str:
-        """The section of a configuration that has it, e.g. `data.partition`; empty for the run itself."""
+        """The section of a configuration that contains the setting, e.g. `data.partition`; empty for the run itself."""
         if self.yaml.startswith(("{name:", "{kind:")):  # the section itself
             return self.setting
         return self.setting.rpartition(".")[0]
@@ -94,7 +96,7 @@ class Setting:
         return not is_ambiguous or place == "" or f"{_SECTIONS.get(place, place)}.".startswith(f"{self.section}.")
 
     def argument(self, value: str) -> str:
-        """Returns the expression that passes it to a Python function with the parameter."""
+        """Returns the expression that passes the setting to a Python function with this parameter."""
         text = f'"{self.choice}"' if self.choice else self.python.replace("{value}", value)
         return f"{self.parameter}={text}"
 
@@ -105,7 +107,7 @@ class Setting:
         return call.replace("{argument}", argument)
 
     def in_configuration(self, value: str, language: Language) -> str:
-        """Returns its spelling in a configuration or on the command line."""
+        """Returns the spelling of the setting in a configuration or on the command line."""
         text = self.choice or self.yaml.replace("{value}", value)
         if text.startswith(_LEAVE_OUT):
             return text
@@ -141,7 +143,9 @@ def find_usual_expression(kind: type) -> str | None:
 
 
 def find_meant_object(kind: type, word: str) -> str | None:
-    """Returns the object that a word means if one of this kind is expected; None if it means none."""
+    """Returns the object that a word means where an object of this kind is expected; None if the word means no such
+    object.
+    """
     return next((text for name in _names(kind) if (text := read_entries("objects", name).get(word))), None)
 
 
@@ -190,7 +194,7 @@ def suggest_fix(word: str, value: object, known: Collection[str], language: Lang
     shown = _written(value, language)
     meant = find_settings_called(word, place)
     if known:
-        names = f" (there are: {', '.join(sorted(known))})"
+        names = f" (all names: {', '.join(sorted(known))})"
     else:
         names = ""
 
@@ -206,19 +210,19 @@ def suggest_fix(word: str, value: object, known: Collection[str], language: Lang
     if meant:
         cutoff = 0.9
     if difflib.get_close_matches(word, known, n=1, cutoff=cutoff):
-        return f"unknown{suggest_nearest(word, known)}{names}"
+        return f"is unknown{suggest_nearest(word, known)}{names}"
 
     # a setting of another object
     if meant:
         return _fix("it is a setting of another part", _text(meant[0], None, shown, language, place))
 
-    close = suggest_nearest(word, known) or "; there are no options here"
-    return f"unknown{close}{names if 'did you mean' in close else ''}"
+    close = suggest_nearest(word, known) or "; there are no options here, so leave it out"
+    return f"is unknown{close}{names if 'did you mean' in close else ''}"
 
 
 def _fix(meaning: str, text: str) -> str:
     if text.startswith(_LEAVE_OUT):
-        return f"unknown; {text}"
+        return f"is unknown; {text}"
     return f"is unknown; {meaning}: write {text}"
 
 
@@ -278,7 +282,7 @@ def _assigned(path: str, value: str, language: Language) -> str:
 
 
 def _written(value: object, language: Language) -> str:
-    """Returns a value as written in the language; `...` for one that is not a number or short text."""
+    """Returns a value as written in the language; `...` for a value that is not a number or a short text."""
     if not (value is None or isinstance(value, bool | int | float | str)):
         return "..."
     if language == "python":

@@ -7,7 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.errors import FedprivError
-from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, SERVER, Cell, LedgerFile, RunCost, compose, compute_bound_matrix
+from fedpriv.privacy import (
+    MESSAGES,
+    MODEL,
+    SERVER,
+    Cell,
+    LedgerFile,
+    RunCost,
+    compose,
+    compute_bound_matrix,
+    format_colluders,
+)
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Price
@@ -153,10 +163,10 @@ def _cells(
     bounded = [replace(cell, assumes=assumption) for cell in cells if cell.adversary in (MESSAGES, SERVER, MODEL)]
     outsiders = [cell for cell in bounded if cell.adversary == MESSAGES]
     if allowed:
-        as_planned = [replace(cell, adversary=f"{allowed} {COLLUDERS}") for cell in outsiders]
+        as_planned = [replace(cell, adversary=format_colluders(allowed)) for cell in outsiders]
     else:
         as_planned = []
-    one_more = [replace(cell, adversary=f"{allowed + 1} {COLLUDERS}") for cell in outsiders]
+    one_more = [replace(cell, adversary=format_colluders(allowed + 1)) for cell in outsiders]
     beyond_plan = [make_unbounded_cell(cell, "the plan names fewer, and no bound is known") for cell in one_more]
     return [*bounded, *as_planned, *beyond_plan]
 

@@ -1,4 +1,4 @@
-"""The fields and types of a run's files, which detect damaged files before they are used."""
+"""Defines the fields and types of a run's files, so that damaged files are detected before they are used."""
 
 from __future__ import annotations
 

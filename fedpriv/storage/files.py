@@ -1,7 +1,8 @@
 """Writes a run's files: files that are either complete or absent, and files that only grow.
 
-Every operation goes through `disk`, so that tests can make each one fail, be the last one of its process, or be lost in
-a power cut. Only the owner can read the files (mode 0600, regardless of the umask). Symbolic links are not followed.
+Every operation is a method of `disk`. So tests can let any operation fail, end the process after it, or simulate a
+power cut that loses it. Only the owner can read the files (mode 0600, regardless of the umask). Symbolic links are not
+followed.
 """
 
 from __future__ import annotations
@@ -91,9 +92,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder for its owner only; its name is on the physical disk on return.
+    """Creates a folder that only its owner can access. When the function returns, the folder's name is on the physical
+    disk.
 
-    Without its name a folder is lost in a power cut with all its contents, even if its files were synced.
+    If its name is not on the disk, a folder is lost in a power cut with all its contents, even if its files were
+    synced.
 
     Raises:
         FileExistsError: If the folder exists.
@@ -106,14 +109,14 @@ def make_folder(path: Path) -> None:
 
 
 def erase(path: Path, content: bytes = b"") -> None:
-    """Overwrites a file with zeros, after its name was given to a new file or removed.
+    """Overwrites a file with zeros, after it was removed or replaced by a new file of the same name.
 
-    Old blocks may survive if a disk or file system writes elsewhere (flash, snapshots, copies on write), and backups
-    are not affected.
+    The old content may survive if a disk or file system writes to other blocks (flash, snapshots, copy-on-write), and
+    in backups.
 
     Args:
         path: The file.
-        content: New content of the file with this name; empty to remove it.
+        content: Content of the new file; if it is empty, the file is removed.
 
     Raises:
         OSError: If the file cannot be written.
@@ -190,7 +193,7 @@ class Appender:
         """Appends a line, or leaves the file unchanged.
 
         Raises:
-            OSError: If the line cannot be written, something else moved, removed or changed the file, or an earlier
+            OSError: If the line cannot be written, another program moved, removed or changed the file, or an earlier
                 operation failed.
         """
         self._check()
@@ -208,8 +211,8 @@ class Appender:
         """Waits until all lines so far, and the file's name, are on the physical disk.
 
         Raises:
-            OSError: If they may not be on the disk. Later calls raise the same error: after a failure, fsync can
-                succeed without having written anything.
+            OSError: If the lines may not be on the disk. Later calls raise the same error, because after a failure
+                fsync can succeed without having written anything.
         """
         if self._synced:
             return
@@ -224,7 +227,7 @@ class Appender:
         self._named = self._synced = True
 
     def _check(self) -> None:
-        """Raises OSError if an earlier operation failed, or if something else replaced or changed the file."""
+        """Raises OSError if an earlier operation failed, or if another program replaced or changed the file."""
         if self._failed is not None:
             raise self._failed
         try:

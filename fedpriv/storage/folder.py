@@ -1,4 +1,6 @@
-"""A run's folder, which has one writer at a time: the operating system frees its lock when the process ends."""
+"""A run's folder, which one process at a time may write. The operating system releases the folder's lock when the
+process ends.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,14 @@ _RACES = 10  # attempts to lock a folder that its last holder removes at the sam
 
 
 class RunFolder:
-    """A folder that only this process may write until `close`. Within the process, the newest `RunFolder` holds it.
+    """A folder that only this process may write until `close`. Within the process, only the newest `RunFolder` of the
+    folder may write.
 
     Args:
         path: The folder; created, for its owner alone, if there is none.
 
     Raises:
-        FedprivError: If another process holds the folder, or it cannot be locked.
+        FedprivError: If another process has locked the folder, or it cannot be locked.
     """
 
     _holders: ClassVar[WeakValueDictionary[Path, RunFolder]] = WeakValueDictionary()
@@ -60,7 +63,7 @@ class RunFolder:
         """Locks a folder for a new run.
 
         Raises:
-            FedprivError: If the folder holds another run, or another process holds it.
+            FedprivError: If the folder contains another run, or another process has locked it.
         """
         folder = cls(path)
         existing = next((name for name in _RUN_FILES if os.path.lexists(path / name)), None)
@@ -91,7 +94,7 @@ class RunFolder:
         """Writes a file such that it is either complete or absent after a crash.
 
         Raises:
-            FedprivError: If the file cannot be written, or another run holds the folder now.
+            FedprivError: If the file cannot be written, or another run has locked the folder since.
         """
         self.check()
         try:
@@ -101,10 +104,10 @@ class RunFolder:
             raise FedprivError(f"{self.path / name} could not be written ({error.strerror}); {fix}") from error
 
     def check(self) -> None:
-        """Checks that this object still holds the folder.
+        """Checks that this object still has the lock of the folder.
 
         Raises:
-            FedprivError: If it was closed, another object of this process holds the folder, or this is a forked
+            FedprivError: If this object was closed, another object of this process has the lock, or this is a forked
                 process.
         """
         if self._process != os.getpid():

@@ -1,4 +1,6 @@
-"""Digests of settings: equal settings have equal digests in every process, different settings have different ones."""
+"""Computes digests of settings. Equal settings have equal digests in every process; different settings have different
+digests.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ ASIDE: Mapping[str, bool] = {"aside": True}
 def digest_config(config: Mapping[str, Any]) -> str:
     """Returns the SHA-256 of a configuration, without options that a resume may change.
 
-    These are logging, options that only affect speed (`SPEED`), and the path of the budget.
+    The options that a resume may change are logging, options that only affect speed (`SPEED`), and the path of the
+    budget.
     """
     compute = {name: value for name, value in (config.get("compute") or {}).items() if name not in SPEED}
     hashed = {str(name): value for name, value in config.items() if name != "log"} | {"compute": compute}
@@ -70,7 +73,7 @@ def _described(value: object, ancestors: tuple[int, ...]) -> Iterator[str]:
 
     Args:
         value: Any object.
-        ancestors: Ids of the objects that contain it, from the outermost on.
+        ancestors: The `id` of each object that contains the value, from the outermost to the innermost.
     """
     if id(value) in ancestors:
         yield repr(["inside itself", str(ancestors[::-1].index(id(value)))])
@@ -101,8 +104,8 @@ def _described(value: object, ancestors: tuple[int, ...]) -> Iterator[str]:
 def get_module_name(thing: object) -> str:
     """Returns the name of the module in which a class or function was created; empty if there is none.
 
-    Code that ran without a `__name__`, as in `exec(text, {})`, counts as `__main__`: Python sets the module of its
-    functions to None, and the module of its classes to `builtins`.
+    Code that ran without a `__name__`, as in `exec(text, {})`, counts as `__main__`. (In this case Python sets the
+    module of functions to None, and the module of classes to `builtins`.)
     """
     module = getattr(thing, "__module__", "")
     if module is None:
@@ -127,7 +130,9 @@ def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
 
 
 def is_graph(value: object) -> TypeGuard[nx.Graph[Any]]:
-    """Returns True if a value is a graph of networkx, which is already imported if such a value exists."""
+    """Returns True if a value is a networkx graph, without importing networkx (if such a value exists, networkx is
+    imported already).
+    """
     module = sys.modules.get("networkx.classes.graph")
     return module is not None and isinstance(value, module.Graph)
 
@@ -136,7 +141,7 @@ def is_graph(value: object) -> TypeGuard[nx.Graph[Any]]:
 def list_digest_parts(value: object) -> tuple[object, ...]:
     """Returns the contents of a value, as text or further values, from which its digest is computed.
 
-    Register a function here for a type that has more state than its settings.
+    For a type that has more state than its settings, register a function here that selects the settings.
     """
     if is_graph(value):
         return list(value.nodes(data=True)), list(value.edges(data=True))

@@ -1,8 +1,9 @@
 """Rows of bytes in a file. Rows that a checkpoint refers to are never overwritten.
 
-A table `[n, 2]`, held by the caller, contains each user's row index and the row's checksum. The file is never read as a
-whole, and a process that is killed leaves every row of its last checkpoint unchanged (shadow paging). Rows are written
-and not mapped into memory: on a full disk, a write raises an error, but a mapping ends the process.
+The caller keeps a table `[n, 2]` with each user's row index and the row's checksum. The file is never read as a whole,
+and a process that is killed leaves every row of its last checkpoint unchanged (shadow paging). Rows are written with
+system calls and not through a memory mapping, because on a full disk a write raises an error, but a memory mapping ends
+the process.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ Indices = NDArray[np.int64]
 class RowFile:
     """Rows of one width in a file, which a table assigns to users.
 
-    The rows of a table are readable while it is the newest one, the one before it, or the last argument of `saved`.
+    The rows of a table can be read while it is the newest table, the table before the newest, or the last argument of
+    `saved`.
 
     Args:
-        path: The file, for its owner only; created if there is none. None creates a temporary file, which is removed
-            with the process.
+        path: The file, which only its owner can access; created if there is none. None creates a temporary file, which
+            is removed at the end of the process.
         width: Number of bytes of a row.
 
     Raises:
@@ -138,7 +140,9 @@ class RowFile:
             raise self._not_written(error) from error
 
     def saved(self, table: Tensor) -> None:
-        """Marks this table as the one of the last checkpoint: all other rows but the first may be overwritten."""
+        """Marks this table as the table of the last checkpoint. All other rows, except the first row, may then be
+        overwritten.
+        """
         self._is_saved[:] = False
         self._is_saved[table[:, 0].numpy()] = True
         self._is_saved[0] = True  # the row of all users that never took part

@@ -1,4 +1,4 @@
-"""Locations of a folder's secrets: in the folder, or encrypted in it under a key that is stored elsewhere.
+"""Stores a folder's secrets in plain form in the folder, or encrypted with a key that is stored elsewhere.
 
 | `where` | content of the folder | decryption |
 |---|---|---|
@@ -55,7 +55,7 @@ class KeyHolder(Protocol):
         """Returns the secret.
 
         Raises:
-            FedprivError: If the key is missing or is a different one.
+            FedprivError: If the key is missing, or differs from the key that encrypted the secret.
         """
         ...
 
@@ -87,7 +87,7 @@ class EnvironmentKey:
             raise ConfigError(self._variable, "(a different key)", fix) from None
 
     def destroy(self) -> None:
-        """Does nothing: other folders may use the key, and its owner has it elsewhere."""
+        """Does nothing, because other folders may use the key, and because its owner stores it elsewhere."""
 
     def _fernet(self) -> MultiFernet:
         keys = os.environ.get(self._variable, "").split()
@@ -105,7 +105,8 @@ class EnvironmentKey:
 
 
 class KeyringKey:
-    """A key in the operating system's keyring, for one folder: without it no copy of the folder can be read.
+    """A key in the operating system's keyring, for one folder. Without the key, the secrets in all copies of the folder
+    are unreadable.
 
     Args:
         entry: Name of the key in the keyring.
@@ -194,7 +195,7 @@ class AgeKey:
             raise ConfigError(IDENTITY_VARIABLE, path, fix) from None
 
     def destroy(self) -> None:
-        """Does nothing: other folders may use the identity, and its owner has it elsewhere."""
+        """Does nothing, because other folders may use the identity, and because its owner stores it elsewhere."""
 
 
 def check_where(where: str) -> None:
@@ -249,7 +250,7 @@ def reveal(text: str, folder: Path | str) -> str:
 
 
 def destroy(text: str) -> None:
-    """Deletes the key outside the folder if only this folder uses it; the caller overwrites the text itself."""
+    """Deletes the key outside the folder if only this folder uses it. The caller must overwrite the stored text."""
     if is_encrypted(text):
         _holder_of(text).destroy()
 

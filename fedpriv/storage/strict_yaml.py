@@ -1,4 +1,6 @@
-"""YAML; raises errors for words that its versions read differently (yes, 020, 1:20), aliases and huge inputs."""
+"""Reads YAML, and raises errors for words that versions of YAML read differently (yes, 020, 1:20), for aliases, and for
+huge inputs.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _AMBIGUOUS = "!ambiguous"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the scalars of YAML 1.2. By default it reads 1.1, where 020 = 16 and 1:20 = 80.
+    """PyYAML's safe loader with the scalars of YAML 1.2. By default PyYAML reads YAML 1.1, where 020 is 16 and 1:20 is
+    80.
 
     It checks the parser's events before any object is built from them.
     """
@@ -82,8 +85,8 @@ def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
     """Parses YAML into mappings, lists, text, numbers, booleans and None.
 
     Args:
-        text: YAML. It raises an error if it has duplicate keys, anchors, aliases, tags, words that versions of YAML
-            read differently (yes, 020, 1:20, 1_000) or `.nan`, or if it is too long, too deep or too large.
+        text: The YAML text. An error is raised if it has duplicate keys, anchors, aliases, tags, words that versions of
+            YAML read differently (yes, 020, 1:20, 1_000) or `.nan`, or if it is too long, too deep or too large.
         where: Name of the text in error messages.
 
     Raises:

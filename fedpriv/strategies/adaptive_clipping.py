@@ -9,9 +9,9 @@ From the noised mean of these rows the server computes the mean update and the f
 
     C_{t+1} = C_t exp(-clip_learning_rate (b - quantile))
 
-The update and the bit are one vector, so a round is one release. `Privacy(clip=Clip(1))` enforces the norm of this
-vector; another clip bound raises an error. `sin(a) = share`; the paper's noise on the bit is
-`sigma_b = noise / (2 sin(a))`.
+The update and the bit b_i form one vector, so a round makes one release. `Privacy(clip=Clip(1))` enforces the norm of
+this vector; another clip bound raises an error. `sin(a) = share`; the paper's noise on the bit is `sigma_b = noise / (2
+sin(a))`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fedpriv.strategies.state import S
 
 @dataclass(frozen=True)
 class ClipToReceivedBound:
-    """Clips the inner step's update to the bound received in the last column, and sends a flag: the update was within
-    it.
+    """Clips the inner step's update to the clip bound that was received in the last column. Also sends a flag that is
+    true if the update was within this bound.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
@@ -81,7 +81,7 @@ class Bounded(Generic[S]):
 
 @dataclass(frozen=True)
 class FollowQuantile(Generic[S]):
-    """Undoes the scaling for the inner aggregator, and moves the bound towards the quantile."""
+    """Undoes the scaling of messages for the inner aggregator, and moves the clip bound towards the quantile."""
 
     receives: ClassVar[tuple[str, ...]] = ("update", "inside")
     sends: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
@@ -94,7 +94,7 @@ class FollowQuantile(Generic[S]):
 
     @property
     def is_sum(self) -> bool:
-        """The value of the inner aggregator."""
+        """The value of `is_sum` of the inner aggregator."""
         return self.inner.is_sum
 
     def init(self, params: Tensor) -> tuple[Tensor, Bounded[S]]:

@@ -26,7 +26,8 @@ class ConstraintNoise:
 
     Attributes:
         deviation: Largest standard deviation of the noise of a constraint value.
-        reach: Half of the largest change of a value by one example; None if the budget cannot be changed any more.
+        reach: Half of the largest change of a value by one example; None if the privacy budget can no longer be
+            changed.
         examples: Number of examples of the client with the fewest.
         dim: Number of entries of a gradient.
     """
@@ -44,7 +45,8 @@ class RunInfo:
     Attributes:
         rounds: Number of rounds.
         graph: The communication graph; None with a server.
-        constraints: Noise of constraint values; None if the strategy does not query any, or if it is not known yet.
+        constraints: Noise of constraint values; None if the strategy does not query constraint values, or if their
+            noise is not known yet.
     """
 
     rounds: int

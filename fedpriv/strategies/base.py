@@ -25,7 +25,7 @@ Weighting = Literal["examples", "clients"]
 
 
 class Oracle(Protocol):
-    """Private queries on the clients' data. Row i of every tensor belongs to participant i of the round.
+    """Computes private queries on the clients' data. Row i of every tensor belongs to participant i of the round.
 
     k is the number of participants, n the number of all clients, m_i the number of examples of client i.
     """
@@ -33,6 +33,11 @@ class Oracle(Protocol):
     @property
     def n_clients(self) -> int:
         """Number n of clients of the run (public)."""
+        ...
+
+    @property
+    def numbers(self) -> Tensor:
+        """Number of each participant among all clients, `[k]` (public)."""
         ...
 
     @property
@@ -106,7 +111,7 @@ class Oracle(Protocol):
 
 
 class Network(Protocol):
-    """Exchanges between clients: the only way to combine rows of different clients.
+    """Exchanges messages between clients and server, which is the only way to combine rows of different clients.
 
     Rows may be spread over several processes. In that case k and n below count the rows in this process, while sums and
     means are over the rows of all processes. Therefore an aggregator must not combine rows itself (as in
@@ -157,8 +162,8 @@ class LocalStep(Protocol[S]):
         memory: `"none"` if a message depends only on the received row and on this round's query results; else
             `"private"`. Noise on messages (`noise_on: message`) needs `"none"`.
         linear: True if messages are linear in the query results of this and earlier rounds, with the same public
-            coefficients for every client, and a round has a single query, at the received row. Then sums of messages
-            depend on sums of query results only; secure aggregation needs this.
+            coefficients for every client, and a round has a single query, at the received row. In this case sums of
+            messages depend only on sums of query results, which secure aggregation needs.
     """
 
     receives: ClassVar[tuple[str, ...]]
@@ -179,7 +184,7 @@ class LocalStep(Protocol[S]):
 class PeriodicQueries(Protocol):
     """A client update with periodic queries, for which a plan records one period. This protocol is optional.
 
-    A query that the plan does not include raises an error, so a wrong period can end a run early but costs no privacy.
+    A query that is not in the plan raises an error. So a wrong period can end a run early, but does not weaken privacy.
     """
 
     @property
@@ -197,7 +202,7 @@ class Aggregator(Protocol[S]):
     Attributes:
         receives: Names of the values it receives. They must equal the client update's `sends`.
         sends: Names of the values it sends. They must equal the client update's `receives`.
-        is_sum: True if it uses messages only through their (weighted) sum. Secure aggregation needs this.
+        is_sum: True if the aggregator uses only the (weighted) sum of the messages, which secure aggregation needs.
     """
 
     receives: ClassVar[tuple[str, ...]]
@@ -252,7 +257,8 @@ class Strategy:
 
     Raises:
         ConfigError: If the client update or the aggregator lacks an attribute, or returns another type or shape (the
-            message contains the line to write), or the values that one sends are not those that the other receives.
+            message contains the line to write), or if the values that one of them sends differ from the values that the
+            other one receives.
 
     Examples:
         >>> import fedpriv

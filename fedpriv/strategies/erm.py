@@ -4,8 +4,8 @@ Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients, h a 
 
     x_t = prox_{eta h}(y_{t-1} - eta g~(y_{t-1})),  y_t = x_t + beta (x_t - x_{t-1})
 
-g~ is the mean of the clients' private gradients. In the paper beta = 0. With momentum beta (Nesterov, 1983; Beck and
-Teboulle, 2009) ill-conditioned problems need fewer steps, and with fewer steps each step needs less noise. For
+g~ is the mean of the clients' private gradients. In the paper beta = 0. With momentum beta > 0 (Nesterov, 1983; Beck
+and Teboulle, 2009) ill-conditioned problems need fewer steps; with fewer steps, each step needs less noise. For
 non-convex F the paper bounds the gradient norm of an iterate that is drawn at random (theorem 6.3, beta = 0);
 `RandomIterate` reports this iterate. With Poisson batches the algorithm is DP-SGD.
 """
@@ -30,7 +30,7 @@ from fedpriv.strategies.state import Rounds
 
 @dataclass(frozen=True)
 class SendGradient:
-    """Sends the private gradient at the point, the first received value."""
+    """Sends the private gradient at the point that was received as the first value."""
 
     sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
@@ -65,7 +65,7 @@ class SendGradientAndNoise:
 
 @dataclass(frozen=True)
 class Iterates:
-    """The server's state; point and iterate are equal without momentum.
+    """The server's state. Without momentum, `point` and `iterate` are equal.
 
     Attributes:
         point: y, at which gradients are computed, `[1, dim]`.
@@ -85,7 +85,7 @@ class Iterates:
 class ProximalStep:
     """`x+ = prox_{eta h}(y - eta mean(g~))`; sends `y = x+ + momentum (x+ - x)`, and x+ if momentum > 0.
 
-    An optimiser other than `Sgd` makes the step from y; it needs h = 0 and no momentum.
+    With an optimiser other than `Sgd`, the optimiser makes the step from y. This requires h = 0 and no momentum.
 
     Raises:
         ConfigError: If an optimiser is combined with a regulariser or momentum.
@@ -116,14 +116,14 @@ class ProximalStep:
 
     @property
     def receives(self) -> tuple[str, ...]:
-        """The gradient, and the variance of its noise if the optimiser subtracts it."""
+        """The gradient and, if the optimiser subtracts the noise variance, this variance."""
         if self.optimizer.corrects:
             return ("gradient", "noise_variance")
         return ("gradient",)
 
     @property
     def sends(self) -> tuple[str, ...]:
-        """The point y, and with momentum the iterate x, since computing x from y would round it."""
+        """The point y and, with momentum, the iterate x. (Computing x from y instead would add rounding errors.)"""
         if self.momentum:
             return ("point", "iterate")
         return ("point",)
@@ -178,7 +178,7 @@ class ReportIterate:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The newest iterate, up to the one that was drawn.
+    """The newest iterate, or the drawn iterate once its round has passed.
 
     Attributes:
         model: `[1, dim]`.
@@ -194,7 +194,7 @@ class Drawn:
 class RandomIterate:
     """Reports `x_m`, with m drawn uniformly from {0, ..., rounds - 1} before the run.
 
-    The epsilon is that of the whole run, for any m.
+    Epsilon is computed for the whole run, for any m.
     """
 
     rounds: Count

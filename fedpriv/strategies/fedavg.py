@@ -41,14 +41,14 @@ OptimizerState = Literal["reset", "keep"]
 class LocalSteps:
     """Makes gradient steps from the received model; the message is the weighted change.
 
-    Weights and clipping: `noise_on: message` clips the weighted change; `noise_on: gradient` with `unit: client` and
-    several steps clips each unweighted gradient, and the change is weighted afterwards.
+    With `noise_on: message`, the weighted change is clipped. With `noise_on: gradient`, `unit: client` and several
+    steps, each unweighted gradient is clipped, and the change is weighted afterwards.
 
     Args:
         learning_rate: Step size of the clients, the same for all steps of a round.
-        local_steps: Gradient steps per round; each costs one private gradient.
+        local_steps: Gradient steps per round; each step queries one private gradient.
         proximal: `mu` of FedProx.
-        weighting: Whether all `"examples"` or all `"clients"` have equal weights in the mean.
+        weighting: `"examples"` if all examples have equal weights in the mean, `"clients"` if all clients have.
         optimizer: Makes the steps.
         optimizer_state: `"reset"`: the optimiser is reset in every round. `"keep"`: each client keeps its optimiser
             state.
@@ -186,8 +186,8 @@ def fedavg(
             gradients, `Momentum()`, `Adam()` and `AdamW()` need `trust: local`.
         optimizer_state: `"reset"` (default) resets the optimiser in every round, which suits several local steps. With
             `"keep"` each client keeps its optimiser state; noise on messages (`noise_on: message`) does not allow this.
-        weighting: Whether all `"examples"` (default, as in the paper) or all `"clients"` have equal weights in the mean
-            update.
+        weighting: `"examples"` (default, as in the paper) if all examples have equal weights in the mean update,
+            `"clients"` if all clients have.
         server_learning_rate: Step size of the server along the mean update; 1 by default.
         server_momentum: Momentum of the server, in [0, 1); 0 (default) is FedAvg, other values are FedAvgM.
         average: Reported model: the last model (None, default), for a number p the average of all rounds' models with

@@ -12,7 +12,7 @@ from fedpriv.strategies.base import Network
 
 @dataclass(frozen=True)
 class MixedRows:
-    """Each node's average of its neighbours' rows, from the last round in which it was active.
+    """For each node, the average of its neighbours' rows from the last round in which the node was active.
 
     Attributes:
         rows: `[n, dim]`.
@@ -25,7 +25,7 @@ class MixedRows:
 class GossipAverage:
     """`rows <- W rows` on the round's active nodes, W the network's mixing matrix; inactive nodes keep their rows.
 
-    On a star every entry of W is 1/n, which makes the strategy its centralised counterpart.
+    On a star every entry of W is 1/n, so the strategy becomes its centralised counterpart.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("row",)

@@ -106,7 +106,8 @@ class Outer:
         return still and change <= self.beta * self.feasibility
 
     def stalls(self, rounds: int, least: float, violation: float) -> tuple[int, float]:
-        """Counts outer rounds in which the violation did not fall by one per cent; many such rounds mean no progress.
+        """Counts consecutive outer rounds in which the violation did not fall by one per cent. Many such rounds mean
+        that the method makes no progress.
 
         Args:
             rounds: Number of outer rounds without progress before this round.

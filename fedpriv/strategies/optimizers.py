@@ -1,6 +1,7 @@
 """Optimisers, which make a step from a private gradient: plain, with momentum, Adam or AdamW.
 
-They post-process query results with public hyper-parameters, so they cost no epsilon. With gradient g at x and step a:
+Optimisers post-process query results with public hyper-parameters, so they do not increase epsilon. With gradient g at
+x and step a:
 
     Momentum  u = b u + g;                 x -= a u           (Nesterov: x -= a (g + b u))
     Adam      m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;   x -= a m^ / (sqrt(v^) + eps)
@@ -8,8 +9,8 @@ They post-process query results with public hyper-parameters, so they cost no ep
     AdamW     x *= 1 - a weight_decay, then Adam (Loshchilov and Hutter, 2019)
     WeightDecay   g += weight_decay x, as in torch's SGD and Adam, or the shrinking of AdamW; then another optimiser
 
-The noise of g adds its variance to v^, so that DP-Adam divides all coordinates by about the same number. DP-AdamBC
-(Tang, Shpilevskiy and Lécuyer, 2024) subtracts it: `x -= a m^ / sqrt(max(v^ - variance, noise_floor))`.
+The variance of the noise of g is added to v^, so DP-Adam divides all coordinates by about the same number. DP-AdamBC
+(Tang, Shpilevskiy and Lécuyer, 2024) subtracts this variance: `x -= a m^ / sqrt(max(v^ - variance, noise_floor))`.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Sgd:
 @validate_arguments("strategy.optimizer")
 @dataclass(frozen=True)
 class Momentum:
-    """Gradient descent with momentum, as in `torch.optim.SGD`. In total a gradient moves x by `1 / (1 - beta)` steps.
+    """Gradient descent with momentum, as in `torch.optim.SGD`. Over all later steps, a gradient moves x by `1 / (1 -
+    beta)` times its step.
 
     Args:
         beta: Weight of the last direction in the next one, in [0, 1); 0.9 by default.
@@ -141,7 +143,7 @@ class Adam:
     Args:
         beta1: Decay of the first moment, in [0, 1); 0.9 by default.
         beta2: Decay of the second moment, in [0, 1); 0.999 by default.
-        eps: Added to the root of the second moment, 1e-8 by default; not used with `noise_floor`.
+        eps: Number that is added to the root of the second moment, 1e-8 by default; not used with `noise_floor`.
         noise_floor: If given, the known variance of the noise is subtracted from the second moment, down to this value
             (the paper's gamma'). None (default) subtracts nothing.
 

@@ -1,8 +1,8 @@
 """Checks that a user's client update and aggregator are complete and fit together, when they become a `Strategy`.
 
 Copies of both are called once with zeros as parameters of three clients, `[3, 2]`, and with an oracle and a network
-without data. The results must have the required types and shapes. An error in a user's code is left to the plan, which
-calls the code with the true number of clients.
+without data. The results must have the required types and shapes. Errors that the user's code raises are ignored here,
+because the plan calls the code again with the true number of clients.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
 
 
 def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -> None:  # noqa: ANN401
-    """Raises if a client update or aggregator lacks an attribute or method, or has one of another type."""
+    """Raises an error if a client update or aggregator lacks an attribute or method, or has one of another type."""
     if inspect.isclass(value):
         raise ConfigError(field, value.__name__, f"is a class: pass an object, {value.__name__}()")
     name = type(value).__name__
@@ -155,7 +155,8 @@ _RAISED = object()
 
 
 def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part returns
-    """Returns the result of a call; `_RAISED` if it fails, which the plan will report with the true sizes.
+    """Returns the result of a call, or `_RAISED` if the call fails. The plan reports such errors later, with the true
+    sizes.
 
     Raises:
         ConfigError: If the oracle or the network has no such method.
@@ -179,14 +180,16 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
 
 
 def _unpack_pair(where: str, answer: object, names: str) -> tuple[Any, Any]:
-    """Raises if a result is no pair; `names` are the names of its values."""
+    """Raises an error if a result is no pair; `names` are the names of its values."""
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise ConfigError("strategy", f"{where} -> {_kind(answer)}", f"must return two things: return {names}")
     return answer
 
 
 def _check_tensor(where: str, description: str, value: object) -> None:
-    """Raises if a value has no row for each client; rows may be longer than the parameters, e.g. of two vectors."""
+    """Raises an error if a value has no row for each client; rows may be longer than the parameters, e.g. of two
+    vectors.
+    """
     if not isinstance(value, Tensor):
         fix = f"{description} must be a tensor [n, dim], one row per client; it is {_kind(value)}"
         raise ConfigError("strategy", where, fix)
@@ -202,7 +205,7 @@ def _check_tensor(where: str, description: str, value: object) -> None:
 
 
 def _check_state(where: str, state: object) -> None:
-    """Raises if a state has a value that cannot be stored."""
+    """Raises an error if a state has a value that cannot be stored."""
     try:
         flatten_with_names(state)
     except ConfigError as error:
@@ -211,7 +214,7 @@ def _check_state(where: str, state: object) -> None:
 
 
 def _check_rows(where: str, state: object) -> None:
-    """Raises if a client update's state has a tensor without a row for each client."""
+    """Raises an error if a client update's state has a tensor without a row for each client."""
     for name, leaf in flatten_with_names(state).items():
         if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) != _CLIENTS:
             fix = (
@@ -222,7 +225,7 @@ def _check_rows(where: str, state: object) -> None:
 
 
 def _check_same(where: str, init: str, before: object, after: object) -> None:
-    """Raises if a state has other names after a round: a checkpoint could not be restored."""
+    """Raises an error if the names in a state change in a round, because a checkpoint could then not be restored."""
     expected = set(flatten_with_names(before))
     actual = set(flatten_with_names(after))
     if expected != actual:
@@ -241,9 +244,10 @@ def _kind(value: object) -> str:
 
 
 class _Oracle:
-    """Answers zeros, see `fedpriv.strategies.base.Oracle`."""
+    """Returns zeros for all queries; see `fedpriv.strategies.base.Oracle`."""
 
     n_clients = _CLIENTS
+    numbers = torch.arange(_CLIENTS)
     weights = torch.ones(_CLIENTS)
     noise_variance = torch.zeros(_CLIENTS, 1)
     noise_in_mean = torch.zeros(_CLIENTS, 1)

@@ -32,7 +32,9 @@ class Proximal(Protocol):
         ...
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Returns the proximal map of each row; `step >= 0` is a number or `[..., 1]`; 0 projects onto h's domain."""
+        """Returns the proximal map of each row. `step >= 0` is a number or `[..., 1]`; step 0 projects onto the domain
+        of h.
+        """
         ...
 
 

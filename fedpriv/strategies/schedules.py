@@ -34,7 +34,7 @@ class OrFunction(Bound):
     """A number in the interval, or a function of the round."""
 
     def describe_error(self, kind: object, value: object) -> str | None:
-        """See `Bound`; accepts any function: its values are checked when it is called."""
+        """See `Bound`. Any function is accepted; its values are checked when it is called."""
         if callable(value):
             return None
         return super().describe_error(float, value)
@@ -44,7 +44,7 @@ Number = float | Callable[[int], float]
 Rate = Annotated[Number, OrFunction("must be a positive, finite number", 0)]
 """A step size: a number, or a function from the round t = 1, 2, ... to a number, such as `Cosine(0.5, 100)`."""
 RateOrInfinite = Annotated[Number, OrFunction("must be a positive number, or inf", 0, math.inf, "(]")]
-"""Like `Rate`, but may be inf, which leaves out the term that it belongs to."""
+"""Like `Rate`, but the value may be inf, which leaves out the term with this rate."""
 PenaltyRate = Annotated[Number, OrFunction("must be a positive, finite number", 0), "penalty"]
 """ADMM's penalty parameter: `Penalty(...)`, or anything that a step size may be."""
 
@@ -86,7 +86,7 @@ def init_round_counter(*rates: Number) -> Rounds | None:
 
 
 def advance_round(clock: Rounds | None) -> tuple[int, Rounds | None]:
-    """Returns the number of the round, from 1, and the next counter; 1 in every round without a counter."""
+    """Returns the number of the round, from 1, and the next counter. Without a counter, the number is always 1."""
     if clock is None:
         return 1, None
     return clock.t + 1, Rounds(clock.t + 1)

@@ -1,4 +1,4 @@
-"""Smooth minimisers for many small problems at once: row i is problem i; rows that have converged stay as they are.
+"""Minimises many small smooth problems at once. Row i belongs to problem i; rows that have converged no longer change.
 
 L-BFGS: Nocedal and Wright (2006), algorithm 7.4. Accelerated gradient: Nesterov (1983) with the gradient restart of
 O'Donoghue and Candes (2015) and backtracking. Newton on a fixed Hessian is exact for quadratics.
@@ -178,7 +178,7 @@ class Quadratic:
         return torch.linalg.inv(torch.stack(columns, 2))
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
-        """Makes one Newton step, and a second one against rounding errors."""
+        """Makes one Newton step, and a second one to correct rounding errors."""
         x = start
         for _ in range(2):
             x = x - torch.einsum("kij,kj->ki", prepared, compute_gradient(values, x)[1])
@@ -242,10 +242,11 @@ def _two_loops(g: Tensor, pairs: list[Pair]) -> Tensor:
 def _search(
     values: Values, x: Tensor, f: Tensor, g: Tensor, direction: Tensor, step: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Halves each row's step until its value falls enough or, if that is below rounding errors, its slope does.
+    """Halves each row's step until its value falls enough or, if the decrease is below rounding errors, until its slope
+    falls enough.
 
     Returns:
-        Points, values, gradients, and whether each row has moved.
+        Points, values, gradients, and a mask of the rows that have moved.
     """
     slope = (direction * g).sum(1)
     done = slope == 0

@@ -1,4 +1,4 @@
-"""The state that a strategy keeps between rounds: store it, restore it, and take the rows of some clients.
+"""Stores and restores the state that a strategy keeps between rounds, and selects the rows of some clients.
 
 A state is a tensor, a number, None (no state), or a dataclass, tuple or dict of states. In the state of a
 client update, a tensor has one row for each client, `[n, ...]`, which starts as a function of the client's row of the
@@ -89,7 +89,7 @@ def has_rows(state: object) -> bool:
 
 
 def shared_leaves(state: object) -> dict[str, Leaf]:
-    """Returns the public leaves of a client update's state by name: they change even if a client does not take part."""
+    """Returns the public leaves of a client update's state by name. They change even if a client does not take part."""
     if state is None:
         return {}
     return {
@@ -105,7 +105,7 @@ def replace_shared(state: S, leaves: Mapping[str, Leaf]) -> S:
 def take_rows(rows: Tensor, cohort: Tensor | None) -> Tensor:
     """Returns the rows of the clients `cohort [k]`, None for all: `[n, ...] -> [k, ...]`.
 
-    If all rows are one expanded row, so is the result, without a copy.
+    If all rows are one expanded row, the result is also one expanded row, without a copy.
     """
     if cohort is None:
         return rows

@@ -1,4 +1,4 @@
-"""Converts an optimiser of torch to the optimiser of fedpriv that makes the same steps, and its step size.
+"""Converts an optimiser of torch to a step size and the optimiser of fedpriv that makes the same steps.
 
     torch.optim.SGD(lr, momentum, nesterov)       Sgd() or Momentum(momentum, nesterov)
     torch.optim.Adam(lr, betas, eps)              Adam(beta1, beta2, eps)
@@ -69,7 +69,9 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
 
 
 def _with_decay(plain: Optimizer[Any], decays: Sequence[tuple[int, float]], *, is_decoupled: bool) -> Optimizer[Any]:
-    """Returns an optimiser with the weight decay of torch's: of all parameters, or of each parameter."""
+    """Returns an optimiser with the weight decay of torch's optimiser, as one value for all parameters or a value for
+    each parameter.
+    """
     different = {decay for _, decay in decays}
     if len(different) > 1:
         return WeightDecay(DecayGroups(tuple(decays)), plain, is_decoupled)
@@ -84,7 +86,7 @@ def _with_decay(plain: Optimizer[Any], decays: Sequence[tuple[int, float]], *, i
 def _decays(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> list[tuple[int, float]]:
     """Returns the number of entries and the weight decay of each trained parameter, in their order.
 
-    Neighbours with the same decay are one.
+    Consecutive parameters with the same decay are joined into one entry.
     """
     decay_of = {
         id(parameter): float(group["weight_decay"]) for group in optimizer.param_groups for parameter in group["params"]

@@ -40,7 +40,12 @@ class ConfigComparison:
             for variant in variants or [""]:
                 name = " ".join(text for text in (path.stem if len(paths) > 1 else "", variant) if text) or path.stem
                 if name in self.configs:
-                    raise ConfigError("comparison", name, "is named twice: name each file and --variant once")
+                    raise ConfigError(
+                        "comparison",
+                        name,
+                        "would be the name of two rows: give each file and each --variant once, and give files "
+                        "different names",
+                    )
                 changed = [*overrides]
                 if variant:
                     changed.append(variant)
@@ -51,7 +56,10 @@ class ConfigComparison:
                 fix = "would be used by several runs, which would then share their noise: leave it out"
                 raise ConfigError(f"{name}: secret_seed", configs[0].secret_seed, fix)
             if configs[0].data != self.configs[first_name][0].data:
-                fix = f"differs from that of {first_name}, so metrics are not comparable: use the same section data"
+                fix = (
+                    f"differs from the data of {first_name}, so metrics could not be compared: use the same section "
+                    "data in all configurations"
+                )
                 raise ConfigError(f"{name}: data", configs[0].data.name, fix)
 
     def price(self) -> PrivacySpent | None:

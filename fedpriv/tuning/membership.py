@@ -34,7 +34,7 @@ def compute_detection_rate(false_alarms: float, epsilon: float, delta: float) ->
     """
     _check(epsilon, delta)
     if not 0 <= false_alarms <= 1:
-        raise ConfigError("false_alarms", false_alarms, "a probability, e.g. 0.01")
+        raise ConfigError("false_alarms", false_alarms, "must be a probability between 0 and 1, e.g. 0.01")
     if epsilon > 700:
         return 1.0
     few = math.exp(epsilon) * false_alarms + delta

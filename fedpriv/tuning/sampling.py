@@ -32,7 +32,9 @@ def choose_settings(space: Space, settings: SearchSettings, past: Past, seed: in
     try:
         import optuna
     except ImportError:
-        raise ConfigError("search", "optuna", "is not installed: pip install 'fedpriv[tune]'") from None
+        raise ConfigError(
+            "search", "optuna", "is required by searches and is not installed: pip install 'fedpriv[tune]'"
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler: BaseSampler = optuna.samplers.RandomSampler(seed)
     if settings.sampler == "tpe":

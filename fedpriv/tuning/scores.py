@@ -55,10 +55,16 @@ def check(config: Config) -> None:
         ConfigError: If a setting does not fit; the error names it.
     """
     if config.privacy.unit != "sample":
-        fix = "a noisy score protects one test example: use unit sample, or public test data (no score_noise)"
+        fix = (
+            "cannot be combined with score_noise, whose noisy scores protect only one test example: use unit sample, "
+            "or public test data without score_noise"
+        )
         raise ConfigError("privacy.unit", config.privacy.unit, fix)
     if config.problem.server is not None:
-        fix = "the server trains on the test data: leave it out, or use public test data (no score_noise)"
+        fix = (
+            "cannot be combined with score_noise, because the server trains on the test data: leave it out, or use "
+            "public test data without score_noise"
+        )
         raise ConfigError("problem.server", "(given)", fix)
 
 
@@ -84,7 +90,10 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
     evaluate = Evaluator(model, loss, split.test)
     # the kind depends only on types and shapes: an error that depended on values of labels would reveal them
     if evaluate.task.kind != "classes":
-        fix = f"needs {METRIC} of whole-number labels and one score per class: leave it out, or use such data"
+        fix = (
+            f"needs {METRIC}, which is defined only for labels that are class numbers and a model with one score per "
+            "class: leave score_noise out, or use such data and such a model"
+        )
         raise ConfigError("search.score_noise", noise, fix)
     metrics = evaluate(Layout.of(model).row_of(model))
     count = size(split.test)

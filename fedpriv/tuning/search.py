@@ -124,11 +124,16 @@ class Search:
             base = check(Config, strict_yaml.read(plan["config"], str(path / PLAN)))
             return Search(base, Space.of(plan["space"]), SearchSettings(**plan["settings"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FedprivError(f"{path / PLAN} is not a search, or is damaged ({error}); restore it") from None
+            raise FedprivError(
+                f"{path / PLAN} is not the plan of a search, or is damaged ({error}); name the folder of a search, or "
+                "restore the file from a copy"
+            ) from None
 
     def __post_init__(self) -> None:
         if self.base.secret_seed is not None:
-            fix = "leave it out: trials with equal settings would have the same noise"
+            fix = (
+                "cannot be set in a search, because trials with equal settings would have the same noise: leave it out"
+            )
             raise ConfigError("secret_seed", "(given)", fix)
         if self.settings.score_noise is not None:
             scores.check(self.base)
@@ -161,8 +166,8 @@ class Search:
         if noted == self._sizes or (noted is None and self.data is not None):
             return
         raise DataError(
-            f"{path}: the clients' numbers of examples changed since the search began, and noise and privacy "
-            "cost depend on them. Restore the data, or search again in a new folder (separate epsilon)"
+            f"{path}: the clients' numbers of examples changed since the search began, but its noise and its privacy "
+            "cost depend on these numbers. Restore the data, or search again in a new folder (separate epsilon)"
         )
 
     @property
@@ -270,7 +275,10 @@ class Search:
             return
         before = {name: part for name, part in json.loads(files.read(path)).items() if name != _SIZES}
         if before != json.loads(strict_json.dumps(plan)):
-            raise FedprivError(f"{folder.path} contains another search; use another folder (--out)")
+            raise FedprivError(
+                f"{folder.path} contains a search with other settings; use the same settings to resume it, or another "
+                "folder (--out)"
+            )
         self.check_sizes(folder.path)
 
     @property
@@ -355,8 +363,8 @@ class Search:
         if not budget.holds(state.name):
             if state.trials:
                 raise FedprivError(
-                    f"{budget.path} contains no reservation of {path}, although its trials have begun: restore "
-                    "its newest copy"
+                    f"the budget {budget.path} contains no reservation for {path}, although trials of this search have "
+                    "begun: restore the newest copy of the budget file"
                 )
             budget.begin(state.name, start, budget.rounds_of(state.name), 0)
             data = digest_data(self.base.model_dump(mode="json"))
@@ -364,8 +372,9 @@ class Search:
         begun = budget.rounds_of(state.name)
         if len(state.trials) < begun:
             raise FedprivError(
-                f"{path} is an older copy: {budget.path} has {begun} started trials, and this folder "
-                f"{len(state.trials)}. Continue with the newest copy, or search again in another folder"
+                f"{path} is an older copy of the search: the budget {budget.path} records {begun} started trials, but "
+                f"this folder contains {len(state.trials)}. Continue with the newest copy of the folder, or search "
+                "again in another folder"
             )
         budget.begin(state.name, start, begun, begun)
 

@@ -87,9 +87,10 @@ def compute_search_cost(settings: SearchSettings, plans: Sequence[Plan], data: s
         )
     if settings.epsilon is not None and spent.epsilon > settings.epsilon:
         raise BudgetExhausted(
-            f"the search would cost epsilon={_format_epsilon(spent.epsilon)} at delta={spent.delta:g}, more than "
-            f"{settings.epsilon:g}, and a trial {_format_epsilon(one_trial.epsilon)}; nothing was released. Use fewer "
-            "trials, or more noise in each (a smaller privacy.epsilon)"
+            f"the search would cost epsilon={_format_epsilon(spent.epsilon)} at delta={spent.delta:g}, more than its "
+            f"limit of {settings.epsilon:g} (one trial costs epsilon={_format_epsilon(one_trial.epsilon)}); nothing "
+            "was released. Use fewer trials, or more noise in each trial (a smaller privacy.epsilon), or raise the "
+            "limit"
         )
     return SearchCost(spent, one_trial, rests_on)
 
@@ -101,9 +102,9 @@ def _compute_hidden_cost(
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
         raise PrivacyError(
-            "a secret number of trials protects nothing against anyone who sees messages, as under trust: "
-            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --secret-trials out: then all trials are "
-            "charged"
+            "a secret number of trials (--secret-trials) gives no protection against observers of messages, which the "
+            f"guarantee includes under trust: {', '.join(sorted(trusts))}. Use trust: central, or leave "
+            "--secret-trials out, so that all trials are charged"
         )
     costs = count_costs(plan.records, plan.n_clients)
     client_histories = [history for _, history in group_histories(costs, plan.n_clients)]
@@ -156,9 +157,10 @@ def check_same_cost(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> No
     if costs == (first.n_clients, first.privacy.delta, count_costs(first.records, first.n_clients)):
         return
     fix = (
-        "would give this trial other noise or other queries than the first. A search that learns from scores, "
-        "or hides its number of trials, has a known privacy cost only if all trials cost the same: leave out "
-        "fields such as rounds, privacy.epsilon and local steps, or use the sampler random with visible trials"
+        "would give this trial a different privacy cost from the first trial, because it changes the noise or the "
+        "queries. A search that learns from scores, or hides its number of trials, has a known privacy cost only if "
+        "all trials cost the same: leave out fields such as rounds, privacy.epsilon and local steps, or use --sampler "
+        "random without --secret-trials"
     )
     raise ConfigError("space", dict(chosen), fix)
 

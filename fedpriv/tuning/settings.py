@@ -52,19 +52,22 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if not self.metric.startswith(("test_", "client_test_")):
             fix = (
-                "must be a metric on test data, e.g. test_accuracy. A metric on training data would reveal "
-                "more about them: hold out data that may be public, or set score_noise for private test data"
+                "must be a metric on test data, e.g. test_accuracy, since a metric on training data would reveal more "
+                "about these data. Use test data that may be public, or set score_noise for private test data"
             )
             raise ConfigError("search.metric", self.metric, fix)
         if self.score_noise is not None and self.metric != METRIC:
-            fix = f"must change little with one example: on private test data use {METRIC}"
+            fix = (
+                "cannot be used with score_noise, which needs a metric that changes little with one example: use "
+                f"{METRIC}"
+            )
             raise ConfigError("search.metric", self.metric, fix)
         if self.better is None and metrics.get_direction(self.metric) is None:
-            raise ConfigError("search.better", None, f"set better to higher or lower for {self.metric}")
+            raise ConfigError("search.better", None, f"is required for {self.metric}: set better to higher or lower")
         if self.secret_trials is not None and self.sampler != "random":
             fix = (
-                "a secret number of trials has a known privacy cost only if settings do not depend on earlier "
-                "trials: use random"
+                "cannot be combined with a secret number of trials, whose privacy cost is known only if settings do "
+                "not depend on earlier trials: use random"
             )
             raise ConfigError("search.sampler", self.sampler, fix)
         if self.secret_trials is not None:

@@ -48,9 +48,9 @@ class Range(Section):
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
         if not self.low < self.high:
-            raise ValueError(f"low = {self.low} must be below high = {self.high}")
+            raise ValueError(f"must have low below high, but low = {self.low} and high = {self.high}")
         if self.log and self.low <= 0:
-            raise ValueError(f"a logarithmic scale begins above 0, not at {self.low}")
+            raise ValueError(f"must have low above 0 for a logarithmic scale, but low = {self.low}")
         return self
 
     @property
@@ -98,7 +98,7 @@ class Space:
         try:
             return Space.of(strict_yaml.read(path.read_text(encoding="utf-8"), str(path)))
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError("space", str(path), f"cannot be read ({error})") from None
+            raise ConfigError("space", str(path), f"cannot be read ({error}): correct the path") from None
 
     @staticmethod
     def of(raw: object) -> Space:
@@ -108,7 +108,9 @@ class Space:
             ConfigError: If a field cannot be searched.
         """
         if not isinstance(raw, dict) or not raw:
-            fix = "must be fields with ranges, e.g. strategy.learning_rate: {low: 0.01, high: 1.0, log: true}"
+            fix = (
+                "must be a mapping of fields to ranges, e.g. strategy.learning_rate: {low: 0.01, high: 1.0, log: true}"
+            )
             raise ConfigError("space", raw, fix)
         return Space({str(name): _field(str(name), values) for name, values in raw.items()})
 
@@ -134,13 +136,13 @@ def _field(name: str, raw: object) -> Range | Choices:
     """Returns the range or the choices of a field from their YAML content."""
     if not any(name == allowed or name.startswith(f"{allowed}.") for allowed in _MAY_CHANGE):
         fix = (
-            f"a search can change only {', '.join(_MAY_CHANGE)} and their fields; everything else is the same in "
-            "all trials"
+            f"cannot be changed by a search: leave it out; a search can change only {', '.join(_MAY_CHANGE)} and their "
+            "fields"
         )
         raise ConfigError("space", name, fix)
     if not isinstance(raw, list):
         return check(Range, raw, f"space.{name}")
     plain = all(value is None or isinstance(value, Value.__args__[:-1]) for value in raw)
     if not raw or not plain or len({json.dumps(value) for value in raw}) < len(raw):
-        raise ConfigError(f"space.{name}", raw, "must list single values, each once, e.g. [0.1, 0.3, 1.0]")
+        raise ConfigError(f"space.{name}", raw, "must be a list of plain values, each once, e.g. [0.1, 0.3, 1.0]")
     return Choices(tuple(raw))

@@ -16,7 +16,16 @@ from fedpriv.config.building import read_outline
 from fedpriv.config.recovered_plan import recover_plan
 from fedpriv.errors import FedprivError, format_count
 from fedpriv.planning import Plan
-from fedpriv.privacy import COLLUDERS, MODEL, SERVER, Cell, RunCost, basic_composition, compose, compute_bound_matrix
+from fedpriv.privacy import (
+    MODEL,
+    SERVER,
+    Cell,
+    RunCost,
+    basic_composition,
+    compose,
+    compute_bound_matrix,
+    is_colluders,
+)
 from fedpriv.privacy.accounting import History, PrivacySpent, compute_hidden_epsilon
 from fedpriv.reports import wording
 from fedpriv.reports.report import Run
@@ -210,7 +219,7 @@ def _visible_scores(search: Search) -> str:
 
 def _published_cells(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
     """Returns the guarantees of a search with secret trials: those of one trial, for the single published model."""
-    priced = [cell for cell in cells if cell.adversary.endswith(COLLUDERS)]
+    priced = [cell for cell in cells if is_colluders(cell.adversary)]
     published = [replace(cell, adversary=MODEL, assumes=rests_on) for cell in priced]
     server = [make_unbounded_cell(cell, cell.assumes) for cell in cells if cell.adversary == SERVER]
     others = [make_unbounded_cell(replace(cell, adversary=_SEES_MORE), _NO_BOUND_FOR_MORE) for cell in priced]

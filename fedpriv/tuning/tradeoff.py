@@ -166,22 +166,25 @@ def tradeoff(
         ConfigError: If a target cannot be reached, or the settings of public data name no other data.
     """
     if not epsilons or not all(0 < epsilon < math.inf for epsilon in epsilons):
-        raise ConfigError("epsilon", list(epsilons), "must be positive targets, e.g. epsilon=.5,1,2,4,8")
+        raise ConfigError("epsilon", list(epsilons), "must be positive, finite targets, e.g. epsilon=.5,1,2,4,8")
     private = load_config(path, overrides)
     targets = list[Target]()
     for epsilon in sorted(set(epsilons)):
         watch(f"planning epsilon={epsilon:g}")
         targets.append(_planned(load_config(path, [*overrides, f"privacy.epsilon={epsilon!r}"]), epsilon))
     unit = {"sample": "one example", "client": "the data of one client"}[private.privacy.unit]
-    notes = [f"an attacker who has all data except {unit}, sees everything released, and starts from even odds"]
+    notes = [f"the attacker has all data except {unit}, sees all that is released, and starts from even odds"]
     if not public_data:
-        notes.append("nothing was trained; name public data to get accuracies: --public-data data.train=public.csv")
+        notes.append(
+            "nothing was trained, so there are no accuracies; to get them, name public data: --public-data "
+            "data.train=public.csv"
+        )
         return Tradeoff(tuple(targets), "", None, tuple(notes))
 
     elsewhere = [*overrides, *public_data, "privacy.budget=null"]  # the lifetime budget belongs to the private data
     if _source(load_config(path, elsewhere).data) == _source(private.data):
         fix = (
-            "does not replace the data, and one of the runs on them would have no noise: name other data, with "
+            "does not replace the private data, and one of the runs on public data has no noise: name other data, with "
             f"data.name or one of {', '.join(f'data.{option}' for option in _SOURCES)}"
         )
         raise ConfigError("--public-data", " ".join(public_data), fix)
@@ -214,7 +217,7 @@ def _source(section: DataSection) -> tuple[str, dict[str, str]]:
 def _planned(config: Config, epsilon: float) -> Target:
     """Returns a target without scores, from the plan of the run."""
     if config.privacy.noise_multiplier is not None:
-        fix = "fixes the noise, so a target has no effect: leave it out (privacy.noise_multiplier=null)"
+        fix = "sets the noise, so target epsilons would have no effect: leave it out (privacy.noise_multiplier=null)"
         raise ConfigError("privacy.noise_multiplier", config.privacy.noise_multiplier, fix)
     plan = forecast(config)
     if plan.noise_multiplier is None:
@@ -246,7 +249,11 @@ def _scores(path: Path, settings: Sequence[str], seeds: int) -> tuple[str, tuple
         }
         name = next((row.name for row in metrics.list_headline_metrics() if facts.get(row.name) is not None), "")
         if not name:
-            raise ConfigError("log.test", False, "the public data have no test metric: leave log.test out")
+            raise ConfigError(
+                "log.test",
+                False,
+                "leaves no test metric on the public data, which a trade-off needs: leave log.test out",
+            )
         scores.append(float(facts[name]))
     return name, tuple(scores)
 

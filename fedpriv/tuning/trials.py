@@ -49,7 +49,7 @@ def read_score(result: dict[str, Any], metric: str) -> float | None:
     """
     if metric not in result:
         available = ", ".join(name for name in result if name.startswith(("test_", "client_test_")))
-        raise ConfigError("search.metric", metric, f"is not a metric of these runs; the metrics are: {available}")
+        raise ConfigError("search.metric", metric, f"is not a metric of these runs; choose one of {available}")
     value = result[metric]
     if value is None or not math.isfinite(value):
         return None

@@ -71,6 +71,24 @@ def test_three_clients_optimum_equals_scipy() -> None:
     assert result["relative_difference"] < 1e-3
 
 
+def test_client_penalties_same_optimum_and_equal_ones_same_path() -> None:
+    one, equal, different = (
+        wdbc(3, fp.proximal_al(TIGHT, 0.3, solver=Newton(), client_rho=penalties))
+        for penalties in (None, (0.3, 0.3, 0.3), [0.1, 0.3, 0.9])
+    )
+    first, second, third = (run_to_json(training) for training in (one, equal, different))
+    assert first["rounds"] == second["rounds"] != third["rounds"]
+    np.testing.assert_allclose(second["objective"], first["objective"], rtol=1e-9)
+    assert third["converged"]
+    assert third["objective"] == pytest.approx(first["objective"], rel=1e-3)
+
+
+@pytest.mark.parametrize("penalties", [(0.1, -1.0), (float("nan"),), ("0.1",)])
+def test_client_penalty_not_positive_raises(penalties) -> None:
+    with pytest.raises(fp.ConfigError, match="positive, finite numbers"):
+        fp.proximal_al(client_rho=penalties)
+
+
 def quadratic_run(dim: int, n: int, m: int, seed: int) -> tuple[fp.Training, np.ndarray, np.ndarray]:
     """The paper's random programs (appendix E.2), a server with constraints of its own included; and their solution."""
     rng = np.random.default_rng(seed)

@@ -312,7 +312,7 @@ class BatchMean(nn.Module):
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        (nn.BatchNorm1d(64), "normalizes over the batch"),
+        (nn.BatchNorm1d(64), "normalises over the batch"),
         (MovingMean(), "depends on the other examples"),
         (Counting(), "returns different outputs for the same batch in two calls"),
         (BatchMean(), "depends on the other examples"),

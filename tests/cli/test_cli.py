@@ -106,7 +106,7 @@ def test_plan_published_variant_explains_infinite_epsilon():
     assert "epsilon=inf (not private" in planned
     assert "epsilon_bar=0.05-DP in each round" in planned
     assert "5 by basic composition" in planned
-    assert "not private as published: Delta_t is the largest l1 norm" in planned
+    assert "the published variant is not private: Delta_t is the largest l1 norm" in planned
 
 
 def test_published_variant_reported_as_not_private(tmp_path: Path):

@@ -68,7 +68,7 @@ def test_audit_cli_detects_altered_ledger(tmp_path: Path) -> None:
     lines = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(lines[:-1]))
     code, text = audit(str(folder))
-    assert code == 1 and "found ledger:" in " ".join(text.split()) and "has 2 records but" in " ".join(text.split())
+    assert code == 1 and "found ledger:" in " ".join(text.split()) and "has 2 records, but" in " ".join(text.split())
     assert audit(str(folder), "rounds=4")[0] == 2
 
 

@@ -59,9 +59,11 @@ def test_compare_invalid_input_raises_before_run(tmp_path: Path):
     out = ("--out", str(tmp_path / "all"))
     other = tmp_path / "other.yaml"
     other.write_text(Path(DIGITS).read_text().replace("digits", "mnist"))
-    assert "differs from that of" in error_line("compare", DIGITS, str(other), *out)
+    assert "differs from the data of" in error_line("compare", DIGITS, str(other), *out)
     assert "share their noise" in error_line("compare", DIGITS, "secret_seed=1", *out)
-    assert "named twice" in error_line("compare", DIGITS, "--variant", "rounds=2", "--variant", "rounds=2", *out)
+    assert "would be the name of two rows" in error_line(
+        "compare", DIGITS, "--variant", "rounds=2", "--variant", "rounds=2", *out
+    )
     assert "prove what was spent" in error_line("compare", DIGITS)
     assert "name at least one" in error_line("compare", "rounds=3", *out)
     assert not (tmp_path / "all").exists()

@@ -40,7 +40,9 @@ def test_train_into_existing_run_raises(tmp_path: Path):
         "train", DIGITS, "--out", str(folder), *SMALL
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert "is finished; print it with: fedpriv show" in error_line("resume", str(folder))
+    assert "is finished, so there is nothing to resume; print its results with: fedpriv show" in error_line(
+        "resume", str(folder)
+    )
 
 
 @pytest.mark.parametrize("command", [["resume"], ["train", "--extend"]], ids=" ".join)

@@ -75,7 +75,7 @@ def test_resume_truncated_ledger_raises(stopped_folder: Path):
     ledger = stopped_folder / "ledger.jsonl"
     ledger.write_bytes(b"\n".join(ledger.read_bytes().split(b"\n")[:4]) + b"\n")
     message = error_line("resume", str(stopped_folder))
-    assert "incomplete: " in message and "ledger.jsonl has 3 records but" in message
+    assert "incomplete: " in message and "ledger.jsonl has 3 records, but" in message
     ledger.unlink()
     assert "without its ledger has no epsilon" in error_line("resume", str(stopped_folder))
 

@@ -156,7 +156,7 @@ def test_list_one_kind_or_name():
     assert set(listed["partitions"]) == {"iid", "in_order", "by_label", "dirichlet", "stratified", "by_writer"}
     assert all(line for rows in listed.values() for line in rows.values())
     assert "did you mean 'strategies'" in run("list", "strategie", ok=False)
-    assert "unknown; choose one of activities, augmentations, backends" in run("list", "zzz", ok=False), (
+    assert "is unknown; choose one of activities, augmentations, backends" in run("list", "zzz", ok=False), (
         "kinds, no names"
     )
 

@@ -86,14 +86,16 @@ def test_tradeoff_private_data_as_public_raises(config: Path, tmp_path: Path):
         same,
     ):
         message = error_line("tradeoff", str(config), "epsilon=1", "--public-data", setting)
-        assert "does not replace the data" in message
+        assert "does not replace the private data" in message
 
 
 def test_tradeoff_invalid_targets_raise(config: Path):
     for words in ("eps=1", "epsilon=", "epsilon=a,b"):
-        assert "write the targets as epsilon=" in error_line("tradeoff", str(config), words)
+        assert "must be a list of target epsilons, e.g. epsilon=" in error_line("tradeoff", str(config), words)
     assert "positive targets" in error_line("tradeoff", str(config), "epsilon=-1,2")
-    assert "fixes the noise" in error_line("tradeoff", str(config), "epsilon=1", "privacy.noise_multiplier=2")
+    assert "sets the noise, so target epsilons would have no effect" in error_line(
+        "tradeoff", str(config), "epsilon=1", "privacy.noise_multiplier=2"
+    )
     assert "ends in .png" in error_line("tradeoff", str(config), "epsilon=1", "--out", "t.pdf")
 
 

@@ -24,7 +24,7 @@ def refuses(x: Tensor) -> Tensor:
 def test_augmentation_invalid_arguments_raise() -> None:
     with pytest.raises(fp.ConfigError, match=r"augmentation.multiplicity = 0"):
         Augmentation([fp.Flip()], 0)
-    with pytest.raises(fp.ConfigError, match=r"augmentation.transforms = .*pass objects such as Flip\(\)"):
+    with pytest.raises(fp.ConfigError, match=r"augmentation.transforms = .*must be an object such as Flip\(\)"):
         Augmentation([fp.Flip])
 
 
@@ -67,7 +67,7 @@ seed: 0
     ("options", "message"),
     [
         ("augment: [{name: crop, padding: 0}]", "padding = 0: must be a whole number, at least 1"),
-        ("augment: [{name: cropp}]", "unknown; did you mean 'crop'"),
+        ("augment: [{name: cropp}]", "is unknown; did you mean 'crop'"),
         ("augment: [{name: flip, chanse: 1.0}]", "chanse"),
         ("augment: {name: flip}", "must be a list"),
         ("augmentation_multiplicity: 0", "data.augmentation_multiplicity = 0"),

@@ -54,7 +54,7 @@ def ragged(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("collate", [twice, moved, ragged])
 def test_loader_not_one_row_per_example_raises(collate) -> None:
     """Clipping bounds a row: an example with two rows would have twice the influence that is charged for."""
-    with pytest.raises(fp.DataError, match=r"for 1 of its examples: each tensor needs one row per example"):
+    with pytest.raises(fp.DataError, match=r"for 1 of its examples: each tensor must have one row per example"):
         training(DataLoader(table(), collate_fn=collate))
 
 
@@ -78,10 +78,16 @@ def breaks(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     ("loader", "why"),
     [
-        (DataLoader(table(), collate_fn=breaks), "client 0: its examples cannot be read .KeyError: 'label'"),
+        (
+            DataLoader(table(), collate_fn=breaks),
+            "client 0: the examples cannot be read .KeyError: 'label'",
+        ),
         (DataLoader(Lying(9, 20), batch_size=3), None),
         (DataLoader(Lying(25, 20)), "IndexError: no example 20"),
-        (DataLoader(Lying(2**40, 20)), "a client's data set has length 1099511627776: use at most 2147483648 examples"),
+        (
+            DataLoader(Lying(2**40, 20)),
+            "a client's data set has 1099511627776 examples, but at most 2147483648 are allowed",
+        ),
     ],
 )
 def test_faulty_loader_raises_with_client(loader: DataLoader, why: str | None) -> None:
@@ -100,20 +106,22 @@ class Nameless(Flipped):
 def test_failing_length_raises() -> None:
     with pytest.raises(
         fp.DataError,
-        match=r"len\(\) of a client's data set raises OSError: the file is gone: give a data set with a length",
+        match=r"len\(\) of a client's data set raises OSError: the file is gone: pass a data set whose len\(\)",
     ):
         fp.Client(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), DataLoader(Nameless(0.0), sampler=range(20)))
 
 
 @pytest.mark.parametrize("x", [X.to_sparse(), X.to("meta"), X.to(torch.complex64)])
 def test_sparse_meta_complex_inputs_raise(x: Tensor) -> None:
-    with pytest.raises(fp.DataError, match="use dense real tensors"):
+    with pytest.raises(fp.DataError, match="use dense tensors of real numbers"):
         training(DataLoader(TensorDataset(x, Y)))
 
 
 def test_text_labels_raise() -> None:
     data: Any = [(torch.ones(4), "rare disease") for _ in range(6)]
     owners = fp.make_clients(torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy, [data])
-    with pytest.raises(fp.DataError, match=r"labels that are text: number the classes from 0") as error:
+    with pytest.raises(
+        fp.DataError, match=r"labels that are text, but labels must be numbers: number the classes from 0"
+    ) as error:
         fp.Training(owners, fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
     assert "rare" not in str(error.value)  # a label is somebody's

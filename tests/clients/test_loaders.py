@@ -26,7 +26,7 @@ def test_unused_loader_settings_warn_once() -> None:
     weighted = DataLoader(table(16), sampler=WeightedRandomSampler([1.0] * 4, 4))
     for privacy in (fp.Privacy(epsilon=3), fp.Privacy(noise_on="none")):
         (message,) = training(*loaders, weighted, privacy=privacy).warnings
-        named = "batch_size=2, shuffle=True, drop_last=True, sampler=WeightedRandomSampler. fedpriv draws its own"
+        named = "batch_size=2, shuffle=True, drop_last=True, sampler=WeightedRandomSampler. fedpriv draws the batches"
         assert named in message
         assert "Poisson(rate)" in message
     own = DataLoader(table(), batch_sampler=BatchSampler(SequentialSampler(range(20)), 5, drop_last=False))
@@ -44,11 +44,11 @@ def test_plain_loader_gives_no_warning() -> None:
 
 def test_loader_subset_sampler_raises() -> None:
     """The run would have trained on the omitted examples, perhaps the owner's own test data."""
-    with pytest.raises(fp.DataError, match=r"5 chosen examples.*Subset\(dataset, indices\)"):
+    with pytest.raises(fp.DataError, match=r"draws from only 5 examples.*Subset\(dataset, indices\)"):
         training(DataLoader(table(), sampler=SubsetRandomSampler(range(5))))
-    with pytest.raises(fp.DataError, match="15 chosen examples"):
+    with pytest.raises(fp.DataError, match="only 15 examples"):
         training(DataLoader(table(), sampler=WeightedRandomSampler([0.0] * 5 + [1.0] * 15, num_samples=20)))
-    with pytest.raises(fp.DataError, match="10 chosen examples"):
+    with pytest.raises(fp.DataError, match="only 10 examples"):
         training(DataLoader(table(), sampler=DistributedSampler(table(), num_replicas=2, rank=1)))
 
 
@@ -107,7 +107,10 @@ def test_collate_function_gets_single_examples() -> None:
     other = TensorDataset(torch.cat([X[:19], 100 * torch.ones(1, 3)]), Y)
     runs = [training(DataLoader(data, collate_fn=centred)) for data in (table(), other)]
     assert torch.equal(runs[0].population.examples.inputs[:19], runs[1].population.examples.inputs[:19])
-    assert "collate_fn of client 0 treats two examples together differently from each alone" in runs[0].warnings[0]
+    assert (
+        "collate_fn of client 0 returns other values for two examples together than for each alone"
+        in runs[0].warnings[0]
+    )
 
 
 def test_differing_example_shapes_raise() -> None:
@@ -115,7 +118,9 @@ def test_differing_example_shapes_raise() -> None:
         ((x, y),) = pairs
         return x[None, : 2 + int(y)], y[None]
 
-    with pytest.raises(fp.DataError, match=r"inputs of a client have shapes \[\(2,\), \(3,\)\]"):
+    with pytest.raises(
+        fp.DataError, match=r"inputs of different examples have different shapes, e.g. \[\(2,\), \(3,\)\]"
+    ):
         training(DataLoader(table(), collate_fn=padless))
 
 

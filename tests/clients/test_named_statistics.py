@@ -49,10 +49,10 @@ def test_private_run_warns_of_buffers_and_label_partition(tmp_path: Path, comman
 
     private = message()
     assert "warning: the model has buffers (mean) that are released unchanged with it and that epsilon" in private
-    assert "warning: data.partition.kind = dirichlet uses the labels" in private
+    assert "warning: data.partition.kind = dirichlet divides the examples by their labels" in private
     quiet = message("privacy={noise_on: none}")
     assert "buffers" not in quiet
-    assert "uses the labels" not in quiet
+    assert "divides the examples by their labels" not in quiet
 
 
 @pytest.mark.parametrize(("kind", "looks"), [("by_label", True), ("stratified", True), ("iid", False)])
@@ -61,5 +61,5 @@ def test_label_partition_warns(tmp_path: Path, kind: str, looks: bool) -> None:
     change = [f"data.partition.kind={kind}", "model=softmax"]
     found = CliRunner().invoke(app, ["plan", str(tmp_path / "run.yaml"), *change])
     assert found.exit_code == 0, found.output
-    assert ("uses the labels" in found.output) == looks
+    assert ("divides the examples by their labels" in found.output) == looks
     assert "buffers" not in found.output

@@ -74,7 +74,7 @@ def test_shared_numbers_warning_names_group(name: str) -> None:
     make, examples = OVERLAPPING[name]
     dataset = make()
     (text,) = warnings(dataset, width=dataset[0][0].shape[-1])
-    assert f"one number is in up to {examples} examples" in text
+    assert f"one number can be part of up to {examples} examples" in text
     assert f"--group {examples}" in text
     assert "unit: client" in text
     assert warnings(dataset, privacy=OF_CLIENTS, width=dataset[0][0].shape[-1]) == []
@@ -128,11 +128,11 @@ def test_test_windows_over_training_numbers_raise() -> None:
 def test_lazy_clients_with_windows_warn() -> None:
     clients = fp.lazy_clients(nn.Linear(6, 1), nn.MSELoss(), lambda _: windows(SERIES.clone()), [65, 65])
     run = fp.Training(clients, fp.fedavg(0.1), PRIVATE, rounds=1)
-    assert any("one number is in up to 6 examples" in warning for warning in run.warnings)
+    assert any("one number can be part of up to 6 examples" in warning for warning in run.warnings)
 
 
 def test_fit_with_windows_warns() -> None:
     model = nn.Linear(6, 1)
-    with pytest.warns(fp.errors.PromiseWarning, match="one number is in up to 6 examples"):
+    with pytest.warns(fp.errors.PromiseWarning, match="one number can be part of up to 6 examples"):
         loader = DataLoader(windows(), batch_size=13, shuffle=True)
         fp.fit(model, loader, nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1), epochs=1, epsilon=3.0)

@@ -73,7 +73,9 @@ def test_example_at_two_clients_raises(first: Dataset, second: Dataset) -> None:
 
 def test_repeated_example_sample_unit_raises() -> None:
     twice = Subset(WHOLE, [1, 2, 1])
-    with pytest.raises(fp.PrivacyError, match=r"client 1 has an example twice \(1 repeats in all\).*unit: client"):
+    with pytest.raises(
+        fp.PrivacyError, match=r"client 1 has an example twice \(1 repeated examples in all\).*unit: client"
+    ):
         training([points(5, 1), twice])
     training([points(5, 1), twice], OF_CLIENTS)
 
@@ -183,8 +185,11 @@ def test_duplicates_reported_on_terminal_only(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "loss=logistic", "--out", str(folder)])
     assert found.exit_code == 0, found.output
     message = " ".join(found.stderr.split())
-    assert "3 training examples equal another one (3 of them one of another client) in content" in message
-    assert "1 training examples equal a test example in content" in message
+    assert (
+        "3 training examples have the same content as another training example (3 of them as an example of another"
+        in message
+    )
+    assert "1 training examples have the same content as a test example" in message
     written = [path for path in folder.rglob("*") if path.is_file()]
     assert len(written) > 4
     assert not [path for path in written if b"in content" in path.read_bytes() or b"epeats" in path.read_bytes()]
@@ -212,12 +217,12 @@ def test_bundled_tables_private_run_needs_held_out(data_root: Path, name: str) -
 
     run(PRIVATE)
     run(EXACT, protocol="paper")
-    with pytest.raises(fp.PrivacyError, match=r"can only be used without privacy.*protocol: held_out"):
+    with pytest.raises(fp.PrivacyError, match=r"can be used only in runs without privacy.*data.protocol to held_out"):
         run(PRIVATE, protocol="paper")
 
 
 def test_jointly_scaled_rows_in_private_run_raise() -> None:
     train = load("breast_cancer", variant="diagnostic", protocol="paper").train
     clients = fp.make_clients(LogisticRegression(31), resolve_loss("logistic"), [Subset(train, range(100))])
-    with pytest.raises(fp.PrivacyError, match="can only be used without privacy"):
+    with pytest.raises(fp.PrivacyError, match="can be used only in runs without privacy"):
         fp.train(clients, fp.fedavg(1.0), PRIVATE, rounds=1)

@@ -74,7 +74,31 @@ def test_published_variants_use_paper_constants():
     assert [rho(1), rho(2000)] == pytest.approx([0.005 + 0.05 / 0.05, 0.005 * 1.2 + 0.05 / 0.05])
     gaussian = digits("strategy={name: iadmm_output, variant: published}", "privacy={epsilon_bar: .inf}").recipe()
     assert gaussian.published == fedpriv.Published(math.inf, "gaussian")
-    assert gaussian.strategy.local_step.rho(1) == 2.0, "no budget, no offset"
+    assert gaussian.strategy.local_step.rho(1) == 0.2, "no budget, no offset; a tenth for the mean of ten clients"
+
+
+@pytest.mark.parametrize(("power", "radius"), [(0, 3.0), (2, 0.75)])
+def test_published_radius_and_penalty_from_yaml(power, radius):
+    options = f"strategy={{name: iadmm_trust, variant: published, scale: 3, radius_power: {power}, rho: 7}}"
+    local = digits(options, "privacy={epsilon_bar: 0.05}").recipe().strategy.local_step
+    assert (local.step.radius(2), local.rho) == (radius, 7)
+
+
+def test_published_output_forms_from_yaml():
+    """The deviation on z in round 1 with m = 10, rho = 2: s^2, s and s / 10, where s = 2 c / (2 + 1/eta)."""
+    width = 2 * math.sqrt(2 * math.log(1.25 / 1e-6))
+    for form, inverse in (("code", 2.5), ("deviation", 2.5), ("corrected", 0.25)):
+        options = (
+            f"strategy={{name: iadmm_output, variant: published, form: {form}, examples: 10, n_clients: 4, rho: 2}}"
+        )
+        recipe = digits(options, "privacy={epsilon_bar: 1}").recipe()
+        inverse += width / math.sqrt(2) * (0.1 if form == "corrected" else 1) / math.sqrt(1)
+        on_sum = 2 + inverse
+        step = recipe.strategy.local_step
+        assert step.rho(1) + 1 / step.step.eta(1) == pytest.approx(on_sum / 4)
+        s = width / on_sum
+        expected = {"code": s**2, "deviation": s, "corrected": s / 10}[form]
+        assert recipe.published.deviation(0) / on_sum == pytest.approx(expected)
 
 
 def test_fingerprint_changes_with_noise_settings():
@@ -96,7 +120,7 @@ def test_custom_model_and_strategy_by_name():
     training = build(config)
     assert training.population.dim == 64 * 3 + 3 + 3 * 10 + 10
     assert isinstance(training.strategy.output, Averaged)
-    with pytest.raises(ConfigError, match=r"model\.widht = 3: unknown; did you mean 'width'"):
+    with pytest.raises(ConfigError, match=r"model\.widht = 3: is unknown; did you mean 'width'"):
         digits("model={name: 'own_code:Tiny', widht: 3}")
 
 

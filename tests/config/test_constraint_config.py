@@ -37,19 +37,19 @@ def config(tmp_path: Path, *overrides: str) -> Config:
 def test_plan_states_constraint_noise_of_run(privacy: str, tmp_path: Path):
     found = config(tmp_path, f"privacy{'=' if privacy[0] == '{' else '.'}{privacy}")
     deviation = build(found).oracle.engine.statistic_deviation(0).max()
-    assert f"standard deviation {deviation:.3g} for" in " ".join(forecast(found).warnings)
+    assert f"standard deviation {deviation:.3g} at the smallest client" in " ".join(forecast(found).warnings)
 
 
 def test_plan_and_train_warn_of_large_beta(tmp_path: Path):
     deviation = float(build(config(tmp_path)).oracle.engine.statistic_deviation(0).max())
     for factor, expected in ((0.9, 0), (1.1, 1)):
         found = config(tmp_path, f"strategy.beta={factor * 5 / 10 / deviation}")
-        planned = [note for note in forecast(found).warnings if "drowns" in note]
+        planned = [note for note in forecast(found).warnings if "mostly noise" in note]
         assert len(planned) == expected
-        assert [note for note in list_start_warnings(found, build(found)) if "drowns" in note] == planned
+        assert [note for note in list_start_warnings(found, build(found)) if "mostly noise" in note] == planned
     counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
     found = config(tmp_path, counted, "privacy.statistics.public_counts=true", "strategy.beta=50")
-    assert "beta = 50 drowns" in " ".join(list_start_warnings(found, build(found)))
+    assert "beta = 50 makes the multipliers mostly noise" in " ".join(list_start_warnings(found, build(found)))
 
 
 def test_plan_and_run_raise_same_errors(tmp_path: Path):

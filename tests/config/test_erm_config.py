@@ -28,6 +28,11 @@ CASES = {
     "dp_gd random": ("{name: dp_gd, output: random}", ""),
     "dp_svrg": ("{name: dp_svrg, epoch_length: 3, anchor_share: 4}", ", sampling: {poisson: {rate: 0.2}}"),
     "dp_svrg with the paper's epochs": ("{name: dp_svrg, smoothness: 0.5, regularizer: {l2: {lam: 0.5}}}", ""),
+    "dp_svrg, epochs of other lengths": ("{name: dp_svrg, epoch_length: [1, 2, 3]}", ""),
+    "dp_svrg, steps by Barzilai and Borwein": (
+        "{name: dp_svrg, epoch_length: 3, barzilai_borwein: true, regularizer: {l2: {lam: 0.1}}}",
+        "",
+    ),
     "dp_svrg_plus_plus": ("{name: dp_svrg_plus_plus, epoch_length: 1}", ", sampling: {poisson: {rate: 0.2}}"),
     "dp_accmd": ("{name: dp_accmd, radius: 2, ball: l1}", ""),
     "fedavg": ("{name: fedavg, learning_rate: 0.5, server_momentum: 0.9}", ""),
@@ -54,7 +59,7 @@ def test_erm_plans_meet_target_epsilon(case: str, tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("length", "rounds", "message"),
-    [(3, 6, ""), (7, 6, "first epoch ends after 7,"), (4, 6, "after 4 and after 8, so the last 2 ")],
+    [(3, 6, ""), (7, 6, "first epoch ends after round 7,"), (4, 6, "after round 4 and after round 8, so the last 2 ")],
 )
 def test_plan_warns_of_rounds_without_epoch_end(length: int, rounds: int, message: str):
     """The anchor is reported, and it changes at the end of an epoch."""
@@ -65,7 +70,7 @@ def test_plan_warns_of_rounds_without_epoch_end(length: int, rounds: int, messag
 
 def test_option_of_other_report_raises():
     for option, report in (("average: 4", "average"), ("seed: 4", "random")):
-        with pytest.raises(ConfigError, match=f"use output: {report}"):
+        with pytest.raises(ConfigError, match=f"set output: {report}"):
             load_config(SMALL, [f"strategy={{name: dp_gd, {option}}}"]).recipe()
 
 

@@ -61,7 +61,7 @@ def test_csv_row_independent_of_other_rows(tmp_path: Path, others: list[float]):
         ("a,1,maybe,ill\n", "row 3: smoker = 'maybe' is not one of no, yes"),
         ("a,1,no,dead\n", "row 3: outcome = 'dead' is not one of well, ill"),
         ("a,1,no\n", "row 3: outcome = '' is not one of well, ill"),
-        ("a,1,no,ill,9\n", "row 3: more values than headings"),
+        ("a,1,no,ill,9\n", "row 3 has more values than the heading line has names"),
     ],
 )
 def test_invalid_csv_row_raises(row: str, message: str, tmp_path: Path):
@@ -73,14 +73,17 @@ def test_invalid_csv_row_raises(row: str, message: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"label": "outcom"}, "no such column; did you mean 'outcome'"),
-        ({"numbers": {"agee": (0, 1)}}, "no such column; did you mean 'age'"),
-        ({"client": "clinic"}, "no such column"),
-        ({"numbers": {"age": (100, 0)}}, "data.numbers.age = [100, 0]: must be [low, high] with low below high"),
+        ({"label": "outcom"}, "train.csv; did you mean 'outcome'"),
+        ({"numbers": {"agee": (0, 1)}}, "train.csv; did you mean 'age'"),
+        ({"client": "clinic"}, "is not a column of"),
+        (
+            {"numbers": {"age": (100, 0)}},
+            "data.numbers.age = [100, 0]: must be [low, high], two finite numbers with low below high",
+        ),
         ({"numbers": {"age": (0, float("inf"))}}, "must be [low, high]"),
         ({"numbers": {}, "categories": {}}, "name at least one column"),
-        ({"classes": ["ill", "ill"]}, "list each value once"),
-        ({"categories": {"smoker": []}}, "list each value once"),
+        ({"classes": ["ill", "ill"]}, "each value once"),
+        ({"categories": {"smoker": []}}, "each value once"),
     ],
 )
 def test_invalid_csv_settings_raise(changed: dict[str, object], message: str, tmp_path: Path):
@@ -167,12 +170,12 @@ def test_invalid_client_files_raise(tmp_path: Path):
     with pytest.raises(DataError, match=r"sites/b\.csv has no rows"):
         table(tmp_path, "x,5,no,well\n", train=str(folder))
     (folder / "b.csv").write_text("age,outcome\n1,ill\n")
-    with pytest.raises(ConfigError, match=r"sites/b\.csv has no such column"):
+    with pytest.raises(ConfigError, match=r"is not a column of .*sites/b\.csv"):
         table(tmp_path, "x,5,no,well\n", train=str(folder))
-    with pytest.raises(DataError, match=r"absent/\*\.csv: no file found: name a folder with one file NAME\.csv"):
+    with pytest.raises(DataError, match=r"absent/\*\.csv: no file was found: name a folder with one file NAME\.csv"):
         table(tmp_path, "x,5,no,well\n", train=str(tmp_path / "absent" / "*.csv"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty: no file found: name a folder with one file NAME\.csv"):
+    with pytest.raises(DataError, match=r"empty: no file was found: name a folder with one file NAME\.csv"):
         table(tmp_path, "x,5,no,well\n", train=str(tmp_path / "empty"))
 
 

@@ -76,7 +76,7 @@ class Mixing(nn.Module):
 
 
 def test_extractor_mixing_examples_raises():
-    with pytest.raises(ConfigError, match="computes other features for an example"):
+    with pytest.raises(ConfigError, match="computes features of an example that depend on the other examples"):
         extract_features(Mixing(), images())
     # BatchNorm in eval mode does not mix
     extract_features(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()), images())
@@ -107,8 +107,8 @@ def test_onnx_extractor_matches_matrix_product(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"file": "a.onnx", "model": "mnist_cnn"}, "an ONNX file contains its layers"),
-        ({"file": "a.pt"}, r"data\.extractor\.model = '': name the model"),
+        ({"file": "a.onnx", "model": "mnist_cnn"}, "is an ONNX file, which contains its own layers"),
+        ({"file": "a.pt"}, r"data\.extractor\.model = '': is required for a file of weights"),
     ],
 )
 def test_contradictory_extractor_settings_raise(options: dict[str, str], message: str):

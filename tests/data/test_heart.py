@@ -102,9 +102,9 @@ def test_heart_single_hospital_loads_alone(tmp_path: Path):
     ("row", "message"),
     [
         ("50,1,4,high,250,0,0,130,0,1,2,0,3,0", r"va\.csv, line 14: trestbps = 'high' is not a number"),
-        ("50,1,4,140,250,0,0,130,0,1,2,0,3,", r"va\.csv, line 14: num is missing"),
+        ("50,1,4,140,250,0,0,130,0,1,2,0,3,", r"va\.csv, line 14: the label num is missing"),
         ("50,1,4,140,250,0,0,130,0,1,2,0,3,7", r"va\.csv, line 14: num = 7 is not 0, 1, 2, 3 or 4"),
-        ("50,1,4,140,250", r"va\.csv, line 14: has 5 values, not 14"),
+        ("50,1,4,140,250", r"va\.csv, line 14 has 5 values instead of 14"),
         ("50,1,9,140,250,0,0,130,0,1,2,0,3,0", r"va, row 13: cp = '9' is not one of 1, 2, 3, 4"),
         ("50,1,4,nan,250,0,0,130,0,1,2,0,3,0", None),
     ],

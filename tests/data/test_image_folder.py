@@ -86,10 +86,13 @@ def test_image_folder_per_client(folder: Path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"train": "trian"}, "trian does not exist: set root to their folder"),
-        ({"classes": ["well", "sick"]}, "'ill' is not one of well, sick: list it in classes, move it, or set clients"),
-        ({"clients": True}, "has no image in well, ill"),
-        ({"root": "nowhere"}, "images must be in root/train/CLASS/"),
+        ({"train": "trian"}, "trian does not exist: set root to the folder of the images"),
+        (
+            {"classes": ["well", "sick"]},
+            "'ill' is not one of the classes well, sick: list it in classes, move it elsewhere, or set clients",
+        ),
+        ({"clients": True}, "has no image in its folders well, ill"),
+        ({"root": "nowhere"}, "which must be in root/train/CLASS/"),
     ],
 )
 def test_invalid_image_folder_raises(folder: Path, changed: dict[str, Any], message: str):
@@ -99,7 +102,7 @@ def test_invalid_image_folder_raises(folder: Path, changed: dict[str, Any], mess
 
 
 def test_image_class_listed_twice_raises(folder: Path):
-    with pytest.raises(ConfigError, match="list each folder of a class once"):
+    with pytest.raises(ConfigError, match="must list at least one class, and each class once"):
         read(folder, classes=["well", "ill", "ill"])
 
 

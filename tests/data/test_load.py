@@ -35,7 +35,7 @@ def not_a_split() -> int:
 @pytest.mark.usefixtures("allow_plugins")
 def test_custom_loader_by_path():
     assert load(f"{__name__}:my_data", n=7).description == "7 zeros"
-    with pytest.raises(ConfigError, match=r"is annotated to return int: it must be .*-> Split"):
+    with pytest.raises(ConfigError, match=r"has the return annotation int: declare it as .*-> Split"):
         load(f"{__name__}:not_a_split")
 
 

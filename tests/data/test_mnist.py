@@ -97,9 +97,12 @@ BROKEN = {
     "flipped byte in the gzip": (ZIPPED[:500] + bytes([ZIPPED[500] ^ 255]) + ZIPPED[501:], "cannot be read"),
     "empty": (gzip.compress(b""), "an empty file"),
     "bad magic": (gzip.compress(b"\x89PNG" + GOOD[4:]), "starts with 89504e47"),
-    "labels where images belong": (gzip.compress(contents()[NAMES[1]]), "magic 00000803"),
-    "short header": (gzip.compress(GOOD[:10]), "magic"),
-    "short body": (gzip.compress(GOOD[:-1]), r"contains 4703 bytes, but its header gives \[6, 28, 28\]"),
+    "labels where images belong": (gzip.compress(contents()[NAMES[1]]), "starts with 00000803"),
+    "short header": (gzip.compress(GOOD[:10]), "is not a complete idx file"),
+    "short body": (
+        gzip.compress(GOOD[:-1]),
+        r"contains 4703 bytes of data, but its header gives the shape \[6, 28, 28\]",
+    ),
     "long body": (gzip.compress(GOOD + b"\0"), "contains 4705 bytes"),
 }
 
@@ -114,7 +117,7 @@ def test_mnist_broken_file_raises(folder, kind):
 
 def test_mnist_count_mismatch_raises(folder):
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(5))))
-    with pytest.raises(DataError, match=r"train has images \[6, 28, 28\] and 5 labels"):
+    with pytest.raises(DataError, match=r"train has images of shape \[6, 28, 28\] and 5 labels"):
         load("mnist", root=str(folder))
 
 

@@ -92,7 +92,7 @@ def test_sql_row_change_moves_no_other_row(tmp_path: Path):
         ((4, "north", 1.0, "maybe", 1), "smoker = 'maybe' is not one of no, yes"),
         ((4, "north", 1.0, "no", None), "outcome = '' is not one of 0, 1"),
         ((4, "north", float("inf"), "no", 1), "age = 'inf' is not a number"),
-        ((4, None, 1.0, "no", 1), "has no hospital: name a client for each row"),
+        ((4, None, 1.0, "no", 1), "has no value in column hospital: name a client for each row"),
     ],
 )
 def test_invalid_table_row_raises(read: Any, row: Row, message: str, tmp_path: Path):
@@ -118,7 +118,7 @@ def test_parquet_nan_counts_as_missing(tmp_path: Path):
 
 @pytest.mark.parametrize("read", [from_parquet, from_sql])
 def test_unknown_table_column_raises(read: Any, tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"no such column; did you mean 'age'"):
+    with pytest.raises(ConfigError, match=r"is not a column of .*; did you mean 'age'"):
         read(tmp_path, ROWS, numbers={"agee": (0, 100)}, missing={})
 
 
@@ -151,7 +151,7 @@ def test_unreadable_database_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         from_sql(tmp_path, ROWS, train="adults")
     with pytest.raises(DataError, match="table train has no rows"):
         from_sql(tmp_path, [])
-    with pytest.raises(ConfigError, match=r"the environment variable HOSPITAL is not set"):
+    with pytest.raises(ConfigError, match=r"names an environment variable that is not set: set HOSPITAL"):
         from_sql(tmp_path, ROWS, url="$HOSPITAL")
     with pytest.raises(ConfigError, match=r"is not a URL of SQLAlchemy: write it like sqlite:///patients\.db"):
         from_sql(tmp_path, ROWS, url="patients.db")
@@ -165,7 +165,7 @@ def test_sql_error_hides_password(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         from_sql(tmp_path, ROWS, url="postgresql://ann:geheim@db.example.org/patients")
     assert "geheim" not in str(caught.value)
-    assert "put it into an environment variable" in str(caught.value)
+    assert "put the URL into an environment variable" in str(caught.value)
 
 
 def test_sql_table_name_quoted(tmp_path: Path):

@@ -116,7 +116,7 @@ def test_invalid_partition_raises():
         partition("dirichlet", torch.zeros(50, dtype=torch.int64), 5, seeded(), alpha=1e-9)
     with pytest.raises(ConfigError, match="labels_per_client = 0"):
         partition("by_label", labels, 2, seeded(), labels_per_client=0)
-    with pytest.raises(ConfigError, match="writers = None: by_writer needs"):
+    with pytest.raises(ConfigError, match="writers = None: must name the owner"):
         partition("by_writer", labels, 2, seeded())
     with pytest.raises(ConfigError, match="did you mean 'dirichlet'"):
         partition("dirichlett", labels, 2, seeded())

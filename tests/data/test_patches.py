@@ -73,7 +73,7 @@ def test_patches_invariant_to_brightness_and_contrast() -> None:
     images = drawn(4, 3)
     torch.testing.assert_close(patches(images * 0.999 + 0.001), patches(images), atol=0.02, rtol=0)
     assert patches(torch.full((1, 3, 8, 8), 0.7)).abs().max() == 0
-    with pytest.raises(ConfigError, match="needs 6 pixels per side, but images are 5 x 32"):
+    with pytest.raises(ConfigError, match="needs at least 6 pixels per side, but images are 5 x 32"):
         patches(torch.rand(1, 3, 5, 32))
 
 
@@ -125,7 +125,7 @@ def test_plan_computes_no_whitening_statistics(monkeypatch: pytest.MonkeyPatch) 
 
 def test_whiten_too_many_features_raises() -> None:
     rows = torch.zeros(2, 9000)
-    with pytest.raises(ConfigError, match="needs at most 8192 numbers per image, but images have 9000"):
+    with pytest.raises(ConfigError, match="accepts at most 8192 numbers per image, but images have 9000"):
         Whitening.of(rows)
     with pytest.raises(ConfigError, match="whiten"):
         apply(torch.zeros(1, 1, 8, 8), ["whitn"])

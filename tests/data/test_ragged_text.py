@@ -68,7 +68,9 @@ RAGGED = [2, 8, 5, 3, 7, 6]
 @pytest.mark.parametrize("collate", [pad_to_longest, None])
 def test_ragged_texts_raise_with_fix(collate: Collate | None):
     """Without a collate function torch itself cannot stack the texts, and its error does not mention padding."""
-    message = r"client 0: inputs .* shapes \[\(2,\), \(3,\), \(5,\)\].*pad each example to a chosen length"
+    message = (
+        r"client 0: the inputs .* shapes, e.g. \[\(2,\), \(3,\), \(5,\)\].*pad each example to a length that you choose"
+    )
     with pytest.raises(fp.DataError, match=message):
         training(collate, RAGGED)
 

@@ -98,9 +98,9 @@ def test_wavelets_equal_first_scattering_layer() -> None:
 def test_group_norm_by_three_channels_small_image_raises() -> None:
     found = apply(torch.rand(2, 1, 8, 8), ["scattering", "group_norm"])
     torch.testing.assert_close(found.reshape(2, 27, -1).mean(2), torch.zeros(2, 27), atol=1e-5, rtol=0)
-    with pytest.raises(ConfigError, match="multiple of 3 channels, but images have 1"):
+    with pytest.raises(ConfigError, match="number of channels that is a multiple of 3, but images have 1"):
         apply(torch.rand(2, 1, 8, 8), ["group_norm"])
-    with pytest.raises(ConfigError, match="8 pixels per side, but images are 4 x 9"):
+    with pytest.raises(ConfigError, match="at least 8 pixels per side, but images are 4 x 9"):
         apply(torch.rand(2, 1, 4, 9), ["scattering"])
-    with pytest.raises(ConfigError, match="'wavelets': needs 8 pixels per side, but images are 4 x 9"):
+    with pytest.raises(ConfigError, match="'wavelets': needs at least 8 pixels per side, but images are 4 x 9"):
         apply(torch.rand(2, 1, 4, 9), ["wavelets"])

@@ -82,18 +82,18 @@ def test_leaf_examples_become_disjoint_windows(tmp_path: Path):
     split = read(leaf(tmp_path, "abcdefghijklmn"), length=3)
     texts = ["".join(chr(token + 30) for token in row) for row in split.train.tensors[1].tolist()]
     assert texts == ["cde", "fgh", "ijk", "lmn"]
-    with pytest.raises(DataError, match="HAM occurs twice or has shorter texts"):
+    with pytest.raises(DataError, match="user HAM occurs twice, or has texts shorter than a window"):
         read(tmp_path, length=6)
 
 
 def test_shakespeare_unusable_files_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(DataError, match=r"has neither input\.txt nor train/"):
         read(tmp_path / "absent")
-    with pytest.raises(DataError, match=r"has no speech: it needs speeches separated by blank lines"):
+    with pytest.raises(DataError, match=r"contains no speech: write speeches separated by blank lines"):
         read(write(tmp_path, "no role here"))
-    with pytest.raises(DataError, match="has 9 windows: lower min_windows"):
+    with pytest.raises(DataError, match="has at least 9 training windows: lower min_windows"):
         read(write(tmp_path, PLAY), min_windows=9)
-    with pytest.raises(DataError, match="has a test window: lower length"):
+    with pytest.raises(DataError, match="has enough text for one test window: lower length"):
         read(tmp_path, length=80)
     (tmp_path / "train").mkdir()
     with pytest.raises(DataError, match="no json files"):
@@ -170,7 +170,7 @@ def test_wrong_model_for_windows_raises(tmp_path: Path):
     write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 6}" for name in ("HAM", "OPH")))
     with pytest.raises(ConfigError):
         run(tmp_path, "model=mnist_cnn")
-    with pytest.raises(DataError, match="model and loss cannot process a test example"):
+    with pytest.raises(DataError, match="the model and the loss cannot process a test example"):
         run(tmp_path, "loss=hinge")
 
 

@@ -41,7 +41,7 @@ def test_nonfinite_input_raises_with_index(bad):
 
 @pytest.mark.parametrize("label", [-1, 3, 62])
 def test_invalid_label_raises_with_index(label):
-    with pytest.raises(DataError, match=rf"test\[1\] has label {label}, not in \[0, 3\)"):
+    with pytest.raises(DataError, match=rf"test\[1\] has label {label}, but labels must be from 0 to 2"):
         check_dataset(tensors([[0.0], [0.0]], [0, label]), 3, name="test")
     with pytest.raises(DataError, match=rf"dataset\[2\] has label {label}"):
         check_dataset(Squares(3, label=lambda i: label if i == 2 else 0), 3)
@@ -52,9 +52,9 @@ def test_unusable_dataset_raises():
         check_dataset(tensors([], []), 2, name="train")
     with pytest.raises(DataError, match="int64"):
         check_dataset(tensors([[0.0]], [0.5]), 2)
-    with pytest.raises(DataError, match="pairs"):
+    with pytest.raises(DataError, match="must be a pair"):
         check_dataset(Squares(2, example=lambda i: "an image"), 2)
-    with pytest.raises(DataError, match="pairs"):
+    with pytest.raises(DataError, match="must be a pair"):
         check_dataset(TensorDataset(torch.zeros(2, 1)), 2)
     with pytest.raises(DataError, match="no length"):
         check_dataset(Dataset(), 2)

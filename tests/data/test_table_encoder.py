@@ -77,13 +77,17 @@ def test_encoded_row_independent_of_others(others: list[str], age: str):
 @pytest.mark.parametrize(
     ("row", "rules", "message"),
     [
-        (("", "no", "ill"), {}, "row 3: age = '' is not a number: if the value is missing, set missing.age"),
+        (
+            ("", "no", "ill"),
+            {},
+            "row 3: age = '' is not a number: correct it; if the value is missing, set missing.age",
+        ),
         (("old", "no", "ill"), {"missing": {"age": 4}}, "row 3: age = 'old' is not a number: correct it"),
         (("inf", "no", "ill"), {"indicators": ["age"]}, "row 3: age = 'inf' is not a number"),
         (
             ("1", "NA", "ill"),
             {"missing": {"age": 4}},
-            "row 3: smoker = 'NA' is not one of no, yes: if the value is missing",
+            "row 3: smoker = 'NA' is not one of no, yes: correct it; if the value is missing",
         ),
         (("1", "maybe", "ill"), {"indicators": ["smoker"]}, "smoker = 'maybe' is not one of no, yes: correct it"),
         (("1", "no", ""), {"missing": {"age": 4}}, "row 3: outcome = '' is not one of well, ill: correct it"),
@@ -100,7 +104,10 @@ def test_missing_value_without_rule_raises(row: tuple[str, str, str], rules: dic
     [
         ({"missing": {"agee": 4}}, "data.missing = 'agee': is in neither numbers nor categories; did you mean 'age'"),
         ({"missing": {"outcome": "ill"}}, "data.missing = 'outcome': is the label"),
-        ({"missing": {"age": 101}}, "data.missing.age = 101: must be a number from 0 to 100"),
+        (
+            {"missing": {"age": 101}},
+            "data.missing.age = 101: must be a number in the range of the column, from 0 to 100",
+        ),
         ({"missing": {"age": float("nan")}}, "data.missing.age = nan: must be a number"),
         ({"missing": {"age": "mean"}}, "data.missing.age = 'mean': must be a number"),
         ({"missing": {"smoker": "maybe"}}, "data.missing.smoker = 'maybe': must be one of no, yes"),
@@ -178,9 +185,9 @@ def test_invalid_data_frame_raises():
         encoder().dataset(frame, name="client 3")
     with pytest.raises(DataError, match="frame has no rows"):
         encoder().dataset(frame[:0])
-    with pytest.raises(ConfigError, match="data = 'age': frame has no such column; did you mean 'agee'"):
+    with pytest.raises(ConfigError, match="data = 'age': is not a column of frame; did you mean 'agee'"):
         encoder().dataset(frame.rename(columns={"age": "agee"}))
-    with pytest.raises(ConfigError, match="several columns of this name"):
+    with pytest.raises(ConfigError, match="is the name of several columns"):
         encoder().dataset(frame.rename(columns={"smoker": "age"}))
 
 

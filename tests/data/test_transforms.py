@@ -108,7 +108,10 @@ def test_contrast_acts_on_directional_channels() -> None:
     found = scattering(torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
     by_colour = [contrast(colour[:, 1:]) for colour in found.split(81, 1)]
     torch.testing.assert_close(contrast(found), torch.cat(by_colour, 1))
-    with pytest.raises(ConfigError, match="scattering, wavelets or edges, but images have 3: put it after one of them"):
+    with pytest.raises(
+        ConfigError,
+        match="scattering, wavelets or edges produce, but images have 3 channels: put it after one of these",
+    ):
         apply(torch.rand(2, 3, 8, 8), ["contrast"])
 
 

@@ -29,7 +29,7 @@ def estimator(**options) -> PrivateLogisticRegression:
 def test_grid_search_listed_as_not_covered():
     x, y = rows()
     search = GridSearchCV(estimator(), {"lam": [0.0, 0.1]}, cv=2)
-    with pytest.warns(PromiseWarning, match=r"GridSearchCV fits several times.*spent_ contains one fit"):
+    with pytest.warns(PromiseWarning, match=r"GridSearchCV fits several times.*spent_ covers only one fit"):
         search.fit(x, y)
     assert "the other fits of GridSearchCV" in search.best_estimator_.spent_.not_covered
 

@@ -77,7 +77,7 @@ def test_noise_widens_intervals_within_epsilon():
 def test_intervals_infinite_when_noise_dominates():
     x, y = sample(4000, 0)
     x[:, 1] *= 0.01  # nearly constant
-    with pytest.warns(PromiseWarning, match="too large for intervals"):
+    with pytest.warns(PromiseWarning, match="so the intervals are infinite"):
         model = PrivateLogisticRegression(1.0, intervals=True, classes=[0, 1], random_state=0).fit(x, y)
     assert np.isinf(np.diag(model.covariance_)).all()
     rows = model.coefficients()
@@ -109,7 +109,7 @@ def test_coefficients_refer_to_last_class():
     assert np.sign(rows[0]["coefficient"]) == np.sign(TRUE[0]) and rows[0]["coefficient"] == -ill.coef_[0, 0]
     well = PrivateLogisticRegression(**options, classes=["ill", "well"]).fit(x, labels).coefficients()
     assert well[0]["outcome"] == "well" and well[0]["coefficient"] < 0 < rows[0]["coefficient"]
-    with pytest.raises(ConfigError, match=r"names = .*: must have one name per column, 2 in all"):
+    with pytest.raises(ConfigError, match=r"names = .*: must have one name for each of the 2 columns"):
         ill.coefficients(names=["age"])
 
 

@@ -65,10 +65,10 @@ def test_public_encoder_in_private_pipeline():
 def test_public_encoder_invalid_rows_raise():
     encoder = PublicEncoder({"age": (0, 100)}).fit(frame())
     with pytest.raises(
-        DataError, match=r"X, row 1: age = '' is not a number: if the value is missing, set missing\.age"
+        DataError, match=r"X, row 1: age = '' is not a number: correct it; if the value is missing, set missing\.age"
     ):
         encoder.transform(frame())
-    with pytest.raises(ConfigError, match="no such column"):
+    with pytest.raises(ConfigError, match="is not a column of"):
         PublicEncoder({"weight": (0, 100)}).fit(frame())
     with pytest.raises(DataError, match="use a pandas DataFrame"):
         encoder.transform(np.zeros((2, 2)))

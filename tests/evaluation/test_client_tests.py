@@ -109,9 +109,9 @@ def test_stop_on_worst_client_accuracy() -> None:
 
 
 def test_invalid_client_tests_raise() -> None:
-    with pytest.raises(fp.ConfigError, match="client_tests = 2: must have one test set for each of the 5 clients"):
+    with pytest.raises(fp.ConfigError, match="client_tests = 2: must have one entry for each of the 5 clients"):
         training(client_tests=TESTS[:2])
-    with pytest.raises(fp.ConfigError, match="no client has a test set"):
+    with pytest.raises(fp.ConfigError, match="contains no test set"):
         training(client_tests=[None] * N)
     with pytest.raises(fp.DataError, match="the test data are empty"):
         training(client_tests=[*TESTS[:4], Subset(TESTS[0], [])])
@@ -197,4 +197,4 @@ def test_client_tests_without_owners_raise(tmp_path: Path) -> None:
     ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 2
-    assert "digits does not name the client of each test example" in done.output
+    assert "needs the client of each test example, which digits does not give" in done.output

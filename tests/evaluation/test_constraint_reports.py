@@ -98,5 +98,7 @@ def test_constrained_run_of_one_round_raises() -> None:
 
 
 def test_strategy_round_mismatch_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"private_al was created for 5 rounds; leave its argument rounds out"):
+    with pytest.raises(
+        fp.ConfigError, match=r"exceeds the 5 rounds for which private_al was created: leave out its argument rounds"
+    ):
         trained(fp.private_al(5), SURE)

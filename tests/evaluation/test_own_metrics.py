@@ -85,9 +85,9 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a name of ours": ({"accuracy": macro_f1}, "metrics = 'accuracy': is the name of a built-in metric"),
     "no name": ({"f 1": macro_f1}, "metrics = 'f 1': must be a plain name"),
     "nothing": ({"f1": 3}, "metrics.f1 = 3: must be a function of outputs and targets"),
-    "fails": ({"f1": lambda outputs, targets: outputs.nope}, r"metrics.f1 = .*: raises on the test data"),
-    "many numbers": ({"f1": lambda outputs, targets: outputs}, "must be one finite number"),
-    "infinite": ({"f1": lambda outputs, targets: math.inf}, "must be one finite number"),
+    "fails": ({"f1": lambda outputs, targets: outputs.nope}, r"metrics.f1 = .*: raises an error on the test data"),
+    "many numbers": ({"f1": lambda outputs, targets: outputs}, "is not a value of a metric: return one finite number"),
+    "infinite": ({"f1": lambda outputs, targets: math.inf}, "is not a value of a metric: return one finite number"),
 }
 
 
@@ -99,7 +99,7 @@ def test_invalid_metric_raises_before_query(name: str) -> None:
 
 
 def test_metrics_without_test_data_raise() -> None:
-    with pytest.raises(fp.ConfigError, match=r"metrics = .*: needs test data: pass them with test="):
+    with pytest.raises(fp.ConfigError, match=r"metrics = .*: metrics need test data: pass the data with test="):
         training(metrics={"f1": macro_f1}, test=None)
 
 
@@ -215,13 +215,13 @@ REFUSED: dict[str, tuple[fp.Stop, dict[str, Any], str]] = {
     "unknown": (
         fp.Stop("recall"),
         {},
-        "stop.metric = 'recall': is not a metric .* there are: test_loss, test_accuracy",
+        "stop.metric = 'recall': is not a metric .* choose one of test_loss, test_accuracy",
     ),
     "no data": (fp.Stop(), {"test": None}, "there are no test data: pass them with test="),
     "no direction": (
         fp.Stop("f1"),
         {"metrics": {"f1": macro_f1}},
-        "stop.better = None: set whether f1 should be higher or lower",
+        "stop.better = None: is required for f1: set 'higher' or 'lower'",
     ),
     "private": (fp.Stop("consensus_distance"), {}, "is not a metric on public test data"),
 }

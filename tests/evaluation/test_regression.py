@@ -99,7 +99,7 @@ def test_forecast_for_regression(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"model": "softmax"}, "model = 'softmax': scores classes, but the targets are numbers"),
+        ({"model": "softmax"}, "model = 'softmax': computes scores of classes, but the targets are numbers"),
         ({"model": "logistic_regression"}, "use linear_regression"),
         ({"loss": "hinge"}, "loss = 'hinge': is for classes, but the targets are numbers: use mse"),
     ],
@@ -125,7 +125,9 @@ def test_numeric_label_without_range_raises(tmp_path: Path):
     settings = yaml.safe_load(path.read_text())
     del settings["data"]["numbers"]["stay"]
     path.write_text(yaml.safe_dump(settings))
-    with pytest.raises(ConfigError, match="list the values of stay, or set its range in numbers"):
+    with pytest.raises(
+        ConfigError, match="list the values of stay, or for regression, set the range of stay in numbers"
+    ):
         build(load_config(path))
 
 

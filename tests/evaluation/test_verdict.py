@@ -64,7 +64,7 @@ def test_strategy_rounds_default_to_run() -> None:
     ]
     assert torch.equal(runs[0].params, runs[1].params)
     assert runs[0].measures["estimates_of_reported_model"]
-    with pytest.raises(fp.ConfigError, match="private_al was created for 3 rounds"):
+    with pytest.raises(fp.ConfigError, match="exceeds the 3 rounds for which private_al was created"):
         fp.train(clients(1.0), fp.private_al(3), privacy, rounds=4)
 
 

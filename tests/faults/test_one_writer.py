@@ -87,7 +87,7 @@ def test_fork_writing_parent_folder_raises(tmp_path: Path) -> None:
     folder = RunFolder.new(tmp_path / "run")
 
     def write() -> None:
-        with pytest.raises(FedprivError, match=f"belongs to process {parent}, and this is a fork"):
+        with pytest.raises(FedprivError, match=f"is in use by process {parent}, and this process is a fork"):
             folder.write("config.yaml", b"the child's")
 
     parent = os.getpid()

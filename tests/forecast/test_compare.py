@@ -52,9 +52,11 @@ def test_compare_accepts_strategy_as_setting():
 def test_compare_wrong_arguments_suggest_fix():
     with pytest.raises(ConfigError, match="lambda: make_clients"):
         fedpriv.compare(SETTINGS, clients(), COMMON)
-    with pytest.raises(ConfigError, match=r'is one of train: write common=\{"rounds": \.\.\.\}'):
+    with pytest.raises(
+        ConfigError, match=r'is an argument of train and not of compare: write common=\{"rounds": \.\.\.\}'
+    ):
         fedpriv.compare(SETTINGS, clients, COMMON, rounds=3)
-    with pytest.raises(ConfigError, match=r"settings\.a = 0\.5: give a strategy"):
+    with pytest.raises(ConfigError, match=r"settings\.a = 0\.5: must be a strategy"):
         fedpriv.compare({"a": 0.5}, clients, COMMON)
 
 
@@ -75,7 +77,7 @@ def test_compare_non_private_cost_is_infinite():
 @pytest.mark.parametrize(
     ("settings", "common", "reason"),
     [
-        ({}, COMMON, "name at least one"),
+        ({}, COMMON, "must contain at least one setting"),
         ({"a": {"stratgy": 1}}, COMMON, r"settings\.a\.stratgy.*did you mean 'strategy'"),
         ({"a": {"folder": "x"}}, COMMON, "several runs"),
         (SETTINGS, {**COMMON, "secret_seed": 1}, r"common\.secret_seed.*several runs"),

@@ -42,7 +42,7 @@ def test_forecast_parameters_with_transforms(transforms: str, flat: str):
 
 
 def test_forecast_transforms_on_small_images_raise():
-    with pytest.raises(fedpriv.ConfigError, match=r"^data\.transforms = 'edges': needs 4 pixels per side"):
+    with pytest.raises(fedpriv.ConfigError, match=r"^data\.transforms = 'edges': needs at least 4 pixels per side"):
         forecast(digits("data={name: mnist, transforms: [edges, edges, edges], partition: {kind: iid, n_clients: 9}}"))
 
 
@@ -64,7 +64,7 @@ def test_forecast_notes_client_smaller_than_batch():
 def test_forecast_warnings():
     assert "delta=0.001 is not below 1/1437" in forecast(digits("privacy.delta=1e-3")).warnings[0]
     many = forecast(digits("privacy={epsilon: 3, mechanism: laplace}"))
-    assert "needs 24% less noise" in many.warnings[0]
+    assert "would need 24% less noise" in many.warnings[0]
     assert forecast(digits("privacy={epsilon: 3, mechanism: laplace}", "rounds=2")).warnings == ()
     assert "has no privacy guarantee" in forecast(digits("privacy.noise_on=none")).warnings[0]
     assert "computed on the training data without noise" in forecast(digits("log.optimum=0.1")).warnings[0]
@@ -109,7 +109,9 @@ def test_forecast_warns_of_unproven_steps() -> None:
         forecast(load_config(folder / f"{name}.yaml")).warnings
         for name in ("digits_tracking", "digits_tracking_published")
     ]
-    assert [any("proof of convergence needs at most" in warning for warning in each) for each in warnings] == [
+    assert [
+        any("proof of convergence needs a ratio of at most" in warning for warning in each) for each in warnings
+    ] == [
         False,
         True,
     ]

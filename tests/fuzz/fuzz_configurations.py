@@ -46,7 +46,12 @@ TOPOLOGIES: list[Any] = [
     {"name": "barabasi_albert", "links": 2, "seed": 1},
     "exponential",
 ]
-ACTIVITIES: list[Any] = ["always", {"name": "random_edges", "count": 2}, {"name": "random_nodes", "rate": 0.5}]
+ACTIVITIES: list[Any] = [
+    "always",
+    {"name": "random_edges", "count": 2},
+    {"name": "random_nodes", "rate": 0.5},
+    {"name": "exact_nodes", "count": 2},
+]
 DATA: list[dict[str, Any]] = [
     {"name": "digits", "flat": True, "seed": 1},
     {"name": "breast_cancer", "variant": "diagnostic", "bias": False, "features": [1, 2, 3]},

@@ -108,7 +108,7 @@ def test_constraint_empty_group_raises():
 def test_constraint_server_without_data_raises():
     server = fp.Problem(None, (fp.GroupLossGap(-1, 0.1),))
     nothing = TensorDataset(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
-    with pytest.raises(fp.DataError, match=r"server has constraints .* but no data.*give it"):
+    with pytest.raises(fp.DataError, match=r"client with constraints .* has no examples.*pass it"):
         fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [nothing], server)
 
 
@@ -129,7 +129,7 @@ def test_nan_constraint_gradient_raises_with_client():
         for part, one in zip(sets, (fine, broken), strict=True)
     ]
     training = fp.Training(clients, fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=3)
-    with pytest.raises(fp.DataError, match=r"client 1: its gradient .* is \[nan, nan, nan\]"):
+    with pytest.raises(fp.DataError, match=r"client 1: the gradient .* is \[nan, nan, nan\]"):
         list(training)
 
 
@@ -150,13 +150,16 @@ def test_constraint_function_bad_result_raises(function, message: str):
 def test_invalid_constraint_settings_raise():
     line = fp.LinearEquality(torch.ones(1, 2), torch.ones(1))
     for make, message in (
-        (lambda: list(run(fp.Problem(constraints=(line,)))), r"shape \(1, 2\).: must be \(1, 3\)"),
+        (lambda: list(run(fp.Problem(constraints=(line,)))), r"shape \(1, 2\).: must have shape \(1, 3\)"),
         (lambda: fp.Problem(constraints=(lambda model, x, y: model.params[:1],)), r"fedpriv\.Function"),
         (lambda: fp.Problem(constraints=fp.LossAtMost(1)), "a tuple of constraints"),
         (lambda: fp.GroupLossGap(0, -0.1), "at_most = -0.1"),
         (lambda: fp.GroupLossGap(0, 0.1, fraction=1.0), r"fraction = 1\.0: must be a number in \(0, 1\)"),
         (lambda: fp.ClassLossAtMost(1, 0.1, fraction=2.0), r"fraction = 2\.0: must be a number in \(0, 1\]"),
-        (lambda: list(run(fp.Problem(constraints=(fp.GroupLossGap(3, 0.1),)))), "feature = 3: an input has 3"),
+        (
+            lambda: list(run(fp.Problem(constraints=(fp.GroupLossGap(3, 0.1),)))),
+            "feature = 3: must be a column of the inputs",
+        ),
     ):
         with pytest.raises(fp.ConfigError, match=message):
             make()

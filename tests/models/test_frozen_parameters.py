@@ -73,7 +73,7 @@ def test_model_without_trainable_parameters_raises() -> None:
     for model in (nn.Linear(4, 2).requires_grad_(False), nn.Flatten()):
         with pytest.raises(
             fp.ConfigError,
-            match=rf"^model = '{type(model).__name__}': has no trainable parameter; set requires_grad=True",
+            match=rf"^model = '{type(model).__name__}': has no trainable parameter: set requires_grad=True",
         ):
             validate_model(model)
     with pytest.raises(fp.ConfigError, match="has no trainable parameter"):

@@ -85,7 +85,7 @@ def compares_with_first(layers: nn.ModuleList, x: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
     "batch norm": (
         Kind(norm(lambda: nn.BatchNorm2d(4)), inputs="image"),
-        r"model\.norm = 'BatchNorm2d'.*Call \.eval\(\) on it.*replace it by a GroupNorm, which changes the model",
+        r"model\.norm = 'BatchNorm2d'.*call \.eval\(\) on it.*replace it by a GroupNorm, which changes the model",
         [in_eval_mode, fix_model],
     ),
     "instance norm with statistics": (
@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
     ),
     "layers without shapes": (
         Kind(lambda: Mapped(means, nn.LazyLinear(E))),
-        r"model\.layers\.0\.weight = 'UninitializedParameter': has no shape yet: call the model once",
+        r"model\.layers\.0\.weight = 'UninitializedParameter': is a lazy parameter, which has no shape yet",
         [called_once],
     ),
     "embedding with max_norm": (

@@ -94,7 +94,7 @@ def test_text_transformer_attention_biases():
 
 def test_transformer_heads_not_dividing_width_raise():
     for name in ("vit", "char_transformer"):
-        with pytest.raises(ConfigError, match=r"model\.heads = 3: must divide the width, 8"):
+        with pytest.raises(ConfigError, match=r"model\.heads = 3: must be a divisor of the width, 8"):
             resolve(name, input_shape=(1, 8, 8), n_classes=5, width=8, heads=3)
 
 
@@ -172,7 +172,7 @@ def test_binary_losses_match_hand_computation():
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_vmaps_without_warning(name):
-    model = SoftmaxRegression(5, 1 if name == "logistic" else 3)
+    model = SoftmaxRegression(5, 1 if name.endswith("logistic") else 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gradients = per_example_gradients(model, resolve_loss(name), drawn(4, 5), LABELS)
@@ -239,7 +239,9 @@ def test_fixed_instance_norm_keeps_training_outputs() -> None:
 
 
 def test_fix_model_changing_outputs_warns() -> None:
-    with pytest.warns(UserWarning, match=r"model\.0\.1 was replaced by a new GroupNorm.*the model's outputs differ"):
+    with pytest.warns(
+        UserWarning, match=r"model\.0\.1, a .*, was replaced by a new GroupNorm.*the outputs of the model change"
+    ):
         fix_model(inside(nn.BatchNorm2d(8)))
 
 
@@ -249,15 +251,19 @@ def test_batch_norm_in_eval_mode_accepted() -> None:
     validate_model(model.eval())
     x = drawn(4, 3, 6, 6)
     torch.testing.assert_close(model(x)[:1], model(x[:1]))
-    with pytest.raises(ConfigError, match=r"Call \.eval\(\) on it to keep its weights"):
+    with pytest.raises(
+        ConfigError, match=r"If its running statistics are public, call \.eval\(\) on it, which keeps them"
+    ):
         validate_model(model.train())
-    with pytest.raises(ConfigError, match="normalizes over the batch"):
+    with pytest.raises(ConfigError, match="normalises over the batch"):
         validate_model(inside(nn.BatchNorm2d(8, track_running_stats=False)).eval())
 
 
 def test_complex_parameters_raise() -> None:
     model = nn.Linear(2, 2, dtype=torch.complex64)
-    with pytest.raises(ConfigError, match=r"model\.weight = 'torch.complex64': is complex.*view_as_real"):
+    with pytest.raises(
+        ConfigError, match=r"model\.weight = 'torch.complex64': must be real, but is complex.*view_as_real"
+    ):
         validate_model(model)
 
 
@@ -299,5 +305,17 @@ def test_fix_model_unknown_norm_raises():
     class OwnNorm(nn.BatchNorm2d):
         pass
 
-    with pytest.raises(ConfigError, match=r"model\.0\.1 = 'OwnNorm'.*has no known replacement: replace it manually"):
+    with pytest.raises(
+        ConfigError, match=r"model\.0\.1 = 'OwnNorm'.*has no known replacement: replace this layer yourself"
+    ):
         fix_model(inside(OwnNorm(8)))
+
+
+def test_shifted_logistic_equals_paper():
+    """Wang, Ye, Xu (2017) print log(1 + exp(1 + y w'x)); their y is +1 for our label 0."""
+    scores, labels = torch.tensor([[0.3], [-2.0], [5.0]], dtype=torch.float64), torch.tensor([1, 0, 0])
+    expected = [math.log1p(math.exp(1 + y * score)) for y, score in zip((-1, 1, 1), (0.3, -2.0, 5.0), strict=True)]
+    losses = resolve_loss("shifted_logistic", reduction="none")(scores, labels)
+    assert losses.tolist() == pytest.approx(expected)
+    with pytest.raises(ConfigError, match="shifted_logistic"):
+        resolve_loss("shifted_logistic")(torch.zeros(2, 3), labels[:2])

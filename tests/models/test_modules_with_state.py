@@ -121,7 +121,7 @@ def test_bool_labels_train() -> None:
 
 def test_batch_norm_without_statistics_error_omits_eval() -> None:
     layer = nn.BatchNorm1d(4, track_running_stats=False).eval()
-    with pytest.raises(fp.ConfigError, match=r"\.eval\(\) changes nothing: replace it by a GroupNorm"):
+    with pytest.raises(fp.ConfigError, match=r"\.eval\(\) would not change this: replace it by a GroupNorm"):
         models.validate_model(nn.Sequential(nn.Linear(6, 4), layer))
 
 

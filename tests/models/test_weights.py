@@ -47,7 +47,7 @@ def test_load_weights_without_keeps_new_head(tmp_path: Path):
 
 
 WRONG = {
-    "lacks one": ({"layers.0.bias": None}, r"lacks layers\.0\.bias: use the weights of this model"),
+    "lacks one": ({"layers.0.bias": None}, r"lacks layers\.0\.bias: use weights of this model"),
     "lacks many": (dict.fromkeys(list(net().state_dict())[:5]), r"lacks layers\.0\.weight, .* and 2 more"),
     "has one more": ({"fc.bias": torch.zeros(3)}, r"contains names that the model does not have, fc\.bias"),
     "of another shape": (

@@ -123,6 +123,10 @@ class Quadratics:
         return message
 
     @property
+    def numbers(self) -> Tensor:
+        return self._ids[self._here]
+
+    @property
     def weights(self) -> Tensor:
         return self._weights[self._here]
 

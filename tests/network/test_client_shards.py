@@ -124,7 +124,7 @@ def test_client_shard_numbers_must_ascend() -> None:
     for numbers in ((1, 0), (0, 0), (0, 5), (-1,)):
         with pytest.raises(fp.ConfigError, match="must be numbers from 0 to 4 in ascending order"):
             ClientShard(numbers, SIZES, 5)
-    with pytest.raises(fp.ConfigError, match="one for each of the 5 clients"):
+    with pytest.raises(fp.ConfigError, match="must have one number for each of the 5 clients"):
         Population(clients(), shard=ClientShard((0, 1), SIZES, 5))
     part = ClientShard((1, 3), SIZES, 5)
     cohort = torch.tensor([0, 3, 4])

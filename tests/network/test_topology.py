@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import networkx as nx
@@ -12,10 +13,11 @@ import torch
 from counting_calls import count_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 import fedpriv as fp
 from fedpriv.network import activity, mixing, topology
-from fedpriv.network.graph import Graph
+from fedpriv.network.graph import Graph, graph_line
 from fedpriv.randomness.streams import Randomness
 
 DEGREES = {
@@ -216,10 +218,63 @@ def test_two_random_edges_contraction_matches_enumeration() -> None:
         weights = mixing.metropolis(drawn).toarray()
         total += weights.T @ weights / len(pairs)
     expected = np.sqrt(np.linalg.eigvalsh(total - 1 / 4).max())
-    assert Graph(graph, activity=activity.RandomEdges(2)).facts().contraction == pytest.approx(expected, abs=0.01)
-    sparse = Graph(topology.random_regular(300, 4), activity=activity.RandomEdges(7))
-    assert 0.99 < sparse.facts().contraction < 1  # no link is left out
-    assert sparse.expected_rows == 14
+    facts = Graph(graph, activity=activity.RandomEdges(2)).facts()
+    assert facts.contraction == pytest.approx(expected, abs=1e-12)
+    assert facts.contraction_exact
+    large = Graph(topology.random_regular(300, 4), activity=activity.RandomEdges(7))
+    assert 0.99 < large.facts().contraction < 1  # no link is left out
+    assert not large.facts().contraction_exact
+    assert large.expected_rows == 14
+
+
+def test_two_links_of_complete_graph_contraction() -> None:
+    """Published setting of Liu, Johansson and Shi: twenty nodes, .9733 for one link and .9483 for two."""
+    for count, expected in ((1, math.sqrt(18 / 19)), (2, 0.94826)):
+        facts = Graph(nx.complete_graph(20), activity=activity.RandomEdges(count)).facts()
+        assert facts.contraction == pytest.approx(expected, abs=1e-5)
+        assert "about" not in graph_line(facts)
+    assert "about" in graph_line(Graph(nx.complete_graph(20), activity=activity.RandomNodes(0.2)).facts())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_exact_nodes_contraction_matches_theory(count: int, steps: int) -> None:
+    """k of n nodes that average exactly keep 1 - (k - 1) / (n - 1) of a disagreement's square."""
+    graph = Graph(nx.complete_graph(9), activity=activity.ExactNodes(count), mixing_steps=steps)
+    assert graph.facts().contraction == pytest.approx(math.sqrt(1 - (count - 1) / 8), abs=1e-7)
+    assert graph.facts().contraction_exact
+
+
+def test_exact_nodes_contraction_with_isolated_nodes() -> None:
+    """On a ring, two drawn nodes are linked or not; weights that depend on the number of nodes get that number."""
+
+    def halves(graph: nx.Graph) -> sparse.csr_array:
+        matrix = np.eye(len(graph)) * (1 - 1 / len(graph)) if graph.number_of_edges() else np.eye(len(graph))
+        for a, b in graph.edges:
+            matrix[a, b] = matrix[b, a] = 1 / len(graph)
+        return sparse.csr_array(matrix + np.diag(1 - matrix.sum(1)))
+
+    graph = Graph(nx.cycle_graph(5), halves, activity=activity.ExactNodes(3))
+    total = np.zeros((5, 5))
+    for nodes in itertools.combinations(range(5), 3):
+        drawn = nx.convert_node_labels_to_integers(graph.graph.subgraph(nodes), ordering="sorted")
+        part = np.eye(5)
+        part[np.ix_(nodes, nodes)] = halves(drawn).toarray()
+        total += part.T @ part / 10
+    assert graph.facts().contraction == pytest.approx(math.sqrt(np.linalg.eigvalsh(total - 1 / 5).max()), abs=1e-9)
+
+
+def test_exact_nodes_draws_count_uniformly() -> None:
+    graph = Graph(nx.complete_graph(10), activity=activity.ExactNodes(3))
+    drawn = np.zeros(10)
+    for k in range(2000):
+        active = graph.participants(k, Randomness(0)).tolist()
+        assert active == graph.active(k, Randomness(0)) == sorted(set(active)) and len(active) == 3
+        drawn[active] += 1
+    assert drawn / 2000 == pytest.approx(np.full(10, 0.3), abs=0.05)
+    assert graph.active_fraction == pytest.approx(0.3)
+    with pytest.raises(fp.ConfigError, match="the graph has only 10 nodes"):
+        Graph(nx.complete_graph(10), activity=activity.ExactNodes(11)).participants(0, Randomness(0))
 
 
 def test_one_peer_exponential_averages_in_log_n_rounds() -> None:
@@ -247,6 +302,7 @@ def test_one_peer_exponential_contraction(steps: int) -> None:
         activity.RandomEdges(2),
         activity.RandomLinks(0.5),
         activity.RandomNodes(0.5),
+        activity.ExactNodes(4),
         activity.OnePeerExponential(),
     ],
     ids=lambda a: type(a).__name__,

@@ -43,7 +43,9 @@ def test_unbatchable_model_with_constraints_raises() -> None:
     kind = KINDS["checkpointing"]
     made = clients(kind, kind.make())
     owners = [fp.Client(c.model, c.loss, c.loader, problem=fp.Problem(constraints=(fp.LossAtMost(2.0),))) for c in made]
-    with pytest.raises(fp.ConfigError, match=r"problem\.constraints = 'Mapped': .*a model that vmap can batch"):
+    with pytest.raises(
+        fp.ConfigError, match=r"problem\.constraints = 'Mapped': .*a model that torch\.func\.vmap can batch"
+    ):
         fp.Training(owners, fp.private_al(), fp.Privacy(epsilon=3), rounds=2)
 
 

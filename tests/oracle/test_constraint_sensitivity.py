@@ -114,6 +114,51 @@ def test_worst_replacement_reaches_sensitivity() -> None:
     assert float(moved) == pytest.approx(BOUND / (FRACTION * 20), rel=1e-4)
 
 
+def run_of_subset(members, x: Tensor, y: Tensor) -> fp.Training:
+    clients = fp.make_clients(
+        LogisticRegression(3),
+        resolve_loss("logistic"),
+        [TensorDataset(x, y)],
+        fp.Problem(constraints=(fp.SubsetLossAtMost(members, 0.1, fraction=FRACTION),)),
+    )
+    privacy = fp.Privacy(epsilon=3.0, statistics=fp.Statistics(BOUND, 0.3))
+    compute = fp.Compute("loop", dtype="float64", device="cpu")
+    return fp.Training(clients, fp.private_al(), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
+
+
+def test_subset_worst_replacement_reaches_sensitivity() -> None:
+    """A record that enters the subset with the largest loss; the subset is smaller than the declared fraction."""
+    x, y = examples(0)
+    x[0] = torch.tensor([100.0, 0.0, 0.0])
+    y[0] = 0
+    joined = x.clone()
+    joined[0, 2] = 1.0
+    w = torch.tensor([[5.0, 0.0, 0.0]], dtype=torch.float64)
+    outside, inside = (run_of_subset(lambda x, y: x[:, 2] > 0.5, rows, y) for rows in (x, joined))
+    moved = (outside.oracle.statistic(w, "constraints") - inside.oracle.statistic(w, "constraints"))[0, 0].abs()
+    # the centred loss is B / 2 instead of nothing
+    assert float(moved) == pytest.approx(BOUND / 2 / (FRACTION * 20), rel=1e-4)
+
+
+def test_subset_function_sees_one_example_alone() -> None:
+    """A function that compares an example with the mean of its batch selects none, whatever the others are."""
+    x, y = examples(0)
+    one, two = (run_of_subset(lambda x, y: x[:, 0] > x[:, 0].mean(), rows, y) for rows in (x, x.roll(1, 0)))
+    w = torch.tensor([[5.0, 0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(one.oracle.statistic(w, "constraints"), two.oracle.statistic(w, "constraints"))
+
+
+def test_subset_function_with_memory_raises() -> None:
+    calls = []
+
+    def alternate(x: Tensor, y: Tensor) -> bool:
+        calls.append(1)
+        return len(calls) % 2 == 0
+
+    with pytest.raises(fp.ConfigError, match="two answers for one example"):
+        run_of_subset(alternate, *examples(0))
+
+
 def test_losses_clipped_before_weighting() -> None:
     """Computed by hand, with negligible noise; in the larger group, weights leave room below the bound."""
     x, y = examples(0)
@@ -257,7 +302,7 @@ def test_rounds_differ_from_strategy_raises() -> None:
     x, y = examples(6)
     sets, problem = [TensorDataset(x, y)], fp.Problem(constraints=CONSTRAINTS)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
-    with pytest.raises(fp.ConfigError, match=r"rounds = 6: private_al was created for 5 rounds"):
+    with pytest.raises(fp.ConfigError, match=r"rounds = 6: exceeds the 5 rounds for which private_al was created"):
         fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=9)
 
 

@@ -34,6 +34,9 @@ def kinds() -> dict[str, Gradients]:
         "positions": OuterProducts(normal(2, 3, 2, 16), normal(2, 3, 2, 16)),
         "a layer with a bias": WithBias(OuterProducts(normal(2, 3, 1, 9), normal(2, 3, 1, 7))),
         "convolution": Convolved(normal(2, 3, 2, 40, 4, 2), normal(2, 3, 2, 5, 8, 6), (3, 3), options, 1),
+        "convolution in one dimension": Convolved(
+            normal(2, 3, 1, 40, 4), normal(2, 3, 1, 25, 9), (3,), ((2,), (0,), (1,)), 1
+        ),
         "rows": FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 5), 8),
         "rows, repeated in one example": FewRows(mostly_distinct, normal(2, 3, 6, 5), 8),
         "rows, none of them repeated": FewRows(mostly_distinct.sort(-1).values[:, :, :1], normal(2, 3, 1, 5), 8),

@@ -137,7 +137,7 @@ def test_padding_with_secret_cohorts_or_views_raises() -> None:
         trust=fp.Central(cohort_rate=0.5),
     )
     compute = fp.Compute(pad_batches=True)
-    with pytest.raises(ConfigError, match=r"compute\.pad_batches.*secret cohorts"):
+    with pytest.raises(ConfigError, match=r"compute\.pad_batches.*a secret cohort"):
         fp.Training(clients_of([20] * 4), fp.fedavg(0.1), secret, rounds=1, compute=compute)
     population = Population(clients_of([20]), pad_batches=True)
     population.views = object()  # type: ignore[assignment]

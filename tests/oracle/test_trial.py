@@ -97,7 +97,7 @@ def test_layer_needing_batch_raises() -> None:
         fp.ConfigError, match=r"^model = 'Sequential': returns \(3,\) for 1 examples; return one row per"
     ):
         start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: x.squeeze())))
-    with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': it and the loss cannot .* not tuple"):
+    with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': the model and the loss cannot .* not tuple"):
         start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: (x, x))))
 
 

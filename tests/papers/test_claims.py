@@ -50,7 +50,7 @@ def test_output_perturbed_admm_composes_gaussians() -> None:
 def test_svrg_claim_not_positive_raises(field: str) -> None:
     given = {"epsilon": 1.0, "n_examples": 100, "epochs": 3, "epoch_length": 50}
     for value in (0, -1):
-        with pytest.raises(ConfigError, match=rf"{field} = {value}: must be positive"):
+        with pytest.raises(ConfigError, match=rf"{field} = {value}: must be a positive, finite number"):
             erm.svrg(**{**given, field: value})
 
 

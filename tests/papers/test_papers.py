@@ -71,9 +71,9 @@ def test_claims_command_output_and_errors(tmp_path):
     text = run_claims("proximal_al").stdout
     assert "stated epsilon  inf" in text and "no message has noise" in text
     for words, said in (
-        (["nobody"], "choose iadmm"),
+        (["nobody"], "choose one of iadmm"),
         (["iadmm", "rounds=2.5"], "whole number"),
-        (["iadmm", "rho=1"], "is unknown; the settings of this paper are epsilon_bar"),
+        (["iadmm", "rho=1"], "is unknown; choose one of epsilon_bar"),
         (["iadmm", "delta=2"], "below 1"),
         (["dp_accmd", "--out", str(picture)], "no finite epsilon"),
         (["iadmm", "rounds=10", "--out", "a.pdf"], "ends in .png"),

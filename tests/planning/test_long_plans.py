@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -14,7 +15,9 @@ from fedpriv.algorithms.dual_averaging import DualStep
 from fedpriv.algorithms.tracking import ImplicitTracking, TwoVariableTracking
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.accounting.gaussian import compute_epsilon
 from fedpriv.privacy.accounting.plan_filter import PlanFilter, UnplannedRelease, count_within_limit
+from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.planned_releases import PlannedReleases
 
 SIZES = [100, 120, 90, 100, 80, 70]
@@ -32,7 +35,9 @@ def graph(activity: object = None, outages: tuple[fp.Outage, ...] = ()) -> fp.Gr
 
 
 @pytest.mark.parametrize(
-    "activity", [fp.RandomEdges(2), fp.RandomNodes(0.5), fp.RandomNodes(0.05), fp.OnePeerExponential()], ids=str
+    "activity",
+    [fp.RandomEdges(2), fp.RandomNodes(0.5), fp.RandomNodes(0.05), fp.ExactNodes(2), fp.OnePeerExponential()],
+    ids=str,
 )
 @pytest.mark.parametrize("outages", [(), (fp.Outage(1, 3, 9),)])
 def test_periodic_plan_equals_round_by_round(activity, outages, monkeypatch):
@@ -46,6 +51,18 @@ def test_periodic_plan_equals_round_by_round(activity, outages, monkeypatch):
             patch.delattr(DualStep, "period")
             slow = make_plan(*made, rounds=20)
         assert quick == slow
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_exact_nodes_pay_for_each_active_round(count):
+    """No amplification: the most active node composes its rounds, as if it knew that it was drawn."""
+    privacy = fp.Privacy(noise_multiplier=8.0, delta=1e-5)
+    network = graph(fp.ExactNodes(count))
+    plan = make_plan(fp.dual_averaging(), privacy, SIZES, network, rounds=30)
+    drawn = [network.active(k, Randomness(0)) for k in range(30)]
+    most = max(sum(node in nodes for nodes in drawn) for node in range(6))
+    assert most > 30 * count / 6
+    assert plan.spent().epsilon == pytest.approx(compute_epsilon(math.sqrt(most) / 8.0, 1e-5), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -24,17 +24,19 @@ REFUSED = {
     r"compute\.client_state = 'disk': clients of fedavg keep no state": ["compute.client_state=disk", FEDAVG],
     r"compute\.client_state = 'disk': every client takes part": ["compute.client_state=disk"],
     r"compute\.backend = 'linear': needs a model of one nn\.Linear": ["compute.backend=linear", "model=mnist_cnn"],
-    r"log\.stop\.metric = 'acuracy': is not a metric .* there are: test_loss, test_accuracy": [
+    r"log\.stop\.metric = 'acuracy': is not a metric .* choose one of test_loss, test_accuracy": [
         "log.stop.metric=acuracy"
     ],
     r"log\.stop\.metric = 'client_test_loss_min'": ["log.stop.metric=client_test_loss_min"],
     r"log\.metrics\.error = 'rmse': needs targets that are numbers": ["log.metrics.error=rmse"],
     r"log\.metrics\.error = 'rsme': must be one of rmse, mae, auc": ["log.metrics.error=rsme"],
     r"log\.metrics = 'accuracy': is the name of a built-in metric": ["log.metrics.accuracy=math:hypot"],
-    r"log\.stop\.better = None: set whether far should be higher or lower": [
+    r"log\.stop\.better = None: is required for far: set 'higher' or 'lower'": [
         "log={metrics: {far: 'torch.nn.functional:cross_entropy'}, stop: {metric: far}}"
     ],
-    r"log\.client_tests = True: digits does not name the client of each test example": ["log.client_tests=true"],
+    r"log\.client_tests = True: needs the client of each test example, which digits does not give": [
+        "log.client_tests=true"
+    ],
 }
 
 

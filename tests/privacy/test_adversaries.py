@@ -9,7 +9,16 @@ import pytest
 
 from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.privacy.accounting.pairwise import compute_complete_exposure
-from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, compute_view
+from fedpriv.privacy.adversaries import (
+    ADVERSARIES,
+    COLLUDERS,
+    MESSAGES,
+    MODEL,
+    NEIGHBOUR,
+    SERVER,
+    compute_view,
+    format_colluders,
+)
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor
 from fedpriv.privacy.matrix import compute_bound_matrix
@@ -26,7 +35,7 @@ def cells(trust: object, n_clients: int = 10, colluders: int = 1, group: int = 1
     found = compute_bound_matrix(
         [RunCost("run", [record], n_clients, "data", sizes)], DELTA, colluders=colluders, group=group
     )
-    who = {f"{colluders} {COLLUDERS}": COLLUDERS}
+    who = {format_colluders(colluders): COLLUDERS}
     return {(who.get(cell.adversary, cell.adversary), cell.unit.split()[0]): cell for cell in found}
 
 

@@ -402,5 +402,7 @@ def test_allocation_unsupported_settings_raise():
         fp.Privacy(epsilon=1, delta=0, mechanism=fp.Laplace(), clip=fp.Clip(1, "l1"), sampling=fp.Allocation(10))
     with pytest.raises(ConfigError, match=r"privacy\.sampling\.batches"):
         fp.Allocation(1)
-    with pytest.raises(ConfigError, match="with correlated noise"):
+    with pytest.raises(
+        ConfigError, match=r"correlated noise .* needs batches in which the rounds of each example are fixed"
+    ):
         training_of(replace(PRIVACY, noise=fp.BSR(4)))

@@ -30,7 +30,7 @@ def test_three_runs_of_epsilon_1_cost_1_84(tmp_path: Path):
     assert balance.spent.epsilon == pytest.approx(1.835, abs=1e-3)
     assert [round(one.epsilon, 6) for one in balance.entries] == [1, 1, 1]
     with pytest.raises(
-        BudgetExhausted, match=r"b\.jsonl allows epsilon=1\.84 .* 1\.835 is spent by 3 runs, r3 costs 1"
+        BudgetExhausted, match=r"b\.jsonl allows epsilon=1\.84 .* 1\.835 is spent by 3 runs, r3 costs epsilon 1"
     ):
         found.reserve(run(noise, "r3"))
     assert len(found.balance().entries) == 3
@@ -89,7 +89,7 @@ def test_balance_left_is_largest_fitting_epsilon(tmp_path: Path):
     with pytest.raises(BudgetExhausted, match=r"up to epsilon=2\.\d+ still fits"):
         found.check(run(1 / mu_of(left + 0.03), "too much"))
     found.reserve(run(1 / mu_of(left), "second"))
-    with pytest.raises(BudgetExhausted, match="costs 1"):
+    with pytest.raises(BudgetExhausted, match="costs epsilon 1"):
         found.check(run(1 / mu_of(1.0), "third"))
 
 

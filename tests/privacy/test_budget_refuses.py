@@ -61,7 +61,7 @@ def test_run_without_name_raises(tmp_path: Path):
 def test_client_unit_other_clients_raises(tmp_path: Path):
     found = budget(tmp_path, unit="client")
     found.reserve(run(9.0, "three", unit="client"))
-    with pytest.raises(PrivacyError, match="its runs have different clients"):
+    with pytest.raises(PrivacyError, match="its runs have different numbers of clients"):
         found.reserve(run(9.0, "four", n_clients=4, unit="client"))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import calibration
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
+from fedpriv.privacy.accounting.calibration import calibrate, calibrate_rest, delta_warning
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
@@ -180,3 +180,11 @@ def test_calibrate_without_releases_returns_one() -> None:
 def test_large_delta_warning() -> None:
     assert delta_warning(1e-5, 60000) is None
     assert "below 1/1000" in (delta_warning(1e-3, 1000) or "")
+
+
+@pytest.mark.parametrize("changes", [{"unit": "client"}, {"relation": "add_remove"}])
+def test_rest_of_run_with_other_guarantee_raises(changes) -> None:
+    spent = [record(0)]
+    assert calibrate_rest(spent, [record(1)], 1, 30.0, DELTA) > 0
+    with pytest.raises(PrivacyError, match="unit or neighbouring relation"):
+        calibrate_rest(spent, [replace(record(1), **changes)], 1, 30.0, DELTA)

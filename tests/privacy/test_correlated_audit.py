@@ -108,6 +108,6 @@ def test_example_moves_releases_within_sensitivity(noise: Matrix, slot: int) -> 
 def test_repeated_block_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchSampler, "slot", lambda self, sampling: min(self._round, 2) % sampling.blocks)
     training = training_of()
-    with pytest.raises(PrivacyError, match="uses block 2, but it is the turn of block 3"):
+    with pytest.raises(PrivacyError, match="uses the examples of block 2, but it is the turn of block 3"):
         list(training)
     assert len(training.ledger.records) == 3

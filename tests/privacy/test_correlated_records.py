@@ -39,10 +39,10 @@ def test_record_round_trip_needs_matrix() -> None:
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        ([1, 2], "where round 0 must"),
-        ([0, 2], "where round 1 must"),
-        ([0, 1, 1], "where round 2 must"),
-        ([0, 1, 0], "where round 2 must"),
+        ([1, 2], "round 0 must be released next"),
+        ([0, 2], "round 1 must be released next"),
+        ([0, 1, 1], "round 2 must be released next"),
+        ([0, 1, 0], "round 2 must be released next"),
     ],
 )
 def test_missing_or_repeated_round_raises(order: list[int], said: str) -> None:

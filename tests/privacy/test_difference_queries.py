@@ -237,7 +237,7 @@ def test_scaffold_messages_with_secure_aggregation_raise():
     privacy = fp.Privacy(epsilon=5.0, noise_on="message", unit="client")
     training = fp.Training(clients, scaffold(0.1, 2), privacy, rounds=4)
     assert len(list(training)) == 4 and len(training.ledger.records) == 4
-    with pytest.raises(fp.ConfigError, match="single messages"):
+    with pytest.raises(fp.ConfigError, match="each client's message"):
         fp.Training(
             clients_of(digits_of((10, 12, 9))),
             scaffold(0.1, 2),

@@ -165,7 +165,7 @@ class Undecided(GaussianRows):
 
 def test_undecided_rounding_raises():
     noise = Undecided(keys_of(1), [1.0], DIM)
-    with pytest.raises(PrivacyError, match="needed more than 64 words: the random stream is broken"):
+    with pytest.raises(PrivacyError, match="needed more than 64 random words: the random stream is broken"):
         add_and_round(np.zeros((1, DIM)), noise, slice(0, 1), np.array([[2.0**-70]]), np.empty((1, DIM)))
 
 

@@ -73,7 +73,7 @@ CHANGING: dict[str, tuple[dict[str, Any], dict[str, Any], Strategy]] = {
 @pytest.mark.parametrize("name", CHANGING)
 def test_changing_participants_raise(name: str) -> None:
     privacy, options, strategy = CHANGING[name]
-    with pytest.raises(ConfigError, match=r"need all clients in every round|use all clients$") as error:
+    with pytest.raises(ConfigError, match=r"need all clients in every round|or all clients$") as error:
         training_of(replace(PRIVACY, **privacy), strategy, **options)
     assert error.value.field == "network.cohort"
 

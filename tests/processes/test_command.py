@@ -62,7 +62,8 @@ def test_two_processes_match_one(tmp_path: Path) -> None:
 def test_error_printed_in_one_line(tmp_path: Path) -> None:
     found = fedpriv("train", str(BARE), *QUICK, "log.optimum=0.1", "--processes", "2", "--out", str(tmp_path / "a"))
     assert found.returncode == 2
-    assert found.stderr.splitlines()[-1].startswith("error: log.optimum = 0.1: the gap to it is computed on the data")
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith("error: log.optimum = 0.1: the gap to the optimum is computed on the data")
     assert found.stderr.count("error:") == 1
     assert "Traceback" not in found.stderr
     assert not (tmp_path / "a").exists()

@@ -59,7 +59,7 @@ def test_unreadable_data_raises_in_all_reported_once(workers: Workers) -> None:
 
 def test_different_shapes_between_processes_raise(workers: Workers) -> None:
     for text in workers.of(2, with_data, (3, 4), None):
-        assert "examples of process 1 have another structure than those of process 0" in text
+        assert "have a different structure from those of process 0" in text
 
 
 def test_budget_ends_run_in_all_processes(workers: Workers) -> None:
@@ -87,7 +87,7 @@ def records_differ(rank_of: int) -> str:
 
 def test_different_records_written_nowhere(workers: Workers) -> None:
     for text in workers.of(2, records_differ, 1):
-        assert text.startswith("0 written: round 0, gradient: processes make different queries")
+        assert text.startswith("0 written: round 0, gradient: the processes make different queries")
 
 
 def refused(what: str) -> str:

@@ -60,7 +60,7 @@ def test_different_relations_do_not_compose() -> None:
 
 def test_exact_optimality_gap_listed_as_not_covered(tmp_path: Path) -> None:
     done = cli("train", str(CONFIG), *SMALL, "log.optimum=0.1", "--out", str(tmp_path))
-    assert "gap to it, computed on the training data without noise" in done.stderr.split("round 1/")[0]
+    assert "gap to the optimum, computed on the training data without noise" in done.stderr.split("round 1/")[0]
     assert "; not covered: the optimality gap, exact)" in done.stdout
     assert json.loads((tmp_path / "result.json").read_text())["not_covered"] == ["the optimality gap, exact"]
     shown = cli("show", str(tmp_path)).stdout

@@ -107,10 +107,10 @@ def test_truncated_ledger_reported_incomplete(finished: bool, tmp_path: Path) ->
     assert account(read_ledger(ledger), 3, 1e-5).epsilon < 0.6 * whole
     text = cli("show", str(run), code=1).stdout
     assert "unknown: the run is incomplete" in text
-    assert "ledger.jsonl has 5 records but" in text
+    assert "ledger.jsonl has 5 records, but" in text
     assert "epsilon=" not in text
     facts = json.loads(cli("show", str(run), "--json", code=1).stdout)
-    assert "has 5 records but" in facts["findings"][0]
+    assert "has 5 records, but" in facts["findings"][0]
     assert (facts["integrity"], facts["epsilon"], facts.get("per_client_epsilon")) == ("incomplete", None, None)
     two = cli("show", str(run), str(run), code=1).stdout
     assert two.count(" incomplete ") == two.count("is incomplete: ") == 2

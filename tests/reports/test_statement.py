@@ -142,7 +142,7 @@ def test_statement_formats_agree_and_are_private(runs: list[Path], tmp_path: Pat
     assert len(re.findall(rb"/Type /Page\b(?!s)", paper)) == 1, "one page"
     assert "<script" not in web.decode()
     assert {oct(place.stat().st_mode & 0o777) for place in places} == {"0o600"}
-    assert "use a file name that ends in .md, .html, .pdf" in error_line(
+    assert "must end in one of .md, .html, .pdf" in error_line(
         "statement", str(runs[0]), "--out", str(tmp_path / "a.doc")
     )
 

@@ -244,7 +244,7 @@ def test_statement_altered_trial_raises(search: Path, tmp_path: Path):
         "statement", str(search / "out"), str(search / "out" / "trials" / "0000")
     )
     (tmp_path / "altered" / "search.json").write_text("{")
-    assert "is not a search, or is damaged" in error_line("statement", str(tmp_path / "altered"))
+    assert "is not the plan of a search, or is damaged" in error_line("statement", str(tmp_path / "altered"))
 
 
 def test_statement_of_search_with_secret_trials(tmp_path: Path):

@@ -103,7 +103,7 @@ def test_track_sends_finished_run(offline: Path) -> None:
     for options in ([], ["--mlflow", "a", "--wandb", "b"]):
         refused = command.invoke(app, ["track", "runs/a", *options])
         assert refused.exit_code == 2
-        assert "give one: --wandb PROJECT or --mlflow EXPERIMENT" in refused.output
+        assert "exactly one of them is required: --wandb PROJECT or --mlflow EXPERIMENT" in refused.output
 
 
 def test_wandb_missing_library_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,7 @@ def test_used_optimizer_raises():
     optimizer = optim.Adam(ours.parameters())
     ours(data().tensors[0]).sum().backward()
     optimizer.step()
-    with pytest.raises(fedpriv.ConfigError, match="create a new one"):
+    with pytest.raises(fedpriv.ConfigError, match="create a new optimizer"):
         fit(ours, optimizer)
 
 
@@ -285,7 +285,7 @@ CHOOSING: dict[str, Callable[[], DataLoader[Any]]] = {
 def test_sampler_with_excluded_examples_raises(name: str):
     """Otherwise the excluded examples (no consent, test data) would be trained on."""
     ours = model()
-    with pytest.raises(fedpriv.DataError, match=r"draws from 200 chosen examples.*Subset"):
+    with pytest.raises(fedpriv.DataError, match=r"draws from only 200 examples.*Subset"):
         fedpriv.fit(
             ours, CHOOSING[name](), nn.CrossEntropyLoss(), optim.SGD(ours.parameters(), 0.1), epochs=1, epsilon=1.0
         )

@@ -63,7 +63,7 @@ def test_invalid_label_error_names_client_and_value(y: Tensor, loss: nn.Module, 
 
 def test_empty_data_set_error_names_index() -> None:
     datasets = [TensorDataset(torch.rand(n, 2), torch.zeros(n).long()) for n in (3, 0, 2)]
-    with pytest.raises(fp.DataError, match=r"^datasets\[1\]: a client has no examples: remove it, or give it"):
+    with pytest.raises(fp.DataError, match=r"^datasets\[1\]: a client has no examples: remove this client, or give it"):
         fp.make_clients(nn.Linear(2, 2), CROSS_ENTROPY, datasets)
 
 

@@ -124,7 +124,7 @@ def test_best_model_ignores_nan() -> None:
 
 
 def test_best_model_without_test_data_raises() -> None:
-    with pytest.raises(fp.ConfigError, match="pass test data"):
+    with pytest.raises(fp.ConfigError, match="pass test=dataset"):
         fp.train(**options(keep="best", test=None))
 
 

@@ -288,7 +288,7 @@ def test_resume_changed_data_raises_or_warns(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="client 0: its examples changed since the run began"):
             training(tmp_path / case, case, resume=True, scale=2.0)
     kill_after(training(tmp_path / "poisson", "poisson"), 6)
-    with pytest.warns(UserWarning, match="from now on, the run trains on the new ones"):
+    with pytest.warns(UserWarning, match="from now on, the run trains on the changed examples"):
         resumed = training(tmp_path / "poisson", "poisson", resume=True, scale=2.0)
     assert finished(resumed).spent.epsilon <= 3
 

@@ -37,7 +37,7 @@ NOT_TRANSLATED = [
 @pytest.mark.parametrize("setting", NOT_TRANSLATED)
 def test_ambiguous_word_in_other_section_untranslated(setting: str) -> None:
     message = error_of(lambda: load_config(RUN, [setting]))
-    assert re.match(r"[a-z_.]+ = [0-9.]+: unknown", message)
+    assert re.match(r"[a-z_.]+ = [0-9.]+: is unknown", message)
     assert "it is a setting of another part" not in message and "it is called" not in message
 
 
@@ -68,9 +68,9 @@ def dirichlet(**options: float) -> object:
 
 IN_PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "partition": (lambda: dirichlet(beta=0.5), "it is called alpha here: write alpha=0.5"),
-    "star": (lambda: fedpriv.Star(4, alpha=0.5), "network.alpha = 0.5: unknown; choose one of"),
+    "star": (lambda: fedpriv.Star(4, alpha=0.5), "network.alpha = 0.5: is unknown; choose one of"),
     "flower's star": (lambda: fedpriv.Star(4, min_fit_clients=2), "so there is no waiting"),
-    "clip": (lambda: fedpriv.Clip(1.0, momentum=0.9), "unknown; choose one of bound, norm"),
+    "clip": (lambda: fedpriv.Clip(1.0, momentum=0.9), "is unknown; choose one of bound, norm"),
 }
 
 

@@ -234,7 +234,7 @@ def call(x: Finite, *, whole: Whole = 0, flag: bool = False, name: str = "", spe
         (lambda: Thing(10**400), "must be a positive, finite number"),
         (lambda: Thing(torch.tensor(1.0)), "must be a positive, finite number"),
         (lambda: Thing(1, True), "thing.count = True: must be a whole number, at least 1"),
-        (lambda: Thing(1, word="d"), "thing.word = 'd': choose 'a', 'b' or 'c'"),
+        (lambda: Thing(1, word="d"), "thing.word = 'd': is unknown; choose 'a', 'b' or 'c'"),
         (lambda: Thing(1, word=["a"]), "choose 'a', 'b' or 'c'"),
         (
             lambda: Thing(1, solver="lbfgs"),
@@ -290,7 +290,7 @@ def test_checked_call_accepts_same_signature(
 
 def test_nonfinite_values_raise_with_client():
     checks.check_finite(torch.zeros(3, 2), "gradient")
-    with pytest.raises(DataError, match="client 1: its gradient"):
+    with pytest.raises(DataError, match="client 1: the gradient is"):
         checks.check_finite(torch.tensor([0.0, NAN, INF]), "gradient")
 
 

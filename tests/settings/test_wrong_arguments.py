@@ -30,11 +30,11 @@ SAID = {
     "a ring": (lambda: run(network="ring"), "must be created with fedpriv.Graph(networkx.cycle_graph(10))"),
     "outages of a star": (
         lambda: fedpriv.Star(5, outages=[]),
-        "unknown; leave it out (with a server, use network.cohort, or all clients take part",
+        "is unknown; leave it out (with a server, use network.cohort, or all clients take part",
     ),
     "torch's scheduler": (
         lambda: fedpriv.fedavg(torch.optim.lr_scheduler.StepLR(torch.optim.SGD(CNN.parameters(), lr=0.1), 3)),
-        "is a schedule of torch: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round",
+        "is a learning-rate schedule of torch, which fedpriv cannot use: write fedpriv.Cosine(peak=0.1,",
     ),
     "no such one": (lambda: run(strategy="zzz"), "must be created with fedpriv.fedavg(learning_rate=0.1)"),
     "the function": (lambda: run(strategy=fedpriv.fedavg), "call it, e.g. fedpriv.fedavg(learning_rate=0.1)"),
@@ -67,7 +67,7 @@ SAID = {
     ),
     "a class for a mechanism": (
         lambda: fedpriv.Privacy(epsilon=1.0, mechanism=fedpriv.Laplace),
-        "must be an object: fedpriv.Laplace()",
+        "is a class: create an object with fedpriv.Laplace()",
     ),
     "a word for trust": (
         lambda: fedpriv.Privacy(epsilon=1.0, trust="central"),
@@ -86,7 +86,10 @@ SAID = {
     "gpu:1": (lambda: fedpriv.Compute(device="gpu:1"), "write 'cuda:1'"),
     "a torch device": (lambda: fedpriv.Compute(device=torch.device("cpu")), "write 'cpu'"),
     "a torch dtype": (lambda: fedpriv.Compute(dtype=torch.float64), "choose 'float32' or 'float64'"),
-    "one client": (lambda: run(clients=clients()[0]), "clients = 'a Client': is one client: pass a list"),
+    "one client": (
+        lambda: run(clients=clients()[0]),
+        "clients = 'a Client': is one client, but must be a list of clients",
+    ),
     "one model": (lambda: run(clients=CNN), "fedpriv.Client(model, loss, loader)"),
     "models": (
         lambda: run(clients=[CNN, CNN]),
@@ -106,7 +109,7 @@ SAID = {
     ),
     "one loader": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), DataLoader(dataset())),
-        "make_clients.datasets = 'a DataLoader': must be a list of loaders, one per client",
+        "make_clients.datasets = 'a DataLoader': is one loader: pass a list with one loader or data set per client",
     ),
     "tensors for a data set": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [(torch.ones(2, 4), torch.ones(2))]),
@@ -120,7 +123,10 @@ SAID = {
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [(np.ones((2, 4)), np.ones(2))]),
         "inputs=torch.from_numpy(X).float(), targets=torch.from_numpy(y)",
     ),
-    "a table for clients": (lambda: run(clients=pd.DataFrame({"age": [1]})), "clients = 'a DataFrame': is a table"),
+    "a table for clients": (
+        lambda: run(clients=pd.DataFrame({"age": [1]})),
+        "clients = 'a DataFrame': must be a list of clients",
+    ),
     "sizes by name": (lambda: fedpriv.lazy_clients(CNN, nn.CrossEntropyLoss(), dataset, {"a": 3}), "entry i"),
     "a number for sizes": (lambda: fedpriv.lazy_clients(CNN, nn.CrossEntropyLoss(), dataset, 5), "count_examples"),
     "a unit of others": (lambda: fedpriv.Privacy(epsilon=1, unit="user"), "'user' in other libraries is 'client' here"),
@@ -132,7 +138,7 @@ SAID = {
     "epsilons for results": (lambda: fedpriv.total([1.0]), "epsilons alone do not suffice"),
     "a class for a loss": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss, [dataset()]),
-        "is a class: pass an object, CrossEntropyLoss()",
+        "is a class: pass an object of it, CrossEntropyLoss()",
     ),
     "a name for a loss": (lambda: fedpriv.make_clients(CNN, "cross_entropy", [dataset()]), "resolve_loss"),
     "a class for a model": (lambda: fedpriv.make_clients(nn.Linear, nn.MSELoss(), [dataset()]), "is a class"),
@@ -199,14 +205,16 @@ def test_missing_argument_shows_example():
 
 def test_keyword_argument_by_position_raises():
     three = clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0)
-    assert "must be given by name, e.g. rounds=...; only clients, strategy, privacy can be positional" in error_of(
-        lambda: fedpriv.train(*three, 10)
+    assert (
+        "must be given by name, e.g. rounds=...; only clients, strategy, privacy can be given by position"
+        in error_of(lambda: fedpriv.train(*three, 10))
     )
 
 
 def test_surplus_argument_raises():
-    assert "is one argument too many: fedpriv.Poisson(rate=0.01) takes rate" in error_of(
-        lambda: fedpriv.Poisson(0.1, 10)
+    assert (
+        "is one argument too many: leave it out; fedpriv.Poisson accepts rate, e.g. fedpriv.Poisson(rate=0.01)"
+        in error_of(lambda: fedpriv.Poisson(0.1, 10))
     )
 
 

@@ -41,7 +41,7 @@ SAME_STEPS: dict[str, tuple[Callable[[], object], str, object]] = {
 def test_torch_optimizer_error_shows_same_steps(name: str) -> None:
     make, text, same = SAME_STEPS[name]
     given: Any = make()
-    assert f"is an optimizer of torch, which updates one model in place: write {text}" in error_of(
+    assert f"is an optimiser of torch, which updates one model in place: write {text}" in error_of(
         lambda: fedpriv.fedavg(0.1, optimizer=given)
     )
     assert f"write fedpriv.fedavg(learning_rate={getattr(given, 'defaults', {}).get('lr', 0.1)}, optimizer={text})" in (
@@ -61,7 +61,7 @@ def test_fit_without_optimizer_shows_call(given: Any) -> None:
     loader = DataLoader(dataset(), batch_size=20)
     message = error_of(lambda: fedpriv.fit(CNN, loader, nn.CrossEntropyLoss(), given, epochs=1, epsilon=3.0))
     name = "Adam" if given is optim.Adam else "SGD"
-    assert f"must be an optimizer of torch, torch.optim.{name}(model.parameters(), lr=0.1)" in message
+    assert f"must be an optimiser of torch, e.g. torch.optim.{name}(model.parameters(), lr=0.1)" in message
 
 
 @pytest.mark.parametrize("optimizer", [fedpriv.Momentum(), fedpriv.Adam()])

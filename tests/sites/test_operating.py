@@ -171,7 +171,9 @@ def test_log_readable_and_json_on_request(found: Party) -> None:
         found.sites[0].answer(question(found, 1), "coordinator")
         found.sites[0].answer(question(found, 0), "coordinator")
     (line,) = [line for line in fedpriv("site", "log", folder).splitlines() if "refused" in line]
-    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d warning: refused party=coordinator code=other_round", line)
+    assert re.match(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d warning: a request was refused party=coordinator code=other_round", line
+    )
     assert len(fedpriv("site", "log", folder, "--lines", 1).splitlines()) == 1
     events = [json.loads(text)["event"] for text in fedpriv("site", "log", folder, "--json").splitlines()]
     assert events == ["started", "answered", "refused", "stopped"]
@@ -287,7 +289,7 @@ def test_proposal_review_time_limit_refuses(
     monkeypatch.setattr(site_module, "review_within", partial(review_within, seconds=4))
     word = site.answer(pack_proposal(yaml.safe_dump(document)), "coordinator")
     assert word == b"not_allowed"
-    (record,) = [record for record in caplog.records if "not allowed" in record.message]
+    (record,) = [record for record in caplog.records if "plan was rejected" in record.message]
     reason = record.__dict__["facts"]["reason"]
     assert "plan.settings.rounds" in reason
     assert "more than 4 s of processor time" in reason

@@ -52,8 +52,9 @@ def test_graph_plan_lists_and_draws_links(plan: FederationPlan) -> None:
 
 def test_unusable_peer_options_raise(plan: FederationPlan) -> None:
     assert "use --listen" in refused("site", "peer", "south")
-    assert "name one of the 0 open graph plans that this site has accepted" in refused(
-        "site", "peer", "south", "--listen", "tcp/127.0.0.1:1"
+    assert (
+        "must be the fingerprint of one open plan on a graph that this site has accepted, but 0 plans match"
+        in refused("site", "peer", "south", "--listen", "tcp/127.0.0.1:1")
     )
     fedpriv("site", "join", "south", "fed/plan.yaml", "--accept", plan.fingerprint)
     assert "is not limited to this machine" in refused("site", "peer", "south", "--connect", "tcp/example.org:1")

@@ -76,7 +76,7 @@ def test_certificates_signed_and_pinned_by_plan(tmp_path: Path, monkeypatch: pyt
     Path("run.yaml").write_text(CONFIG)
     authority, server = fedpriv("federate", "authority", "ca"), "server-keys"
     assert "anyone with this folder can sign in your name" in authority
-    assert "name the host" in refused("federate", "keys", server)
+    assert "give the host name" in refused("federate", "keys", server)
     fedpriv("federate", "keys", server, "--host", "server.example.org")
     requests = [f"{server}/request.pem"]
     for number, name in enumerate(("north", "south")):
@@ -88,7 +88,7 @@ def test_certificates_signed_and_pinned_by_plan(tmp_path: Path, monkeypatch: pyt
     assert "add --certificate" in refused("site", "keys", "north", "--authority", "ca/authority.pem")
     signed = fedpriv("federate", "sign", "ca", *requests)
     assert "server.example.org" in signed
-    assert signed.count("none: it only makes outgoing connections") == 2
+    assert signed.count("none (this party makes only outgoing connections)") == 2
     cards = "north/card.json", "south/card.json"
     assert "certificates" in refused("federate", "plan", "run.yaml", *cards, "--out", "half")  # no server's
     fedpriv("federate", "plan", "run.yaml", *cards, "--out", "fed", "--keys", server)
@@ -165,17 +165,21 @@ def test_site_absent_signs_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9}}\n")
         fedpriv("site", "init", name, f"{name}.yaml")
     told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
-    assert "one site, without a signed notice: 3.2 times" in " ".join(told.split())
-    assert "if 5% are absent without notice: 122% of the noise of trust: local" in " ".join(told.split())
+    assert "if one site is absent without a signed notice, the mean of the others has 3.2 times" in " ".join(
+        told.split()
+    )
+    assert "if 5% of the sites are absent without notice, the mean has 122% of the noise of trust: local" in " ".join(
+        told.split()
+    )
     plan = FederationPlan.read(Path("fed/plan.yaml").read_text())
-    assert "name one of the 0 plans that this site has accepted" in refused("site", "absent", "north", "2")
+    assert "this site has accepted 0; print them" in refused("site", "absent", "north", "2")
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
     assert "north is absent in rounds 2 to 3" in " ".join(fedpriv("site", "absent", "north", "2-3").split())
     assert "'4-5': must be rounds that are not over, from 1 to 4" in refused(
         "site", "absent", "north", "4-5", "--plan", plan.fingerprint
     )
     assert "such as 7-9" in refused("site", "absent", "north", "two")
-    assert "name one of the 1 plans" in refused("site", "absent", "north", "2", "--plan", "0000")
+    assert "this site has accepted 1; print them" in refused("site", "absent", "north", "2", "--plan", "0000")
     assert "signed notice of absence in rounds 2 to 3 (away)" in fedpriv("statement", "north")
 
 

@@ -143,4 +143,7 @@ def test_settings_without_effect_listed(tmp_path: Path, monkeypatch: pytest.Monk
     )
     fedpriv("site", "init", "north", "site.yaml")
     shown = fedpriv("federate", "plan", "run.yaml", "north/card.json", "--out", "fed")
-    assert re.search(r"warning: no effect between organisations: compute\.threads; leave", " ".join(shown.split()))
+    assert re.search(
+        r"warning: these settings have no effect between organisations: compute\.threads; leave",
+        " ".join(shown.split()),
+    )

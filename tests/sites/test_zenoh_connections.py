@@ -209,7 +209,7 @@ def test_zenoh_reasons_read_and_counted(caplog: pytest.LogCaptureFixture) -> Non
     line = "2026-01-01T00:00:00Z  WARN acc-0 ThreadId(05) zenoh_link_tls::unicast: {}. Hint: increase the limit.\n"
     assert "another authority" in (parse_refusal_reason(line.format("invalid peer certificate: UnknownIssuer")) or "")
     assert "does not list" in (parse_refusal_reason(line.format("received fatal alert: BadCertificate")) or "")
-    assert parse_refusal_reason(line.format("tls handshake eof")) == "it does not use mutual TLS"
+    assert parse_refusal_reason(line.format("tls handshake eof")) == "the other end does not use mutual TLS"
     assert parse_refusal_reason("round 1 of 3\n") is None
     log_refusals(line.format("received fatal alert: UnknownCA") for _ in range(1000))
     assert len(caplog.records) == 10

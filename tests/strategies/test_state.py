@@ -165,7 +165,7 @@ def test_checkpoint_of_other_state_raises(tmp_path: Path) -> None:
 
 
 def test_monitor_unknown_number_raises() -> None:
-    with pytest.raises(ConfigError, match=r"strategy\.monitor.*'loss'.*is not a number of Served"):
+    with pytest.raises(ConfigError, match=r"strategy\.monitor.*'loss'.*must be a number in the server's state, Served"):
         initial_state(replace(fp.fedavg(0.5), monitor=("loss",)), torch.zeros(2, 3))
 
 

@@ -118,5 +118,5 @@ def test_strategy_mismatched_messages_raise() -> None:
 
 
 def test_linf_trust_region_with_ball_raises() -> None:
-    with pytest.raises(fp.ConfigError, match="linf trust region"):
+    with pytest.raises(fp.ConfigError, match="trust region only if it is a box and the norm is linf"):
         fp.inexact_admm(fp.Trust(), feasible=fp.BallSet(1.0))

@@ -2,7 +2,7 @@
 
 `messages`: the true epsilon against whoever sees messages, the only one that fedpriv claims. `final model`: epsilon at
 the rate that the paper argues, which is no bound for the final model either where inactive nodes are silent (see
-docs/papers/decentralised.md), so that a win there is no win in privacy.
+docs/papers/dual_averaging.md), so that a win there is no win in privacy.
 """
 
 from __future__ import annotations

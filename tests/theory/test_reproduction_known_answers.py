@@ -23,10 +23,10 @@ from fedpriv.strategies.schedules import StepSize
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "reproduce"))
 
-from mutual_information import leaks, mutual_information, own_information
 from sensors import Promise, SensorEngine, Sensors
 from svm_problem import Problem
 from svm_runs import METHODS, NODES, WEIGHT, Blocks, Cell, Prices, suboptimality
+from tracking_information import leaks, mutual_information, own_information
 
 
 def small_svm(regularizer, per_node=5, dim=3):

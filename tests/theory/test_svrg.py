@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from erm_optimum import LAM, ONE, OPTIMUM, X, Y, gap
 from erm_worlds import l2_optimum, logistic_objective, run
 
 import fedpriv as fp
-from fedpriv.algorithms.svrg import AnchorBudget, Epochs, proven, svrg
+from fedpriv.algorithms.svrg import AnchorBudget, Epochs, Secant, proven, svrg
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2
 
@@ -88,3 +89,44 @@ def test_svrg_plus_plus_epoch_halves_gap():
     gaps = np.array([logistic_objective(path[epochs.rounds(i) - 1], X, Y)[0] for i in s]) - low
     assert (gaps <= (2 * (start - low) + best @ best / (4 * eta / 3 * 8)) / 2**s).all()
     assert np.polyfit(s[2:], np.log2(gaps[2:]), 1)[0] < -1
+
+
+def test_svrg_epoch_lengths_vary():
+    epochs = Epochs((2, 3, 5))
+    assert [t for t in range(16) if epochs.is_anchor(t)] == [0, 2, 5, 10, 15]
+    assert (epochs.rounds(4), epochs.whole(14), epochs.whole(10**9)) == (15, 3, 2 + (10**9 - 5) // 5)
+    found = run(svrg(2.0, (5, 20), L2(LAM)), ONE, rounds=605)[-1]
+    np.testing.assert_allclose(found, OPTIMUM, atol=1e-8)
+    with pytest.raises(fp.ConfigError, match="doubling epochs need one number"):
+        Epochs((2, 3), doubling=True)
+
+
+def test_svrg_barzilai_borwein_equals_formula():
+    """Tan et al. (2016): eta_s = ||dx||^2 / (m <dx, dg>), g the gradient of the objective at two anchors."""
+    length, first = 8, 0.5
+    path = run(svrg(first, length, L2(LAM), barzilai_borwein=True), ONE, rounds=6 * length)
+    anchor, last, eta = np.zeros(X.shape[1]), None, first
+    for epoch in range(6):
+        gradient = logistic_objective(anchor, X, Y)[1] + LAM * anchor
+        if last is not None:
+            dx, dg = anchor - last[0], gradient - last[1]
+            eta = dx @ dx / (length * (dx @ dg))
+            assert 1 / (length * (0.25 + LAM)) <= eta <= 1 / (length * LAM)
+        last, x, total = (anchor, gradient), anchor, 0
+        for _ in range(length):
+            x = (x - eta * logistic_objective(x, X, Y)[1]) / (1 + eta * LAM)
+            total = total + x
+        anchor = total / length
+        np.testing.assert_allclose(path[(epoch + 1) * length - 1], anchor, atol=1e-10)
+    with pytest.raises(fp.ConfigError, match="strongly convex regularizer"):
+        svrg(first, length, barzilai_borwein=True)
+
+
+def test_svrg_barzilai_borwein_step_stays_in_bounds_with_noise():
+    """Noise can hide the curvature; the step stays between 1 / (m (L + lam)) and 1 / (m lam)."""
+    server = svrg(0.1, 4, L2(0.1), smoothness=0.25, barzilai_borwein=True).aggregator
+    point = torch.zeros(1, 3)
+    for slope, expected in ((-5.0, 1 / 0.4), (100.0, 1 / 1.4), (0.1, 1 / 0.8)):
+        last = Secant(point, point, 0.1)
+        assert server._next_secant(last, point + 1, point + slope, 4, 2).rate == pytest.approx(expected)
+    assert server._next_secant(last, point, point + 1, 4, 2).rate == 0.1

@@ -112,7 +112,7 @@ def test_tune_command_plans_and_searches(tmp_path: Path):
     assert found["epsilon"] == planned["epsilon"] > found["one_trial"] and found["score"] > 0
     assert (tmp_path / "out" / "trials.png").stat().st_size > 10_000
     assert set(found["chosen"]) == {"strategy.rho.scale"} and Path(found["best"], "model.pt").exists()
-    assert "contains another search" in error_line(*words[:-4], "--trials", "3", *words[-2:])
+    assert "contains a search with other settings" in error_line(*words[:-4], "--trials", "3", *words[-2:])
     assert "would cost epsilon=" in error_line(*words[:-1], str(tmp_path / "b"), "--epsilon", "3.5")
     assert not (tmp_path / "b").exists()
 
@@ -140,7 +140,7 @@ def test_secret_trials_without_central_trust_raise():
         search("privacy.budget=b", sampler="random", secret_trials="poisson")
     with pytest.raises(ConfigError, match="do not depend on earlier trials"):
         SearchSettings(5, secret_trials="poisson")
-    with pytest.raises(ConfigError, match="more than 1"):
+    with pytest.raises(ConfigError, match="more than its limit of 1"):
         SearchSettings(1, sampler="random", secret_trials="geometric")
 
 
@@ -161,13 +161,13 @@ def test_search_reserves_all_trials_in_budget(tmp_path: Path):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ({}, "must be fields with ranges"),
-        ({"data.partition.n_clients": [2, 3]}, "the same in all trials"),
-        ({"privacy.delta": [1e-5, 1e-6]}, "the same in all trials"),
-        ({"rounds": {"low": 5, "high": 5}}, "must be below"),
+        ({}, "must be a mapping of fields to ranges"),
+        ({"data.partition.n_clients": [2, 3]}, "cannot be changed by a search"),
+        ({"privacy.delta": [1e-5, 1e-6]}, "cannot be changed by a search"),
+        ({"rounds": {"low": 5, "high": 5}}, "must have low below high"),
         ({"rounds": {"low": 0, "high": 5, "log": True}}, "above 0"),
         ({"rounds": {"low": 1, "hihg": 5}}, "high"),
-        ({"rounds": []}, "list single values"),
+        ({"rounds": []}, "must be a list of plain values"),
         ({"rounds": [2, 2]}, "each once"),
         ({"rounds": 5}, "mapping"),
     ],

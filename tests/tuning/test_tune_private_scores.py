@@ -93,7 +93,7 @@ def test_score_error_independent_of_label_values(
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 1))
     torch.save(model.state_dict(), folder / "model.pt")
     monkeypatch.setattr(scores, "make_model", lambda *_: (model, torch.nn.BCEWithLogitsLoss()))
-    with pytest.raises(ConfigError, match=r"score_noise = 7\.0: needs test_accuracy of whole-number labels"):
+    with pytest.raises(ConfigError, match=r"score_noise = 7\.0: needs test_accuracy, which is defined only for labels"):
         scores.noised_accuracy(config, folder, 7.0, "replace_one")
 
 
@@ -149,9 +149,9 @@ def test_statement_counts_noised_scores(tmp_path: Path):
 
 
 def test_unprotected_score_settings_raise():
-    with pytest.raises(ConfigError, match="on private test data use test_accuracy"):
+    with pytest.raises(ConfigError, match=r"cannot be used with score_noise.*: use test_accuracy"):
         search(score_noise=3.0, metric="test_loss")
-    with pytest.raises(ConfigError, match="protects one test example"):
+    with pytest.raises(ConfigError, match="protect only one test example"):
         search(
             "privacy.unit=client",
             "privacy.noise_on=message",

@@ -1,4 +1,4 @@
-"""The commands that start runs: init, train, resume, plan."""
+"""The commands that use data: init, train, resume, plan, describe."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def train(
         return _extend(extend, changed, folder, number, allow_plugins=allow_plugins, as_json=as_json)
     if config is None:
         raise typer.BadParameter(
-            "name the YAML file of the run, or a configuration that comes with fedpriv", param_hint="CONFIG"
+            "it is required; name the YAML file of the run, or a configuration that comes with fedpriv",
+            param_hint="CONFIG",
         )
     if number is not None:
         flags = _flags(fix_model=fix_model, allow_plugins=allow_plugins, json=as_json)
@@ -126,9 +127,16 @@ def _extend(
     from fedpriv.storage import RunFolder
 
     if changed and "=" not in changed[0]:
-        raise ConfigError("CONFIG", changed[0], f"leave it out: the extended run uses {earlier / 'config.yaml'}")
+        raise ConfigError(
+            "CONFIG", changed[0], f"cannot be used with --extend, which uses {earlier / 'config.yaml'}: leave it out"
+        )
     if number is not None or processes.is_launched():
-        raise ConfigError("--processes", number, "a run is extended in one process: leave it out")
+        raise ConfigError(
+            "--processes",
+            number,
+            "cannot be used with --extend, since a run is extended in one process: leave it out, and start the command "
+            "without torchrun",
+        )
     settings = load_config(find_config_file(earlier), changed)
     if folder:
         run_folder = RunFolder.new(folder)
@@ -162,7 +170,9 @@ def resume(
     if (run / "ledger.jsonl").exists():
         raise_problems(find_problems(RunFiles.read(run)))
     if (run / "result.json").exists():
-        raise FedprivError(f"{run} is finished; print it with: fedpriv show {run}")
+        raise FedprivError(
+            f"{run} is finished, so there is nothing to resume; print its results with: fedpriv show {run}"
+        )
     settings = load_config(path)
     if not processes.is_main_process():
         return running.run_follower(settings, resumed=True)
@@ -196,3 +206,37 @@ def plan(
         print_json(result.to_json())
         return
     print_forecast(result)
+
+
+@commands.command()
+def describe(
+    files: Annotated[list[Path], typer.Argument(metavar="CSV...", help="A file for each owner, with a heading line.")],
+    numbers: Annotated[
+        list[str] | None,
+        typer.Option("--number", metavar="COLUMN=LOW:HIGH", help="A numeric column with its public range."),
+    ] = None,
+    categories: Annotated[
+        list[str] | None,
+        typer.Option("--category", metavar="COLUMN=A,B", help="A categorical column with its public values."),
+    ] = None,
+    correlate: Annotated[bool, typer.Option("--correlate", help="Also correlations of the numeric columns.")] = False,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Privacy cost of all statistics together.")] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="Failure probability.")] = 1e-5,
+    trust: Annotated[
+        str, typer.Option("--trust", help="local, central (one party is trusted), or pairwise (one may collude).")
+    ] = "local",
+    budget: Annotated[Path | None, typer.Option("--budget", metavar="FILE", help="Lifetime budget to charge.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="New folder for the ledger.")] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", metavar="PNG", help="Picture to write.")] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Print the width of each interval, and spend nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Describe tables privately: mean, deviation, quartiles, counts and correlations, with 95 % intervals."""
+    from fedpriv.cli import describing
+    from fedpriv.privacy import Privacy
+
+    privacy = Privacy(epsilon=epsilon, delta=delta, trust=describing.make_trust(trust), budget=budget)
+    question = describing.Question(files, numbers or [], categories or [], correlate, privacy)
+    describing.run(question, folder, picture, plan_only=plan_only, as_json=as_json)

@@ -1,4 +1,6 @@
-"""The distance of a solution with constraints from the best one; loaded by runs that have constraints."""
+"""Measures how far a solution is from the optimum of a problem with constraints. Only runs with constraints load this
+package.
+"""
 
 import lazy_loader
 

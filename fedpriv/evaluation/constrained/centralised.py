@@ -1,4 +1,6 @@
-"""The centralised proximal augmented Lagrangian, a baseline: the outer loop of `proximal_al` with all data together."""
+"""The centralised proximal augmented Lagrangian method, a baseline that runs the outer loop of `proximal_al` on all
+data together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Optimality of a point for a problem with constraints, computed from the clients' data: not private."""
+"""Measures the optimality of a point for a problem with constraints. Most values are computed from the clients' data
+without noise, so they are not private.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ class Kkt:
         stationarity: Infinity norm of `w - prox_h(w - g)`, g the gradient of the Lagrangian; of g itself without h.
         feasibility: Largest violation.
         complementarity: Largest `|multiplier * value|` of an inequality.
-        infeasible_point: Infinity norm of the gradient of half the squared violations, over the violation. Near 0 at an
-            infeasible point, no small step makes it more feasible. 0 at a feasible point.
+        infeasible_point: Infinity norm of the gradient of half the squared violations, over the violation. If it is
+            near 0 at an infeasible point, no small step reduces the violation. It is 0 at a feasible point.
     """
 
     objective: float
@@ -61,8 +63,8 @@ def kkt(
         params: The point, `[dim]`.
         multipliers: The multipliers of this process's clients, `[n, m]`.
         regularizer: h; none by default.
-        mesh: The processes that have the other clients; by default this one has all. Results with a row for each client
-            are of this process's clients.
+        mesh: The processes of the run; by default this process has all clients. Results with a row for each client
+            contain the clients of this process.
     """
     h = regularizer or Zero()
     mesh = mesh or Mesh()
@@ -98,8 +100,8 @@ def exact_report(
 ) -> dict[str, Any]:
     """Returns fields of `result.json` for a run without privacy.
 
-    Optimality is recomputed here; it does not rely on the algorithm. All processes call it together; on rank 0 values
-    with a row for each client are of all clients.
+    Optimality is computed here from the data and does not rely on values of the algorithm. All processes call this
+    function together. On rank 0, values with a row for each client contain all clients.
     """
     conditions = kkt(problem, params, multipliers, regularizer, mesh)
     loops = progress.server if isinstance(progress.server, Loops) else None
@@ -126,10 +128,11 @@ def exact_report(
 def private_report(
     progress: TrainState, oracle: Oracle[DataQueryEngine], local: Measured, mesh: Mesh, shard: ClientShard
 ) -> dict[str, Any]:
-    """Returns fields of `result.json` for a private run, from releases only: constraint estimates and their noise.
+    """Returns fields of `result.json` for a private run: estimates of the constraint values and their noise, from
+    released values only.
 
     If the run stopped early, the reported model was not measured, and the estimates are from the last round. All
-    processes call it together; on rank 0 values with a row for each client are of all clients.
+    processes call this function together. On rank 0, values with a row for each client contain all clients.
     """
     values = local.measured[: len(shard.ids)]
     equality = oracle.equality
@@ -164,9 +167,9 @@ def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Ver
 def round_metrics(
     oracle: Oracle[DataQueryEngine], local: HasMultipliers, mesh: Mesh, shard: ClientShard
 ) -> dict[str, float]:
-    """Returns the largest multiplier after a round and, of noisy constraint values, the largest violation.
+    """Returns the largest multiplier after a round and, if there are noisy constraint values, their largest violation.
 
-    All processes call it together. In a private run both are computed from releases.
+    All processes call this function together. In a private run both numbers are computed from released values.
     """
     values = {"max_multiplier": mesh.max_clients(_largest(local.multipliers[: len(shard.ids)]))}
     if isinstance(local, Measured):
@@ -185,7 +188,9 @@ def compute_half_width(oracle: Oracle[DataQueryEngine], round_index: int, repeat
 
 
 def _status_of_unfinished(conditions: Kkt, *, stopped: bool) -> str:
-    """Returns why a run ended that has not converged; "infeasible" only where no direction lessens the violation."""
+    """Returns the reason why a run ended without convergence. It is "infeasible" only if no direction reduces the
+    violation.
+    """
     if not stopped:
         return "round limit"
     if conditions.infeasible_point <= _NEAREST:
@@ -194,7 +199,7 @@ def _status_of_unfinished(conditions: Kkt, *, stopped: bool) -> str:
 
 
 def _gradient(value: Tensor, rows: Tensor) -> Tensor:
-    """Returns the gradient of a value in the rows; NaN becomes infinity."""
+    """Returns the gradient of a value with respect to the rows; NaN becomes infinity."""
     if not value.requires_grad:  # the value does not depend on the parameters: no constraint, or constant ones
         return torch.zeros_like(rows)
     return torch.autograd.grad(value, rows, retain_graph=True, allow_unused=True)[0].nan_to_num(torch.inf)

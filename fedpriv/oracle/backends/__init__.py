@@ -1,4 +1,4 @@
-"""Backends compute sums of clipped per-example gradients; they differ in speed and, by rounding only, in results."""
+"""Backends compute sums of clipped per-example gradients. They differ in speed; results differ by rounding only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BackendName = Literal["auto", "loop", "vmap", "ghost", "linear"]
 
 
 class BackendFactory(Protocol):
-    """Type of the backend classes: called with a model and a loss, it builds a backend; see `build_backend`."""
+    """The type of backend classes. A call with a model and a loss builds a backend; see `build_backend`."""
 
     def __call__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
         """Builds the backend."""
@@ -34,9 +34,10 @@ BACKENDS: dict[str, BackendFactory] = {
 
 
 def list_candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
-    """Returns the backends that may support the model with `views` views of each example, the fastest first.
+    """Returns the backends that may support the model with `views` views of each example, in order from fastest to
+    slowest.
 
-    `fedpriv.oracle.backend_selection` tries them.
+    `fedpriv.oracle.backend_selection` tests them.
     """
     general: list[BackendName] = ["ghost", "vmap", "loop"]
     if views == 1 and LinearBackend.supports(model):
@@ -48,7 +49,7 @@ def build_backend(name: BackendName, model: nn.Module, loss: Loss, chunk: int | 
     """Builds a backend.
 
     Args:
-        name: A key of `BACKENDS`, or `"auto"`: `linear` where it supports the model, else `ghost`.
+        name: A key of `BACKENDS`, or `"auto"`, which uses `linear` if it supports the model, else `ghost`.
         model: The clients' model.
         loss: The clients' loss.
         chunk: Largest number of examples for which gradients are computed at once; None lets the backend choose.

@@ -52,7 +52,9 @@ def fused_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor | None:
-    """Returns torch's fused attention of all examples under vmap, `[..., h, t, d]` each, or None."""
+    """Returns torch's fused attention of all examples under vmap; None if it cannot be used. Each tensor is `[..., h,
+    t, d]`.
+    """
     if dropout_p > 0:
         return _scaled_dot_product(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     dims = query.dim()

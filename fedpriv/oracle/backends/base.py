@@ -1,4 +1,4 @@
-"""The interface of backends: sums of clipped per-example gradients, one row for each client."""
+"""Defines the interface of backends, which compute sums of clipped per-example gradients, one row for each client."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Backend(Protocol):
     """Computes per-example gradients of the clients' losses, clips each and sums them.
 
     Guarantee: each example changes its client's row by a vector with norm at most `clip.bound`, up to rounding in
-    float64, and changes no other row. All privacy claims rest on this. Backends are built as `Backend(model, loss,
-    chunk)`.
+    float64, and changes no other row. All privacy guarantees depend on this property. Backends are built as
+    `Backend(model, loss, chunk)`.
     """
 
     def clipped_sum(
@@ -24,7 +24,7 @@ class Backend(Protocol):
         """Returns sums of clipped per-example gradients.
 
         Args:
-            params: Row of each client of the batch, `[k, dim]` (already selected: row j belongs to `batch.rows[j]`).
+            params: Parameters of each client of the batch, `[k, dim]`. Row j belongs to client `batch.rows[j]`.
             batch: Examples `[k, b, ...]` with their mask.
             clip: Bound on each example's gradient, or None for exact sums. With a bound, gradients that are not finite
                 count as zero; without, they are added as they are.

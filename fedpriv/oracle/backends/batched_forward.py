@@ -1,12 +1,12 @@
-"""Runs forward passes of a batch without vmap, for models with only operations that are known to keep examples apart.
+"""Runs forward passes of a batch without vmap, for models in which all operations are known to keep examples apart.
 
-Under vmap each operation takes tens of microseconds longer to start, which is most of the time of a small model's step.
-Here every operation that a model calls is looked up in a table (`row_layers`) before it runs: for its given arguments,
-it must compute each row of the first dimension from the same row alone. The first operation that is not known to do so
-raises `MixingRowsError`, and the backend uses vmap for this model from then on.
+Under vmap each operation takes tens of microseconds longer to start, and for a small model this is most of the time of
+a step. Here every operation that a model calls is looked up in a table (`row_layers`) before it runs: for its given
+arguments, it must compute each row of the first dimension from the same row alone. The first operation that is not
+known to do so raises `MixingRowsError`, and the backend uses vmap for this model from then on.
 
-A model must not depend on the batch size, which is determined by other examples. The first size of a tensor is
-therefore a `BatchSize`, which the model can use only to reshape.
+A model must not depend on the batch size, because the batch size depends on other examples. The first size of a tensor
+is therefore a `BatchSize`, which the model can use only to reshape.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class MixingRowsError(Exception):
 
 
 class BatchSize(int):
-    """Stands for the number of examples and allows no arithmetic, since a single example would have the value 1.
+    """Represents the number of examples in a batch. It allows no arithmetic, because a computation with this number
+    would have another result for an example alone.
 
-    Its integer value is unrelated, and too large for a float or an index, so the true number cannot leak.
+    Its integer value is a constant that is too large for a float or an index, so it cannot reveal the true number.
     """
 
     def __new__(cls) -> BatchSize:
@@ -96,7 +97,8 @@ class BatchedForward(Recording):
     def is_rows(self, value: object) -> bool:
         """True if each row of the tensor belongs to one example, and the gradient of a row depends on that row only.
 
-        A user-defined `autograd.Function` gives its results a different step of the backward pass.
+        The result of a user-defined `autograd.Function` is rejected, because its step of the backward pass is not the
+        recorded one.
         """
         tensor, step = self._rows.get(id(value), _NOTHING)
         return tensor is not None and tensor.grad_fn is step
@@ -114,11 +116,15 @@ class BatchedForward(Recording):
         return id(value) in self._names
 
     def has_copies(self, value: object) -> bool:
-        """True if the value is a parameter or was looked up in one: equal for all examples, with a copy for each."""
+        """True if the value is a parameter or was looked up in one. Such a value is equal for all examples, and each
+        example has a copy.
+        """
         return self.is_trained(value) or id(value) in self._looked_up
 
     def rows(self, output: Any) -> Any:  # noqa: ANN401 - whatever torch's function gives
-        """Marks a tensor, or each tensor of a tuple or list, as having one example in each row; returns it."""
+        """Marks a tensor, or each tensor of a tuple or list, as having one example in each row, and returns the tensor,
+        tuple or list.
+        """
         for tensor in _listed(output):
             if tensor.dim() == 0 or tensor.shape[0] != self.count:
                 raise MixingRowsError("an operation does not return one row per example")
@@ -126,7 +132,7 @@ class BatchedForward(Recording):
         return output
 
     def constant(self, output: Any) -> Any:  # noqa: ANN401
-        """Marks tensors as equal for all examples; returns them."""
+        """Marks tensors as equal for all examples, and returns them."""
         for tensor in _listed(output):
             if isinstance(tensor, Tensor):
                 self._constants[id(tensor)] = tensor
@@ -137,7 +143,9 @@ class BatchedForward(Recording):
         self._states.update((id(state), state) for state in states)
 
     def looked_up(self, output: Tensor) -> Tensor:
-        """Marks a tensor looked up in a parameter: it is equal for all examples, each with a copy `[b, *shape]`."""
+        """Marks a tensor that was looked up in a parameter. It is equal for all examples, and each example has a copy:
+        `[b, *shape]`.
+        """
         self._looked_up[id(output)] = output
         return output
 
@@ -161,7 +169,7 @@ class BatchedForward(Recording):
         """Returns the truth value of a condition `[b]` that is the same for all examples.
 
         Raises:
-            DivergingExamplesError: If the condition differs between examples; they are then computed separately.
+            DivergingExamplesError: If the condition differs between examples, which are then computed separately.
         """
         if bool(flags.all()):
             return True
@@ -174,7 +182,7 @@ _NOTHING = (None, None)
 
 
 def _listed(output: Any) -> Sequence[Any]:  # noqa: ANN401 - whatever torch's function gives
-    """Returns the values of an output that is a tuple or list; any other output is the only value."""
+    """Returns the values of an output that is a tuple or list, or a list of the output itself."""
     if isinstance(output, (tuple, list)):
         return cast("Sequence[Any]", output)
     return (output,)

@@ -1,7 +1,7 @@
-"""Runs a function below all vmaps, on tensors that hold every example.
+"""Runs a function outside of all vmaps, on tensors that contain all examples.
 
-Under vmap each operation takes several times as long to start, which slows down loops over steps, and torch's kernels
-for whole layers have no vmap rule.
+Under vmap each operation takes several times as long to start, which slows down loops over time steps. Moreover,
+torch's kernels for whole layers have no vmap rule.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class _Info(NamedTuple):
 
 
 def call_below_vmap(function: Callable[..., Tensors], examples: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensors:
-    """Returns the outputs of a function of plain tensors for arguments under vmap, or of a batch without.
+    """Applies a function of plain tensors to arguments under vmap, or to a batch without vmap, and returns the outputs.
 
     Args:
-        function: Maps `(examples, shared)`, with the dimensions of all vmaps in front, to tensors with these in front.
-            Autograd records it as usual.
-        examples: Arguments that get a dimension for each vmap, by expansion if they have none.
+        function: Maps `(examples, shared)`, which have the dimensions of all vmaps in front, to tensors with the same
+            dimensions in front. Autograd records it as usual.
+        examples: Arguments that get a dimension for each vmap. An argument that does not depend on a vmap is expanded
+            along its dimension.
         shared: Arguments that get a dimension only for the vmaps that they depend on, such as parameters.
     """
     if not any(is_batchedtensor(tensor) for tensor in (*examples, *shared)):

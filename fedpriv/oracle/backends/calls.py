@@ -1,4 +1,4 @@
-"""Calls of layers under vmap, from which the gradients of the layers' parameters are computed."""
+"""Records of layer calls under vmap, from which the gradients of the layers' parameters are computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from fedpriv.oracle.backends.factors import Gradients
 Cells = tuple[int, int]
 """Number of clients, and number of examples of each client."""
 Terms = Callable[[Tensor, Tensor, Cells], list[Gradients]]
-"""Computes gradients of a layer's parameters from its input, the gradient of its output, and the cells."""
+"""Computes gradients of a layer's parameters from the layer's input, the gradient of its output, and the cells (one for
+each example of each client).
+"""
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,8 @@ class Value:
 
     Attributes:
         stored: The tensor that holds all examples.
-        dims: Its dimensions of clients and examples, or of examples only. Each is an index into the dimensions that
-            remain after those earlier in the tuple have been removed.
+        dims: The dimensions of `stored` that belong to clients and examples, or to examples only. Each entry is an
+            index into the dimensions that remain after the dimensions earlier in the tuple have been removed.
         version: Torch's counter of in-place changes at the time of recording.
     """
 
@@ -46,7 +48,7 @@ class Value:
         return self.stored._version != self.version  # noqa: SLF001
 
     def in_front(self, like: Tensor) -> Tensor:
-        """Moves the dimensions of clients and examples to the front, in a tensor with the shape of the stored one."""
+        """Moves the dimensions of clients and examples to the front of a tensor that has the shape of `stored`."""
         for position, dim in enumerate(self.dims):
             like = like.movedim(position + dim, position)
         return like.detach()

@@ -1,4 +1,6 @@
-"""Recurrent cells in elementary operations: torch's fused cells have no vmap rule, or hide their two products."""
+"""Recurrent cells in elementary operations, because torch's fused cells have no vmap rule, or do not expose their two
+matrix products.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Gradient factors of models that are linear layers and activations in sequence, without a recording.
+"""Computes gradient factors of models that are linear layers and activations in sequence, without recording layer
+calls.
 
-The forward and backward pass of such a model is a few matrix products. For a small model these take less time than
-recording the model's operations. Each step maps each row of a batch separately, so examples stay apart.
+The forward and backward pass of such a model consists of a few matrix products. For a small model these take less time
+than recording the model's operations. Each layer and activation maps each row of a batch separately, so examples do not
+influence each other.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class Activation:
 
     Attributes:
         forward: The function.
-        backward: Maps the gradient of its output, and the output, to the gradient of its input.
+        backward: Maps the gradient of the function's output, and the output, to the gradient of its input.
     """
 
     forward: Callable[[Tensor], Tensor]
@@ -73,7 +75,8 @@ class Factors:
     Attributes:
         layer: The layer.
         input: Its input, `[b, i]`.
-        delta: Gradient of its output, `[b, o]`, which is the bias's gradient; the weight's is `delta input^T`.
+        delta: Gradient of its output, `[b, o]`. It is also the gradient of the bias; the gradient of the weight is
+            `delta input^T`.
     """
 
     layer: Linear
@@ -85,10 +88,11 @@ class Factors:
 class WithBias(Gradients):
     """Gradients of a linear layer's weight and bias; the bias follows the weight in the row.
 
-    Both have the gradient of the layer's output as a factor, so its norms and weighted copy are computed once.
+    The gradients of weight and bias both have the gradient of the layer's output as a factor, so the norms and the
+    weighted copy of this factor are computed once.
 
     Attributes:
-        weight: The weight's gradients, of one position.
+        weight: Gradients of the weight, from one position.
     """
 
     weight: OuterProducts
@@ -163,7 +167,8 @@ class Chain:
         Args:
             params: The parameters by name.
             x: Examples, `[b, features]`.
-            gradient_of: Returns the gradient of the examples' losses in the model's outputs, both `[b, n_outputs]`.
+            gradient_of: Maps the model's outputs to the gradient of the examples' losses in these outputs, both `[b,
+                n_outputs]`.
         """
         with torch.no_grad():
             values = [x]
@@ -188,10 +193,11 @@ class Chain:
 
 
 def find_chain(model: nn.Module) -> Chain | None:
-    """Returns the chain that equals a model; None if there is none, or for frozen or shared parameters or hooks.
+    """Returns the chain that equals a model; None if there is none, or if the model has frozen parameters, shared
+    parameters or hooks.
 
-    A trace finds the steps. It does not see surrounding code such as `torch.no_grad` or autocast, so gradients of
-    synthetic examples are compared with autograd's.
+    The layers and activations are found in a trace of the model. The trace does not contain surrounding code such as
+    `torch.no_grad` or autocast, so the chain's gradients of synthetic examples are compared with autograd's.
     """
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     if not all(parameter.requires_grad for parameter in model.parameters()) or _has_hooks(model):
@@ -237,7 +243,9 @@ def is_flatten(traced: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _traced_steps(model: nn.Module) -> tuple[list[Linear | Activation], bool]:
-    """Returns the steps of a model, or none if an operation is not a step, and whether inputs are flattened first."""
+    """Returns the layers and activations of a model, and True if inputs are flattened first. The list is empty if the
+    model contains any other operation.
+    """
     trace = traced_nodes(model)
     if trace is None:
         return [], False

@@ -1,8 +1,10 @@
-"""Per-example gradients of a parameter, stored whole or as factors of products: their norms and weighted sums.
+"""Norms and weighted sums of the per-example gradients of a parameter, which are stored whole or as factors of
+products.
 
 A layer's weight has one gradient for each example, which is often much larger than its two factors, the layer's input
-and the gradient of its output. In that case its norm and the sum over examples are computed from the factors.
-Source: Goodfellow, 2015, arXiv:1510.01799, for one position; Li and others, 2022, arXiv:2110.05679, for several words.
+and the gradient of its output. In that case its norm and the sum over examples are computed from the factors. Source:
+Goodfellow, 2015, arXiv:1510.01799, for one position in each example; Li and others, 2022, arXiv:2110.05679, for several
+positions (words).
 
 Shapes begin with `[k, b]`: b examples of each of k clients.
 """
@@ -23,25 +25,29 @@ from fedpriv.oracle.backends.summation import add_products
 from fedpriv.privacy.clipping import Clip, NormName
 
 LONGEST = 2.0**13
-"""A gradient from products over T positions counts as no shorter than `T / LONGEST` times the sum of the positions'
-norms. Above this bound, float64 computes the norm with a relative error of at most 2**-16 despite cancellation (up to
-8192 inputs and outputs). In a sum of n clipped gradients, 512 at a time, rounding adds at most `n 2**-31` clip bounds:
-for a million examples this is half of `fedpriv.privacy.clipping.ROUNDING`, and all other errors take three eighths of
-it.
+"""The norm of a gradient from products over T positions is set to at least `T / LONGEST` times the sum of the
+positions' norms. Above this bound, float64 computes the norm with a relative error of at most 2**-16 despite
+cancellation (up to 8192 inputs and outputs). In a sum of n clipped gradients, 512 at a time, rounding adds at most `n
+2**-31` clip bounds: for a million examples this is half of `fedpriv.privacy.clipping.ROUNDING`, and all other errors
+take three eighths of it.
 """
 _CONVERTED = 2**20
-"""Numbers that are converted to float64 at once: 8 MiB."""
+"""Largest number of entries that are converted to float64 at once (8 MiB)."""
 _APART = 8
-"""Numbers between the rows of a transposed factor. Rows at a distance of a power of two share few sets of a CPU's
-cache, and their product takes up to 1.5 times as long.
+"""Number of unused entries between the rows of a transposed factor. If the distance between rows is a power of two, the
+rows share few sets of a CPU's cache, and their product takes up to 1.5 times as long.
 """
 _SHORT = 2**10
-"""Largest size of a gradient that is joined with other short ones, since most of its time is starting operations."""
+"""Largest size of a gradient that is joined with other short gradients. For short gradients most of the time is spent
+on starting operations.
+"""
 Integers = tuple[int, ...]
 
 
 class Gradients(ABC):
-    """The gradients of one parameter, or of several consecutive parameters in a row; one gradient for each example."""
+    """The gradients of one parameter, or of several consecutive parameters joined into one row, with one gradient for
+    each example.
+    """
 
     @abstractmethod
     def whole(self) -> Tensor:
@@ -52,7 +58,9 @@ class Gradients(ABC):
         """Returns the norm of each gradient in float64, `[k, b]`, too small by a relative error of at most 2**-12."""
 
     def unchecked_norms(self, clip: Clip) -> Tensor:
-        """Returns `norms`; all may be wrong if any is not finite or exceeds the largest number of the type."""
+        """Returns `norms` without checks: all norms may be wrong if one is not finite or exceeds the largest number of
+        the type.
+        """
         return self.norms(clip)
 
     @abstractmethod
@@ -78,15 +86,15 @@ class Gradients(ABC):
         """Number of entries that are stored for each example."""
 
     def settled(self, norm: NormName) -> Gradients:
-        """Returns the same gradients in the form for which this norm needs the least work."""
+        """Returns the same gradients in the form in which this norm is computed with the least work."""
         return self
 
     def plus(self, other: Gradients) -> Gradients:
-        """Returns the sums with other gradients of the same examples."""
+        """Returns the sums of these gradients and other gradients of the same examples."""
         return Dense(self.whole() + other.whole())
 
     def minus(self, other: Gradients) -> Gradients:
-        """Returns the differences from other gradients of the same examples."""
+        """Returns these gradients minus other gradients of the same examples."""
         return Dense(self.whole() - other.whole())
 
 
@@ -131,8 +139,8 @@ class Dense(Gradients):
 class OuterProducts(Gradients):
     """Gradients `sum_t left[t] right[t]^T` over t positions: `left [k, b, t, o], right [k, b, t, i]`.
 
-    Factors with 16 bits are kept as they are: `whole` multiplies them and rounds each example's gradient to 16 bits, as
-    torch's backward pass does, before anything is computed from it.
+    Factors with 16 bits per number are kept in this form. In this case `whole` multiplies the factors and rounds each
+    example's gradient to 16 bits, as torch's backward pass does, before norms and sums are computed from it.
     """
 
     left: Tensor
@@ -153,12 +161,12 @@ class OuterProducts(Gradients):
         return (self.left.mT @ self.right).flatten(2)
 
     def norms(self, clip: Clip) -> Tensor:
-        """See `Gradients`; for several positions in l2 only."""
+        """See `Gradients`; for several positions, only the l2 norm is supported."""
         norms = self._norms(clip.norms(self.left) * clip.norms(self.right))
         return self.or_infinite(norms, lambda: clip.norms(self.whole()))
 
     def or_infinite(self, norms: Tensor, of_whole: Callable[[], Tensor]) -> Tensor:
-        """Returns the norms; infinity for gradients that overflow, though the norm from factors is finite.
+        """Returns the norms, and infinity for each gradient that overflows although its norm from factors is finite.
 
         Args:
             norms: Norms from factors, `[k, b]`.
@@ -241,7 +249,9 @@ class OuterProducts(Gradients):
         return OuterProducts(torch.cat([self.left, other.left], 2), torch.cat([self.right, other.right], 2))
 
     def minus(self, other: Gradients) -> Gradients:
-        """See `Gradients`; if the gradients are close, so are their factors, and the norms have little cancellation."""
+        """See `Gradients`. If the two gradients are close, their factors are close too, so the norms of the differences
+        have little cancellation.
+        """
         if not isinstance(other, OuterProducts):
             return super().minus(other)
         left, right, other_left, other_right = map(widen_to_float32, (self.left, self.right, other.left, other.right))
@@ -341,7 +351,7 @@ class Convolved(Gradients):
 
 
 def compute_joint_norms(gradients: Sequence[Gradients], clip: Clip, *, on_cpu: bool) -> Tensor:
-    """Returns the norm of all parameters' gradients of each example together, in float64, `[k, b]`.
+    """Returns the norm of each example's whole gradient, over all parameters, in float64, `[k, b]`.
 
     The norm of the parameters' norms is the norm of the whole gradient, both in l1 and in l2.
     """
@@ -383,7 +393,9 @@ def _is_short_row(gradient: Gradients) -> bool:
 
 
 def widen_to_float32(values: Tensor) -> Tensor:
-    """Converts numbers with 16 bits to float32, which represents them exactly; returns others unchanged."""
+    """Converts numbers with 16 bits to float32, which represents them exactly; returns tensors of other types
+    unchanged.
+    """
     if values.dtype in (torch.bfloat16, torch.float16):
         return values.float()
     return values
@@ -392,7 +404,8 @@ def widen_to_float32(values: Tensor) -> Tensor:
 def bounded_norms(squares: Tensor, position_norms: Tensor) -> Tensor:
     """Returns norms from their squares and the norms of all positions, `[k, b], [k, b, t] -> [k, b]`.
 
-    The error of a sum is relative to its terms; where they cancel, the norm is bounded from below (see `LONGEST`).
+    The error of a sum is relative to the size of its terms. Where terms cancel, the norm is bounded from below (see
+    `LONGEST`).
     """
     positions = position_norms.shape[2]
     return squares.clamp_min(0).sqrt().maximum(position_norms.sum(2) * (positions / LONGEST))

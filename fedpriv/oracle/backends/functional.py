@@ -20,26 +20,27 @@ from fedpriv.models.known_code import is_known
 from fedpriv.models.nested import Nested, call_arguments, map_tree
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
-"""Outputs or loss of one example; the other of the two is empty.
+"""The outputs and the loss of one example. One of the two is empty.
 
-Losses of many examples are faster together than one by one, but only outputs that are tensors can leave vmap.
+The losses of many examples are computed faster together than one by one. This requires that the outputs leave vmap, and
+only tensors can leave it; otherwise the loss is computed inside vmap.
 """
 
 
 class Functional:
     """A model and a loss as pure functions of the trainable parameters.
 
-    Frozen parameters and buffers are constants. Changes that a forward pass makes to buffers are discarded, since they
-    would carry data past the oracle.
+    Frozen parameters and buffers are constants. Changes that a forward pass makes to buffers are discarded, because
+    they would let data bypass the oracle.
 
     Args:
         model: Maps `[b, ...]` to `[b, ...]`, each example separately; see `Client`.
         loss: Maps the outputs and targets of a batch of one to a scalar.
 
     Attributes:
-        layout: Where parameters lie in a row.
-        form: The known form of the loss for single examples; None if there is none, and each example's loss is then the
-            loss of a batch of one.
+        layout: Positions of the parameters in a row.
+        form: The known form of the loss for single examples. If it is None, each example's loss is computed as the loss
+            of a batch of one.
         frozen: Parameters that are not trained.
     """
 
@@ -159,14 +160,14 @@ class Functional:
         return self._losses_alone(params, x, y)
 
     def _losses_alone(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
-        """Returns the loss of each example, for which the model gets a batch of one."""
+        """Returns the loss of each example; the model receives each example as a batch of one."""
         return vmap(self.example_loss, in_dims=(None, 0, 0), randomness="different")(params, x, y)
 
     def gradients_of_clients(self, rows: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
         """Returns the gradient of each client's summed loss, `[c, dim], [c, b, ...], [c, b, ...], [c, b] -> [c, dim]`.
 
-        Autograd is called outside of vmap: `torch.func.grad` would import `torch._dynamo` and `sympy`, in over a
-        second.
+        Autograd is called outside of vmap, because `torch.func.grad` would import `torch._dynamo` and `sympy`, which
+        takes more than a second.
         """
 
         def scores_or_losses(params: dict[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
@@ -186,7 +187,7 @@ class Functional:
 
 
 class _WithFirstBuffers:
-    """A function that starts each call from the initial values of a module's buffers, which a call may change.
+    """A function that changes a module's buffers. Each call starts from the initial values of the buffers.
 
     Args:
         module: Module with the buffers.
@@ -220,7 +221,7 @@ class _WithFirstBuffers:
 def _table(module: nn.Module | None, path: Sequence[str], key: str) -> dict[str, Any]:
     """Returns the table that holds a parameter or buffer in a module or in one of its submodules.
 
-    `functional_call` finds it as well, but takes three times as long as a small layer.
+    `functional_call` finds the table as well, but takes three times as long as the computation of a small layer.
     """
     for name in path:
         assert module is not None
@@ -237,17 +238,20 @@ def add_batch_dimension(example: Nested) -> Nested:
 
 
 def is_one_row(params: Tensor) -> bool:
-    """Returns True if `params [k, dim]` are one row, expanded; values are not compared."""
+    """Returns True if `params [k, dim]` are one expanded row; values are not compared."""
     return params.shape[0] == 1 or params.stride(0) == 0
 
 
 def is_on_cpu(values: Tensor) -> bool:
-    """Returns True if values can be read without delay; an accelerator first finishes all pending operations."""
+    """Returns True if the tensor is on the CPU, where values can be read without delay. On an accelerator, reading a
+    value first waits for all pending operations.
+    """
     return values.device.type == "cpu"
 
 
 def without_nan(plain: Callable[[], Tensor], masked: Callable[[], Tensor], weights: Tensor) -> Tensor:
-    """Returns a weighted sum in which terms of weight 0 add nothing, even if they are not finite: 0 * inf is nan.
+    """Returns a weighted sum in which terms of weight 0 add nothing, even if they are not finite (plain multiplication
+    gives 0 * inf = nan).
 
     Args:
         plain: Computes the sum.
@@ -263,7 +267,9 @@ def without_nan(plain: Callable[[], Tensor], masked: Callable[[], Tensor], weigh
 
 
 def is_finite(values: Tensor) -> bool:
-    """Returns True if the sum is finite; False with NaN or infinity, or if a sum of finite values overflows."""
+    """Returns True if the sum of all values is finite. Returns False if a value is NaN or infinite, or if the sum of
+    finite values overflows.
+    """
     return math.isfinite(values.sum().item())
 
 
@@ -280,8 +286,8 @@ def count(flags: Tensor) -> Tensor:
 def unpad(batch: Batch) -> Pair:
     """Returns inputs and targets with padding replaced by the first example of the same client.
 
-    Padding may contain examples of other clients. Multiplying by zero is not enough: 0 * inf is NaN, so a broken
-    example of one client would change another client's sum.
+    Padding may contain examples of other clients. Multiplying padding by zero is not enough, because 0 * inf is NaN: an
+    example of one client with an infinite gradient would change another client's sum.
     """
     if is_on_cpu(batch.mask) and bool(batch.mask.all()):
         return batch.inputs, batch.targets

@@ -36,7 +36,7 @@ _MEBIBYTES = 32  # of factors and gradients at once; for a transformer on a CPU 
 class GhostBackend(PerExample):
     """Computes per-example gradients, many at a time, as factors where they are large.
 
-    Vmap keeps examples apart, so no assumption is made about the dimension of examples in a layer's input.
+    Vmap tracks the dimension of the examples, so no assumption is made about its position in a layer's input.
 
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
@@ -65,7 +65,9 @@ class GhostBackend(PerExample):
         return gradients
 
     def _recorded_gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        """Returns the gradients, without vmap if possible; an empty list if a recorded tensor was changed."""
+        """Returns the gradients, computed without vmap if possible; an empty list if the model changed a recorded
+        tensor in place.
+        """
         chain = self._chain
         if chain is not None and views == 1 and is_one_row(params) and isinstance(x, Tensor) and chain.takes(x):
             return self._chained_gradients(chain, params[0], x, y)
@@ -79,7 +81,9 @@ class GhostBackend(PerExample):
         return self._gradients_under_vmap(params, x, y, views)
 
     def _chained_gradients(self, chain: Chain, row: Tensor, x: Tensor, y: Nested) -> list[Gradients]:
-        """Returns the gradients of a model that is a chain of linear layers and activations, from a few products."""
+        """Returns the gradients of a model that is a chain of linear layers and activations, computed with a few matrix
+        products.
+        """
         cells = _cells(x)
         targets = map_tree(lambda values: values.flatten(0, 1), y)
         gradient_of = partial(self._functional.output_gradients, targets=targets)

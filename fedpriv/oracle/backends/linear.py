@@ -1,9 +1,9 @@
-"""Closed form for linear models, which stores no per-example gradients.
+"""Computes clipped sums for linear models with a closed formula, without storing per-example gradients.
 
 The gradient of one example is an outer product, `delta (x, 1)^T` with `delta = d loss / d outputs`. Its l1 or l2 norm
 is the product of the norms of `delta` and `(x, 1)`, and the sum of clipped gradients is a matrix product. The same
-holds for differences of gradients at two points, with the difference of the deltas. Source: Goodfellow, 2015,
-arXiv:1510.01799, for l2.
+formulas hold for differences of gradients at two points, with `delta` replaced by the difference of the two deltas.
+Source: Goodfellow, 2015, arXiv:1510.01799, for l2.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GradientNorms(NamedTuple):
 
     Attributes:
         norms: The norms, `[k, b]`; infinity or NaN where a gradient is not finite.
-        are_finite: True if all norms, including those for padding, are known to be finite.
+        are_finite: True if all norms, including the norms for padding, are known to be finite.
     """
 
     norms: Tensor
@@ -75,7 +75,8 @@ class LinearBackend:
         """See `Backend.clipped_sum`.
 
         Raises:
-            ConfigError: If examples have several views, since the gradient of their mean loss is not a product.
+            ConfigError: If examples have several views, because the gradient of the mean loss of several views is not
+                an outer product.
         """
         _check_one_view(batch)
         x = _inputs(batch)
@@ -190,7 +191,7 @@ def _check_one_view(batch: Batch) -> None:
 
 
 def _inputs(batch: Batch) -> Tensor:
-    """Returns the inputs, `[k, b, features]`; a linear layer has one input."""
+    """Returns the inputs flattened to `[k, b, features]`; a linear layer has one input."""
     return first_leaf(batch.inputs).flatten(2)
 
 

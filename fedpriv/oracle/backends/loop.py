@@ -1,4 +1,4 @@
-"""The reference backend: one client after another, one example after another, with plain autograd.
+"""The reference backend, which computes one client after another and one example after another with plain autograd.
 
 Every other backend must give the same sums up to rounding. It is slow and simple on purpose.
 """

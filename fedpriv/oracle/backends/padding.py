@@ -1,4 +1,6 @@
-"""Embeddings with an untrained row, under vmap; torch's vmap rule for several tables loses the index of that row."""
+"""Embeddings with an untrained row (`padding_idx`) under vmap. Torch's vmap rule for several tables loses the index of
+that row.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from torch.overrides import TorchFunctionMode
 
 
 class PaddedEmbedding(TorchFunctionMode):
-    """A context in which the row `padding_idx` of an embedding gets no gradient, also under vmap within autograd."""
+    """A context in which the row `padding_idx` of an embedding gets no gradient, also if vmap and autograd are
+    combined.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

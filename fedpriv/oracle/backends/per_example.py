@@ -1,4 +1,6 @@
-"""The base class of backends that compute the gradients of many examples at once: blocks, clipping and sums."""
+"""The base class of backends that compute the gradients of many examples at once. It splits batches into blocks, clips
+and sums.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ class PerExample(ABC):
 
     Guarantee: each example adds a vector with norm at most `clip.bound` to its client's row, and nothing to other rows.
 
-    If clients have different parameters, they are batched where that is faster and otherwise computed one after
-    another. The table shows the time when batched over the time one by one, with `VmapBackend`, by number of parameters
-    (torch 2.13, one CPU thread):
+    If clients have different parameters, several clients are computed in one batch where that is faster, and otherwise
+    one after another. The table shows the time of a batch divided by the time one after another, with `VmapBackend`. A
+    row is a model with its number of parameters (torch 2.13, one CPU thread):
 
     ===================  =====  =====  =====  =====
     examples per client      2     10     32    100
@@ -83,7 +85,9 @@ class PerExample(ABC):
 
     @abstractmethod
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
-        """Returns how many examples' gradients fit in a CPU's cache, from one example `[1, 1, ...]` at `[1, dim]`."""
+        """Returns the number of examples with gradients that fit in a CPU's cache, measured with one example `[1, 1,
+        ...]` at the parameters `[1, dim]`.
+        """
 
     def clipped_sum(
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
@@ -113,8 +117,9 @@ class PerExample(ABC):
     def clients_per_block(self, params: Tensor, batch: Batch, clip: Clip | None) -> int:
         """Returns the number of clients that are computed in one block.
 
-        If the number of clients is a multiple of this number, their sums equal, bit for bit, their sums within a larger
-        batch. With other clients in the same block, torch may round a client's sum differently.
+        If the number of clients is a multiple of this number, their sums are bit for bit the same as in a larger batch.
+        Otherwise a client may share a block with other clients than in the larger batch, and torch may round its sum
+        differently.
         """
         examples = batch.mask.shape[1]
         if clip is None:
@@ -131,7 +136,9 @@ class PerExample(ABC):
     def _blocks(
         self, params: Tensor, batch: Batch, norm: Clip, anchor: Tensor | None
     ) -> Iterator[tuple[slice, list[Gradients], Tensor, Tensor]]:
-        """Yields pieces of the batch: clients, gradients, their norms `[c, b]` and the mask `[c, b]`."""
+        """Yields pieces of the batch. Each has the positions of its clients, the gradients, the norms of the gradients
+        `[c, b]` and the mask `[c, b]`.
+        """
         clients, examples = batch.mask.shape
         chunk = self._max_clipped(params, batch, norm)
         height = self.clients_per_block(params, batch, norm)
@@ -149,11 +156,12 @@ class PerExample(ABC):
     def _differences(
         self, params: Tensor, anchor: Tensor | None, rows: slice, piece: Batch
     ) -> Iterator[tuple[slice, Batch, list[Gradients]]]:
-        """Yields gradients of blocks, or their differences; blocks are split where examples branch differently.
+        """Yields the gradients, or gradient differences, of blocks. A block is split if its examples take different
+        branches of the model's code.
 
         Args:
             params: Parameters of all clients, `[k, dim]`.
-            anchor: Where the gradients to subtract are computed, `[k, dim]`, or None.
+            anchor: Parameters at which the gradients to subtract are computed, `[k, dim]`, or None.
             rows: The piece's clients.
             piece: Their examples.
         """
@@ -280,13 +288,17 @@ class PerExample(ABC):
 
 
 def count_cached_examples(size: int, mebibytes: int = 16) -> int:
-    """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about this many mebibytes."""
+    """Returns the number of examples, 4 to 512, with gradients of `size` bytes each that take about the given number of
+    mebibytes of a CPU's cache.
+    """
     return min(max((mebibytes << 20) // max(size, 1), 4), _MAX_EXAMPLES)
 
 
 @contextmanager
 def _draws_saved(device: torch.device) -> Generator[Callable[[], None]]:
-    """Yields a function that undoes torch's random draws, so that a failed attempt changes no later draws."""
+    """A context that yields a function. The function restores torch's random generators, so that a failed attempt does
+    not change later draws.
+    """
     generators = torch_generators(device)
     states = [generator.get_state() for generator in generators]
 
@@ -302,7 +314,7 @@ def _piece(pair: Pair, rows: slice, cells: slice) -> Pair:
 
 
 def _cut(clients: int, examples: int, chunk: int, height: int) -> Iterator[tuple[slice, slice]]:
-    """Yields blocks of `height` clients and some examples, with at most `chunk` cells each."""
+    """Yields blocks of `height` clients and some of their examples, with at most `chunk` examples in each block."""
     # as few pieces as the chunk allows, of equal width: a short last piece would cost a whole call
     width = math.ceil(examples / max(math.ceil(examples / chunk), 1))
     for top in range(0, clients, height):

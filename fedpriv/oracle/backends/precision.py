@@ -1,9 +1,9 @@
 """A model that multiplies in bfloat16 in its forward and backward pass, for speed on devices that support it.
 
-Parameters and gradients stay float32. Clipping and summation use the same numbers, however they were rounded before,
-with the same precision as in any other run. A gradient must still not depend on other examples in its batch. Kernels
-that round differently for another batch size change it by a relative 2**-8 here, so neighbours must have batches of
-equal size.
+Parameters and gradients stay float32. Norms and sums are computed from the same rounded gradients, with the same
+precision as in any other run, so clipping is as exact as there. However, a gradient must not depend on other examples
+in its batch. A kernel may round differently for another batch size, which in bfloat16 changes a gradient by a relative
+2**-8. Batches of neighbouring data sets must therefore have equal size.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import Privacy
 
 SERVING: tuple[Literal["ghost"], Literal["vmap"], Literal["loop"]] = ("ghost", "vmap", "loop")
-"""Backends that compute norms and sums from the same numbers: `ghost` converts factors exactly, or multiplies them into
-one bfloat16 gradient from which it computes both. `linear` would compute norms from factors in bfloat16.
+"""Backends that compute norms and sums from the same numbers. `ghost` converts factors exactly, or multiplies them into
+one bfloat16 gradient from which it computes norms and sums. `linear` is excluded because it would compute norms from
+factors in bfloat16.
 """
 
 

@@ -1,6 +1,7 @@
-"""Records linear, convolution and embedding layers in a forward pass: the factors of their weights' gradients.
+"""Records the calls of linear, convolution and embedding layers in a forward pass, to obtain the factors of their
+weights' gradients.
 
-Vmap tracks the dimension of the examples, so nothing is guessed from shapes.
+Vmap tracks the dimension of the examples, so it need not be guessed from shapes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from fedpriv.oracle.backends.tables import few_rows
 
 
 class DivergingExamplesError(Exception):
-    """A model branches on a value that is true for some examples and false for others, which cannot share a batch.
+    """Raised when a model branches on a value that is true for some examples and false for others, so that they cannot
+    share a batch.
 
     Attributes:
         flags: True for the examples that take the branch, in their order.
@@ -41,12 +43,14 @@ class Recording(TorchFunctionMode):
     dropout is replaced by elementary operations.
 
     Args:
-        own: The parameters that the model is called with, one copy for each example, by name.
-        shared: The same parameters, one for all examples of a client, which recorded calls use instead.
+        own: The parameters with which the model is called, by name; each has one copy for each example.
+        shared: The same parameters, with one value for all examples of a client. Recorded calls use these instead of
+            the copies.
         calls: The list to which recorded calls are appended.
-        levels: Number of nested vmaps: over examples, or over clients and examples, and over views.
-        example_levels: The same without the vmap over views.
-        keep: Returns the tensor to record and to pass on: itself or, for models that change tensors in place, a copy.
+        levels: Number of nested vmaps: over examples, or over clients and examples, and in addition over views.
+        example_levels: Number of nested vmaps without the vmap over views.
+        keep: Returns the tensor to record and to pass to the model: the tensor itself or, for models that change
+            tensors in place, a copy.
     """
 
     def __init__(
@@ -81,7 +85,8 @@ class Recording(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:  # noqa: ANN401 - as torch types it
         """Drops references to functions that are methods of this object.
 
-        They form a cycle that would keep a pass's activations until Python's garbage collector runs.
+        These references form a cycle, which would keep the activations of a forward pass in memory until Python's
+        garbage collector runs.
         """
         super().__exit__(*error)
         self._recurrent.clear()
@@ -101,7 +106,8 @@ class Recording(TorchFunctionMode):
     def _decide(self, condition: Tensor) -> bool | None:
         """Returns the truth value of a condition that is the same for all examples.
 
-        Each example takes the branch that it would take alone; if branches differ, examples are computed separately.
+        Each example takes the branch that it would take alone. If branches differ, an error is raised and the examples
+        are computed separately.
         """
         value = Value.of(condition)
         # in bfloat16, a different batch size rounds so differently that one example could change the others
@@ -211,7 +217,7 @@ class Recording(TorchFunctionMode):
         return _pooled_without(rows, input == padding_idx % len(weight), mode)
 
     def _record_bag(self, input: Tensor, weight: Tensor, mode: str) -> Tensor | None:
-        """Looks up sums or means with torch's own operation, where each row of a bag has the same gradient."""
+        """Computes sums or means of bags with torch's operation, in which each row of a bag has the same gradient."""
         positions = input.shape[1]
         n_rows = len(weight)
 
@@ -294,7 +300,7 @@ def _pooled(rows: Tensor, mode: str) -> Tensor:
 
 
 def _pooled_without(rows: Tensor, ignored: Tensor, mode: str) -> Tensor:
-    """Returns the same for rows that are not ignored, `[m, t, d], [m, t] -> [m, d]`."""
+    """Returns the sum, mean or maximum over the rows that are not ignored, `[m, t, d], [m, t] -> [m, d]`."""
     if mode == "max":
         largest = rows.masked_fill(ignored.unsqueeze(2), -torch.inf).max(1).values
         return largest.masked_fill(ignored.all(1, keepdim=True), 0)
@@ -316,7 +322,7 @@ def _positions(values: Tensor, cells: Cells) -> Tensor:
 
 
 def _over_positions(values: Tensor) -> Tensor:
-    """Sums over positions, `[k, b, t, width] -> [k, b, width]`: a bias's gradient, rounded as in torch."""
+    """Sums over positions, `[k, b, t, width] -> [k, b, width]`, for the gradient of a bias, rounded as in torch."""
     if values.shape[2] == 1:
         return values.squeeze(2)
     return values.sum(2)

@@ -1,12 +1,13 @@
-"""One layer and direction of a recurrent network, with the gradients of the pre-activations of all steps.
+"""Computes one layer and direction of a recurrent network, and the gradients of the pre-activations at all time steps.
 
 Torch's own kernels do not expose single steps. Norms of per-example gradients need, at each step, the gradient of the
 pre-activations and the factors that the weights were multiplied by: the input and the previous state. Steps are
-therefore computed in a loop. Everything that does not depend on the previous step is one operation for all steps: the
-product with the input, the derivatives of gates and, in the backward pass, the gradient of the input.
+therefore computed in a loop. Parts that do not depend on the previous step are computed in one operation for all steps:
+the product with the input, the derivatives of gates and, in the backward pass, the gradient of the input.
 
-The equations are taken from `torch.nn.LSTM`, `GRU` and `RNN`. Shapes are `[..., t, n, width]`: n sequences of t steps,
-all with the same weights, or with a first dimension of clients, where each client has separate weights.
+The equations are taken from `torch.nn.LSTM`, `GRU` and `RNN`. Shapes are `[..., t, n, width]` for n sequences of t
+steps. Without a leading dimension, all sequences have the same weights; a leading dimension is over clients with
+separate weights.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Order:
     Attributes:
         count: Number of steps.
         reverse: True if the last step comes first.
-        mask: `[..., t, n, 1]`, False where a sequence has ended and its state stays. None if all have the same length.
+        mask: `[..., t, n, 1]`, False where a sequence has ended and its state no longer changes. None if all sequences
+            have the same length.
     """
 
     count: int
@@ -103,8 +105,9 @@ def run(mode: str, x: Tensor, state: tuple[Tensor, Tensor], tap: Tensor, weights
         mode: `lstm`, `gru`, `rnn_tanh` or `rnn_relu`.
         x: Inputs, `[..., t, n, inputs]`.
         state: First hidden and cell state, `[..., n, hidden]`.
-        tap: Any tensor of shape `[..., t, n, gates]`. It is not read; its gradient is the pre-activations' gradient.
-        weights: Weights, which get no gradient.
+        tap: Any tensor of shape `[..., t, n, gates]`. Its values are not used; autograd returns the gradient of the
+            pre-activations as its gradient.
+        weights: The weights; autograd computes no gradient for them.
         order: Order of steps.
     """
     functions: dict[str, type[Function]] = {"lstm": _Lstm, "gru": _Gru, "rnn_tanh": _Rnn, "rnn_relu": _Rnn}

@@ -1,4 +1,6 @@
-"""Recurrent layers and cells of torch, computed for the ghost backend with the factors of weights' gradients."""
+"""Computes torch's recurrent layers and cells for the ghost backend, and records the factors of their weights'
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +175,7 @@ class _Computation:
 
     Args:
         settings: The settings of the layers.
-        names: Names of weights that get gradients; empty for others.
+        names: Names of the weights; empty for weights that get no gradient.
         calls: The list to which calls are appended.
     """
 

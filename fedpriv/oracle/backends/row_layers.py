@@ -1,4 +1,6 @@
-"""Layers of a batch without vmap: layers that `Recording` records, and layers with a copy of weights per example."""
+"""Computes layers for a batch without vmap: the layers that `Recording` records, and layers with a copy of their
+weights for each example.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def _require(condition: bool) -> None:
 
 
 def _weights(mode: BatchedForward, *weights: Tensor | None) -> bool:
-    """True if the weights are trained; they must be all trained or all constant."""
+    """Returns True if the weights are trained. The weights of a layer must be all trained or all constant."""
     trained = [mode.is_trained(weight) for weight in weights if weight is not None]
     _require(all(trained) or all(weight is None or mode.is_constant(weight) for weight in weights))
     return all(trained)
@@ -38,7 +40,7 @@ def _recorded(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, .
 
 
 def _layer(least: int) -> Operation:
-    """Returns an operation for a layer with input, weight and bias; the input has at least `least` dimensions."""
+    """Returns the replacement for a layer with input, weight and bias; the input has at least `least` dimensions."""
 
     def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         x, weight = args[:2]

@@ -1,4 +1,4 @@
-"""Operations that compute each row of a batch from the same row alone, with the checks of their arguments."""
+"""Operations that compute each row of a batch from the same row alone, with checks that their arguments allow this."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def _applied_to_rows(check: Operation) -> Operation:
 
 
 def _aligned(mode: BatchedForward, value: Any, dims: int) -> Any:  # noqa: ANN401
-    """Returns a tensor with dimensions that line up with rows of `dims` dimensions, as they do for one example."""
+    """Returns a tensor whose dimensions broadcast with rows of `dims` dimensions in the same way as for a single
+    example.
+    """
     if not isinstance(value, Tensor):
         return value
     if mode.is_constant(value):
@@ -97,7 +99,9 @@ def _first_argument(mode: BatchedForward, args: tuple[Any, ...]) -> Tensor:
 
 
 def _check_example_dimensions(dims: object, count: int) -> None:
-    """Raises `MixingRowsError` unless all dimensions, of `count`, differ from the dimension of examples."""
+    """Raises `MixingRowsError` if one of the given dimensions of a tensor with `count` dimensions is the dimension of
+    examples.
+    """
     if not isinstance(dims, (tuple, list)):
         dims = (dims,)
     for dim in dims:
@@ -118,7 +122,9 @@ def _make_dimension_operation(position: int, extra: int = 0, names: tuple[str, .
 
 
 def _mean(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Computes a mean as a sum divided by its length, rounded as in torch on a CPU, but with a compact gradient."""
+    """Computes a mean as a sum divided by the number of terms. It is rounded as in torch on a CPU, but its gradient
+    needs less memory.
+    """
     x = _first_argument(mode, args)
     dims = get_argument(args, kwargs, 1, "dim")
     _check_example_dimensions(dims, x.dim())
@@ -227,7 +233,9 @@ def _product(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ..
 
 
 def _dropout(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Computes dropout that is off; random operations are left to vmap, so that draws do not change."""
+    """Returns the input if dropout is off. Models with active dropout are left to vmap, so that their random draws do
+    not change.
+    """
     _require(not dict(zip(("p", "training"), args[1:], strict=False), **kwargs).get("training", True))
     return _elementwise(mode, func, args, kwargs)
 
@@ -255,7 +263,7 @@ def _shape(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...]
 
 
 def _flag(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Computes `all` and `any` of one example's values: a flag for each example."""
+    """Computes `all` or `any` over the values of each example, with one flag for each example."""
     if mode.is_constant(args[0]):
         return mode.constant(func(*args, **kwargs))
     _require(mode.is_rows(args[0]) and len(args) == 1 and not kwargs)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 _CELLS = 2**16
-"""Numbers that are converted to float64 at once on a CPU: half a mebibyte, which fits in its cache."""
+"""Largest number of entries that are converted to float64 at once on a CPU: half a mebibyte, which fits in its cache.
+"""
 
 
 def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
@@ -26,8 +27,8 @@ def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
 
     Args:
         sums: `[k, o, i]` in float64.
-        left: Coefficients in float64.
-        right: Numbers of any floating-point type; they are converted to float64 in pieces.
+        left: Factors of the products, in float64.
+        right: Factors of any floating-point type; they are converted to float64 in pieces.
     """
     clients, examples, width = right.shape
     if right.device.type == "cpu":

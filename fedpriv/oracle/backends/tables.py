@@ -78,7 +78,7 @@ class FewRows(Gradients):
     def _weighted(self, weights: Tensor) -> Tensor:
         """Returns values times the example's weight in float64, `[k, b, t, d]`.
 
-        If a row is repeated, all but one of its values are zero.
+        If a row occurs several times, its values are added up at one position and are zero at the others.
         """
         factors = weights[:, :, None, None]
         cells = None
@@ -129,9 +129,9 @@ class FewRows(Gradients):
     def _added(self) -> tuple[Tensor | None, Tensor] | None:
         """Returns the examples with repeated rows, and their values with equal rows added up in float64.
 
-        These are indices `[c]` among all `k * b` examples, and `[c, t, d]`. If many examples repeat rows, or if finding
-        them would wait for an accelerator, they are None and `[k, b, t, d]` for all examples. Returns None if no
-        example repeats rows.
+        The result is a pair: the indices `[c]` of these examples among all `k * b` examples, and the values `[c, t,
+        d]`. If many examples repeat rows, or if finding them would wait for an accelerator, the result is None and the
+        values `[k, b, t, d]` of all examples. If no example repeats rows, the function returns None.
         """
         rows = self.rows.flatten(0, 1)
         values = self.values.flatten(0, 1)
@@ -145,10 +145,11 @@ class FewRows(Gradients):
 
 
 class OneVector(FewRows):
-    """The same on a CPU if all positions of an example have one gradient, for example words under a mean.
+    """`FewRows` on a CPU for the case that all positions of an example have the same gradient, for example words that
+    are averaged.
 
-    Each position is added separately, at most `LONGEST` positions of an example. Nothing cancels, so rounding adds less
-    to a sum than it may for products over as many positions.
+    Each position is added separately, for at most `LONGEST` positions of an example. Terms do not cancel, so the
+    rounding error of a sum is smaller than the error that is allowed for products over as many positions.
     """
 
     def _norms(self, clip: Clip, row_norms: Callable[[Tensor], Tensor]) -> Tensor:
@@ -167,7 +168,9 @@ class OneVector(FewRows):
         return (self.values[:, :, 0].double() * weights.unsqueeze(2)).unsqueeze(2).expand(self.values.shape)
 
     def masked(self, cells: Tensor) -> Gradients:
-        """See `Gradients`; the result is still one vector, so a broken example changes no bit of the others' sum."""
+        """See `Gradients`. The result is still one vector for each example, so a non-finite example changes no bit of
+        the sum of the others.
+        """
         vectors = self.values[:, :, :1].where(cells[:, :, None, None], 0)
         return OneVector(self.rows, vectors.expand(self.values.shape), self.n_rows)
 
@@ -195,7 +198,7 @@ def few_rows(rows: Tensor, values: Tensor, n_rows: int) -> FewRows:
 def _mark_repeated_rows(rows: Tensor) -> npt.NDArray[np.bool_]:
     """Returns True where a sorted row equals the row before it, for each example, `[..., t - 1]`.
 
-    Computed in numpy, which takes a third of torch's time for operations on few numbers.
+    It is computed in numpy, which takes a third of torch's time for operations on few numbers.
     """
     ordered = np.sort(rows.numpy(), -1)
     return ordered[..., 1:] == ordered[..., :-1]
@@ -253,7 +256,9 @@ class TiedGradients(Gradients):
         return self.products.whole() + self.few.whole()
 
     def norms(self, clip: Clip) -> Tensor:
-        """See `Gradients`; in l2 only. A row is also a product: the row's indicator times its values."""
+        """See `Gradients`; for l2 norms only. A row is also a product, namely the indicator vector of the row times its
+        values.
+        """
         left = self.products.left
         right = self.products.right
         # products of the positions of both kinds: entries of `left` at the rows

@@ -27,11 +27,12 @@ _WORTH_SHARING = 2 * 10**7
 
 
 def wrap_in_threads(backend: Backend, *, insist: bool = False) -> Backend:
-    """Wraps the backend in threads if that is faster; others cache whole batches' norms or are slow on purpose.
+    """Wraps the backend in threads if that is faster. Other backends are returned unchanged, because they cache norms
+    of whole batches or are slow on purpose.
 
     Args:
         backend: Computes the sums.
-        insist: True if the user has set the number of threads; otherwise little work uses one thread.
+        insist: True if the user has set the number of threads. Otherwise small computations use one thread.
     """
     if isinstance(backend, PerExample):
         return ThreadedBackend(backend, insist=insist)
@@ -41,7 +42,7 @@ def wrap_in_threads(backend: Backend, *, insist: bool = False) -> Backend:
 
 
 class SizeDependentBackend:
-    """Computes a linear model's sums with one of torch's threads if the work is too little for several.
+    """Computes a linear model's sums with one torch thread if the computation is too small for several threads.
 
     For linear models the number of multiplications is known: one for each example and parameter.
 
@@ -80,8 +81,8 @@ class ThreadedBackend:
 
     Args:
         backend: Computes the sums. Each thread has a copy of it, since torch changes a model while calling it.
-        insist: True if the user has set the number of threads; torch's threads then share any work that makes too few
-            blocks, however little it is.
+        insist: True if the user has set the number of threads. In this case, work with too few blocks is divided among
+            torch's own threads, even if it is small.
     """
 
     def __init__(self, backend: PerExample, *, insist: bool = False) -> None:

@@ -16,7 +16,7 @@ from fedpriv.privacy.clipping import NormName
 class VmapBackend(PerExample):
     """Computes per-example gradients, many at a time.
 
-    If all clients have the same parameters, their examples are computed in one vmap.
+    If all clients have the same parameters, one vmap computes the examples of all clients.
 
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.

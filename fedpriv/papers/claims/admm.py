@@ -62,6 +62,8 @@ def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
 
 def _check(epsilon_bar: float, rounds: int) -> None:
     if epsilon_bar <= 0:
-        raise ConfigError("epsilon_bar", epsilon_bar, "must be positive: the budget of a round, e.g. 0.05")
+        raise ConfigError(
+            "epsilon_bar", epsilon_bar, "must be positive, since it is the epsilon of one round, e.g. 0.05"
+        )
     if rounds < 1:
         raise ConfigError("rounds", rounds, "must be at least 1")

@@ -70,7 +70,7 @@ def dual_averaging(
     """
     check_positive(epsilon=epsilon, rounds=rounds, examples=examples)
     if not 0 < active_fraction <= 1:
-        raise ConfigError("active_fraction", active_fraction, "must be in (0, 1]: a fraction of nodes")
+        raise ConfigError("active_fraction", active_fraction, "must be a fraction of the nodes in (0, 1]")
     noise = dual_averaging_noise(epsilon, rounds, examples, active_fraction, delta0)
     rate, active = 1 / examples, _mean_rounds(active_fraction, rounds)
     return SubsamplingClaim(

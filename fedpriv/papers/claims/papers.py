@@ -51,7 +51,7 @@ class Paper:
         """
         for name, value in given.items():
             if name not in self.settings:
-                raise ConfigError(name, value, f"is unknown; the settings of this paper are {', '.join(self.settings)}")
+                raise ConfigError(name, value, f"is unknown; choose one of {', '.join(self.settings)}")
             if name in self.counts:
                 check_count(name, value, "must be a whole number, at least 1")
             elif not isinstance(value, int | float) or isinstance(value, bool):
@@ -193,5 +193,5 @@ def paper(name: str) -> Paper:
         ConfigError: If there is none with that name.
     """
     if name not in PAPERS:
-        raise ConfigError("PAPER", name, f"choose {', '.join(PAPERS)}")
+        raise ConfigError("PAPER", name, f"is unknown; choose one of {', '.join(PAPERS)}")
     return PAPERS[name]

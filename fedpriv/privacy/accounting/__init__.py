@@ -1,4 +1,4 @@
-"""Computes epsilon from a ledger, by privacy loss distributions, Rényi divergences, and closed forms."""
+"""Computes epsilon from a ledger, with privacy loss distributions, Rényi divergences, and closed formulas."""
 
 import lazy_loader
 

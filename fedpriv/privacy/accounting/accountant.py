@@ -1,4 +1,6 @@
-"""The accountant adds up the epsilon of releases. It never rejects a release; `plan_filter` does that."""
+"""Composes the privacy costs of releases to an epsilon. The accountant never rejects a release; `plan_filter` does
+that.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,15 @@ _COARSE = math.log(1.01)
 class Accountant:
     """Counts every release, and adds up their costs to an epsilon.
 
-    Guarantee: all counted releases together are (epsilon, delta)-DP for every client with the epsilon of `spent()`,
-    as long as noise levels, sampling rates and cohorts do not depend on earlier releases.
+    Guarantee: for every client, all counted releases together are (epsilon, delta)-DP with the epsilon of `spent()`, as
+    long as noise levels, sampling rates and cohorts do not depend on earlier releases.
 
-    It is also a `fedpriv.privacy.ledger.PrivacyFilter` without a plan or a limit, which admits every release.
+    The class also implements `fedpriv.privacy.ledger.PrivacyFilter`, as a filter without a plan or a limit that admits
+    every release.
 
     Args:
         n_clients: Number of clients.
-        delta: Failure probability in [0, 1); 0 requests pure epsilon, which Gaussian noise does not have.
+        delta: Failure probability in [0, 1); 0 requests pure epsilon, which is infinite for Gaussian noise.
 
     Attributes:
         n_records: Number of releases counted so far.
@@ -55,7 +58,7 @@ class Accountant:
 
     @property
     def charges(self) -> Counter[PrivacyCost]:
-        """The distinct counted costs, with the number of times that each occurred. Read-only for callers."""
+        """The distinct counted costs, with the number of times that each occurred. Callers must not change it."""
         return self._composition.charges
 
     @property
@@ -74,7 +77,7 @@ class Accountant:
         return self._composition.check(record)
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns the cost of a release after the counted ones, given its cost alone.
+        """Returns the cost that a release adds to the counted releases, given the cost of this release alone.
 
         Raises:
             PrivacyError: See `check`.
@@ -82,7 +85,7 @@ class Accountant:
         return self._composition.due(record, cost)
 
     def costs_of(self, coming: Sequence[Record]) -> PlannedCosts:
-        """Returns the added cost of each of several future releases; they are not counted."""
+        """Returns the cost that each of several future releases would add; they are not counted."""
         return self._composition.costs_of(coming)
 
     def count(self, record: Record) -> None:
@@ -108,7 +111,7 @@ class Accountant:
         return self._totals.epsilon()
 
     def quick_epsilon(self, enough: float = math.inf) -> float:
-        """Returns a quick upper bound on the largest epsilon of a client, cheap enough for every round.
+        """Returns an upper bound on the largest epsilon of a client that is quick enough to be computed in every round.
 
         Args:
             enough: If the bound is known to be at least this number, any number from `enough` on may be returned.
@@ -120,15 +123,17 @@ class Accountant:
         return self._composition.spent(self.delta)
 
     def _price(self, events: Sequence[Event]) -> Totals:
-        """Returns the quick costs of events, a row for each."""
+        """Returns the costs of events for the quick bound, one row for each event."""
         return compute_quick_costs(
             tuple([event if event.selection == "full" else self._rounded(event) for event in events])
         )
 
     def _rounded(self, event: Event) -> Event:
-        """Returns a sampled event as it is; past a few hundred noise levels, the event with up to 1 % less noise.
+        """Returns a sampled event unchanged. If there are more than a few hundred noise levels, returns an event with
+        up to 1 % less noise.
 
-        The curve of each sampled level takes milliseconds, so their number is kept small.
+        The privacy curve of each noise level with sampling takes milliseconds to compute, so the number of levels is
+        kept small.
         """
         if event in self._levels or len(self._levels) < _EXACT_LEVELS:
             self._levels.add(event)

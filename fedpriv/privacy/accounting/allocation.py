@@ -1,13 +1,15 @@
-"""The privacy cost of random allocation: each example is in exactly one of k batches of an epoch, drawn in secret.
+"""Computes the privacy cost of random allocation, in which each example is in exactly one of the k batches of an epoch,
+drawn in secret.
 
-With sensitivity 1 and noise of deviation s, one epoch is dominated, for an example added or removed, by
+With sensitivity 1 and noise of standard deviation s, a dominating pair of distributions of one epoch, for an example
+added or removed, is
 
     P = 1/k sum_i N(e_i, s^2 I)    against    Q = N(0, s^2 I)    on R^k,
 
-for any use of earlier releases in later steps. The likelihood ratio under Q is the mean of k independent log-normal
+also if later steps depend on earlier releases. The likelihood ratio under Q is the mean of k independent log-normal
 variables; for several epochs it is a product of independent ratios. `likelihood_ratio` computes both with certified
-errors. An epoch that was cut short costs at most as much as a whole epoch: it is a function of the releases of a whole
-epoch.
+errors. An epoch that ended early costs at most as much as a whole epoch, because its releases are a function of the
+releases of a whole epoch.
 
 Source of the mechanism and the pair: Chua, Ghazi, Harrison, Leeman, Kamath, Kumar, Manurangsi, Sinha, Zhang 2025
 (balls-and-bins sampling); Feldman, Shenfeld 2025 and 2026 (random allocation, its privacy loss). The proofs for
@@ -41,8 +43,8 @@ class Bounds(NamedTuple):
     """A lower and an upper bound on a number.
 
     Attributes:
-        lower: At most the number.
-        upper: At least the number.
+        lower: A number that is at most the true one.
+        upper: A number that is at least the true one.
     """
 
     lower: float
@@ -52,17 +54,17 @@ class Bounds(NamedTuple):
 def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, accuracy: float = 0.01) -> Bounds:
     """Returns bounds on the smallest epsilon of random allocation, for an example added or removed.
 
-    Guarantee: `upper` is an upper bound on the epsilon of any adaptive algorithm of this kind, errors of arithmetic
-    included, and at most the epsilon of one Gaussian release in each epoch; `lower` is a lower bound on the epsilon of
-    the worst algorithm.
+    Guarantee: `upper` is an upper bound on the epsilon of any adaptive algorithm with random allocation, including
+    errors of arithmetic, and is at most the epsilon of one Gaussian release in each epoch. `lower` is a lower bound on
+    the epsilon of the worst algorithm.
 
     Args:
         batches: Number of batches of an epoch; at least 1.
         noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         delta: Failure probability in (0, 1).
-        accuracy: Relative difference of the two bounds that is small enough. It is reached unless epsilon is close to 0
-            or in the hundreds; the bounds hold in any case.
+        accuracy: Relative difference of the two bounds at which the computation stops. It is reached unless epsilon is
+            close to 0 or in the hundreds; the bounds hold in any case.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -92,7 +94,8 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
         noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         epsilon: Epsilon at which delta is bounded; at least 0.
-        resolution: Width of the cells that the computation uses, in deviations: both bounds err by its square.
+        resolution: Width of the cells of the computation, in standard deviations. The error of both bounds is
+            proportional to its square.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -114,11 +117,12 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
 
 
 def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: float = 0.03) -> float:
-    """Returns an upper bound on epsilon where the content of one example is replaced by another.
+    """Returns an upper bound on epsilon for neighbours in which the content of one example is replaced.
 
-    It is the smaller of two bounds. The first removes an example and then adds another:
-    ``delta(a + b) <= delta_remove(a) + e^a delta_add(b)``, for the best a and b. The second has no amplification: if
-    the assignments are known, an epoch is one Gaussian release of sensitivity 2.
+    It is the smaller of two bounds. The first treats a replacement as the removal of one example and the addition of
+    another: ``delta(a + b) <= delta_remove(a) + e^a delta_add(b)``, for the best a and b. The second has no
+    amplification: if the assignments of examples to batches are known, an epoch is one Gaussian release of sensitivity
+    2.
 
     Args:
         batches: Number of batches of an epoch; at least 1.
@@ -164,8 +168,8 @@ def privacy_loss(batches: int, noise: float, interval: float, side: Side = "uppe
 
     Raises:
         ConfigError: If an argument is out of range.
-        OverflowError: If the noise is below about 0.07, so that likelihood ratios are no floating-point numbers. One
-            Gaussian release for each epoch is an upper bound.
+        OverflowError: If the noise is below about 0.07, so that likelihood ratios overflow. In this case use one
+            Gaussian release for each epoch as an upper bound.
     """
     _check(batches, noise, 1)
     ratio = _ratio_of_epoch(batches, noise, side, _EPOCH_RESOLUTION)
@@ -182,10 +186,11 @@ def _check(batches: int, noise: float, epochs: int) -> None:
 
 
 def _simple_epsilons(batches: int, noise: float, epochs: int, delta: float) -> Bounds:
-    """Returns bounds from Gaussian releases: with the assignment known, and with a loss that is smaller by log k.
+    """Returns two simple bounds on epsilon from Gaussian releases: an upper bound for known assignments, and a lower
+    bound with a privacy loss that is smaller by log k.
 
-    With the assignment known, each epoch is one Gaussian release; deltas are jointly convex. And the mean of k ratios
-    is at least one of them over k.
+    If the assignment is known, each epoch is one Gaussian release, and deltas are jointly convex, which proves the
+    upper bound. The lower bound holds because the mean of k nonnegative ratios is at least each of them divided by k.
     """
     unamplified = gaussian.compute_epsilon(math.sqrt(epochs) / noise, delta)
     return Bounds(max(0.0, unamplified * (1 - 1e-9) - epochs * math.log(batches)), unamplified)
@@ -193,19 +198,25 @@ def _simple_epsilons(batches: int, noise: float, epochs: int, delta: float) -> B
 
 @lru_cache(maxsize=64)
 def _ratio_of_epoch(batches: int, noise: float, side: Side, resolution: float) -> Ratio:
-    """Returns a law for the likelihood ratio of one epoch: the mean of one Gaussian ratio for each batch."""
+    """Returns a bounding distribution of the likelihood ratio of one epoch, which is the mean of one Gaussian ratio for
+    each batch.
+    """
     batch_ratio = gaussian_ratio(noise, side, resolution)
     return power(batch_ratio, batches, "sum", resolution).scaled(1 / batches)
 
 
 @lru_cache(maxsize=64)
 def _ratio_of_epochs(batches: int, noise: float, epochs: int, side: Side, resolution: float) -> Ratio:
-    """Returns a law for the likelihood ratio of all epochs: the product of independent ones."""
+    """Returns a bounding distribution of the likelihood ratio of all epochs, which is the product of the independent
+    ratios of the epochs.
+    """
     return power(_ratio_of_epoch(batches, noise, side, resolution), epochs, "product", resolution)
 
 
 def _epsilons_by_transform(batches: int, noise: float, epochs: int, delta: float) -> Bounds:
-    """Returns bounds from privacy loss distributions, for epsilons in the hundreds; 0 and infinity where those fail."""
+    """Returns bounds from privacy loss distributions, for epsilons in the hundreds; 0 and infinity if the distributions
+    cannot be computed.
+    """
     interval = _LOSS_STEP / noise
     try:
         upper = convolution.epsilon([(privacy_loss(batches, noise, interval), epochs)], interval, delta)
@@ -218,7 +229,7 @@ def _epsilons_by_transform(batches: int, noise: float, epochs: int, delta: float
 
 
 def _replace_delta(ratio: Ratio, epsilon: float) -> float:
-    """Returns the best bound on delta from removing one example first and adding the other then."""
+    """Returns the best bound on delta for a replacement that is treated as a removal followed by an addition."""
     shares = np.linspace(0.0, epsilon, _SPLITS)
     return min(ratio.delta_remove(a) + math.exp(a) * ratio.delta_add(epsilon - a) for a in shares.tolist())
 

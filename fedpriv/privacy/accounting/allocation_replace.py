@@ -1,21 +1,22 @@
-"""The tight privacy cost of random allocation where the content of one example is replaced by another.
+"""Computes the tight privacy cost of random allocation for neighbours in which the content of one example is replaced.
 
-With a clip bound of 1 and noise of deviation s, one epoch of k batches is dominated by
+With a clip bound of 1 and noise of standard deviation s, a dominating pair of distributions of one epoch of k batches
+is
 
     P* = 1/k sum_i N(+e_i, s^2 I)    against    Q* = 1/k sum_i N(-e_i, s^2 I)    on R^k,
 
-for any use of earlier releases in later steps; and an algorithm attains it. The pair is its own mirror image: both
-directions have the same delta. With ``c = e^epsilon`` and independent, normal Z it is
+also if later steps depend on earlier releases. There is an algorithm that attains this pair. The pair is symmetric, so
+both directions have the same delta. With ``c = e^epsilon`` and independent, normal Z it is
 
     delta(c) = E (1/k sum_i W_i)_+,    W = exp(mu Z - mu^2/2) - c exp(-mu Z - mu^2/2),    mu = 1 / s.
 
-`signed_sums` bounds delta for a single c. Here it is computed for some dozens of values. As a function of c, delta is
-convex; so it is below the chords between what was computed. They are the curve ``E (S - c)_+`` of a finite law of S,
-which bounds the law of the likelihood ratio dP*/dQ* under Q* in the convex order. The rest is the arithmetic of
-`likelihood_ratio`: products over epochs, and losses on a grid.
+`signed_sums` bounds delta for a single c. Here delta is bounded for several dozens of values of c. Delta is a convex
+function of c, so it lies below the chords between the computed points. The chords are the curve ``E (S - c)_+`` of a
+finite distribution of S, which bounds the distribution of the likelihood ratio dP*/dQ* under Q* in the convex order.
+`likelihood_ratio` computes products over epochs, and losses on a grid, from this distribution.
 
-Source: as of `allocation`; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (chords as
-bounds). Proofs: docs/design/0010-allocation.md.
+Source: see `allocation`; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (chords as bounds). Proofs:
+docs/design/0010-allocation.md.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ _LOSS_STEP = 0.01  # spacing of the losses over 1 / noise, where ratios leave th
 def epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: float = RESOLUTION) -> float:
     """Returns an upper bound on epsilon where the content of one example is replaced by another.
 
-    Guarantee: an upper bound for any adaptive algorithm of this kind, errors of arithmetic included. It is at most the
-    epsilon of one Gaussian release of sensitivity 2 in each epoch (assignments known), and at most that of removing and
-    then adding (`allocation.replace_epsilon`). It is about 1 % above the epsilon of the worst algorithm; about 2 % for
-    a thousand batches with noise of half the clip bound.
+    Guarantee: an upper bound for any adaptive algorithm with random allocation, including errors of arithmetic. It is
+    at most the epsilon of one Gaussian release of sensitivity 2 in each epoch (as if assignments were known), and at
+    most the bound for a removal followed by an addition (`allocation.replace_epsilon`). It is about 1 % above the
+    epsilon of the worst algorithm, or about 2 % for a thousand batches with noise of half the clip bound.
 
     Args:
         batches: Number of batches of an epoch; at least 1.
@@ -95,7 +96,7 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, resolu
         noise: See `epsilon`.
         epochs: See `epsilon`.
         delta: See `epsilon`.
-        resolution: See `epsilon`; both bounds err by its square.
+        resolution: See `epsilon`; the error of both bounds is proportional to its square.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -113,7 +114,7 @@ def privacy_loss(
 ) -> dpa.PrivacyLossDistribution:
     """Returns the privacy loss distribution of one epoch, for an example with replaced content.
 
-    It composes with every other distribution on the same grid. Both directions have the same one.
+    It can be composed with every other distribution on the same grid. Both directions have the same distribution.
 
     Args:
         batches: Number of batches of an epoch; at least 1.
@@ -124,8 +125,8 @@ def privacy_loss(
 
     Raises:
         ConfigError: If an argument is out of range.
-        OverflowError: If the noise is below about 0.07, so that likelihood ratios are no floating-point numbers. One
-            Gaussian release of sensitivity 2 for each epoch is an upper bound.
+        OverflowError: If the noise is below about 0.07, so that likelihood ratios overflow. In this case use one
+            Gaussian release of sensitivity 2 for each epoch as an upper bound.
     """
     _check(batches, noise, 1, 0.5)
     law = _epoch(batches, noise, side, resolution)
@@ -158,7 +159,7 @@ def _composed(batches: int, noise: float, epochs: int, side: Side, resolution: f
 
 @lru_cache(maxsize=64)
 def _epoch(batches: int, noise: float, side: Side, resolution: float) -> Ratio:
-    """A law that bounds the law of the likelihood ratio of one epoch."""
+    """Returns a distribution that bounds the distribution of the likelihood ratio of one epoch."""
     upper = _upper_curve(batches, noise, resolution)
     if side == "upper":
         return _law_of_chords(upper)
@@ -167,7 +168,9 @@ def _epoch(batches: int, noise: float, side: Side, resolution: float) -> Ratio:
 
 
 def _upper_curve(batches: int, noise: float, resolution: float) -> _Curve:
-    """Upper bounds on delta at c's that are dense where the loss is likely, up to where delta is negligible."""
+    """Returns upper bounds on delta at values of c that are dense where the loss is likely, up to a value at which
+    delta is negligible.
+    """
     factors = [1.0]
     deltas = [upper_delta(batches, 1 / noise, 1.0, resolution)]
     # the Gaussian mechanism with this delta at epsilon = 0 has losses of mean spread^2 / 2 and deviation spread
@@ -195,10 +198,10 @@ def _upper_curve(batches: int, noise: float, resolution: float) -> _Curve:
 
 
 def _law_of_chords(curve: _Curve) -> Ratio:
-    """The law with the largest convex curve ``E (S - c)_+`` below the computed upper bounds.
+    """Returns the distribution with the largest convex curve ``E (S - c)_+`` below the computed upper bounds.
 
-    It consists of chords. S has a mass at each end of a chord, as large as the slopes differ there; below 1 the
-    mirror image: where S has mass q at c, it has mass c q at 1 / c.
+    The curve consists of chords. At each end of a chord, S has a mass equal to the difference of the slopes. Values
+    below 1 mirror those above: if S has mass q at c, it has mass c q at 1 / c.
     """
     hull = _hull(curve)
     factors, deltas = hull.factors, hull.deltas
@@ -213,7 +216,7 @@ def _law_of_chords(curve: _Curve) -> Ratio:
 
 
 def _hull(curve: _Curve) -> _Curve:
-    """Leaves out the points that are above a chord between others."""
+    """Removes the points that are above a chord between other points."""
     corners = list[int]()
     factors, deltas = curve.factors.tolist(), curve.deltas.tolist()
     for new in range(len(factors)):
@@ -228,7 +231,9 @@ def _hull(curve: _Curve) -> _Curve:
 
 
 def _law_of_lines(factors: list[float], lines: list[tuple[float, float]]) -> Ratio:
-    """The law with the curve that is the largest of lines nowhere above delta, and of their mirror images."""
+    """Returns the distribution with a curve that is the maximum of lines that are nowhere above delta, and of their
+    mirror images.
+    """
     slopes = [-1.0, 0.0]
     starts = [1.0, 0.0]
     for factor, (value, slope) in zip(factors, lines, strict=True):
@@ -249,7 +254,7 @@ def _law_of_lines(factors: list[float], lines: list[tuple[float, float]]) -> Rat
 
 
 def _corners(slopes: Array, starts: Array) -> tuple[Array, Array]:
-    """Returns the points where the largest of some lines changes its slope, and the changes."""
+    """Returns the points where the maximum of some lines changes its slope, and the changes of the slope."""
     order = np.lexsort((starts, slopes))
     lines = list[tuple[float, float]]()
     corners = list[float]()
@@ -270,7 +275,7 @@ def _corners(slopes: Array, starts: Array) -> tuple[Array, Array]:
 
 
 def _epsilon_by_transform(batches: int, noise: float, epochs: int, delta: float, resolution: float) -> float:
-    """Upper bound from privacy losses, for epsilons in the hundreds; infinite if there is none."""
+    """Returns an upper bound from privacy loss distributions, for epsilons in the hundreds; infinity if none exists."""
     interval = _LOSS_STEP / noise
     try:
         epoch = privacy_loss(batches, noise, interval, "upper", resolution)

@@ -1,4 +1,6 @@
-"""The smallest of several upper bounds on the epsilon of a history: events, each with how often it happened."""
+"""Computes the smallest of several upper bounds on the epsilon of a history, which contains events and the number of
+times that each occurred.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ MOST_TIGHT = 64  # histories that get a privacy loss distribution; the others ke
 
 
 def compute_quick_epsilons(history: History, delta: float) -> dict[str, float]:
-    """Returns the epsilon of each closed-form bound, by the bound's name; infinite where it does not apply."""
+    """Returns the epsilon of each closed-form bound, by the bound's name; infinity for bounds that do not apply."""
     paid = {event: count for event, count in history.items() if math.isfinite(event.noise)}
     bounds = {
         "pure": sum(count * rdp.compute_pure_epsilon(event) for event, count in paid.items()),
@@ -63,8 +65,8 @@ def _epsilon_of_epochs(event: Event, count: int, delta: float, *, is_tight: bool
 def compute_tight_epsilons(history: History, delta: float, *, rough: bool = False) -> dict[str, float]:
     """Returns the epsilon of each bound that may be the smallest, by name.
 
-    A privacy loss distribution is computed only where it may help: not where the exact Gaussian bound applies, nor
-    where the quick bounds are already so large that it would be slow or of no use.
+    A privacy loss distribution is not computed if the exact Gaussian bound applies, or if the quick bounds are so large
+    that it would be slow or of no use.
 
     Args:
         history: The history.
@@ -100,7 +102,8 @@ def compute_largest_epsilon(
         rough: True if bounds may be slightly less tight; see `compute_tight_epsilons`.
 
     Returns:
-        The largest epsilon; if all are at most ``enough``, any number between it and ``enough``.
+        The largest epsilon. If it is at most ``enough``, any number between the largest epsilon and ``enough`` may be
+        returned.
     """
     return compute_worst_epsilon(histories, delta, enough, rough=rough)[0]
 
@@ -114,11 +117,12 @@ def compute_worst_epsilon(
         histories: The distinct histories.
         delta: Delta of the guarantee.
         enough: See `compute_largest_epsilon`.
-        only: Name of a single bound to use, e.g. `"rdp"`; infinite where it does not apply. None uses the smallest.
+        only: Name of a single bound to use, e.g. `"rdp"`; epsilon is infinite if this bound does not apply. None uses
+            the smallest bound.
         rough: See `compute_largest_epsilon`.
 
     Returns:
-        Epsilon, and the bound's name; `"none"` where no bound is finite.
+        Epsilon, and the bound's name; `"none"` if no bound is finite.
     """
     by_quick_bound = sorted(
         ((_least(compute_quick_epsilons(h, delta), only), h) for h in histories), key=lambda pair: -pair[0][0]
@@ -157,7 +161,8 @@ def _least(epsilons: Mapping[str, float], only: str | None) -> tuple[float, str]
 def make_dominating_history(histories: Sequence[History]) -> History:
     """Returns a history that costs at least as much as each of `histories`.
 
-    It is one of them if one dominates all others. If not, it is the union of those that no other one dominates.
+    If one of the histories dominates all others, it is returned. If not, the union of the histories that no other
+    history dominates is returned.
     """
     undominated = list[History]()
     for history in sorted(histories, key=lambda h: -sum(h.values())):

@@ -1,4 +1,4 @@
-"""The amount of noise with which the planned releases meet a target epsilon."""
+"""Computes the amount of noise with which the planned releases meet a target epsilon."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
         delta: Failure probability in [0, 1).
 
     Returns:
-        The number by which all noise multipliers must be multiplied. With it epsilon is never above the target, and the
-        noise is at most 0.1 % larger than needed. The number is 1 if no release in the plan has a cost.
+        The number by which all noise multipliers must be multiplied. With this number, epsilon is never above the
+        target, and the noise is at most 0.1 % larger than needed. The number is 1 if no release in the plan has a cost.
 
     Raises:
         ConfigError: If the target is out of range, or no noise of the planned kind can meet it.
@@ -150,7 +150,8 @@ def calibrate_rest(
 
 
 def estimate_sufficient_factor(history: History, epsilon: float, delta: float) -> float:
-    """Returns a factor for the noise of a history that meets a target, by the quick bounds: somewhat more than needed.
+    """Returns a factor for the noise of a history with which it meets a target. The factor is computed from the quick
+    bounds, so it is somewhat larger than needed.
 
     Raises:
         ConfigError: If the target is out of range, or no noise of this kind can meet it.
@@ -161,7 +162,8 @@ def estimate_sufficient_factor(history: History, epsilon: float, delta: float) -
 
 
 def delta_warning(delta: float, n: int) -> str | None:
-    """Returns a warning if delta is so large that publishing one unit's data outright would meet the guarantee.
+    """Returns a warning if delta is so large that an algorithm that publishes one unit's data in full would meet the
+    guarantee.
 
     Args:
         delta: The delta of the guarantee.
@@ -242,7 +244,9 @@ def _slope(epsilon: Epsilon, factor: float) -> float:
 
 
 def _quick_factor(epsilon: Epsilon, goal: float, stride: float = _STRIDE) -> float:
-    """Returns the factor that the quick bound needs. The bound falls smoothly with the noise: a root finder works."""
+    """Returns the factor with which the quick bound meets the target. A root finder can be used, because the bound
+    falls smoothly with the noise.
+    """
 
     def gap(log_factor: float) -> float:
         return math.log(min(max(epsilon(math.exp(log_factor)), 1e-300), 1e300) / goal)
@@ -263,9 +267,9 @@ def _quick_factor(epsilon: Epsilon, goal: float, stride: float = _STRIDE) -> flo
 def _tight_factor(epsilon: Epsilon, start: float, goal: float, slope: float) -> float:
     """Lowers the factor as far as the tight bound allows, in as few evaluations as possible.
 
-    Epsilon is close to ``noise ** -slope``, so each step aims at the goal along that power, or along the power through
-    the two ends of the bracket. `best` is the smallest factor known to meet the goal; `too_small` the largest one
-    known not to, or 0 as long as there is none.
+    Epsilon is approximately proportional to ``noise ** -slope``. Each step assumes this power, or the power through the
+    two ends of the bracket, to choose the next factor. `best` is the smallest factor known to meet the goal;
+    `too_small` the largest one known not to, or 0 as long as there is none.
     """
     best, best_epsilon = start, epsilon(start)
     too_small, too_small_epsilon = 0.0, math.inf

@@ -1,4 +1,4 @@
-"""Composition of all releases of a ledger. Their epsilon is computed on request, not at each release."""
+"""Composes all releases of a ledger. Epsilon is computed on request and not at each release."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Composition:
         return self._epochs.due(record, cost)
 
     def count(self, records: Sequence[Record]) -> None:
-        """Checks and counts records. Records of a plan are counted by their kinds where costs do not depend on rounds.
+        """Checks and counts records. The records of a plan are counted by kind if costs do not depend on rounds.
 
         Raises:
             ConfigError, PrivacyError: See `check`.
@@ -79,7 +79,7 @@ class Composition:
                 self.take(record, self.check(record))
 
     def take(self, record: Record, charge: PrivacyCost, count: int = 1) -> None:
-        """Counts a checked record with the cost `charge`; or several records that differ in their round only."""
+        """Counts a checked record, or several records that differ in their round only, with the cost `charge`."""
         self._continuity.take(record)
         self._epochs.take(record, charge)
         self._protection = (record.unit, record.relation, record.shared)

@@ -1,4 +1,6 @@
-"""Checks that rounds with correlated noise have no gaps, since a cost is known only for the first rounds of a run."""
+"""Checks that rounds with correlated noise have no gaps, because a privacy cost is known only for rounds 0 to t without
+gaps.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ class Continuity:
         self._last: Record | None = None
 
     def check(self, record: Record) -> None:
-        """Compares a record with the one before it.
+        """Compares a record with the record before it.
 
         Raises:
-            PrivacyError: If a round is missing or comes twice, a block of units takes part out of turn, or the noise
-                does not continue the noise of the rounds before.
+            PrivacyError: If a round is missing or occurs twice, if a block of units takes part in a round of another
+                block, or if the noise does not continue the noise of the rounds before.
         """
         if record.time is None:
             return

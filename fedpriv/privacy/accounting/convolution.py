@@ -1,14 +1,17 @@
-"""Sums of many independent privacy losses at once, by one Fourier transform each.
+"""Computes the distribution of a sum of many independent privacy losses, with one Fourier transform for each distinct
+loss.
 
-The distribution of a sum is the inverse transform of the product of transforms, each to the power of how often it
-occurs. A transform errs by about 1e-16 of its largest value, which may be more than all of a tail that matters. So
-every loss x is first made `e^(tilt x)` times as likely (over the mean of that, `e^scale`), with the tilt that moves the
-sum to the solution; the sum is transformed, and divided by `e^(tilt x - scale)` afterwards: the error shrinks
-with the tail.
+The distribution of a sum is the inverse transform of the product of the losses' transforms, each raised to the number
+of times that the loss occurs. The error of a transform is about 1e-16 of its largest value, which may be more than the
+whole probability of a relevant tail. Therefore each probability is first multiplied by `e^(tilt x)` for its loss x and
+divided by the mean of these factors, `e^scale`. The tilt is chosen such that the mean of the sum moves to the epsilon
+sought. The tilted sum is computed, and divided by `e^(tilt x - scale)` afterwards, so the error becomes smaller in the
+same proportion as the tail.
 
-Guarantee: an upper bound for the given distributions, including the errors of all arithmetic here. The most that
-rounding can have removed (`_transformed`) is added to each probability. The transform, which wraps around, is as long
-as the window that holds all but `_TAIL` of the tilted sum (Chernoff's bound); larger sums count as an infinite loss.
+Guarantee: an upper bound for the given distributions, including the errors of all arithmetic here. The largest amount
+by which rounding can have reduced a probability (`_transformed`) is added to each probability. The transform, which
+wraps around, has the length of the window that contains all but a probability `_TAIL` of the tilted sum (Chernoff's
+bound); larger sums are counted as an infinite loss.
 
 Source: Koskela, Jälkö, Honkela 2020 (Fourier accountant); Gopi, Lee, Wutschitz 2021 (one product for all releases);
 Grübel and Hermesmeier 1999 (tilted transforms); Higham 2002, section 24.1 (errors of transforms).
@@ -77,10 +80,10 @@ def _repeated_loss(pmf: pld_pmf.PLDPmf, count: int) -> RepeatedLoss:
 
 
 def _epsilon_in_direction(losses: Sequence[RepeatedLoss], interval: float, delta: float) -> float:
-    """Returns the epsilon of one direction, with one record removed or with one added.
+    """Returns the epsilon of one direction, which is the removal or the addition of one record.
 
-    Every tilt gives an upper bound. The first is the tilt of the best Rényi bound. For a few releases whose large
-    losses are rare, that order is far above the epsilon sought: half as much is tried, as long as that helps.
+    Every tilt results in an upper bound. The first tilt is the order of the best Rényi bound. For a few releases with
+    large but rare losses, this order is too large. Therefore the tilt is halved as long as this lowers the bound.
     """
     tilt, smallest = _tilt(losses, interval, delta), math.inf
     are_few = sum(loss.count for loss in losses) <= _FEW
@@ -98,8 +101,8 @@ def _epsilon_in_direction(losses: Sequence[RepeatedLoss], interval: float, delta
 def _epsilon_at_tilt(losses: Sequence[RepeatedLoss], tilt: float, interval: float, delta: float) -> tuple[float, float]:
     """Returns the epsilon by the losses in the window of a tilt, and the smallest loss of that window.
 
-    Losses below the window are not computed, so an epsilon below it would not be known: the second number is then a
-    bound. It is -infinity where the window starts at the smallest loss of all.
+    Losses below the window are not computed, so an epsilon below the window is not found; in this case the second
+    number is an upper bound. The second number is -infinity if the window starts at the smallest possible loss.
     """
     tilted, scale = _tilted(losses, tilt)
     first, last = _window(tilted)
@@ -114,7 +117,9 @@ def _epsilon_at_tilt(losses: Sequence[RepeatedLoss], tilt: float, interval: floa
 
 
 def _tilted(losses: Sequence[RepeatedLoss], tilt: float) -> tuple[list[RepeatedLoss], float]:
-    """Returns the tilted losses, and an upper bound on the logarithm of the number that their sum was divided by."""
+    """Returns the tilted losses, and an upper bound on the logarithm of the number by which the probabilities of their
+    sum were divided.
+    """
     tilted = list[RepeatedLoss]()
     scale, rounding = 0.0, 0.0
     for loss in losses:
@@ -129,11 +134,12 @@ def _tilted(losses: Sequence[RepeatedLoss], tilt: float) -> tuple[list[RepeatedL
 
 
 def _transformed(losses: Sequence[RepeatedLoss], first: int, last: int) -> Array:
-    """Upper bounds on the probabilities that the sum is `first` to `last` above the smallest one.
+    """Returns upper bounds on the probabilities that the sum is `first` to `last` grid steps above the smallest sum.
 
-    Each number of a transform of n is a sum of all probabilities, at most 1, through `log2 n` steps that each err by at
-    most `_STEP_ERROR` units: the `error` of one number. With `a` the true and `b` the computed transforms, and all
-    `|.| <= r`, ``|prod_j a_j^c_j - prod_j b_j^c_j| <= prod_j r_j^c_j * sum_j c_j |a_j - b_j| / r_j``.
+    Each number of a transform of length n is a weighted sum of all probabilities, at most 1, which is computed in `log2
+    n` steps with an error of at most `_STEP_ERROR` units each. The total is the `error` of one number. With `a` the
+    true and `b` the computed transforms, and all `|.| <= r`, ``|prod_j a_j^c_j - prod_j b_j^c_j| <= prod_j r_j^c_j *
+    sum_j c_j |a_j - b_j| / r_j``.
     """
     longest = max(len(loss.probabilities) for loss in losses)
     length = cast(int, fft.next_fast_len(max(last - first + 1, longest), real=True))
@@ -153,7 +159,8 @@ def _transformed(losses: Sequence[RepeatedLoss], first: int, last: int) -> Array
 
 
 def _tilt(losses: Sequence[RepeatedLoss], interval: float, delta: float) -> float:
-    """Returns the Rényi order with the best bound on epsilon: tilting by it moves the sum to that epsilon.
+    """Returns the Rényi order with the best bound on epsilon. A tilt by this order moves the mean of the sum to this
+    epsilon.
 
     Source: Canonne, Kamath, Steinke 2020, proposition 12.
     """
@@ -164,7 +171,9 @@ def _tilt(losses: Sequence[RepeatedLoss], interval: float, delta: float) -> floa
 
 
 def _window(losses: Sequence[RepeatedLoss]) -> tuple[int, int]:
-    """Returns the first and last step above the smallest sum that hold all but `_TAIL` of the sum (Chernoff)."""
+    """Returns the first and the last grid step, counted from the smallest sum, of a window that contains the sum with
+    probability at least 1 - `_TAIL` (Chernoff's bound).
+    """
     furthest = sum((len(loss.probabilities) - 1) * loss.count for loss in losses)
     bounds = list[float]()
     for sign in (-1, 1):
@@ -175,7 +184,9 @@ def _window(losses: Sequence[RepeatedLoss]) -> tuple[int, int]:
 
 
 def _growth(losses: Sequence[RepeatedLoss], probability: float, sign: int = 1) -> tuple[float, Array, Array]:
-    """Returns the mean of the sum, orders for tails of this probability, and `log E e^(order (sum - mean))` of each."""
+    """Returns the mean of the sum, orders that suit tails of this probability, and `log E e^(order (sum - mean))` for
+    each order.
+    """
     moments = [_moments(loss.probabilities) for loss in losses]
     mean = sum(loss.count * m for loss, (m, _) in zip(losses, moments, strict=True))
     variance = sum(loss.count * v for loss, (_, v) in zip(losses, moments, strict=True))
@@ -188,7 +199,7 @@ def _growth(losses: Sequence[RepeatedLoss], probability: float, sign: int = 1) -
 
 
 def _moments(probabilities: Array) -> tuple[float, float]:
-    """Returns mean and variance, in steps of the grid."""
+    """Returns mean and variance of a loss, in steps of the grid."""
     steps = np.arange(len(probabilities))
     total = float(probabilities.sum())
     mean = float((probabilities * steps).sum()) / total
@@ -204,7 +215,7 @@ def _log_means(probabilities: Array, centre: float, orders: Array) -> Array:
 
 
 def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
-    """Returns `base` to the power of `exponent`, by squaring: faster than numpy's power, and as exact."""
+    """Returns `base` to the power of `exponent` by squaring, which is faster than numpy's power and as exact."""
     if exponent % 2:
         result = base
     else:

@@ -1,8 +1,8 @@
 """The modules of dp-accounting that are used here, imported without scipy.stats, scipy.signal and scipy.optimize.
 
-These three modules take half a second to import, which is most of a small run's first round, and few of dp-accounting's
-functions call them. While dp-accounting is imported, placeholders replace them; a placeholder imports the real module
-when it is used.
+These three modules take half a second to import, which would be most of the time of a small run's first round, and few
+of dp-accounting's functions call them. While dp-accounting is imported, placeholders replace them; a placeholder
+imports the real module when it is used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class _DeferredModule(ModuleType):
 
 @contextmanager
 def _deferred(names: tuple[str, ...]) -> Generator[None]:
-    """A context in which modules that are not imported yet are replaced by stand-ins; after it they can be imported."""
+    """A context in which modules that are not imported yet are replaced by placeholders. After the context, the modules
+    can be imported.
+    """
     missing = [name for name in names if name not in sys.modules]
     for name in missing:
         sys.modules[name] = _DeferredModule(name)

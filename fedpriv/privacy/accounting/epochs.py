@@ -1,13 +1,14 @@
-"""Charges each epoch of random allocation once.
+"""Counts the privacy cost of each epoch of random allocation once.
 
-An epoch has one cost for all its releases (`allocation`), which is charged with the first of them. Later releases are
-free, as long as their noise is at least the noise of the first. An epoch that ends early, or that lacks some rounds,
-costs at most as much as a whole epoch (docs/design/0010-allocation.md), so the later releases do not matter.
+An epoch has one cost for all its releases (`allocation`), which is counted at the first of them. Later releases add no
+cost, as long as their noise is at least the noise of the first release. An epoch that ends early, or in which some
+rounds are missing, costs at most as much as a whole epoch (docs/design/0010-allocation.md), so it does not matter if
+later releases are made.
 
 One allocation covers one epoch, one release in each of its rounds, and one `attempt`. Several releases in a round, and
-a run and its extension, have separate assignments and so separate costs. Rounds belong to one run: if records of
-several runs follow each other, a repeated round number begins another epoch, which is charged. Runs with alternating
-records must be accounted for separately, or differ in `attempt`.
+a run and its extension, have separate assignments and so separate costs. If records of several runs follow each other,
+a repeated round number begins another epoch, with its own cost. Runs with alternating records must be accounted for
+separately, or differ in `attempt`.
 """
 
 from __future__ import annotations
@@ -32,37 +33,38 @@ _Key = tuple[int, int, int, int]
 
 @dataclass
 class _Epoch:
-    """An epoch that was charged: its cost, and the rounds that were released."""
+    """An epoch with a counted cost: the cost, and the rounds that were released."""
 
     cost: PrivacyCost
     rounds: set[int] = field(default_factory=set[int])
 
 
 class EpochCharges:
-    """The charged epochs of random allocation."""
+    """The epochs of random allocation with a counted cost."""
 
     def __init__(self) -> None:
         self._charged: dict[_Key, _Epoch] = {}
 
     def copy(self) -> EpochCharges:
-        """Returns another one, for which the same epochs were charged."""
+        """Returns a copy with the same counted epochs."""
         other = EpochCharges()
         for key, epoch in self._charged.items():
             other._charged[key] = _Epoch(epoch.cost, set(epoch.rounds))
         return other
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns the cost that a record adds to the charges so far.
+        """Returns the cost that a record adds to the costs so far.
 
         Args:
             record: The record.
-            cost: Its cost alone, as `compute_cost` returns it: with random allocation, the cost of its whole epoch.
+            cost: The cost of the record alone, as `compute_cost` returns it. With random allocation it is the cost of
+                the whole epoch.
 
         Returns:
-            The cost; nothing if the record belongs to an epoch that was charged.
+            The cost; no cost if the record belongs to an epoch that was already counted.
 
         Raises:
-            PrivacyError: If the record belongs to an epoch that was charged for more noise than the record has.
+            PrivacyError: If the record belongs to an epoch that was counted with more noise than the record has.
         """
         if record.batches is None:
             return cost
@@ -78,7 +80,7 @@ class EpochCharges:
         return PrivacyCost(None, (FREE,))
 
     def take(self, record: Record, cost: PrivacyCost) -> None:
-        """Notes that the epoch of a record is charged; `cost` is its cost alone."""
+        """Notes that the epoch of a record is counted; `cost` is the cost of the record alone."""
         if record.batches is None:
             return
         key = _key(record, record.batches)
@@ -89,7 +91,7 @@ class EpochCharges:
         charged.rounds.add(record.round)
 
     def charge(self, records: Iterable[Record], n_clients: int) -> list[PrivacyCost]:
-        """Charges the epochs of several records, and returns the cost of each record; see `compute_costs`."""
+        """Counts the epochs of several records, and returns the cost of each record; see `compute_costs`."""
         costs = list[PrivacyCost]()
         for record in records:
             cost = compute_cost(record, n_clients)
@@ -99,12 +101,13 @@ class EpochCharges:
 
 
 def compute_costs(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
-    """Returns the cost of each of several records, every epoch of random allocation charged with its first record.
+    """Returns the cost of each of several records. The cost of an epoch of random allocation is counted at its first
+    record.
 
     Args:
         records: The records.
         n_clients: Number of clients.
-        charged: The epochs that were charged before; none by default. Not changed.
+        charged: The epochs that were counted before; none by default. This argument is not changed.
 
     Raises:
         ConfigError: See `compute_cost`.
@@ -120,17 +123,19 @@ def compute_costs(records: Iterable[Record], n_clients: int, charged: EpochCharg
 def costs_by_kind(
     table: RecordTable, n_clients: int, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[Record, PrivacyCost, int]]:
-    """Counts the costs of a table by kind of release, without making a record of each release.
+    """Counts the costs of a table in which all releases of a kind have the same cost, without creating a record for
+    each release.
 
     Args:
         table: The table.
         n_clients: Number of clients.
         start: Position of the first record that counts.
-        end: Position of the first record after these; None for all.
+        end: Position of the first record that no longer counts; None counts all.
 
     Yields:
-        A kind, a cost, and how often it occurs. Where the table has the clients of each record, clients who take part
-        equally often share a cost, so that each client's events are counted as by `compute_costs`.
+        A kind, a cost, and the number of times that it occurs. If the table contains the clients of each record,
+        clients that take part equally often have a common cost, so that each client's events are counted as in
+        `compute_costs`.
 
     Raises:
         ConfigError: See `compute_cost`.
@@ -154,7 +159,7 @@ class PlannedCosts:
     Args:
         records: The releases.
         n_clients: Number of clients.
-        charged: The epochs of random allocation that were charged before.
+        charged: The epochs of random allocation that were counted before.
 
     Raises:
         ConfigError, PrivacyError: See `compute_costs`.

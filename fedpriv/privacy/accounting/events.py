@@ -1,9 +1,11 @@
 """A ledger record, reduced to the facts that its epsilon depends on.
 
-An ``Event`` is one noisy release as it concerns one client. Equal events cost the same, for any round, query
-or clip bound, so a long run is a few events, each with its count.
+An ``Event`` contains the facts of one noisy release that determine its privacy cost for one client. Equal events have
+the same cost, for any round, query or clip bound. So a long run consists of a few events, each with the number of times
+that it occurs.
 
-Which event a record becomes (``s = noise scale / sensitivity``, ``q`` the sampling rate):
+The table shows the dominating pair of distributions, or the privacy curve, of each event. ``s`` is the noise scale
+divided by the sensitivity, and ``q`` the sampling rate.
 
 =====================  ============================  ==========================================================
 sampling               add_remove                    replace_one
@@ -18,11 +20,11 @@ allocation, Gaussian   a whole epoch: ``mean_i N(    a whole epoch: ``mean_i N(e
                        e_i)`` against ``N(0)``       deviation 2s (docs/design/0010-allocation.md)
 =====================  ============================  ==========================================================
 
-Where pairs of clients add noise that cancels, s is the effective one, computed from the record (`accounting.pairwise`).
-Where noise is correlated between rounds, a run is one Gaussian release; a record's event is the part that its round
-adds to the rounds before it (`fedpriv.privacy.correlated`), so that the events of rounds 0 to t are, together, exactly
-their cost. For Laplace noise under an l2 clip the cost is ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of
-deviation b.
+If pairs of clients add noise that cancels, s is the effective noise, which is computed from the record
+(`accounting.pairwise`). If noise is correlated between rounds, the whole run is one Gaussian release. The event of a
+record is then the part that its round adds to the rounds before it (`fedpriv.privacy.correlated`), so that the events
+of rounds 0 to t together have exactly the cost of these rounds. For Laplace noise with scale b under an l2 clip, the
+cost is ``zcdp`` with rho = 1/(2 s^2), which is at most the cost of Gaussian noise with standard deviation b.
 """
 
 from __future__ import annotations
@@ -46,13 +48,15 @@ Selection = Literal["full", "poisson", "poisson_replace", "amplified", "allocati
 
 
 class Event(NamedTuple):
-    """One noisy release, as it concerns one client; with random allocation a whole epoch of releases.
+    """The facts that determine the privacy cost of one noisy release for one client; with random allocation, of a whole
+    epoch of releases.
 
     Attributes:
-        law: Law of the noise; ``"zcdp"`` is Laplace under an l2 clip, ``"none"`` an exact release.
-        noise: Noise scale over sensitivity.
+        law: Distribution of the noise. ``"zcdp"`` is Laplace noise under an l2 clip, ``"none"`` an exact release.
+        noise: Noise scale divided by sensitivity.
         selection: How the client's examples (or the client) were sampled; see the table of this module.
-        rate: Sampling rate in (0, 1]; 1 when ``selection`` is full. Of random allocation, 1 over the batches.
+        rate: Sampling rate in (0, 1]; 1 if ``selection`` is full. For random allocation, 1 divided by the number of
+            batches.
         group: Number of units that are protected together, each drawn independently with ``rate``; see
             `accounting.groups`.
     """
@@ -65,7 +69,9 @@ class Event(NamedTuple):
 
     @property
     def composes_exactly(self) -> bool:
-        """Unsampled Gaussian noise: any number of such events can be merged into one (Dong, Roth, Su, 2022)."""
+        """True for Gaussian noise without sampling. Any number of such events can be merged exactly into one (Dong,
+        Roth, Su, 2022).
+        """
         return self.law == "gaussian" and self.selection == "full"
 
     @property
@@ -80,7 +86,7 @@ class Event(NamedTuple):
 
     @property
     def shift(self) -> float:
-        """Largest change of the release over its noise scale."""
+        """Largest change of the release divided by its noise scale."""
         return self.group / self.noise
 
     @property
@@ -114,7 +120,8 @@ class PrivacyCost:
 def compute_cost(record: Record, n_clients: int) -> PrivacyCost:
     """Reduces a record to its cost and the clients that it concerns.
 
-    A record of random allocation costs its whole epoch here, and concerns all clients; `epochs` charges an epoch once.
+    For a record of random allocation, the cost is the cost of its whole epoch, and concerns all clients. `epochs`
+    counts each epoch once.
 
     Raises:
         ConfigError: If a field is out of range, names a client that does not exist, or is a kind of sampling for which
@@ -144,7 +151,9 @@ def compute_cost(record: Record, n_clients: int) -> PrivacyCost:
 
 
 def _effective_noise(record: Record, noises: tuple[float, ...], n_clients: int) -> tuple[float, ...]:
-    """Returns the independent noise that would cost as much, where noise cancels between pairs or over time."""
+    """Returns the independent noise that would have the same cost, for noise that cancels between pairs of clients or
+    over time.
+    """
     if record.time is not None:
         noises = _noise_over_rounds(record, record.time, noises)
     if record.pairs is None:
@@ -157,10 +166,11 @@ def _effective_noise(record: Record, noises: tuple[float, ...], n_clients: int) 
 
 
 def _noise_over_rounds(record: Record, time: CorrelatedNoise, noises: tuple[float, ...]) -> tuple[float, ...]:
-    """Returns noises for this round such that the events of all rounds so far compose to the cost of the run.
+    """Returns noise levels for this round such that the events of all rounds so far compose to the cost of these
+    rounds.
 
-    All rounds with correlated noise together are one Gaussian release. Its squared ratio of sensitivity to noise grows
-    with each round, and the event of a round has this growth.
+    All rounds with correlated noise are one Gaussian release. Its squared ratio of sensitivity to noise grows with each
+    round; the event of a round gets this growth.
     """
     fixed = record.clients is None and record.sampling in ("full", "poisson")
     if record.mechanism != "gaussian" or not fixed:
@@ -253,13 +263,14 @@ def round_noise_levels(history: History, max_levels: int = MOST_LEVELS, width: f
 
     Guarantee: the rounded history costs at least as much, since less noise costs more.
 
-    Levels that cost little together are rounded more coarsely: by ``width / sqrt(s)`` in the logarithm, where s is the
-    share of the squared shifts ``1 / noise^2`` that they and all larger levels have. So these grow by about
-    ``2 width``, and there are about ``1 / width`` levels, over however many powers of ten they reach.
+    Noise levels that together have a low cost are rounded more coarsely: their logarithm is rounded by ``width /
+    sqrt(s)``, where s is the share of the total of all squared shifts ``1 / noise^2`` that belongs to this level and
+    all larger levels. As a result, the total of squared shifts grows by a relative ``2 width`` or so, and about ``1 /
+    width`` levels remain, for any range of levels.
 
     Args:
         history: Events with their counts.
-        max_levels: A history with at most so many events is returned as it is.
+        max_levels: A history with at most this number of events is returned unchanged.
         width: Relative width of a cell of levels; see above.
     """
     if len(history) <= max_levels:
@@ -309,7 +320,7 @@ def group_histories(charges: Mapping[PrivacyCost, int], n_clients: int) -> list[
 
 
 def _spread(events: Sequence[Event], n_clients: int) -> Sequence[Event]:
-    """Returns one event for each client (or more, where fewer clients took part)."""
+    """Returns one event for each client, or more events if fewer clients took part."""
     if len(events) == 1:
         return list(events) * n_clients
     return events

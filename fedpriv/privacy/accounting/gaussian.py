@@ -1,7 +1,7 @@
-"""Exact privacy of Gaussian noise without sampling.
+"""Computes the exact privacy cost of Gaussian noise without sampling.
 
-Gaussian mechanisms with ratios ``mu_t = sensitivity / deviation`` compose to one with ``mu^2 = sum mu_t^2`` (Dong,
-Roth, Su 2022, corollary 3.3); its curve is known (Balle, Wang 2018, theorem 8).
+Gaussian mechanisms with ratios ``mu_t = sensitivity / deviation`` compose to one mechanism with ``mu^2 = sum mu_t^2``
+(Dong, Roth, Su 2022, corollary 3.3). The privacy curve of this mechanism is known (Balle, Wang 2018, theorem 8).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def compute_epsilon(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def compute_ratio(epsilon: float, delta: float) -> float:
-    """Returns the largest ``mu`` with an epsilon at ``delta`` of at most ``epsilon``; 0 if there is none."""
+    """Returns the largest ratio ``mu`` with an epsilon of at most ``epsilon`` at ``delta``; 0 if there is none."""
     if delta == 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -58,7 +58,7 @@ def compute_ratio(epsilon: float, delta: float) -> float:
 
 
 def find_root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
-    """Returns where a function changes its sign between ``low`` and ``high``, to an absolute tolerance."""
+    """Returns the point between ``low`` and ``high`` where a function changes its sign, to an absolute tolerance."""
     from scipy.optimize import brentq  # imported here: 36 MB that a run with a given noise multiplier does not need
 
     return cast(float, brentq(function, low, high, xtol=tolerance))

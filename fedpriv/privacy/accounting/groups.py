@@ -1,4 +1,5 @@
-"""The cost of a release for a group of k units that change together, computed directly instead of multiplied by k.
+"""Computes the cost of a release for a group of k units that change together. It is computed directly and not as k
+times the cost of one unit.
 
 ==========================  ============================================================================================
 event                       of a group
@@ -12,8 +13,8 @@ allocation
 all others                  k times the shift, drawn with probability ``min(1, k q)``, for the same reasons
 ==========================  ============================================================================================
 
-Under ``add_remove`` either all units of the group are in the data set, or none is. They may belong to one client or to
-several: nothing costs more than all of them at the client that pays most.
+Under ``add_remove`` either all units of the group are in the data set, or none is. The units may belong to one client
+or to several. The cost is largest if all of them belong to the client with the largest cost.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedpriv.privacy.accounting.events import Event
 
 
 def scale_to_group(event: Event, k: int) -> Event:
-    """Returns the event that a release is for a group of k units, from the event that it is for one.
+    """Returns the event of a release for a group of k units, from the event of this release for one unit.
 
     Args:
         event: The event of one unit.

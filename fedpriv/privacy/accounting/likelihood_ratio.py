@@ -1,22 +1,25 @@
-"""Laws of a likelihood ratio dP/dQ under Q, and bounds on laws of sums and products of independent ratios.
+"""Finite distributions ("laws") that bound the distribution of a likelihood ratio dP/dQ under Q, and of sums and
+products of independent ratios.
 
 With S = dP/dQ, the deltas of both directions are expectations of *convex* functions of S under Q:
 
     delta(P || Q) = E (S - e^epsilon)_+        delta(Q || P) = E (1 - e^epsilon S)_+
 
 So a law that is larger than S in the convex order (mass moved outward at the same mean) bounds both deltas from above,
-and a smaller one (mass merged into its mean) from below. Sums and products of independent, nonnegative ratios keep
-the order. `combine` computes the law of a sum or a product of two finite laws, and brings it back to few values:
+and a smaller law (mass merged into its mean) bounds them from below. Sums and products of independent, nonnegative
+ratios preserve this order. `combine` computes the law of a sum or a product of two finite laws, and reduces it to a few
+values:
 
 * an upper law splits each value between the two ends of its cell, in the proportion that keeps the mean;
 * a lower law replaces all values of a cell by their mean.
 
-Both err by the square of the width of a cell, unlike rounding of losses, which errs by the width itself.
+The error of both is proportional to the square of the width of a cell. (If losses were rounded instead, the error would
+be proportional to the width itself.)
 
-Rounding of floating-point numbers. All sums have nonnegative terms, so the computed probabilities err by a relative
-`rounding`, for which `Ratio` keeps a bound; a wrong proportion is the right one of a value that is relatively off by a
-few units, for which it keeps `drift`. Deltas are multiplied by ``1 + rounding`` (upper) or its inverse (lower), and
-values moved by `drift` to the side that is safe.
+Rounding of floating-point numbers: all sums have nonnegative terms, so `Ratio` keeps a bound `rounding` on the relative
+error of the computed probabilities. If the proportion of a split is slightly wrong, it is the right proportion for a
+value with a small relative error; `Ratio` keeps a bound `drift` on this error. Deltas are multiplied by ``1 +
+rounding`` (upper) or its inverse (lower), and values are moved by `drift` in the safe direction.
 
 Source: Shaked, Shanthikumar 2007, section 3.A (convex order); Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022
 (splitting that keeps both masses is the smallest upper bound on a grid). Proofs: docs/design/0010-allocation.md.
@@ -57,7 +60,8 @@ class Ratio:
         side: `"upper"` or `"lower"`.
         values: Values of S, increasing; the first may be 0.
         masses: Their probabilities under Q.
-        singular: Part of the mean of S that lies at infinity: probability, under P times the mean, of an infinite loss.
+        singular: Part of the mean of S that lies at infinity. It is the probability of an infinite loss under P, times
+            the mean.
         mean: Mean of S, the singular part included (1 for a likelihood ratio, m for a sum of m of them).
         rounding: Bound on the relative error of each mass.
         drift: Bound on the relative error of each value.
@@ -73,7 +77,7 @@ class Ratio:
 
     @property
     def exceeds_range(self) -> bool:
-        """True if values are so large or small that floating-point numbers may not hold their probabilities."""
+        """True if values are so large or small that their probabilities may overflow or underflow."""
         positive = self.values[self.values > 0]
         return math.log(positive[-1]) > _HIGHEST or math.log(positive[0]) < _LOWEST
 
@@ -90,7 +94,9 @@ class Ratio:
         )
 
     def delta(self, epsilon: float) -> float:
-        """Returns a bound on the larger delta of both directions at `epsilon`, from the side of this law."""
+        """Returns a bound on the larger delta of both directions at `epsilon`. It is an upper or a lower bound, as
+        `side` states.
+        """
         return max(self.delta_remove(epsilon), self.delta_add(epsilon))
 
     def delta_remove(self, epsilon: float) -> float:
@@ -110,7 +116,9 @@ class Ratio:
         return self._with_rounding(excess) + self._mass_at_infinity(0.0)
 
     def epsilon(self, delta: float) -> float:
-        """Returns a bound on the smallest epsilon at `delta`, from the side of this law; infinite if there is none."""
+        """Returns a bound on the smallest epsilon at `delta`, an upper or a lower one as `side` states; infinity if
+        there is none.
+        """
         if self.delta(0.0) <= delta:
             return 0.0
         positive = self.values[self.values > 0]
@@ -132,10 +140,10 @@ class Ratio:
         return low
 
     def loss_masses(self, interval: float, direction: Direction) -> tuple[int, Array, float]:
-        """Brings the privacy loss of one direction to the multiples of `interval`.
+        """Returns the distribution of the privacy loss of one direction on the multiples of `interval`.
 
-        An upper law is split onto the values ``e^(j interval)`` at the same mean, which is the tightest upper bound on
-        this grid; a lower law has its losses rounded down.
+        For an upper law, each value is split between two values ``e^(j interval)`` with the same mean, which is the
+        tightest upper bound on this grid. For a lower law, losses are rounded down.
 
         Args:
             interval: Spacing of the losses; positive.
@@ -171,11 +179,13 @@ class Ratio:
 
     @property
     def _error(self) -> float:
-        """Bound on the relative error of a sum over all masses."""
+        """Returns a bound on the relative error of a sum over all masses."""
         return self.rounding + (len(self.values) + 16) * _UNIT
 
     def _moved(self, sign: int) -> Array:
-        """Returns the values moved by the drift: up for sign 1 and down for -1, the other way round for a lower law."""
+        """Returns the values moved by the drift: up for sign 1 and down for sign -1, and in the opposite direction for
+        a lower law.
+        """
         if self.side == "lower":
             sign = -sign
         return self.values * (1 + sign * (1.01 * self.drift + 4 * _UNIT))
@@ -186,13 +196,15 @@ class Ratio:
         return delta * max(0.0, 1 - self._error)
 
     def _trivial_delta(self) -> float:
-        """Returns a bound on any delta: where e^epsilon leaves the range of floating-point numbers."""
+        """Returns a trivial bound on delta, for an e^epsilon outside the range of floating-point numbers."""
         if self.side == "upper":
             return 1.0
         return 0.0
 
     def _mass_at_infinity(self, singular: float) -> float:
-        """Returns the possible increase of delta by an infinite loss of this probability and by lost masses."""
+        """Returns the amount by which an infinite loss of this probability, and masses that were lost, can increase
+        delta.
+        """
         if self.side == "upper":
             return singular + _UNDERFLOW
         return 0.0
@@ -202,12 +214,12 @@ def gaussian_ratio(noise: float, side: Side, resolution: float) -> Ratio:
     """Returns a law for the ratio of N(1, noise^2) to N(0, noise^2): ``exp(Z / noise - 1 / (2 noise^2))``, Z normal.
 
     Args:
-        noise: Standard deviation of the noise over sensitivity; positive.
-        side: Which bound.
-        resolution: Width of a cell, in deviations of Z.
+        noise: Standard deviation of the noise divided by the sensitivity; positive.
+        side: `"upper"` or `"lower"`, the side on which the law bounds the ratio.
+        resolution: Width of a cell, in standard deviations of Z.
 
     Raises:
-        OverflowError: If `noise` is so small that S is no floating-point number.
+        OverflowError: If `noise` is so small that S overflows.
     """
     mu = 1 / noise
     top = _ABOVE + mu
@@ -236,14 +248,14 @@ def gaussian_ratio(noise: float, side: Side, resolution: float) -> Ratio:
 
 
 def combine(first: Ratio, second: Ratio, operation: Operation, resolution: float) -> Ratio:
-    """Returns a law for the sum or the product of two independent ratios, from the side that both have.
+    """Returns a law for the sum or the product of two independent ratios, with the same `side` as both.
 
     Args:
         first: One law.
         second: The other, of the same side.
         operation: `"sum"` or `"product"`.
-        resolution: Width of the cells that values are brought back to, relative to the width of the bulk of the law in
-            its middle, and to the distance from the middle in its tails.
+        resolution: Width of the cells to which values are reduced. It is relative to the width of the bulk of the law
+            in its middle, and to the distance from the middle in its tails.
 
     Raises:
         OverflowError: If the values are outside the range of floating-point numbers.
@@ -312,7 +324,7 @@ def _support(first: Ratio, second: Ratio, operation: Operation) -> tuple[float, 
 
 
 def _bulk(ratio: Ratio) -> tuple[float, float, float]:
-    """Returns the median, half the width of the middle two thirds of a law, and the same in logarithms of values."""
+    """Returns the median and half the width of the middle two thirds of a law, for values and for their logarithms."""
     cumulative = np.cumsum(ratio.masses) / ratio.masses.sum()
     low, middle, high = np.interp([0.16, 0.5, 0.84], cumulative, ratio.values)
     return float(middle), float(high - low) / 2, math.log(high / low) / 2
@@ -343,14 +355,16 @@ def _cell_edges(first: Ratio, second: Ratio, operation: Operation, low: float, h
 
 
 def _pair_values(some: Array, others: Array, operation: Operation) -> Array:
-    """Returns the sum or product of each value of `some` with each one of `others`, flat."""
+    """Returns the sum or product of each value of `some` and each value of `others`, as a flat array."""
     if operation == "sum":
         return np.add.outer(some, others).ravel()
     return np.multiply.outer(some, others).ravel()
 
 
 def _pair_rounding(first: Ratio, second: Ratio) -> float:
-    """Returns a bound on the relative error of sums over all pairs: within a block of rows, then over the blocks."""
+    """Returns a bound on the relative error of sums over all pairs, which are computed within a block of rows and then
+    over the blocks.
+    """
     rows = len(first.values)
     return (min(_ROWS, rows) * len(second.values) + rows // _ROWS + 16) * _UNIT
 
@@ -397,7 +411,7 @@ def _split(values: Array, weights: Array, edges: Array) -> Array:
 
 
 def _trimmed(ratio: Ratio) -> Ratio:
-    """Cuts tails of negligible probability: under Q at the lower end, and under P at the upper."""
+    """Removes tails of negligible probability: at the lower end under Q, and at the upper end under P."""
     values, masses = ratio.values, ratio.masses
     # a value of 0 stays, whatever its probability
     below = np.cumsum(np.where(values > 0, masses, 0.0))
@@ -432,7 +446,7 @@ def _trimmed(ratio: Ratio) -> Ratio:
 
 
 def _trimmed_lower(ratio: Ratio, first: int, last: int) -> Ratio:
-    """Cuts the tails of a lower law: each becomes one value, its mean."""
+    """Removes the tails of a lower law. Each tail is replaced by one value, its mean."""
     tails = [slice(0, first), slice(last + 1, len(ratio.values))]
     masses = np.concatenate([ratio.masses[tails[0]].sum(keepdims=True), ratio.masses[first : last + 1]])
     masses = np.append(masses, ratio.masses[tails[1]].sum())

@@ -1,4 +1,4 @@
-"""Bounds on the epsilon of the first rounds of a plan, for reports. They are computed at a few rounds only."""
+"""Bounds the epsilon of the first rounds of a plan, for reports. Bounds are computed for a few rounds only."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _MARKS, _FEWEST_MARKS, _LEVELS_AT_ALL_MARKS = 12, 3, 60
 class Milestones:
     """Epsilon of a plan's first rounds, computed for a few numbers of rounds only, and only on request.
 
-    For a round between two such marks, the bound of the next mark is an upper bound. Marks are denser at the start,
-    because epsilon grows about as the square root of the rounds; plans with many noise levels, for which bounds are
-    slow, have fewer marks. The bound of the whole plan, which is also in the run's result, is tight. The other bounds
-    are rough: they are a few per cent larger, which is little compared with the error of reporting the next mark.
+    A number of rounds with a computed bound is called a mark. For a round between two marks, the bound of the next mark
+    is an upper bound. Marks are denser at the start, because epsilon grows about as the square root of the number of
+    rounds. Plans with many noise levels, for which bounds are slow, have fewer marks. The bound of the whole plan,
+    which is also in the run's result, is tight. The other bounds are a few per cent larger than tight ones, which is
+    little compared with the distance between two marks.
 
     Args:
         plan: The planned releases, in order of their rounds.
         n_clients: Number of clients.
         delta: Failure probability in [0, 1).
-        released: Earlier releases on record, such as rounds that a resumed run repeats with other noise. They count in
-                every bound.
+        released: Earlier recorded releases in addition to the plan. They count in every bound.
 
     Attributes:
         marks: The numbers of rounds with a separate bound, ascending.
@@ -54,7 +54,7 @@ class Milestones:
         self._n_counted = 0  # releases of the plan that are in `_counted_costs`
 
     def epsilon(self, rounds: int) -> float:
-        """Returns an upper bound on the epsilon of the first `rounds` rounds, and of all that was released before."""
+        """Returns an upper bound on the joint epsilon of the first `rounds` rounds and all earlier releases."""
         mark = self.marks[bisect_left(self.marks, rounds)]
         if mark not in self._epsilons:
             end = bisect_left(self._plan_rounds, mark)

@@ -1,9 +1,12 @@
-"""Gaussian releases about a group of k units, where each unit is drawn independently with rate q.
+"""Privacy curves of Gaussian releases for a group of k units, where each unit is drawn independently with probability
+q.
 
-j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the release by at most j. In units of that:
+With probability ``w_j = Binomial(k, q)(j)``, j of the k units are drawn, and change the release by at most j
+sensitivities. N(j) is noise with mean j:
 
-* ``add_remove``: all k are there or none is, ``sum_j w_j N(j)`` against ``N(0)`` (Choquette-Choo, Ganesh, Steinke,
-  Thakurta 2024, mixtures of Gaussians). The curves here are of the releases in which some are drawn, j from 1 on.
+* ``add_remove``: the data set contains all k units or none of them, ``sum_j w_j N(j)`` against ``N(0)``
+  (Choquette-Choo, Ganesh, Steinke, Thakurta 2024, mixtures of Gaussians). The curves below are for the releases in
+  which at least one unit is drawn (j >= 1).
 * ``replace_one``: ``sum_j w_j N(j)`` against ``sum_j w_j N(-j)``. No shifts v_j, v'_j of norm j cost more: for a set A
   with ``N(0)(A) = Phi(z)`` and t >= 0
 
@@ -13,7 +16,7 @@ j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the relea
   by the lemma of Neyman and Pearson, with equality for a half line and shifts to both sides of it. For k = 1 this is
   the pair of Lebeda, Regehr, Kamath and Steinke (2025).
 
-All likelihood ratios increase with x, so each curve is attained by half lines.
+All likelihood ratios increase with x, so half lines attain each curve.
 """
 
 from __future__ import annotations
@@ -72,13 +75,17 @@ def log_replaced(event: Event, t: Array) -> Array:
 
 
 def draws_given_any(event: Event) -> Weights:
-    """Returns each number of units that may be drawn, from 1, with its log weight given that at least one is."""
+    """Returns each possible number of drawn units, from 1, with its log probability given that at least one unit is
+    drawn.
+    """
     log_scale = -math.log(event.inclusion_rate)
     return [(j, log_w + log_scale) for j, log_w in all_draws(event)[1:]]
 
 
 def all_draws(event: Event) -> Weights:
-    """Returns each number of units that may be drawn, from 0, with its log weight; rare ones count as all k."""
+    """Returns each possible number of drawn units, from 0, with its log probability. Rare numbers are counted as if all
+    k units were drawn.
+    """
     k, rate = event.group, event.rate
     j = np.arange(k + 1)
     log_w = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(rate) + (k - j) * math.log1p(-rate)
@@ -109,12 +116,16 @@ def _ratio(weights: Weights, x: Array, s: float) -> tuple[Array, Array]:
 
 
 def _first_reach(weights: Weights, loss: Array, s: float) -> Array:
-    """Returns where the first single term reaches this loss: the sum, which is larger, has reached it by then."""
+    """Returns the point at which the first single term reaches this loss. The sum, which is larger, reaches the loss at
+    or before this point.
+    """
     return np.min([((loss - w) * s**2 + j * j / 2) / j for j, w in weights], axis=0)
 
 
 def _crossing(loss: Array, right: Array, function: Callable[[Array], tuple[Array, Array]]) -> Array:
-    """Returns the point where an increasing function is ``loss``: Newton's method, with bisection where it fails."""
+    """Returns the point at which an increasing function equals ``loss``, by Newton's method, and by bisection where it
+    fails.
+    """
     low = np.full(right.shape, -math.inf)
     high = right
     x = right

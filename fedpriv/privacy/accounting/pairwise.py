@@ -1,14 +1,14 @@
-"""The cost of noise that partly cancels between pairs of clients, some of which collude.
+"""Computes the privacy cost of noise that partly cancels between pairs of clients, if some clients collude.
 
-A client's individual noise has variance 1, a pair's noise `r^2`. Among the participants P, the colluders Q can remove
-their noise and the noise of every pair that contains one of them. The noise that remains on the honest H = P without Q
-is Gaussian with covariance `Sigma_H = I + r^2 L(S[H])`: S[H] is the graph of the pairs of honest clients that share a
-secret, and L its Laplacian. Moving client i's row by `delta` is, after whitening, a shift by `|delta|
-sqrt([Sigma_H^-1]_ii)` in unit noise. So the release is a Gaussian mechanism for client i, and costs as much as one with
-independent noise of variance `1 / [Sigma_H^-1]_ii`.
+A client's individual noise has variance 1, and the noise of a pair has variance `r^2`. Among the participants P, the
+colluders Q can remove their own noise and the noise of every pair that contains a colluder. The remaining noise of the
+honest clients H = P without Q is Gaussian with covariance `Sigma_H = I + r^2 L(S[H])`. Here S[H] is the graph of the
+pairs of honest clients that share a secret, and L is its Laplacian. A change of client i's row by `delta` is, after
+whitening, a shift by `|delta| sqrt([Sigma_H^-1]_ii)` in unit noise. So the release is a Gaussian mechanism for client
+i, with the same cost as independent noise of variance `1 / [Sigma_H^-1]_ii`.
 
 The *exposure* is the largest `[Sigma_H^-1]_ii` over i and over all Q of at most q clients. Fewer colluders can remove
-less noise, so sets of exactly min(q, |P| - 1) are the worst:
+less noise, so sets Q of exactly min(q, |P| - 1) clients are the worst. The exposure is computed as follows:
 
 ======================  =====================================================================
 all pairs share         `1/h + (1 - 1/h) / (1 + r^2 h)` with h = max(1, |P| - q), exactly
@@ -18,11 +18,11 @@ lambda_2(L(S)) > q      at most `1/h + (1 - 1/h) / (1 + r^2 (lambda_2 - q))`: ta
 otherwise               raises ConfigError
 ======================  =====================================================================
 
-A participant with an unobserved row costs the others nothing, as long as they keep the noise that they share with this
-participant. The observed rows are then a part of the same Gaussian vector: their covariance is a submatrix of
-`Sigma_H`, and
-the diagonal of its inverse is nowhere larger than the diagonal of `Sigma_H^-1` (leaving rows out is
-post-processing; as algebra, the Schur complement). Where noise is left out, `participants` are the remaining ones.
+If the row of a participant is not observed, the cost of the others does not grow, as long as they keep the noise that
+they share with this participant. The observed rows are then a part of the same Gaussian vector. Their covariance is a
+submatrix of `Sigma_H`, and the diagonal of its inverse is nowhere larger than the diagonal of `Sigma_H^-1`, because
+leaving out rows is post-processing (algebraically, this follows from the Schur complement). If the noise of pairs with
+a participant is left out, `participants` must contain only the other participants.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from fedpriv.privacy.pairwise import Edges, Pairs
 
 Array = NDArray[np.float64]
 MOST_WORK = 5e8
-"""Additions and products that looking at every set of colluders may take."""
+"""Largest number of additions and products for a check of all sets of colluders."""
 _AT_ONCE = 2**22  # numbers of the matrices that are inverted together
 
 
 def compute_exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -> float:
-    """Returns the largest `[Sigma_H^-1]_ii`, at most 1: a client's individual noise variance over the effective one.
+    """Returns the largest `[Sigma_H^-1]_ii`, at most 1, which is a client's individual noise variance divided by the
+    effective noise variance.
 
     Args:
         pairs: The pairwise noise of a record.
@@ -71,7 +72,7 @@ def compute_exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients
 
 
 def compute_complete_exposure(n: int, ratio: float, colluders: int) -> float:
-    """Returns the exact exposure of `n` participants of whom every pair shares a secret."""
+    """Returns the exact exposure of `n` participants if every pair of them shares a secret."""
     h = max(1, n - colluders)
     return 1 / h + (1 - 1 / h) / (1 + ratio**2 * h)
 
@@ -125,7 +126,7 @@ def make_covariance(shared: NDArray[np.bool_], ratio: float) -> Array:
 
 
 def estimate_work(n: int, colluders: int) -> float:
-    """Returns about how many operations `compute_client_exposures` takes."""
+    """Returns the approximate number of operations of `compute_client_exposures`."""
     h = max(1, n - colluders)
     return min(math.comb(n, h), 10**12) * float(h) ** 3
 
@@ -133,7 +134,8 @@ def estimate_work(n: int, colluders: int) -> float:
 def compute_client_exposures(shared: NDArray[np.bool_], ratio: float, colluders: int) -> Array:
     """Returns the largest `[Sigma_H^-1]_ii` over all sets of colluders without i, for each client i, `[n]`.
 
-    Rounding is included: `Sigma_H` is at least I, so the error of the inverse is little more than its condition number.
+    The result includes the rounding error. `Sigma_H` is at least I, so the relative error of the inverse is little more
+    than its condition number times the rounding unit.
     """
     n = len(shared)
     q = min(colluders, n - 1)
@@ -151,7 +153,7 @@ def compute_client_exposures(shared: NDArray[np.bool_], ratio: float, colluders:
 def compute_spectral_bound(shared: NDArray[np.bool_], ratio: float, colluders: int) -> float | None:
     """Returns a bound on the exposure of every client from `lambda_2`, the second smallest eigenvalue of the Laplacian.
 
-    None if no such bound holds.
+    Returns None if no such bound holds.
     """
     n = len(shared)
     h = max(1, n - colluders)

@@ -1,8 +1,9 @@
 """The privacy filter of a plan: each planned release may be made once, and no other release is allowed.
 
-A run lists its releases before it reads any data (`fedpriv.planning.plan`). That list determines the allowed releases,
-independently of the course of the run. Each planned release is a slot, which one release of at most the same cost may
-use. A limit determines, before the first release, how many slots of the plan can be used.
+A run lists its releases before it reads any data (`fedpriv.planning.plan`). This list alone determines the allowed
+releases; the course of the run does not matter. Each planned release is a slot, which one release with at most the same
+cost may use. If there is a limit on epsilon, it determines before the first release how many slots of the plan can be
+used.
 
 docs/design/0011-plan-filter.md explains why this bounds epsilon for any strategy: the slots are fixed
 before any release exists, so all releases together are an adaptive composition of fixed mechanisms, some of which are
@@ -29,27 +30,29 @@ if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
 _COMPARED_OTHERWISE = frozenset({"bound", "noise_multiplier", "rate", "attempt", "clients", "pairs"})
-"""Fields of a record that `covers` and `_is_planned` compare by themselves, or that vary."""
+"""Fields of a record that `covers` and `_is_planned` compare separately, or that may differ."""
 SLACK = 1e-12  # two machines that price a plan may differ in the last bits, as sums of costs do
 
 
 class UnplannedRelease(PrivacyError):
-    """The plan does not have this release, or it was made already."""
+    """Raised if the plan does not contain this release, or if the release was already made."""
 
 
 class PlanFilter:
-    """Admits the releases of a plan, each once and at most at its planned cost, as far as a limit allows them.
+    """Admits the releases of a plan, each once and with at most its planned cost, as far as a limit on epsilon allows
+    them.
 
-    Guarantee: the admitted releases, together with those that `accountant` had counted before, are within `limit`. This
-    holds for any order in which slots are used, any slots that stay unused, and any dependence of their use on earlier
-    releases.
+    Guarantee: the joint epsilon of the admitted releases and those that `accountant` had counted before is at most
+    `limit`. This holds for any order in which slots are used, for any set of unused slots, and even if the use of slots
+    depends on earlier releases.
 
     Args:
         plan: The planned releases, in the order of their rounds. They must not depend on the data.
-        accountant: Counts the releases. It may also count releases of other callers, which use the same limit.
+        accountant: Counts the releases. It may also count releases of other callers, which then use a part of the same
+            limit.
         limit: Largest epsilon of any client, at the accountant's delta; None for no limit.
-        attempt: Label of the plan's releases. Releases on record with another label, of a run that this run extends,
-            are counted in addition to the plan.
+        attempt: Label of the plan's releases. Recorded releases with another label, which belong to a run that this run
+            extends, are counted in addition to the plan.
         fits: True if the whole plan is known to be within the limit when no other release is counted, because the
             noise was computed from that limit.
 
@@ -114,7 +117,7 @@ class PlanFilter:
         self._is_unused[position] = 0
 
     def count(self, record: Record) -> None:
-        """Counts a release that was made before and is on record, whether or not it is within the limit.
+        """Counts a recorded release that was made before, even if it exceeds the limit.
 
         Raises:
             ConfigError, PrivacyError: See `admit`.
@@ -123,14 +126,16 @@ class PlanFilter:
         self.mark(record)
 
     def mark(self, record: Record) -> None:
-        """Marks the slot of a release that the accountant has counted as used; nothing happens if it has no slot."""
+        """Marks the slot of a release as used, after the accountant has counted the release. Does nothing if the
+        release has no slot.
+        """
         if record.attempt == self._attempt:
             slot = self._find_slot(record)
             if slot is not None:
                 self._is_unused[slot[0]] = 0
 
     def leave_out(self, rounds: Collection[int]) -> None:
-        """Gives up the slots of some rounds, so that the limit may allow later ones.
+        """Gives up the slots of some rounds, so that the limit may allow more slots of later rounds.
 
         The choice of rounds must not depend on releases.
         """
@@ -144,7 +149,7 @@ class PlanFilter:
         return [position for position in self._plan.positions(round_index) if self._is_unused[position]]
 
     def _find_slot(self, record: Record) -> tuple[int, PrivacyCost] | None:
-        """Returns the position of the first unused slot that a release may use, and the release's cost alone."""
+        """Returns the position of the first unused slot that a release may use, and the cost of this release alone."""
         n_clients = self.accountant.n_clients
         for position in self._unused_of(record.round):
             number = self._plan.numbers[position]
@@ -161,7 +166,7 @@ class PlanFilter:
         return None
 
     def _cost_of_kind(self, number: int, record: Record) -> PrivacyCost:
-        """Returns what a release of a kind costs by itself."""
+        """Returns the cost of a release of a kind alone."""
         cost = self._costs[number]
         if cost is None:
             return compute_cost(record, self.accountant.n_clients)
@@ -170,7 +175,9 @@ class PlanFilter:
         return cost
 
     def _allowed_from(self, first_round: int) -> range:
-        """Returns the positions of the slots that the limit allows, from a round on; earlier rounds are over."""
+        """Returns the positions of the slots that the limit allows in a round and later rounds; earlier rounds are
+        over.
+        """
         start = bisect_left(self._plan.rounds, first_round)
         first = self._is_unused.find(1, start)
         if first == -1:
@@ -203,10 +210,11 @@ class PlanFilter:
 
 
 def count_within_limit(accountant: Accountant, coming: Sequence[Record], limit: float) -> int:
-    """Returns how many of the coming releases, from the first on, stay within a limit together with the counted ones.
+    """Returns the number of coming releases, counted from the first, that stay within a limit together with the counted
+    releases.
 
-    It tests all of them, and if they exceed the limit, searches by halving. Quick bounds decide where they can, and
-    tight bounds elsewhere.
+    All releases are tested first. If they exceed the limit, the number is found by bisection. Quick bounds are used
+    where they are sufficient, and tight bounds elsewhere.
 
     Args:
         accountant: Has counted the releases so far.
@@ -248,20 +256,24 @@ def covers(planned: PrivacyCost, cost: PrivacyCost, slack: float = 0.0) -> bool:
 
 
 def _largest(accountant: Accountant, extra: Counter[PrivacyCost], enough: float = 0.0) -> float:
-    """Largest epsilon of a client after further releases, or any number up to `enough` if it is at most that."""
+    """Returns the largest epsilon of a client after further releases. If it is at most `enough`, any number up to
+    `enough` may be returned.
+    """
     groups = group_histories(accountant.charges + extra, accountant.n_clients)
     return bounds.compute_largest_epsilon([history for _, history in groups], accountant.delta, enough)
 
 
 def _cost_of_kind(kind: Record, n_clients: int) -> PrivacyCost | None:
-    """Returns the cost of each release of a kind alone; None if that depends on its round."""
+    """Returns the cost of a single release of a kind; None if the cost depends on the round."""
     if kind.time is not None:
         return None
     return compute_cost(kind, n_clients)
 
 
 def _is_of_kind(record: Record, kind: Record) -> bool:
-    """True if a release is of a planned kind but for its clients; its clip bound may be smaller, at the same cost."""
+    """True if a release is of a planned kind, regardless of its clients. Its clip bound may be smaller, at the same
+    cost.
+    """
     planned = vars(kind)
     varying = {name: planned[name] for name in ("round", "attempt", "bound", "clients")}
     return {**vars(record), **varying} == planned and record.bound <= kind.bound

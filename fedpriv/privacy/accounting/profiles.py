@@ -1,4 +1,6 @@
-"""Privacy curves of one event without its sampling: the logarithm of delta at each epsilon ``u >= 0``."""
+"""Computes the privacy curves of one event without its sampling, which are the logarithms of delta at each epsilon ``u
+>= 0``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ Array = NDArray[np.float64]
 
 
 def log_profile(event: Event, u: Array) -> Array:
-    """Returns the curve of the data with the drawn units against the data without them."""
+    """Returns the curve for the release with the drawn units against the release without them."""
     if event.group > 1:
         return mixtures.log_forward(event, u)
     if event.law == "gaussian":
@@ -30,7 +32,7 @@ def log_profile(event: Event, u: Array) -> Array:
 
 
 def log_profile_back(event: Event, u: Array) -> Array:
-    """Returns the curve of the data without the drawn units against the data with them.
+    """Returns the curve for the release without the drawn units against the release with them.
 
     It differs from `log_profile` only for groups.
     """

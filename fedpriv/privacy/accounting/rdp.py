@@ -1,12 +1,14 @@
-"""Rényi differential privacy of one event: a quick bound, which adds up over rounds.
+"""Computes the Rényi differential privacy of events, which yields a quick bound that adds up over rounds.
 
 Each event has a vector of Rényi divergences, one for each order in ``ORDERS``; vectors of independent releases add
-(Mironov 2017). Unsampled events have closed forms. For sampled ones the divergence is an integral of the privacy curve,
+(Mironov 2017). For events without sampling there are closed formulas. For sampled events the divergence is an integral
+of the privacy curve,
 
     exp((a-1) D_a(P||Q)) = 1 + a (a-1) int_0^inf  e^{(a-1) t} H_t(P||Q) + e^{-a t} H_t(Q||P)  dt,
 
-(Sason, Verdu 2016, with ``H_t`` the hockey-stick divergence at ``e^t``). All its terms are positive, so it keeps its
-precision where the usual binomial sums lose theirs, and it holds for every order and every law with a known curve.
+(Sason, Verdu 2016, with ``H_t`` the hockey-stick divergence at ``e^t``). All terms are positive, so the integral is
+precise where the usual binomial sums lose precision. It holds for every order and every noise distribution with a known
+curve.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def compute_epsilons(rdp: Array, delta: float) -> Array:
 
 
 def compute_allowance(epsilon: float, delta: float) -> Array:
-    """Returns the largest divergences ``[orders]`` that prove ``epsilon``; being at most one of them is enough."""
+    """Returns the largest divergences ``[orders]`` that prove ``epsilon``. It is sufficient if the divergence of one
+    order is at most the number for this order.
+    """
     if delta > 0:
         return epsilon - _toll(delta)
     return np.full(ORDERS.shape, -math.inf)
@@ -55,7 +59,7 @@ def compute_allowance(epsilon: float, delta: float) -> Array:
 
 @lru_cache(maxsize=64)
 def _toll(delta: float) -> Array:
-    """Returns the terms that turn the divergence of each order into an epsilon at delta, read-only and cached."""
+    """Returns the terms that convert the divergence of each order to an epsilon at delta, read-only and cached."""
     toll = np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
     toll.flags.writeable = False
     return toll
@@ -64,7 +68,8 @@ def _toll(delta: float) -> Array:
 def compute_total(history: History) -> Array:
     """Returns the Rényi divergences of a whole history ``[orders]``.
 
-    Many sampled noise levels are rounded to a little less noise, since the curve of each takes milliseconds.
+    If there are many noise levels with sampling, they are rounded to slightly less noise, because the curve of each
+    level takes milliseconds.
     """
     sampled = {e: count for e, count in history.items() if e.selection != "full" and math.isfinite(e.noise)}
     width = _FINE
@@ -135,7 +140,9 @@ def compute_unsampled(event: Event) -> Array:
 
 
 def _laplace(noise: Array) -> Array:
-    """Laplace under an l1 clip (Mironov 2017, table II): ``noise [...] -> [..., orders]``."""
+    """Returns the divergences of Laplace noise under an l1 clip (Mironov 2017, table II): ``noise [...] -> [...,
+    orders]``.
+    """
     shift = 1 / noise
     rising, falling = (ORDERS - 1) * shift, -ORDERS * shift
     with np.errstate(over="ignore", invalid="ignore"):
@@ -148,12 +155,14 @@ def _laplace(noise: Array) -> Array:
 
 
 def _none(noise: Array) -> Array:
-    """Exact releases: infinite divergences."""
+    """Returns infinite divergences, for exact releases."""
     return np.full(ORDERS.shape, math.inf)
 
 
 def _quadratic(noise: Array) -> Array:
-    """Gaussian noise (Mironov 2017, table II), and all that is no worse: ``noise [...] -> [..., orders]``."""
+    """Returns the divergences of Gaussian noise (Mironov 2017, table II), also as an upper bound for noise with at most
+    this cost: ``noise [...] -> [..., orders]``.
+    """
     return ORDERS / (2 * noise**2)
 
 
@@ -165,7 +174,9 @@ _AMPLIFIED = {"gaussian", "zcdp", "laplace"}  # the grids below reach as far as 
 
 
 def _sampled(event: Event) -> Array:
-    """Sampled events, from the curve of the unsampled one, by Gauss-Legendre in ``u``, the epsilon of that curve."""
+    """Returns the divergences of a sampled event from the curve of the event without sampling, by Gauss-Legendre
+    integration over ``u``, the epsilon of that curve.
+    """
     u, log_weight = _grid(event)
     log_rate = math.log(event.inclusion_rate)
     curve = log_weight + log_rate + log_profile(event, u)
@@ -186,10 +197,10 @@ def _sampled(event: Event) -> Array:
 
 
 def _order_slices(nodes: Array, shift: float, unbounded: bool) -> Iterator[tuple[slice, int]]:
-    """Yields groups of orders, each with the number of nodes beyond which its integrand has died out.
+    """Yields groups of orders, each with the number of nodes after which the integrand is negligible.
 
-    For Gaussian tails the integrand of order a peaks near ``a shift^2`` and is ``shift`` wide. Orders that the grid
-    does not reach are left out.
+    For Gaussian tails the integrand of order a peaks near ``a shift^2`` and is ``shift`` wide. Orders with a peak
+    outside the grid are left out.
     """
     for group in _ORDER_SLICES:
         if unbounded:
@@ -201,7 +212,7 @@ def _order_slices(nodes: Array, shift: float, unbounded: bool) -> Iterator[tuple
 
 
 def _grid(event: Event) -> tuple[Array, Array]:
-    """Returns the nodes and log weights on which every order in reach is integrated."""
+    """Returns the nodes and log weights with which all these orders are integrated."""
     shift = event.shift
     width = min(1 / event.noise, 1.0) / 2
     if event.law == "laplace":
@@ -217,7 +228,9 @@ def _grid(event: Event) -> tuple[Array, Array]:
 
 
 def _replaced(event: Event) -> Array:
-    """Poisson-sampled Gaussian, records replaced: the pair of the module ``mixtures``, by the trapezoidal rule."""
+    """Returns the divergences of Poisson-sampled Gaussian noise under replacement of records, for the pair of
+    distributions in ``mixtures``, by the trapezoidal rule.
+    """
     sigma, weights, k = 2 * event.noise, mixtures.all_draws(event), event.group
     step = min(sigma, sigma**2) / 4  # the integrand is analytic in a strip of half-width pi sigma^2
     start = -k - 10 * sigma
@@ -235,7 +248,9 @@ def _replaced(event: Event) -> Array:
 
 
 def _log_excess(order: Array, loss: Array) -> Array:
-    """Returns ``log(r^a - 1 - a (r - 1))`` for ``r = e^loss``: the same mean as ``r^a - 1``, without cancellation."""
+    """Returns ``log(r^a - 1 - a (r - 1))`` for ``r = e^loss``. Its mean is the same as for ``r^a - 1``, but is computed
+    without cancellation.
+    """
     power = order * loss
     series = loss**2 * (order**2 - order) / 2 + loss**3 * (order**3 - order) / 6 + loss**4 * (order**4 - order) / 24
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):

@@ -1,8 +1,8 @@
-"""Running totals from which each client's epsilon follows quickly after every release.
+"""Keeps running totals, from which each client's epsilon is computed quickly after every release.
 
-Releases that cost every client the same are added to one common row. A client gets an individual row with the first
-release that concerns it otherwise, so that the time to count a release depends on the number of its clients, not on
-the size of the population.
+Releases with the same cost for all clients are added to one common row. A client gets an individual row at the first
+release with a different cost for this client. So the time to count a release depends on the number of its clients, and
+not on the number of all clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _MOST_CHANGES = 100  # releases for which rows are kept until the largest epsilo
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums from which the quick bounds follow for any delta; a row for each client, or for clients of equal cost.
+    """Sums from which the quick bounds are computed for any delta. There is a row for each client, or for clients with
+    equal costs.
 
     Attributes:
         rdp: Sums of Rényi divergences ``[rows, orders]``.
@@ -105,7 +106,7 @@ class RunningTotals:
             price: A row for each of them, or one for all.
 
         Returns:
-            A row for each of them. Where all clients pay the same, a row for each distinct total.
+            A row for each of these clients. If the cost is the same for all clients, a row for each distinct total.
         """
         if clients is None and len(price.pure) == 1:
             rows = self._all_rows
@@ -139,10 +140,11 @@ class RunningTotals:
         return epsilons[self._row_by_client]
 
     def largest(self, enough: float = math.inf) -> float:
-        """Returns the largest `epsilon`. Computes only rows that changed since the last call: epsilons never fall.
+        """Returns the largest `epsilon`. Only rows that changed since the last call are computed, because epsilons
+        never decrease.
 
         Args:
-            enough: The caller does not need to distinguish numbers from this one on.
+            enough: The caller does not need to distinguish numbers that are at least this large.
 
         Returns:
             The largest epsilon; if it is known to be at least `enough`, any number from `enough` on.
@@ -157,7 +159,7 @@ class RunningTotals:
 
     @property
     def is_exact(self) -> bool:
-        """True if all releases had unsampled Gaussian noise, for which the quick bound is exact."""
+        """True if all releases had Gaussian noise without sampling, for which the quick bound is exact."""
         return bool(np.isfinite(self._common.mu2).all() and np.isfinite(self._individual.mu2).all())
 
     @property
@@ -181,7 +183,9 @@ class RunningTotals:
 
 @lru_cache(maxsize=4)
 def compute_quick_costs(events: tuple[Event, ...]) -> Totals:
-    """Returns the quick costs of events, a row for each; read-only and cached, since most rounds cost the same."""
+    """Returns the costs of events for the quick bounds, with a row for each event. They are read-only, and cached
+    because most rounds have the same cost.
+    """
     pure = [rdp.compute_pure_epsilon(event) for event in events]
     mu2 = [event.noise**-2 if _closed(event) else math.inf for event in events]
     return Totals(rdp.compute_curves(events), np.array(pure), np.array(mu2))

@@ -1,4 +1,5 @@
-"""The cost of trying several settings and publishing one result, where the number of trials stays secret.
+"""Computes the privacy cost of a search that tries several settings and publishes one result, if the number of trials
+stays secret.
 
 A search draws a number K of trials in secret, makes K runs with settings drawn independently from a public
 distribution, and publishes the best run by its score; the score is a function of what that run released. If one run is
@@ -65,8 +66,8 @@ class NegativeBinomial:
 
     Args:
         mean: Expected number of trials, above 1.
-        shape: The parameter eta. 0 is the logarithmic distribution, 1 the geometric one. Smaller shapes cost less
-            epsilon, and make it more probable that there are few trials.
+        shape: The parameter eta. 0 is the logarithmic distribution, 1 the geometric one. Smaller shapes have a smaller
+            epsilon, but make a small number of trials more probable.
 
     Raises:
         ConfigError: If a number is out of range.
@@ -125,7 +126,7 @@ class NegativeBinomial:
 @validate_arguments("trials")
 @dataclass(frozen=True)
 class PoissonTrials:
-    """Poisson distribution. There may be no trial at all, and then no result is published.
+    """Poisson distribution. The number of trials may be 0; in this case no result is published.
 
     Args:
         mean: Expected number of trials.
@@ -159,14 +160,15 @@ class PoissonTrials:
 
 
 def _delta(curve: Array, epsilon: float) -> float:
-    """Smallest delta at an epsilon that Rényi divergences prove (Canonne, Kamath, Steinke 2020, prop. 12)."""
+    """Returns the smallest delta that Rényi divergences prove at epsilon (Canonne, Kamath, Steinke 2020, prop. 12)."""
     with np.errstate(over="ignore"):
         logs = (ORDERS - 1) * (curve - epsilon) + (ORDERS - 1) * np.log1p(-1 / ORDERS) - np.log(ORDERS)
     return float(min(1.0, np.exp(np.minimum(logs, 0.0)).min()))
 
 
 def compute_hidden_epsilon(number: NumberOfTrials, histories: Sequence[History], delta: float) -> float:
-    """Returns the epsilon at `delta` of the one published result of a search, for an observer of nothing else.
+    """Returns the epsilon at `delta` of the published result of a search, for an observer who sees nothing else of the
+    search.
 
     Guarantee: an upper bound, if settings are drawn independently from a public distribution, the score is computed
     from the releases of a trial and from public data, and no observer ever learns the number of trials, their times, or
@@ -174,7 +176,7 @@ def compute_hidden_epsilon(number: NumberOfTrials, histories: Sequence[History],
 
     Args:
         number: Distribution of the number of trials.
-        histories: Histories of one trial, such that one of them costs at least as much as the trial costs any unit.
+        histories: Histories of one trial. For every unit, one of them has at least the cost of the trial for this unit.
         delta: Failure probability.
     """
     return max(

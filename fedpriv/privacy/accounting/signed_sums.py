@@ -1,20 +1,20 @@
 """Bounds on ``E (1/k sum_i W_i)_+`` for independent ``W_i = exp(mu Z - mu^2/2) - c exp(-mu Z - mu^2/2)``, Z normal.
 
-This is the delta at ``c = e^epsilon`` of an epoch of random allocation where one example is replaced by another (see
-`allocation_replace`). The W have both signs, so relative errors of values are meaningless. Instead:
-``x -> x_+`` is convex *and increasing*. So an upper bound comes from any law that is larger in the *increasing* convex
-order, that is, whenever
+This expectation is the delta at ``c = e^epsilon`` of an epoch of random allocation in which one example is replaced by
+another (see `allocation_replace`). The W may be positive or negative, so relative errors of values are meaningless.
+However, ``x -> x_+`` is convex *and increasing*. So an upper bound follows from any distribution ("law") that is larger
+in the *increasing* convex order. Such a law results if
 
 * a value is split into two at the same mean (Jensen),
 * a value is replaced by a larger one,
-* a part of the value above some point is moved off and its mean added to the result, ``(x + y)_+ <= x_+ + y`` for
-  ``y >= 0``: the `excess` of a law.
+* the part of a value above some point is cut off and its mean is added to the result, ``(x + y)_+ <= x_+ + y`` for ``y
+  >= 0``: the `excess` of a law.
 
-Sums of independent values keep this order. So values are rounded *up*, shares of a split towards the larger value, and
-tails that do not matter are moved up, too. Errors of probabilities remain. These are sums of nonnegative
-products with a relative error, `rounding`, for which each law keeps a bound. The result is multiplied by one plus it.
+Sums of independent values keep this order. So values are rounded *up*, the shares of a split are rounded towards the
+larger value, and negligible tails are moved up, too. Probabilities are sums of nonnegative products; each law keeps a
+bound `rounding` on their relative error. The result is multiplied by 1 plus this bound.
 
-A lower bound comes from the opposite: all values of a cell are replaced by their mean, and values rounded down.
+For a lower bound, all values of a cell are replaced by their mean, and values are rounded down.
 
 Source: Shaked, Shanthikumar 2007, section 4.A (increasing convex order). Proofs: docs/design/0010-allocation.md.
 """
@@ -54,10 +54,11 @@ class SignedLaw:
     Attributes:
         values: The values, increasing, of both signs.
         masses: Their probabilities.
-        excess: Mean of what was moved off at the upper end; 0 in a lower law.
+        excess: Mean of the parts that were cut off at the upper end; 0 in a lower law.
         rounding: Bound on the relative error of each mass.
-        terms: Number of W in the sum.
-        falling: Mean of the sum of the ``c exp(-mu Z - mu^2/2)`` at each value, in a lower law; empty in an upper one.
+        terms: Number of variables W in the sum.
+        falling: In a lower law, the mean of the sum of all ``c exp(-mu Z - mu^2/2)`` at each value; empty in an upper
+            law.
     """
 
     values: Array
@@ -89,7 +90,7 @@ def upper_delta(batches: int, mu: float, factor: float, resolution: float) -> fl
     """Returns an upper bound on ``delta(c) = E (1/k sum_i W_i)_+`` for ``k = batches`` and ``c = factor``.
 
     Raises:
-        OverflowError: If the noise is below about 0.07 or so large that losses are lost in rounding.
+        OverflowError: If the noise is below about 0.07, or so large that losses are smaller than rounding errors.
     """
     difference = Difference(mu, factor, "upper", resolution)
     first, second = _halves(batches, difference)
@@ -102,7 +103,7 @@ def upper_delta(batches: int, mu: float, factor: float, resolution: float) -> fl
 def lower_line(batches: int, mu: float, factor: float, resolution: float) -> tuple[float, float]:
     """Returns the value at ``c = factor`` and the slope of a line that is nowhere above delta(c).
 
-    Whether the sum of the means of cells is positive is an event A, and ``delta(c) >= P(A) - c Q(A)`` for every c.
+    Let A be the event that the sum of the means of cells is positive. Then ``delta(c) >= P(A) - c Q(A)`` for every c.
 
     Raises:
         OverflowError: See `upper_delta`.
@@ -119,7 +120,9 @@ def lower_line(batches: int, mu: float, factor: float, resolution: float) -> tup
 
 
 def _halves(batches: int, difference: Difference) -> tuple[SignedLaw, SignedLaw]:
-    """Two laws for sums of about half of the terms; the last addition needs no cells: it is a sum over all pairs."""
+    """Returns two laws for sums of about half of the terms each. The last addition needs no cells, because it is
+    computed as a sum over all pairs.
+    """
     if not _SMALLEST_MU <= difference.mu <= _LARGEST_MU:
         raise OverflowError("the likelihood ratios are outside the range of floating-point numbers, or almost equal")
     first = _sum_of(max(1, batches // 2), difference)
@@ -134,8 +137,8 @@ def _halves(batches: int, difference: Difference) -> tuple[SignedLaw, SignedLaw]
 def make_single_law(difference: Difference, resolution: float) -> SignedLaw:
     """Returns the law of one W, with cells of equal width in Z.
 
-    Probabilities and means of the cells are exact differences of normal probabilities. W grows with Z, so that a cell
-    of Z is one of W.
+    Probabilities and means of the cells are exact differences of normal probabilities. W grows with Z, so each cell of
+    Z corresponds to a cell of W.
     """
     mu, factor = difference.mu, difference.factor
     top = _ABOVE + mu
@@ -168,7 +171,7 @@ def make_single_law(difference: Difference, resolution: float) -> SignedLaw:
 
 
 def combine(first: SignedLaw, second: SignedLaw, difference: Difference) -> SignedLaw:
-    """Returns a law for the sum of two independent variables, with values brought back to some hundred cells."""
+    """Returns a law for the sum of two independent variables, with values reduced to a few hundred cells."""
     edges = _cell_edges(first, second, difference)
     values = _pairs(np.add.outer(first.values, second.values), first is second)
     masses = _pairs(np.multiply.outer(first.masses, second.masses), first is second)
@@ -194,7 +197,9 @@ def combine(first: SignedLaw, second: SignedLaw, difference: Difference) -> Sign
 
 
 def _sum_of(count: int, difference: Difference) -> SignedLaw:
-    """The law of a sum of `count` W, by doubling; the leading bit is W itself."""
+    """Returns the law of a sum of `count` variables W, computed by doubling. The leading bit of `count` stands for W
+    itself.
+    """
     result = make_single_law(difference, difference.resolution)
     for bit in bin(count)[3:]:
         result = combine(result, result, difference)
@@ -204,30 +209,33 @@ def _sum_of(count: int, difference: Difference) -> SignedLaw:
 
 
 def _added(terms: int, difference: Difference) -> SignedLaw:
-    """The law of one W, a small part of the variance of a sum of many terms: wider cells are sufficient."""
+    """Returns the law of one W for addition to a sum of many terms. Wider cells are sufficient, because one W is a
+    small part of the variance of the sum.
+    """
     return make_single_law(difference, difference.resolution * min(math.sqrt(terms), _COARSEST))
 
 
 def _normal_masses(points: Array) -> Array:
-    """Normal probabilities between consecutive points, with small relative errors in both tails."""
+    """Returns the normal probabilities between consecutive points, with small relative errors in both tails."""
     left = ndtr(points)
     right = ndtr(-points)
     return np.asarray(np.where(points[:-1] > 0, right[:-1] - right[1:], left[1:] - left[:-1]), dtype=np.float64)
 
 
 def _bulk(law: SignedLaw) -> tuple[float, float]:
-    """Median of a law, and half the width of its middle two thirds."""
+    """Returns the median of a law, and half the width of its middle two thirds."""
     cumulative = np.cumsum(law.masses)
     low, middle, high = np.interp([0.16, 0.5, 0.84], cumulative / cumulative[-1], law.values)
     return float(middle), float(high - low) / 2
 
 
 def _cell_edges(first: SignedLaw, second: SignedLaw, difference: Difference) -> Array:
-    """Ends of the cells of a sum of m terms: as wide as `resolution` times the scale on which its density changes.
+    """Returns the ends of the cells of a sum of m terms. Their width is `resolution` times the scale on which the
+    density of the sum changes.
 
-    It is the width of the bulk in the middle and, where one term is far from the others, ``mu (U + c V)`` of that
-    term, about mu times the distance from the middle. Where all terms are close to 0, ``U + c V`` is equal for all,
-    with ``(U + c V)^2 = W^2 + 4 c U V`` and ``U V = exp(-mu^2)``.
+    In the middle, this scale is the width of the bulk. Where one term is far from the others, it is ``mu (U + c V)`` of
+    that term, about mu times the distance from the middle. Where all terms are close to 0, ``U + c V`` is equal for
+    all, with ``(U + c V)^2 = W^2 + 4 c U V`` and ``U V = exp(-mu^2)``.
     """
     centre_1, width_1 = _bulk(first)
     centre_2, width_2 = _bulk(second)
@@ -249,7 +257,7 @@ def _cell_edges(first: SignedLaw, second: SignedLaw, difference: Difference) -> 
 
 
 def _cells(values: Array, edges: Array) -> NDArray[np.intp]:
-    """Index of the cell of each value, from 0; values outside belong to the first and the last cell."""
+    """Returns the index of the cell of each value, from 0; values outside belong to the first and the last cell."""
     return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
 
 
@@ -265,14 +273,16 @@ def _split(values: Array, masses: Array, edges: Array) -> Array:
 
 
 def _pairs(table: Array, is_symmetric: bool) -> Array:
-    """All entries of a table; of a symmetric one the diagonal, and then those above it."""
+    """Returns all entries of a table; for a symmetric table, the diagonal and then the entries above it."""
     if is_symmetric:
         return np.concatenate([np.diagonal(table), table[np.triu_indices(len(table), 1)]])
     return table.ravel()
 
 
 def _trimmed(law: SignedLaw) -> SignedLaw:
-    """Cuts tails of an upper law that do not matter: the lower one is moved up, the upper one down, to the excess."""
+    """Removes negligible tails of an upper law. The lower tail is moved up; the upper tail is moved down, and the
+    difference is added to the excess.
+    """
     positive = law.masses * np.maximum(law.values, 0.0)
     above = np.cumsum(positive[::-1])[::-1]
     first = int(np.searchsorted(np.cumsum(law.masses), _NEGLIGIBLE_BELOW))

@@ -70,7 +70,7 @@ class PrivacySpent:
     def at_most(self, limit: float | None) -> PrivacySpent:
         """Returns a copy with every epsilon at most `limit`, which the accountant enforced; None changes nothing.
 
-        Nothing was enforced where a release was not private.
+        The copy is unchanged if a release was not private, because no limit was enforced then.
         """
         if limit is None or self.non_private:
             return self

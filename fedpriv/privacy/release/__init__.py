@@ -1,9 +1,9 @@
-"""Release schemes: one for each kind of trust, with sensitivity, cost and noise in one file.
+"""Release schemes, one for each kind of trust. A file contains the sensitivity, privacy cost and noise of one scheme.
 
 `local`: every client adds noise to its row. `pairwise`: every client adds less noise to its row, and noise that cancels
 between pairs of clients. `sums`: only the sum over clients is released (secure aggregation, or a trusted server). Noise
-that is correlated between rounds works with each of them: `NoiseStreams.history` filters the unit noise that a scheme
-draws.
+that is correlated between rounds can be used with each scheme, because `NoiseStreams.history` filters the unit noise
+that the scheme draws.
 """
 
 from __future__ import annotations

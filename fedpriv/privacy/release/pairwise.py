@@ -7,11 +7,11 @@ individual noise:
     sigma = (z / share) S max_k f_k sqrt(e),    Z, P standard normal
 
 The P_ij are known to i and j alone. They cancel in the sum over participants, in which only individual noise remains. e
-is the exposure (`compute_exposure`): how much the variance of individual noise grows because colluders know the P that
-they share with a client.
+is the exposure (`compute_exposure`), a factor by which the variance of individual noise grows because colluders know
+the P that they share with a client.
 
 Guarantee: against the server, any outside observer and any `colluders` participants together, all rows of a round are a
-Gaussian mechanism of the data of each other participant, with the noise multiplier on record.
+Gaussian mechanism of the data of each other participant, with the recorded noise multiplier.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ class PairwiseRelease(ReleaseScheme):
         self._pairs = make_pairs(privacy, len(sizes))
 
     def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
-        """See `ReleaseScheme`. Rows of excluded participants get a noise scale, but the record names only the others.
+        """See `ReleaseScheme`. Rows of excluded participants get a noise scale, but the record contains only the other
+        participants.
 
         Raises:
-            PrivacyError: If pairwise noise is correlated between rounds, and not all clients take part; or participants
-                are excluded, and not every two clients share a secret.
+            PrivacyError: If pairwise noise is correlated between rounds but not all clients take part; or if
+                participants are excluded but not every two clients share a secret.
         """
         noise = self.relative_noise(answer)
         pairs = self._pairs_for_query(answer.query)
@@ -85,7 +86,9 @@ class PairwiseRelease(ReleaseScheme):
             )
 
     def _pairs_for_query(self, query: str) -> Pairs:
-        """Returns the pairwise noise of a query: statistics, which clients use by themselves, have a separate ratio."""
+        """Returns the pairwise noise of a query. Statistics have a separate ratio, because clients also use their own
+        value alone.
+        """
         assert self._pairs is not None  # queries of runs without privacy have no cost
         if query.startswith("statistic:"):
             return replace(self._pairs, ratio=self.privacy.statistics.ratio)
@@ -139,7 +142,7 @@ class PairwiseRelease(ReleaseScheme):
     def noise_variances(
         self, planned: PlannedRelease, factors: Sequence[float], positions: Sequence[int]
     ) -> tuple[list[float], list[float]]:
-        """See `ReleaseScheme`: pairwise noise adds to the variance of rows, and cancels in their mean."""
+        """See `ReleaseScheme`: pairwise noise increases the variance of rows, and cancels in their mean."""
         clients = planned.clients
         scales = self.noise_scales(planned, factors)
         growth = self.growth_over_time(planned.record.round)
@@ -152,7 +155,9 @@ class PairwiseRelease(ReleaseScheme):
 
 
 def _row_factors(pairs: Pairs, factors: Sequence[float]) -> Sequence[float]:
-    """Returns the factor of each row's noise: both clients of a pair add the same noise, so all get the largest."""
+    """Returns the factor of each row's noise. All rows get the largest factor, because both clients of a pair add the
+    same noise.
+    """
     if pairs.ratio > 0:
         return [max(factors, default=1.0)] * len(factors)
     return factors

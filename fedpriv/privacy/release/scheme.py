@@ -25,7 +25,7 @@ _ONCE_A_ROUND = frozenset({"gradient", "client_gradient", "message"})
 
 @dataclass(frozen=True)
 class Answer:
-    """The name of one query of a run, and with it of its noise and ledger record.
+    """The identity of one query result of a run, which also identifies its noise and its ledger record.
 
     Attributes:
         round: The round, from 0.
@@ -33,8 +33,8 @@ class Answer:
         query: The query, e.g. `"gradient"`.
         clients: Numbers of the round's participants, in all processes.
         clip: The bound on each unit's contribution.
-        budget_share: Share of the budget, relative to a gradient of the same round, which has 1.
-        excluded: Members of `clients` that declared, signed, before the round that they do not answer.
+        budget_share: Share of the privacy budget, relative to a gradient of the same round, which has share 1.
+        excluded: Members of `clients` that declared in a signed message before the round that they do not reply.
     """
 
     round: int
@@ -47,7 +47,7 @@ class Answer:
 
     @property
     def answering(self) -> Sequence[int]:
-        """The participants that answer."""
+        """The participants that reply."""
         if not self.excluded:
             return self.clients
         return [client for client in self.clients if client not in self.excluded]
@@ -55,16 +55,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """One release before it is made: its participants, clip bound, noise, and ledger line.
+    """One release before it is made, with its participants, clip bound, noise, and ledger record.
 
-    Two are equal if they differ only in the round for which their cost was computed.
+    Two planned releases are equal if they differ only in the round for which their cost was computed.
 
     Attributes:
         record: The ledger's record, without a checksum.
         clients: Numbers of the round's participants.
         clip: The bound on each unit's contribution.
         noise: Noise scale over the sensitivity of a row with factor 1; 0 for a query without noise.
-        factors: Public factor of each participant's row, where the record depends on them; else empty.
+        factors: Public factor of each participant's row, if the record depends on these factors; else empty.
         answer: The query with this cost.
     """
 
@@ -100,7 +100,9 @@ class PlannedRelease:
         return PlannedRelease(record, clients, self.clip, self.noise, self.factors, self.answer)
 
     def within(self, clip: Clip) -> PlannedRelease:
-        """Returns this release with a smaller clip bound, at the same cost: the noise shrinks with the bound."""
+        """Returns this release with a smaller clip bound and the same cost; the noise is reduced in proportion to the
+        bound.
+        """
         record = self.record.changed(bound=clip.bound * (1 + ROUNDING))
         return PlannedRelease(record, self.clients, clip, self.noise, self.factors, self.answer)
 
@@ -122,7 +124,8 @@ class NoiseStreams:
 
 
 class ReleaseScheme(ABC):
-    """Computes the cost of a run's queries and adds their noise. Costs are functions of public numbers, never of data.
+    """Computes the privacy cost of a run's queries and adds their noise. Costs depend on public numbers only, never on
+    data.
 
     Args:
         privacy: The privacy settings.
@@ -147,8 +150,8 @@ class ReleaseScheme(ABC):
 
         Args:
             answer: The query.
-            factors: Public number by which each participant's row is multiplied: row i has sensitivity
-                `factors[i] * privacy.sensitivity_of(answer.clip)`.
+            factors: Public number by which each participant's row is multiplied. Row i has sensitivity `factors[i] *
+                privacy.sensitivity_of(answer.clip)`.
 
         Raises:
             ConfigError: If there is no noise multiplier yet, or a budget share is out of range.
@@ -178,7 +181,7 @@ class ReleaseScheme(ABC):
             positions: Indices into `planned.clients` of these participants, `[j]`.
 
         Raises:
-            PrivacyError: If too few participants share the noise, or rows would share noise.
+            PrivacyError: If too few participants contribute noise, or if two rows would have the same noise.
         """
 
     @abstractmethod
@@ -209,7 +212,9 @@ class ReleaseScheme(ABC):
         return self.privacy.sampling
 
     def unprotected(self, answer: Answer) -> PlannedRelease:
-        """Returns a query result without noise, or with a paper's noise: its epsilon is infinite."""
+        """Returns the planned release of a query without noise, or with the noise of a paper, which has infinite
+        epsilon.
+        """
         published = self.privacy.published
         if published is None:
             reason = "exact query results, no noise"
@@ -220,7 +225,8 @@ class ReleaseScheme(ABC):
         return PlannedRelease.of(answer, record, 0.0)
 
     def relative_noise(self, answer: Answer) -> float:
-        """Returns noise scale over sensitivity of a query: the noise multiplier over its share of the budget.
+        """Returns the noise scale of a query divided by its sensitivity, which is the noise multiplier divided by the
+        query's share of the budget.
 
         Raises:
             ConfigError: If there is no noise multiplier yet, a share is out of range, or noise that is correlated
@@ -245,7 +251,9 @@ class ReleaseScheme(ABC):
         return privacy.noise_multiplier / share
 
     def growth_over_time(self, round_index: int) -> float:
-        """Returns the variance of a round's noise over its unit noise's variance: 1 unless rounds are correlated."""
+        """Returns the variance of a round's noise divided by the variance of its unit noise; it is 1 unless noise is
+        correlated between rounds.
+        """
         if self.privacy.over_time is None:
             return 1.0
         return float(compute_row_variances(self.privacy.over_time.factor, round_index + 1)[-1])
@@ -255,8 +263,8 @@ class ReleaseScheme(ABC):
 
         Args:
             answer: The query.
-            noise_multiplier: Noise scale over the sensitivity of each answering client; one number where all have the
-                same.
+            noise_multiplier: Noise scale divided by the sensitivity, for each client that replies; a single number if
+                it is the same for all.
         """
         return self._record(answer, noise_multiplier, answer.clip.bound * (1 + ROUNDING))
 
@@ -303,7 +311,7 @@ class ReleaseScheme(ABC):
         )
 
     def _check_block(self, answer: Answer, time: CorrelatedNoise) -> None:
-        """Raises if blocks of clients take turns and the participants are not the block of this round."""
+        """Raises an error if blocks of clients take turns and the participants are not the block of this round."""
         takes_turns = time.separation > 1 and not (
             self.privacy.unit == "sample" and isinstance(self.privacy.sampling, Cyclic)
         )
@@ -320,7 +328,7 @@ def has_own_rates(scheme: ReleaseScheme, query: str) -> bool:
 
 
 def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
-    """Raises for a query that correlated noise, or cyclic batches, do not cover.
+    """Raises an error for a query that is not supported with correlated noise or cyclic batches.
 
     Raises:
         ConfigError: If the query is not the only gradient or message of its round.

@@ -6,12 +6,12 @@ clients):
 
     Y = sum_i f_i x_i + sum_i sigma_i Z_i,    sigma_i^2 = sigma^2 / h,    sigma = (z / share) S max_k f_k
 
-Every participant adds a share of the noise inside the sum, and the shares of h of them already add up to sigma. The
-sum of all m shares is drawn as one.
+Every participant adds a share of the noise inside the sum. The shares of h participants together already have standard
+deviation sigma. The sum of all m shares is drawn at once.
 
 Guarantee: Y, and all that is computed from it, is a Gaussian mechanism of each client's data with noise multiplier z /
-share, against any observer that sees no single row, and any m - h participants together. All rows of a query result are
-Y / m.
+share, against any observer that sees no single row, and against any m - h participants together. All rows of a query
+result are Y / m.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SumRelease(ReleaseScheme):
         return has_own_rates(self, query)
 
     def noise_scales(self, planned: PlannedRelease, factors: Sequence[float]) -> Sequence[float]:
-        """See `ReleaseScheme`; the sum gets the noise of its largest factor."""
+        """See `ReleaseScheme`; the noise of the sum is scaled by the largest factor."""
         return [planned.noise * self.privacy.sensitivity_of(planned.clip) * max(factors, default=1.0)]
 
     def add_noise(
@@ -89,7 +89,7 @@ class SumRelease(ReleaseScheme):
     def _senders(self, clients: Sequence[int]) -> int:
         """Returns the number of clients that send a share of the noise.
 
-        These are all clients if the noise must cancel noise of earlier rounds.
+        If the noise must cancel noise of earlier rounds, all clients send a share.
         """
         if self.privacy.over_time is None:
             return len(clients)

@@ -1,4 +1,6 @@
-"""The releases of a plan as a table: costs are computed once per kind, and a run looks up the kind of each query."""
+"""Stores the releases of a plan as a table. Costs are computed once for each kind of release, and a run looks up the
+kind of each query.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ class ReleaseTable:
     Attributes:
         kinds: The distinct releases; see `PlannedRelease.without_clients` for those with a privacy cost that is the
             same for any participants.
-        records: Their records; `records.numbers` are positions in `kinds`.
+        records: The records of these releases; `records.numbers` are positions in `kinds`.
     """
 
     kinds: tuple[PlannedRelease, ...]
@@ -38,7 +40,7 @@ class ReleaseTable:
         return None
 
     def since(self, round_index: int) -> ReleaseTable:
-        """Returns the releases of a round and of those after it."""
+        """Returns the releases of a round and all later rounds."""
         return ReleaseTable(self.kinds, self.records.since(round_index))
 
     def priced(self, scheme: ReleaseScheme) -> ReleaseTable:

@@ -1,0 +1,21 @@
+from .categories import Counts, CrossTable, GroupMeans
+from .description import Description, describe, plan_description
+from .estimates import Answer, Estimate
+from .numbers import Correlations, Histogram, Mean, Quantiles
+from .query import Statistic
+
+__all__ = [
+    "Answer",
+    "Correlations",
+    "Counts",
+    "CrossTable",
+    "Description",
+    "Estimate",
+    "GroupMeans",
+    "Histogram",
+    "Mean",
+    "Quantiles",
+    "Statistic",
+    "describe",
+    "plan_description",
+]

@@ -1,0 +1,241 @@
+"""Statistics of categorical columns: counts, tables of two columns, and means by group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpriv.errors import ConfigError
+from fedpriv.settings import Positive, validate_arguments
+from fedpriv.statistics.estimates import Z95, Answer, Estimate
+from fedpriv.statistics.numbers import Bounds, counts_of, one_hot, one_hot_radius
+from fedpriv.statistics.query import (
+    MOST_BINS,
+    Floats,
+    Table,
+    check_bounds,
+    check_categories,
+    positions_of,
+    scaled_numbers,
+)
+
+_RELIABLE = 10.0  # rows of a group over the deviation of the noise in their number, for a mean
+_REST = ("other", "missing")
+
+
+@validate_arguments("statistics.counts")
+@dataclass(frozen=True)
+class Counts:
+    """Number of rows with each value of a categorical column, with other values, and without a value.
+
+    Args:
+        column: The column.
+        categories: Its values, from public knowledge.
+        weight: Share of the budget, relative to the other statistics.
+
+    Raises:
+        ConfigError: If there are no categories, too many, or one of them twice.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.statistics.Counts("smoker", categories=["no", "yes"]).width
+        4
+    """
+
+    column: str
+    categories: Sequence[str]
+    weight: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check_categories(f"statistics.{self.column}.categories", self.categories)
+
+    @property
+    def name(self) -> str:
+        """The column."""
+        return self.column
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+    @property
+    def width(self) -> int:
+        """An entry for each category, one for other values, and one for missing ones."""
+        return len(self.categories) + 2
+
+    @property
+    def radius(self) -> float:
+        """Distance of a unit vector from the mean of all of them."""
+        return one_hot_radius(self.width)
+
+    def vectors(self, table: Table) -> Floats:
+        """See `Statistic`."""
+        return one_hot(positions_of(table, self.column, self.categories), self.width)
+
+    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
+        """See `Statistic`."""
+        return Answer(self.name, counts_of([*self.categories, *_REST], mean, deviation, n))
+
+    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
+        """See `Statistic`: in rows."""
+        return {"rows of a category": Z95 * deviation * n}
+
+
+@validate_arguments("statistics.cross_table")
+@dataclass(frozen=True)
+class CrossTable:
+    """Number of rows with each pair of values of two categorical columns.
+
+    Args:
+        first: A column.
+        first_categories: Its values, from public knowledge.
+        second: Another column.
+        second_categories: Its values, from public knowledge.
+        weight: Share of the budget, relative to the other statistics.
+
+    Raises:
+        ConfigError: If there are no categories, one of them twice, or too many pairs.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.statistics.CrossTable("sex", ["f", "m"], "smoker", ["no", "yes"]).width
+        16
+    """
+
+    first: str
+    first_categories: Sequence[str]
+    second: str
+    second_categories: Sequence[str]
+    weight: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check_categories(f"statistics.{self.first}.categories", self.first_categories)
+        check_categories(f"statistics.{self.second}.categories", self.second_categories)
+        if self.width > MOST_BINS:
+            raise ConfigError("statistics.cross_table", self.width, f"must have at most {MOST_BINS} pairs of values")
+
+    @property
+    def name(self) -> str:
+        """Both columns."""
+        return f"{self.first}, {self.second}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Both columns."""
+        return (self.first, self.second)
+
+    @property
+    def width(self) -> int:
+        """An entry for each pair of values, other and missing ones included."""
+        return (len(self.first_categories) + 2) * (len(self.second_categories) + 2)
+
+    @property
+    def radius(self) -> float:
+        """Distance of a unit vector from the mean of all of them."""
+        return one_hot_radius(self.width)
+
+    def vectors(self, table: Table) -> Floats:
+        """See `Statistic`."""
+        first = positions_of(table, self.first, self.first_categories)
+        second = positions_of(table, self.second, self.second_categories)
+        return one_hot(first * (len(self.second_categories) + 2) + second, self.width)
+
+    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
+        """See `Statistic`."""
+        labels = [f"{a}, {b}" for a in (*self.first_categories, *_REST) for b in (*self.second_categories, *_REST)]
+        return Answer(self.name, counts_of(labels, mean, deviation, n))
+
+    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
+        """See `Statistic`: in rows."""
+        return {"rows of a pair": Z95 * deviation * n}
+
+
+@validate_arguments("statistics.group_means")
+@dataclass(frozen=True)
+class GroupMeans:
+    """Number of rows of each group, and the mean of a numeric column in it.
+
+    A group whose number of rows is within the noise gets no mean. A missing number counts as the middle of the bounds.
+
+    Args:
+        column: The numeric column.
+        bounds: Public range of its values; values outside count as the nearest end.
+        by: The categorical column of the groups.
+        categories: Its values, from public knowledge.
+        weight: Share of the budget, relative to the other statistics.
+
+    Raises:
+        ConfigError: If the bounds are not finite or not in ascending order, there are no categories, too many, or one
+            of them twice.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.statistics.GroupMeans("chol", (0, 640), by="sex", categories=["f", "m"]).width
+        8
+    """
+
+    column: str
+    bounds: Bounds
+    by: str
+    categories: Sequence[str]
+    weight: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check_bounds(f"statistics.{self.column}.bounds", self.bounds)
+        check_categories(f"statistics.{self.by}.categories", self.categories)
+
+    @property
+    def name(self) -> str:
+        """The columns."""
+        return f"{self.column} by {self.by}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Both columns."""
+        return (self.column, self.by)
+
+    @property
+    def width(self) -> int:
+        """Two entries for each group."""
+        return 2 * (len(self.categories) + 2)
+
+    @property
+    def radius(self) -> float:
+        """Of a unit vector, and of a number in [-1, 1] at the same place."""
+        return math.sqrt(2)
+
+    def vectors(self, table: Table) -> Floats:
+        """See `Statistic`."""
+        groups = self.width // 2
+        units = np.eye(groups)[positions_of(table, self.by, self.categories)]
+        u = np.nan_to_num(scaled_numbers(table, self.column, self.bounds))
+        return np.concatenate([units, units * u[:, None]], 1)
+
+    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
+        """See `Statistic`."""
+        low, high = self.bounds
+        half = (high - low) / 2
+        groups = self.width // 2
+        values, notes = dict[str, Estimate](), list[str]()
+        labels = (*self.categories, *_REST)
+        for label, share, sums in zip(labels, mean[:groups].tolist(), mean[groups:].tolist(), strict=True):
+            values[f"rows of {label}"] = Estimate.normal(n * share, n * deviation).clamped(0.0, float(n))
+            if share <= _RELIABLE * deviation:
+                notes.append(f"{label}: too few rows for a mean at this epsilon")
+                continue
+            u = sums / share
+            error = half * deviation / share * math.sqrt(1 + u**2)
+            values[label] = Estimate.normal((low + high) / 2 + half * u, error).clamped(low, high)
+        return Answer(self.name, values, tuple(notes))
+
+    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
+        """See `Statistic`: for groups of equal size."""
+        half = (self.bounds[1] - self.bounds[0]) / 2
+        return {
+            "rows of a group": Z95 * deviation * n,
+            "mean of a group": Z95 * half * deviation * len(self.categories),
+        }

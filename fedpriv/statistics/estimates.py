@@ -1,0 +1,74 @@
+"""Estimates with intervals, and the answer of one statistic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Z95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution: intervals cover 95 %."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A noised number with its 95 % interval.
+
+    The interval is for the statistic of these rows and accounts for the noise. It does not account for sampling: the
+    statistic of a larger population may lie outside.
+
+    Attributes:
+        value: The estimate.
+        low: Lower end of the interval; NaN if there is none.
+        high: Upper end of the interval; NaN if there is none.
+    """
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    @staticmethod
+    def normal(value: float, deviation: float, bias: float = 0.0) -> Estimate:
+        """Returns an estimate with normal noise.
+
+        Args:
+            value: The estimate.
+            deviation: Standard deviation of its noise.
+            bias: Bound on its error without noise, for example by the width of bins.
+        """
+        half = Z95 * deviation + bias
+        return Estimate(value, value - half, value + half)
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval's width; NaN if there is no interval."""
+        return (self.high - self.low) / 2
+
+    def clamped(self, low: float, high: float) -> Estimate:
+        """Returns the estimate and its interval moved into a range that is known to hold the statistic."""
+        return Estimate(*(min(max(number, low), high) for number in (self.value, self.low, self.high)))
+
+    def __str__(self) -> str:
+        if math.isnan(self.low):
+            return f"{self.value:.4g}"
+        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of one statistic.
+
+    Attributes:
+        name: Name of the statistic, for example "age".
+        values: The estimates, by label.
+        notes: What a reader must know, for example why there is no interval.
+        curve: Points of a curve for the picture, by the name of the axis; empty without a curve.
+    """
+
+    name: str
+    values: Mapping[str, Estimate]
+    notes: tuple[str, ...] = ()
+    curve: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+
+    def __getitem__(self, label: str) -> Estimate:
+        return self.values[label]

@@ -1,0 +1,423 @@
+"""Statistics of numeric columns: mean and deviation, quantiles, histogram, correlations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from fedpriv.errors import ConfigError
+from fedpriv.settings import Positive, validate_arguments
+from fedpriv.statistics import cumulative
+from fedpriv.statistics.estimates import Z95, Answer, Estimate
+from fedpriv.statistics.query import MOST_BINS, Floats, Table, check_bounds, numbers_of, scaled_numbers
+
+Bounds = tuple[float, float]
+_RELIABLE = 10.0  # rows that are not missing, over the deviation of the noise in their number, for an interval
+
+
+@validate_arguments("statistics.mean")
+@dataclass(frozen=True)
+class Mean:
+    """Mean, standard deviation and share of missing values of a numeric column.
+
+    The vector of a row is `(u, 1 - u^2, 0)`, where u is the value mapped to [-1, 1]; it is `(0, 0, 1)` for a missing
+    value. Its norm is at most 1, so the deviation costs nothing beside the mean.
+
+    Args:
+        column: The column.
+        bounds: Public range of its values; values outside count as the nearest end.
+        weight: Share of the budget, relative to the other statistics.
+
+    Raises:
+        ConfigError: If the bounds are not finite, or not in ascending order.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.statistics.Mean("age", bounds=(0, 120)).width
+        3
+    """
+
+    column: str
+    bounds: Bounds
+    weight: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check_bounds(f"statistics.{self.column}.bounds", self.bounds)
+
+    @property
+    def name(self) -> str:
+        """The column."""
+        return self.column
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+    @property
+    def width(self) -> int:
+        """Three entries."""
+        return 3
+
+    @property
+    def radius(self) -> float:
+        """One."""
+        return 1.0
+
+    def vectors(self, table: Table) -> Floats:
+        """See `Statistic`."""
+        u = scaled_numbers(table, self.column, self.bounds)
+        missing = np.isnan(u)
+        known = np.where(missing, 0.0, u)
+        return np.stack([known, np.where(missing, 0.0, 1 - known**2), missing.astype(np.float64)], 1)
+
+    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
+        """See `Statistic`."""
+        low, high = self.bounds
+        present = 1 - mean[2]
+        values = {"missing": _share(mean[2], deviation)}
+        if present <= _RELIABLE * deviation:
+            return Answer(self.name, values, (f"{self.column}: too few values for a mean at this epsilon",))
+        u = mean[0] / present
+        half = (high - low) / 2
+        error = deviation * math.sqrt(1 + u**2) / present  # of a quotient, to the first order
+        square = 1 - mean[1] / present - u**2
+        center = Estimate.normal((low + high) / 2 + half * u, half * error).clamped(low, high)
+        # the noise of the mean of 1 - u^2, of the mean of u, and of the share of missing values, to the first order
+        spread = deviation / present * math.sqrt(1 + 4 * u**2 + (1 - square + u**2) ** 2)
+        squares = Estimate.normal(square, spread).clamped(0.0, 1.0)
+        sd = Estimate(*(half * math.sqrt(number) for number in (squares.value, squares.low, squares.high)))
+        return Answer(self.name, {"mean": center, "sd": sd, **values})
+
+    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
+        """See `Statistic`; without missing values and for a mean in the middle."""
+        return {"mean": Z95 * deviation * (self.bounds[1] - self.bounds[0]) / 2, "missing": Z95 * deviation}
+
+
+@validate_arguments("statistics.quantiles")
+@dataclass(frozen=True)
+class Quantiles:
+    """Mean, standard deviation, quantiles and share of missing values of a numeric column, from one noised vector.
+
+    Its vector is a column of the square root of the running sum over bins (`fedpriv.statistics.cumulative`), which
+    gives the whole distribution function. Results lie within a bin of the exact ones even without noise.
+
+    Args:
+        column: The column.
+        bounds: Public range of its values; values outside count as the nearest end.
+        probabilities: The quantiles; by default the quartiles.
+        bins: Number of bins of equal width; more bins cost almost nothing, so the default is 128.
+        weight: Share of the budget, relative to the other statistics.
+
+    Raises:
+        ConfigError: If the bounds are not finite or not in ascending order, there are too many bins, or a probability
+            is not between 0 and 1. The smallest and largest value cannot be asked for: use .01 and .99.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.statistics.Quantiles("age", bounds=(0, 120), bins=120).width
+        121
+    """
+
+    column: str
+    bounds: Bounds
+    probabilities: tuple[float, ...] = (0.25, 0.5, 0.75)
+    bins: int = 128
+    weight: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check_bounds(f"statistics.{self.column}.bounds", self.bounds)
+        check_bins(f"statistics.{self.column}.bins", self.bins)
+        for probability in self.probabilities:
+            if not 0 < probability < 1:
+                fix = "must be between 0 and 1; exact extremes belong to single rows, so use 0.01 and 0.99 for them"
+                raise ConfigError(f"statistics.{self.column}.probabilities", probability, fix)
+
+    @property
+    def name(self) -> str:
+        """The column."""
+        return self.column
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+    @property
+    def width(self) -> int:
+        """An entry for each bin and one for missing values."""
+        return self.bins + 1
+
+    @property
+    def radius(self) -> float:
+        """Radius of the smallest ball around the vectors."""
+        return cumulative.radius(self.bins)
+
+    def vectors(self, table: Table) -> Floats:
+        """See `Statistic`; a missing value has the centre of the bins' vectors."""
+        values = numbers_of(table, self.column)
+        missing = np.isnan(values)
+        position = bin_of(np.where(missing, self.bounds[0], values), self.bounds, self.bins)
+        columns = cumulative.root(self.bins).T - cumulative.centre(self.bins)
+        vectors = np.zeros((len(values), self.width))
+        vectors[~missing, :-1] = columns[position[~missing]]
+        vectors[missing, -1] = self.radius
+        return vectors
+
+    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
+        """See `Statistic`."""
+        share_missing = mean[-1] / self.radius
+        missing_deviation = deviation / self.radius
+        present = 1 - share_missing
+        values = {"missing": _share(share_missing, missing_deviation)}
+        if present <= _RELIABLE * missing_deviation:
+            return Answer(self.name, values, (f"{self.column}: too few values for quantiles at this epsilon",))
+        root, center = cumulative.root(self.bins), cumulative.centre(self.bins)
+        raw = root @ (mean[:-1] + present * center) / present
+        # noise of F: of the entries, and of the share of missing values, to the first order
+        of_missing = (raw - root @ center) / present * missing_deviation
+        errors = np.sqrt(np.square(root).sum(1) * (deviation / present) ** 2 + of_missing**2)
+        errors[-1], raw[-1] = 0.0, 1.0  # every value lies below the last edge
+        edges = np.linspace(*self.bounds, self.bins + 1)
+        smooth = np.concatenate([[0.0], cumulative.isotonic(raw)])
+        smooth[-1] = 1.0
+        quantiles = {f"{100 * q:g} %": self._quantile(q, smooth, raw, errors, edges) for q in self.probabilities}
+        curve = {"value": tuple(edges.tolist()), "distribution function": tuple(smooth.tolist())}
+        # the mean is linear in F: each value in the middle of its bin, and F is 1 at the last edge
+        step = edges[1] - edges[0]
+        middles = (edges[:-1] + edges[1:]) / 2
+        summed = root[:-1].sum(0)
+        linear = float(middles[-1] - step * raw[:-1].sum())
+        error = step * math.hypot(deviation / present * float(np.linalg.norm(summed)), float(of_missing[:-1].sum()))
+        mean_of_bins = Estimate.normal(linear, error, step / 2).clamped(*self.bounds)
+        shares = np.diff(smooth)
+        center_of = float(shares @ middles)
+        sd = Estimate(math.sqrt(float(shares @ np.square(middles - center_of))))
+        return Answer(self.name, {"mean": mean_of_bins, "sd": sd, **quantiles, **values}, (), curve)
+
+    def _quantile(self, q: float, smooth: Floats, raw: Floats, errors: Floats, edges: Floats) -> Estimate:
+        """Returns a quantile; its interval reaches over all bins whose distribution function may pass q in them."""
+        position = int(np.searchsorted(smooth, q))  # F at the bin's right edge is the first that reaches q
+        rise = smooth[position] - smooth[position - 1]
+        inside = (q - smooth[position - 1]) / rise if rise > 0 else 0.5
+        value = edges[position - 1] + inside * (edges[position] - edges[position - 1])
+        upper, lower = raw + Z95 * errors, raw - Z95 * errors
+        first = int(np.argmax(upper >= q))  # below this bin F is smaller than q, by the noise
+        certain = np.nonzero(lower < q)[0]
+        last = min(int(certain[-1]) + 1, self.bins - 1) if len(certain) else 0
+        low, high = float(edges[first]), float(edges[last + 1])
+        return Estimate(min(max(float(value), low), high), low, high)
+
+    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
+        """See `Statistic`: of the distribution function in its middle."""
+        error = math.sqrt(float(np.square(cumulative.root(self.bins)[self.bins // 2]).sum()))
+        return {"distribution function": Z95 * deviation * error, "missing": Z95 * deviation / self.radius}
+
+
+@validate_arguments("statistics.histogram")
+@dataclass(frozen=True)
+class Histogram:
+    """Number of rows in each of some bins of equal width, and of missing values.
+
+    Args:
+        column: The column.
+        bounds: Public range of its values; values outside count as the nearest end.
+        bins: Number of bins.
+        weight: Share of the budget, relative to the other statistics.
+
+    Raises:
+        ConfigError: If the bounds are not finite or not in ascending order, or there are too many bins.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.statistics.Histogram("age", bounds=(0, 100), bins=10).width
+        11
+    """
+
+    column: str
+    bounds: Bounds
+    bins: int = 10
+    weight: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check_bounds(f"statistics.{self.column}.bounds", self.bounds)
+        check_bins(f"statistics.{self.column}.bins", self.bins)
+
+    @property
+    def name(self) -> str:
+        """The column."""
+        return f"histogram of {self.column}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+    @property
+    def width(self) -> int:
+        """An entry for each bin and one for missing values."""
+        return self.bins + 1
+
+    @property
+    def radius(self) -> float:
+        """Distance of a unit vector from the mean of all of them."""
+        return one_hot_radius(self.width)
+
+    def vectors(self, table: Table) -> Floats:
+        """See `Statistic`."""
+        values = numbers_of(table, self.column)
+        missing = np.isnan(values)
+        position = bin_of(np.where(missing, self.bounds[0], values), self.bounds, self.bins)
+        return one_hot(np.where(missing, self.bins, position), self.width)
+
+    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
+        """See `Statistic`."""
+        edges = np.linspace(*self.bounds, self.bins + 1)
+        labels = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
+        return Answer(self.name, counts_of([*labels, "missing"], mean, deviation, n))
+
+    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
+        """See `Statistic`: in rows."""
+        return {"rows in a bin": Z95 * deviation * n}
+
+
+@validate_arguments("statistics.correlations")
+@dataclass(frozen=True)
+class Correlations:
+    """Correlations of each pair of some numeric columns; a row with a missing value has the middle of the bounds there.
+
+    The vector of a row are the entries of z and z z^T, where z are its values mapped to [-1, 1] over the square root of
+    the number of columns.
+
+    Args:
+        bounds: Public range of each column.
+        weight: Share of the budget, relative to the other statistics.
+
+    Raises:
+        ConfigError: If there are fewer than two columns, or bounds are not finite or not in ascending order.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.statistics.Correlations({"age": (0, 120), "chol": (0, 640)}).width
+        5
+    """
+
+    bounds: Mapping[str, Bounds]
+    weight: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.bounds) <= _MOST_COLUMNS:
+            fix = f"must be the public range of 2 to {_MOST_COLUMNS} columns"
+            raise ConfigError("statistics.correlations.bounds", len(self.bounds), fix)
+        for column, bounds in self.bounds.items():
+            check_bounds(f"statistics.correlations.bounds.{column}", bounds)
+
+    @property
+    def name(self) -> str:
+        """The word."""
+        return "correlations"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns."""
+        return tuple(self.bounds)
+
+    @property
+    def width(self) -> int:
+        """The entries of z, and of z z^T on and above the diagonal."""
+        d = len(self.bounds)
+        return d + d * (d + 1) // 2
+
+    @property
+    def radius(self) -> float:
+        """Of z and z z^T, where z has norm at most 1."""
+        return math.sqrt(2)
+
+    def vectors(self, table: Table) -> Floats:
+        """See `Statistic`."""
+        scaled = [np.nan_to_num(scaled_numbers(table, name, bounds)) for name, bounds in self.bounds.items()]
+        z = np.stack(scaled, 1) / math.sqrt(len(scaled))
+        rows, columns, factors = self._entries()
+        return np.concatenate([z, z[:, rows] * z[:, columns] * factors], 1)
+
+    def _entries(self) -> tuple[np.ndarray, np.ndarray, Floats]:
+        """Returns the positions in z z^T, and sqrt 2 for those that stand for two."""
+        rows, columns = np.triu_indices(len(self.bounds))
+        return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2))
+
+    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
+        """See `Statistic`."""
+        d = len(self.bounds)
+        rows, columns, factors = self._entries()
+        second = np.zeros((d, d))
+        second[rows, columns] = second[columns, rows] = mean[d:] / factors
+        covariance = second - np.outer(mean[:d], mean[:d])
+        variances = np.diag(covariance)
+        values, notes = dict[str, Estimate](), list[str]()
+        names = tuple(self.bounds)
+        for i, j in zip(*np.triu_indices(d, 1), strict=True):
+            label = f"{names[i]}, {names[j]}"
+            if min(variances[i], variances[j]) <= _RELIABLE * deviation:
+                notes.append(f"{label}: the noise hides the deviation of a column, so there is no correlation")
+                continue
+            scale = math.sqrt(variances[i] * variances[j])
+            rho = covariance[i, j] / scale
+            # to the first order: noise of the covariance, and of both variances
+            own = deviation / math.sqrt(2) / scale
+            of_variances = abs(rho) / 2 * deviation * math.hypot(1 / variances[i], 1 / variances[j])
+            of_means = deviation / scale * math.hypot(mean[i], mean[j])
+            error = math.sqrt(own**2 + of_variances**2 + of_means**2)
+            values[label] = Estimate.normal(rho, error).clamped(-1.0, 1.0)
+        return Answer(self.name, values, tuple(notes))
+
+    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
+        """See `Statistic`: for columns that use half of their range, about."""
+        variance = 1 / (4 * len(self.bounds))
+        return {"correlation": Z95 * deviation / math.sqrt(2) / variance}
+
+
+_MOST_COLUMNS = 40
+
+
+def check_bins(field: str, bins: int) -> None:
+    """Raises for a number of bins out of range.
+
+    Raises:
+        ConfigError: If there are fewer than 2 or too many.
+    """
+    if not 2 <= bins <= MOST_BINS:
+        raise ConfigError(field, bins, f"must be from 2 to {MOST_BINS}")
+
+
+def bin_of(values: Floats, bounds: Bounds, bins: int) -> np.ndarray:
+    """Returns the bin of each value, `[n]`; a value on an edge belongs to the bin below, the lowest to the first."""
+    low, high = bounds
+    edges = np.linspace(low, high, bins + 1)
+    return np.clip(np.searchsorted(edges, np.clip(values, low, high), side="left") - 1, 0, bins - 1)
+
+
+def one_hot(position: np.ndarray, width: int) -> Floats:
+    """Returns the unit vectors of positions minus the mean of all unit vectors, `[n, width]`."""
+    return np.eye(width)[position] - 1 / width
+
+
+def one_hot_radius(width: int) -> float:
+    """Returns the norm of each vector of `one_hot`."""
+    return math.sqrt(1 - 1 / width)
+
+
+def counts_of(labels: list[str], mean: Floats, deviation: float, n: int) -> dict[str, Estimate]:
+    """Returns the number of rows of each label from the noised mean of `one_hot`."""
+    shares = mean + 1 / len(mean)
+    return {
+        label: Estimate.normal(n * share, n * deviation).clamped(0.0, float(n))
+        for label, share in zip(labels, shares.tolist(), strict=True)
+    }
+
+
+def _share(value: float, deviation: float) -> Estimate:
+    return Estimate.normal(value, deviation).clamped(0.0, 1.0)
