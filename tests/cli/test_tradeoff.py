@@ -92,7 +92,7 @@ def test_tradeoff_private_data_as_public_raises(config: Path, tmp_path: Path):
 def test_tradeoff_invalid_targets_raise(config: Path):
     for words in ("eps=1", "epsilon=", "epsilon=a,b"):
         assert "must be a list of target epsilons, e.g. epsilon=" in error_line("tradeoff", str(config), words)
-    assert "positive targets" in error_line("tradeoff", str(config), "epsilon=-1,2")
+    assert "must be positive, finite targets" in error_line("tradeoff", str(config), "epsilon=-1,2")
     assert "sets the noise, so target epsilons would have no effect" in error_line(
         "tradeoff", str(config), "epsilon=1", "privacy.noise_multiplier=2"
     )

@@ -74,7 +74,7 @@ def test_example_at_two_clients_raises(first: Dataset, second: Dataset) -> None:
 def test_repeated_example_sample_unit_raises() -> None:
     twice = Subset(WHOLE, [1, 2, 1])
     with pytest.raises(
-        fp.PrivacyError, match=r"client 1 has an example twice \(1 repeated examples in all\).*unit: client"
+        fp.PrivacyError, match=r"client 1 has an example twice \(1 repeated example in all\).*unit: client"
     ):
         training([points(5, 1), twice])
     training([points(5, 1), twice], OF_CLIENTS)

@@ -14,7 +14,7 @@ from fedpriv.config.strategies import STRATEGIES
 ROOT = Path(__file__).parents[2]
 SHIPPED = {
     "a9a_dual_averaging": "68597e9842be248e",
-    "adult_fairness": "6dc2934f4e24bb87",
+    "adult_fairness": "b98d6ed0948be6c6",
     "adult_fairness_private": "3ec94618c9cac9ba",
     "cifar10_patches_sums": "2c83ebf0b21f4d90",
     "cifar10_scattering_sums": "2404d5452197a607",
@@ -45,7 +45,7 @@ SHIPPED = {
     "mnist_scattering_pairwise": "71de88e36853f58a",
     "mnist_scattering_sums": "262aa009a73d3ec4",
     "mnist_softmax_pairwise": "560dd7d418c7832e",
-    "np_breast_cancer": "6ae2c35fb5397f97",
+    "np_breast_cancer": "dc7e306fda0c0df8",
     "sensor_fusion": "7db3052ff20b6e4d",
     "shakespeare_client_level": "c114008faf149a5b",
     "shakespeare_lstm": "94b959b07d024e3e",

@@ -133,7 +133,7 @@ def test_hf_arrays_and_numeric_targets_scaled(tmp_path: Path):
             ConfigError,
             "data.input = 'age': is the whole input, so no other column can be a feature: remove smoker, age",
         ),
-        ({"input": "hospital", **NOTHING}, DataError, "row 0: hospital cannot be converted to a tensor"),
+        ({"input": "hospital", **NOTHING}, DataError, "row 0: column hospital cannot be converted to a tensor"),
         ({"classes": None}, ConfigError, "data.classes = None: is required: list the values of outcome"),
         ({"classes": ["well"]}, DataError, "train, row 0: outcome = 'ill' is not one of well"),
         ({"missing": {}}, DataError, r"train, row 2: age = '' .* set missing.age to a public value"),
@@ -257,7 +257,7 @@ def test_row_dataset_invalid_rows_raise():
         RowDataset([], "x", "y")
     with pytest.raises(DataError, match="row 0 is a tuple: rows must be mappings from column names"):
         RowDataset([(1, 2)], "x", "y")
-    with pytest.raises(DataError, match="row 0: x cannot be converted to a tensor"):
+    with pytest.raises(DataError, match="row 0: column x cannot be converted to a tensor"):
         RowDataset([{"x": "words", "y": 0}], "x", "y")[0]
     from PIL import Image
 

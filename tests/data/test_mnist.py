@@ -98,7 +98,7 @@ BROKEN = {
     "empty": (gzip.compress(b""), "an empty file"),
     "bad magic": (gzip.compress(b"\x89PNG" + GOOD[4:]), "starts with 89504e47"),
     "labels where images belong": (gzip.compress(contents()[NAMES[1]]), "starts with 00000803"),
-    "short header": (gzip.compress(GOOD[:10]), "is not a complete idx file"),
+    "short header": (gzip.compress(GOOD[:10]), "contains only 10 bytes"),
     "short body": (
         gzip.compress(GOOD[:-1]),
         r"contains 4703 bytes of data, but its header gives the shape \[6, 28, 28\]",

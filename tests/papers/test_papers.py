@@ -75,7 +75,7 @@ def test_claims_command_output_and_errors(tmp_path):
         (["iadmm", "rounds=2.5"], "whole number"),
         (["iadmm", "rho=1"], "is unknown; choose one of epsilon_bar"),
         (["iadmm", "delta=2"], "below 1"),
-        (["dp_accmd", "--out", str(picture)], "no finite epsilon"),
+        (["dp_accmd", "--out", str(picture)], "the true epsilon is infinite: leave it out"),
         (["iadmm", "rounds=10", "--out", "a.pdf"], "ends in .png"),
     ):
         refused = run_claims(*words)

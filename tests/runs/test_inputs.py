@@ -102,7 +102,7 @@ class Broken(Dataset):
 @pytest.mark.parametrize(
     ("test", "said"),
     [
-        (TensorDataset(X + 5, Y + 5), "a test example of shape .3,. and target [56]: .*Target [56] is out of bounds"),
+        (TensorDataset(X + 5, Y + 5), "a test example of shape .3,. and target [56] .*Target [56] is out of bounds"),
         (TensorDataset(X + 5, Y.float()), "a test example of shape .3,. and target 0.0"),
         (TensorDataset(X[:, :2] + 5, Y), "a test example of shape .2,. and target 0"),
         (TensorDataset(X * torch.nan, Y), "input 0 is not finite"),

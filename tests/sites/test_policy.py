@@ -43,7 +43,7 @@ def with_policy(found: Party, **policy: object) -> Site:
     ("policy", "words"),
     [
         ({"algorithms": ["dp_gd"]}, "policy.algorithms.*fedavg.*allows only dp_gd"),
-        ({"models": []}, "policy.models.*softmax.*allows only none"),
+        ({"models": []}, "policy.models = 'softmax': the site's owner allows none"),
         ({"max_parameters": DIM - 1}, "policy.max_parameters.*at most 639"),
         ({"max_rounds": 3}, "policy.max_rounds.*at most 3"),
         ({"max_epsilon": 1.9}, "policy.max_epsilon.*at most 1.9"),

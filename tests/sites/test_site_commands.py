@@ -150,7 +150,7 @@ def test_tables_need_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     plan = FederationPlan.read(Path("fed/plan.yaml").read_text())
     assert plan.config().rounds == 3
     join = "site", "join", "north", "fed/plan.yaml", "--accept"
-    assert "has 8 of the 32 digits" in refused(*join, plan.fingerprint[:9])
+    assert "only 8 of the 32 digits" in refused(*join, plan.fingerprint[:9])
     fedpriv(*join, plan.fingerprint.upper())
     assert "is absent in rounds 2" in " ".join(
         fedpriv("site", "absent", "north", "2", "--plan", plan.fingerprint[:4]).split()

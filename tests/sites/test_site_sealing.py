@@ -87,7 +87,7 @@ def test_seal_with_unfinished_plan_raises(tmp_path: Path) -> None:
         site.close()
     folder = folder_of(made)
     before = everything(folder)
-    with pytest.raises(FedprivError, match=r"answered 1 round of \d+ of plan"):
+    with pytest.raises(FedprivError, match=r"has replied in 1 of the \d+ rounds of plan"):
         seal_site(folder)
     assert everything(folder) == before
     seal_site(folder, unfinished=True)

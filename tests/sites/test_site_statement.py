@@ -137,7 +137,7 @@ def test_site_budget_picture_shows_spent_and_limit(trained: Party, tmp_path: Pat
 def test_statement_picture_of_run_raises(tmp_path: Path):
     done = CliRunner().invoke(app, ["statement", str(tmp_path), "--out", str(tmp_path / "run.png")])
     assert done.exit_code == 2
-    assert "ends in .md, .html, .pdf" in done.output
+    assert "must end in one of .md, .html, .pdf" in done.output
 
 
 def test_plan_ended_early_charged_whole(tmp_path: Path):

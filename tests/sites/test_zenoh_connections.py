@@ -97,7 +97,7 @@ def test_wrong_server_named_in_log(made: Star, tmp_path: Path, log: pytest.LogCa
     made.authority.keys(tmp_path / "guest", "guest", LOOPBACK)
     with made.serve(0), stranger(tmp_path / "guest", listen=made.address):
         until(lambda: lines(log, "not connected yet"), "no reason")
-    assert "connected to guest, which is in no plan here" in lines(log, "not connected yet")[0]
+    assert "the connected party, guest, is in no plan here" in lines(log, "not connected yet")[0]
 
 
 def test_wrong_host_name_lists_certificate_hosts(made: Star) -> None:

@@ -255,7 +255,7 @@ def test_silent_connections_do_not_block_sites(made: Star) -> None:
 def test_expired_certificate_refused_at_both_ends(made: Star, tmp_path: Path) -> None:
     keys = made.folder / "north" / "tls"
     made.authority.renew(keys, days=0)
-    with pytest.raises(FedprivError, match=r"have request\.pem signed again; the plan does not change"):
+    with pytest.raises(FedprivError, match=r"have request\.pem signed again; the plan stays as it is"):
         made.serve(NORTH)
     with (
         made.server(wait=2) as transport,
