@@ -14,6 +14,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.models.constraints import Constraint, Function, Model, mean_loss
 from fedpriv.models.nested import Nested, map_tree
 from fedpriv.models.problem import Problem
+from fedpriv.settings.checks import validate_arguments
 
 
 class WithSlacks(nn.Module):
@@ -34,6 +35,7 @@ class WithSlacks(nn.Module):
         return self.model(*inputs, **named)
 
 
+@validate_arguments("", values=False)
 def make_coupled_clients(
     model: nn.Module,
     loss: Loss,

@@ -235,7 +235,7 @@ class ExactNodes:
 
     Examples:
         >>> import fedpriv, networkx
-        >>> fedpriv.Graph(networkx.complete_graph(10), activity=fedpriv.ExactNodes(2)).active_fraction
+        >>> fedpriv.Graph(networkx.complete_graph(10), activity=fedpriv.ExactNodes(count=2)).active_fraction
         0.2
     """
 

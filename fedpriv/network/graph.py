@@ -311,7 +311,7 @@ class Graph:
             position = {node: index for index, node in enumerate(nodes)}
             shape = len(nodes), tuple((position[a], position[b]) for a, b in links)
             places.setdefault(shape, []).append([*nodes])
-        return [(_graph_of(*shape), nodes) for shape, nodes in places.items()]
+        return [(_graph_of(size, links), nodes) for (size, links), nodes in places.items()]
 
     def _weights_on(self, links: Undirected) -> Weights:
         if isinstance(links, nx.DiGraph):

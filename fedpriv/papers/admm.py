@@ -179,13 +179,20 @@ def published_output(
     else:
         width = 2 * gradient_bound * math.sqrt(2 * math.log(1.25 / delta_bar)) / epsilon_bar
         flaw = "the gradient bound is assumed, not enforced"
-        options = (epsilon_bar, "gaussian", delta_bar, gradient_bound)
         if form == "code":
             shares = OutputNoise(penalty, eta)
-            published = VarianceAsDeviation(*options, scale=width**2 / n_clients, flaw=flaw, shares=shares)
+            published = VarianceAsDeviation(
+                epsilon_bar,
+                "gaussian",
+                delta_bar,
+                gradient_bound,
+                scale=width**2 / n_clients,
+                flaw=flaw,
+                shares=shares,
+            )
         else:
             each = examples if form == "corrected" else 1
-            published = Published(*options, scale=width / each, flaw=flaw)
+            published = Published(epsilon_bar, "gaussian", delta_bar, gradient_bound, scale=width / each, flaw=flaw)
     return Recipe(
         inexact_admm(Prox(eta), penalty),
         published=published,

@@ -117,7 +117,7 @@ def dp_svrg(inner: Inner, epoch_length: Lengths | None = None, barzilai_borwein:
 
 
 @validate_arguments("strategy")
-def dp_svrg_plus_plus(inner: Inner, epoch_length: Count = 10) -> Recipe:
+def dp_svrg_plus_plus(inner: Inner, epoch_length: Lengths = 10) -> Recipe:
     """DP-SVRG++ with step size 1 / (13 smoothness) unless given (theorem 4.4); see `fedpriv.svrg`."""
     return inner.recipe(inner.learning_rate or 1 / (13 * inner.smoothness), Epochs(epoch_length, True))
 

@@ -27,6 +27,7 @@ from fedpriv.planning import Compute, align_columns, make_plan
 from fedpriv.privacy import Clip, Gaussian, Privacy, release_scheme
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.runs import Result, train
+from fedpriv.settings import validate_arguments
 from fedpriv.statistics.estimates import Answer
 from fedpriv.statistics.query import Floats, Statistic, Table
 from fedpriv.strategies import Strategy, gradient_descent
@@ -125,6 +126,7 @@ class Description:
         return "\n".join([*lines, f"privacy: {self.spent}"])
 
 
+@validate_arguments("", values=False)
 def describe(
     tables: Table | Sequence[Table],
     statistics: Sequence[Statistic],
@@ -189,6 +191,7 @@ def describe(
     return Description(joined.answers(mean, deviation, sum(sizes)), result.spent, tuple(sizes), deviation, result)
 
 
+@validate_arguments("", values=False)
 def plan_description(
     sizes: int | Sequence[int], statistics: Sequence[Statistic], privacy: Privacy
 ) -> dict[str, dict[str, float]]:

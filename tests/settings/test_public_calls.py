@@ -27,6 +27,7 @@ NOT_OURS_TO_ASK = {
         "CheckResult",
         "Comparison",
         "Config",
+        "Description",
         "Forecast",
         "Recipe",
         "SiteDescriptor",
@@ -104,6 +105,7 @@ def test_public_call_missing_argument_shows_example(name: str):
 
 # they need data, a model, or functions of the user's own
 OF_THE_USERS = {
+    *("describe", "plan_description", "make_coupled_clients"),
     *("Client", "make_clients", "lazy_clients", "count_examples", "train", "Training", "total", "Budget"),
     *(
         "Result",

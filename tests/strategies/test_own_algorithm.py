@@ -87,7 +87,7 @@ OWN = {
     "is_sum as a word": (lambda: paired(None, changed(Descend, is_sum="yes")), "must be True or False"),
     "another word": (
         lambda: paired(changed(Step, sends=("update",))),
-        "sends ('update',) but Descend receives ('gradient',)",
+        "sends ('update',), but Descend receives ('gradient',)",
     ),
     "a call without oracle": (
         lambda: paired(changed(Step, __call__=lambda self, received, state: (received, state))),

@@ -183,7 +183,7 @@ WRONG = {
     "{scal: 1}": "learning_rate.scal = 1: is unknown; did you mean 'scale'",
     "{cosine: {peak: 1}}": "learning_rate.cosine.rounds = None: is required",
     "{cosine: {peak: -1, rounds: 3}}": "learning_rate.cosine.peak = -1: must be a positive",
-    "{steps: {start: 1, every: 1}, warmup: {peak: 1, rounds: 2}}": "must be one of cosine, warmup, steps, function",
+    "{steps: {start: 1, every: 1}, warmup: {peak: 1, rounds: 2}}": "must set exactly one of cosine, warmup, steps, fun",
     "-1": "learning_rate = -1: must be a positive, finite number",
     "fast": "learning_rate = 'fast': must be a positive, finite number",
 }

@@ -140,7 +140,7 @@ def test_secret_trials_without_central_trust_raise():
         search("privacy.budget=b", sampler="random", secret_trials="poisson")
     with pytest.raises(ConfigError, match="do not depend on earlier trials"):
         SearchSettings(5, secret_trials="poisson")
-    with pytest.raises(ConfigError, match="more than its limit of 1"):
+    with pytest.raises(ConfigError, match="must be more than 1 and at most"):
         SearchSettings(1, sampler="random", secret_trials="geometric")
 
 
