@@ -102,9 +102,12 @@ class Broken(Dataset):
 @pytest.mark.parametrize(
     ("test", "said"),
     [
-        (TensorDataset(X + 5, Y + 5), "a test example of shape .3,. and target [56]: .*Target [56] is out of bounds"),
-        (TensorDataset(X + 5, Y.float()), "a test example of shape .3,. and target 0.0"),
-        (TensorDataset(X[:, :2] + 5, Y), "a test example of shape .2,. and target 0"),
+        (
+            TensorDataset(X + 5, Y + 5),
+            "cannot process a test example of shape .3,. and target [56] .*Target [56] is out of bounds",
+        ),
+        (TensorDataset(X + 5, Y.float()), "cannot process a test example of shape .3,. and target 0.0"),
+        (TensorDataset(X[:, :2] + 5, Y), "cannot process a test example of shape .2,. and target 0"),
         (TensorDataset(X * torch.nan, Y), "input 0 is not finite"),
         (TensorDataset(X + 5), "the test data cannot be read"),
         (Broken(), "the test data cannot be read .OSError: the file is gone"),

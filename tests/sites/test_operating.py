@@ -200,7 +200,7 @@ def test_status_reports_missing_ledger(found: Party) -> None:
     found.sites[0].close()
     (found.folder / "north" / "runs" / found.proposal.hash / "ledger.jsonl").unlink()
     shown = fedpriv("site", "status", found.folder / "north")
-    assert "unknown, so the site does not answer" in shown
+    assert "unknown, so the site does not reply" in shown
     assert "ledger.jsonl, the ledger of an accepted plan, is missing" in shown
     done = RUNNER.invoke(app, ["site", "status", str(found.folder)])
     assert done.exit_code == 2
