@@ -230,7 +230,8 @@ class ConstrainedAdmmServer:
         outer: The outer loop's parameters.
         rho: ADMM penalty parameter.
         regularizer: h.
-        inner_decay: `q` of `e_{t+1} = q^t`.
+        inner_decay: Factor q by which the tolerance e of the inner problem shrinks in each outer round:
+            `e_{t+1} = q^t`.
         inner_rounds: Largest number of rounds of an inner loop; if the last loop needs more, `converged` is False.
         client_rho: ADMM penalty parameters of the clients, see `AdmmBlock`.
     """

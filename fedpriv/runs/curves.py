@@ -254,9 +254,7 @@ def save_figure(figure: Figure, file: str | Path | None) -> Figure:
     path = Path(file)
     formats = figure.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in formats:
-        raise ConfigError(
-            "file", str(file), f"use a file name that ends in .png, or in another of {', '.join(formats)}"
-        )
+        raise ConfigError("file", str(file), f"use a file name that ends in .png or one of {', '.join(formats)}")
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:

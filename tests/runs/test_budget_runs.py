@@ -39,14 +39,8 @@ def test_cli_budget_composes_runs_and_refuses_third(tmp_path: Path):
 
     words = ["train", str(Path(__file__).parents[1] / "run.yaml"), "--out", str(tmp_path / "r3")]
     error = error_line(*words, "privacy.epsilon=1", f"privacy.budget={file}", "rounds=4")
-    for text in (
-        str(file),
-        "allows epsilon=1.5",
-        "is spent by 2 runs",
-        "costs epsilon 1",
-        "cost epsilon 1.835",
-        "up to epsilon=0.",
-    ):
+    costs = "allows epsilon=1.5", "is spent by 2 runs", "costs epsilon 1", "cost epsilon 1.835", "up to epsilon=0."
+    for text in (str(file), *costs):
         assert text in error
     assert not (tmp_path / "r3").exists()
     shown = fedpriv("budget", str(file)).stdout

@@ -7,8 +7,8 @@ of the privacy curve,
     exp((a-1) D_a(P||Q)) = 1 + a (a-1) int_0^inf  e^{(a-1) t} H_t(P||Q) + e^{-a t} H_t(Q||P)  dt,
 
 (Sason, Verdu 2016, with ``H_t`` the hockey-stick divergence at ``e^t``). All terms are positive, so the integral is
-precise where the usual binomial sums lose precision. It holds for every order and every noise distribution with a known
-curve.
+precise where the usual binomial sums lose precision. The integral holds for every order, and for every noise
+distribution with a known privacy curve.
 """
 
 from __future__ import annotations

@@ -300,7 +300,10 @@ class Node:
         self._is_waiting = any(not each.is_present and not each.is_lost for each in self._neighbours.values())
 
     def _release(self) -> bool:
-        """Releases the row of the round, or ends the node's part in it; returns False outside the site's hours."""
+        """Releases this site's row of the round, or ends the node's part in the round.
+
+        Outside the hours in which the site works, it releases nothing and returns False.
+        """
         request = TrainRequest(self.terms.hash, self.round, self._progress.received[0].float())
         reply = unpack_response(self._site.answer_node(pack_request(request)), self.terms.widths[1])
         with self._lock:
