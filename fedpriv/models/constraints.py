@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.models.nested import Nested, first_leaf, map_tree
+from fedpriv.models.example_function import apply_to_each
+from fedpriv.models.nested import Nested, first_leaf
 from fedpriv.settings.checks import Finite, NonNegative, Probability, Ratio, Whole, validate_arguments
 from fedpriv.settings.plugins import Registry, RegistryEntry, resolve_function
 
@@ -212,8 +213,9 @@ class SubsetLossAtMost(OfLosses):
     """The mean loss of the examples that your function selects is at most `bound`; also for private runs.
 
     Args:
-        members: `members(inputs, targets)` returns True or False for one example, in a batch of one. It receives each
-            example alone, so that no example decides about another.
+        members: `members(inputs, targets)` returns True or False in a tensor, for one example in a batch of one. It
+            must consist of torch operations, without `if` on values: its operations are recorded on zeros and applied
+            to each example by itself, so that no example decides about another.
         bound: Largest mean loss.
         fraction: Public fraction of selected examples, in (0, 1]. None uses each client's true count, which private
             runs allow only with `Statistics(public_counts=True)`.
@@ -237,23 +239,7 @@ class SubsetLossAtMost(OfLosses):
         return LossSum((Group(f"{name} true", self._select, self.fraction),), self.bound)
 
     def _select(self, inputs: Nested, targets: Nested) -> Tensor:
-        """Calls the function for one example at a time, twice in different orders.
-
-        Raises:
-            ConfigError: If the function selects an example only once, so it depends on more than the example.
-        """
-        first_target = first_leaf(targets)
-
-        def of_row(i: int) -> bool:
-            one_input = map_tree(lambda rows: rows[i : i + 1], inputs)
-            one_target = map_tree(lambda rows: rows[i : i + 1], targets)
-            return bool(self.members(one_input, one_target))
-
-        flags = [of_row(i) for i in range(len(first_target))]
-        if flags[::-1] != [of_row(i) for i in reversed(range(len(first_target)))]:
-            fix = "gave two answers for one example: it must depend on the example only, without memory or chance"
-            raise ConfigError("problem.constraints.SubsetLossAtMost", "members", fix)
-        return torch.tensor(flags, dtype=torch.bool, device=first_target.device)
+        return apply_to_each(self.members, inputs, targets, "problem.constraints.SubsetLossAtMost")
 
 
 @validate_arguments("problem.constraints")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -148,15 +149,24 @@ def test_subset_function_sees_one_example_alone() -> None:
     torch.testing.assert_close(one.oracle.statistic(w, "constraints"), two.oracle.statistic(w, "constraints"))
 
 
-def test_subset_function_with_memory_raises() -> None:
-    calls = []
+def test_subset_function_with_memory_of_first_example_selects_by_own_example() -> None:
+    """Another first example changes nothing: the function receives no example that it could remember."""
 
-    def alternate(x: Tensor, y: Tensor) -> bool:
-        calls.append(1)
-        return len(calls) % 2 == 0
+    def at_least_first() -> Callable[[Tensor, Tensor], Tensor]:
+        seen = list[Tensor]()
 
-    with pytest.raises(fp.ConfigError, match="two answers for one example"):
-        run_of_subset(alternate, *examples(0))
+        def members(x: Tensor, y: Tensor) -> Tensor:
+            seen.append(x)
+            return x[:, 0] >= seen[0][:, 0]
+
+        return members
+
+    x, y = examples(0)
+    runs = [run_of_subset(at_least_first(), x.roll(shift, 0), y.roll(shift, 0)) for shift in range(3)]
+    w = torch.tensor([[5.0, 0.0, 0.0]], dtype=torch.float64)
+    first, *others = [run.oracle.statistic(w, "constraints") for run in runs]
+    for other in others:
+        torch.testing.assert_close(other, first)
 
 
 def test_losses_clipped_before_weighting() -> None:
