@@ -53,7 +53,7 @@ def optimum(name: str, regularizer: str) -> float:
     """F* by liblinear (l2) or a linear program (l1), a certified lower bound."""
     x, y = load(name.partition(" x")[0], Path(os.environ["FEDPRIV_DATA"]), NODES)
     used = np.unique(x.indices)  # a column without entries has weight 0
-    return Problem(sparse.csr_array(x[:, used]), y, regularizer, WEIGHT).solved().best  # type: ignore[arg-type]
+    return Problem(sparse.csr_array(x[:, used]), y, regularizer, WEIGHT).solved().best
 
 
 def published(
@@ -70,7 +70,7 @@ def published(
     rounds = method.rounds(q)
     times = sorted({max(1, round(rounds * (k + 1) / _POINTS)) for k in range(_POINTS)})
     sigmas = [noise(method, epsilon, q, rounds) if math.isfinite(epsilon) else 0.0 for epsilon in epsilons]
-    problem = Problem(x, y, regularizer, WEIGHT)  # type: ignore[arg-type]
+    problem = Problem(x, y, regularizer, WEIGHT)
     setting = Setting(regularizer, method.iota)
     averages, active = zip(*run(data, method, setting, sigmas, rounds, times, seeds, seed), strict=True)
     models = [average.reshape(-1, x.shape[1]).T.numpy() for average in averages]

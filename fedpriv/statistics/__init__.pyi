@@ -1,7 +1,7 @@
-from .categories import Counts, CrossTable, GroupMeans
+from .counts import Counts, CrossTable, GroupMeans, Histogram
 from .description import Description, describe, plan_description
 from .estimates import Answer, Estimate
-from .numbers import Correlations, Histogram, Mean, Quantiles
+from .numbers import Correlations, Mean, Quantiles
 from .query import Statistic
 
 __all__ = [

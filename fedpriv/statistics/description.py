@@ -24,7 +24,7 @@ from fedpriv.errors import ConfigError, DataError, PrivacyError
 from fedpriv.models import LinearRegression, Loss
 from fedpriv.network import Everyone, Star
 from fedpriv.planning import Compute, align_columns, make_plan
-from fedpriv.privacy import Clip, Gaussian, Privacy, release_scheme
+from fedpriv.privacy import Clip, FullBatch, Gaussian, Privacy, release_scheme
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.runs import Result, train
 from fedpriv.settings import validate_arguments
@@ -155,7 +155,7 @@ def describe(
     Raises:
         ConfigError: If a setting cannot work.
         DataError: If a column is missing from a table, or the columns of a table differ in length.
-        PrivacyError: If the privacy settings protect something else than single rows by Gaussian noise.
+        PrivacyError: If the privacy settings have no noise, or protect something else than single rows.
 
     Examples:
         >>> import fedpriv
@@ -204,7 +204,7 @@ def plan_description(
 
     Raises:
         ConfigError: If a setting cannot work.
-        PrivacyError: If the privacy settings protect something else than single rows by Gaussian noise.
+        PrivacyError: If the privacy settings have no noise, or protect something else than single rows.
 
     Examples:
         >>> import fedpriv
@@ -263,7 +263,8 @@ def check_privacy(privacy: Privacy) -> Privacy:
     """Returns the settings with a clip bound for joined vectors.
 
     Raises:
-        PrivacyError: If they are for something else than all rows and Gaussian noise.
+        ConfigError: If they have batches, a clip bound, or other noise than Gaussian noise.
+        PrivacyError: If they have no noise, or protect something else than single rows.
     """
     if not privacy.private:
         raise PrivacyError(
@@ -275,7 +276,12 @@ def check_privacy(privacy: Privacy) -> Privacy:
             "answer, so unit: client is not offered"
         )
     if not isinstance(privacy.mechanism, Gaussian):
-        raise PrivacyError("statistics have Gaussian noise; leave privacy.mechanism out")
+        raise ConfigError("privacy.mechanism", privacy.mechanism.name, "statistics have Gaussian noise: leave it out")
+    if privacy.sampling != FullBatch():
+        fix = "statistics use all rows, since their intervals do not account for a sample of them: leave it out"
+        raise ConfigError("privacy.sampling", privacy.sampling, fix)
+    if privacy.clip != Clip(1.0):
+        raise ConfigError("privacy.clip", privacy.clip, "statistics bound their vectors themselves: leave it out")
     return replace(privacy, clip=Clip(_SLACK))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.settings import Positive, validate_arguments
 from fedpriv.statistics import cumulative
 from fedpriv.statistics.estimates import Z95, Answer, Estimate
-from fedpriv.statistics.query import MOST_BINS, Floats, Table, check_bounds, numbers_of, scaled_numbers
+from fedpriv.statistics.query import MOST_BINS, Floats, OfColumn, Table, check_bounds, numbers_of, scaled_numbers
 
 Bounds = tuple[float, float]
 _RELIABLE = 10.0  # rows that are not missing, over the deviation of the noise in their number, for an interval
@@ -21,7 +20,7 @@ _RELIABLE = 10.0  # rows that are not missing, over the deviation of the noise i
 
 @validate_arguments("statistics.mean")
 @dataclass(frozen=True)
-class Mean:
+class Mean(OfColumn):
     """Mean, standard deviation and share of missing values of a numeric column.
 
     The vector of a row is `(u, 1 - u^2, 0)`, where u is the value mapped to [-1, 1]; it is `(0, 0, 1)` for a missing
@@ -47,16 +46,6 @@ class Mean:
 
     def __post_init__(self) -> None:
         check_bounds(f"statistics.{self.column}.bounds", self.bounds)
-
-    @property
-    def name(self) -> str:
-        """The column."""
-        return self.column
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column."""
-        return (self.column,)
 
     @property
     def width(self) -> int:
@@ -100,7 +89,7 @@ class Mean:
 
 @validate_arguments("statistics.quantiles")
 @dataclass(frozen=True)
-class Quantiles:
+class Quantiles(OfColumn):
     """Mean, standard deviation, quantiles and share of missing values of a numeric column, from one noised vector.
 
     Its vector is a column of the square root of the running sum over bins (`fedpriv.statistics.cumulative`), which
@@ -138,16 +127,6 @@ class Quantiles:
                 raise ConfigError(f"statistics.{self.column}.probabilities", probability, fix)
 
     @property
-    def name(self) -> str:
-        """The column."""
-        return self.column
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column."""
-        return (self.column,)
-
-    @property
     def width(self) -> int:
         """An entry for each bin and one for missing values."""
         return self.bins + 1
@@ -176,113 +155,23 @@ class Quantiles:
         values = {"missing": _share(share_missing, missing_deviation)}
         if present <= _RELIABLE * missing_deviation:
             return Answer(self.name, values, (f"{self.column}: too few values for quantiles at this epsilon",))
-        root, center = cumulative.root(self.bins), cumulative.centre(self.bins)
-        raw = root @ (mean[:-1] + present * center) / present
-        # noise of F: of the entries, and of the share of missing values, to the first order
-        of_missing = (raw - root @ center) / present * missing_deviation
-        errors = np.sqrt(np.square(root).sum(1) * (deviation / present) ** 2 + of_missing**2)
-        errors[-1], raw[-1] = 0.0, 1.0  # every value lies below the last edge
-        edges = np.linspace(*self.bounds, self.bins + 1)
-        smooth = np.concatenate([[0.0], cumulative.isotonic(raw)])
-        smooth[-1] = 1.0
-        quantiles = {f"{100 * q:g} %": self._quantile(q, smooth, raw, errors, edges) for q in self.probabilities}
-        curve = {"value": tuple(edges.tolist()), "distribution function": tuple(smooth.tolist())}
-        # the mean is linear in F: each value in the middle of its bin, and F is 1 at the last edge
-        step = edges[1] - edges[0]
-        middles = (edges[:-1] + edges[1:]) / 2
-        summed = root[:-1].sum(0)
-        linear = float(middles[-1] - step * raw[:-1].sum())
-        error = step * math.hypot(deviation / present * float(np.linalg.norm(summed)), float(of_missing[:-1].sum()))
-        mean_of_bins = Estimate.normal(linear, error, step / 2).clamped(*self.bounds)
-        shares = np.diff(smooth)
-        center_of = float(shares @ middles)
-        sd = Estimate(math.sqrt(float(shares @ np.square(middles - center_of))))
-        return Answer(self.name, {"mean": mean_of_bins, "sd": sd, **quantiles, **values}, (), curve)
-
-    def _quantile(self, q: float, smooth: Floats, raw: Floats, errors: Floats, edges: Floats) -> Estimate:
-        """Returns a quantile; its interval reaches over all bins whose distribution function may pass q in them."""
-        position = int(np.searchsorted(smooth, q))  # F at the bin's right edge is the first that reaches q
-        rise = smooth[position] - smooth[position - 1]
-        inside = (q - smooth[position - 1]) / rise if rise > 0 else 0.5
-        value = edges[position - 1] + inside * (edges[position] - edges[position - 1])
-        upper, lower = raw + Z95 * errors, raw - Z95 * errors
-        first = int(np.argmax(upper >= q))  # below this bin F is smaller than q, by the noise
-        certain = np.nonzero(lower < q)[0]
-        last = min(int(certain[-1]) + 1, self.bins - 1) if len(certain) else 0
-        low, high = float(edges[first]), float(edges[last + 1])
-        return Estimate(min(max(float(value), low), high), low, high)
+        distribution = cumulative.Distribution.of(mean[:-1], present, deviation, missing_deviation, self.bounds)
+        values = {
+            "mean": distribution.mean(),
+            "sd": Estimate(distribution.sd()),
+            **{f"{100 * q:g} %": distribution.quantile(q) for q in self.probabilities},
+            **values,
+        }
+        curve = {
+            "value": tuple(distribution.edges.tolist()),
+            "distribution function": tuple(distribution.smooth.tolist()),
+        }
+        return Answer(self.name, values, (), curve)
 
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
         """See `Statistic`: of the distribution function in its middle."""
         error = math.sqrt(float(np.square(cumulative.root(self.bins)[self.bins // 2]).sum()))
         return {"distribution function": Z95 * deviation * error, "missing": Z95 * deviation / self.radius}
-
-
-@validate_arguments("statistics.histogram")
-@dataclass(frozen=True)
-class Histogram:
-    """Number of rows in each of some bins of equal width, and of missing values.
-
-    Args:
-        column: The column.
-        bounds: Public range of its values; values outside count as the nearest end.
-        bins: Number of bins.
-        weight: Share of the budget, relative to the other statistics.
-
-    Raises:
-        ConfigError: If the bounds are not finite or not in ascending order, or there are too many bins.
-
-    Examples:
-        >>> import fedpriv
-        >>> fedpriv.statistics.Histogram("age", bounds=(0, 100), bins=10).width
-        11
-    """
-
-    column: str
-    bounds: Bounds
-    bins: int = 10
-    weight: Positive = 1.0
-
-    def __post_init__(self) -> None:
-        check_bounds(f"statistics.{self.column}.bounds", self.bounds)
-        check_bins(f"statistics.{self.column}.bins", self.bins)
-
-    @property
-    def name(self) -> str:
-        """The column."""
-        return f"histogram of {self.column}"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column."""
-        return (self.column,)
-
-    @property
-    def width(self) -> int:
-        """An entry for each bin and one for missing values."""
-        return self.bins + 1
-
-    @property
-    def radius(self) -> float:
-        """Distance of a unit vector from the mean of all of them."""
-        return one_hot_radius(self.width)
-
-    def vectors(self, table: Table) -> Floats:
-        """See `Statistic`."""
-        values = numbers_of(table, self.column)
-        missing = np.isnan(values)
-        position = bin_of(np.where(missing, self.bounds[0], values), self.bounds, self.bins)
-        return one_hot(np.where(missing, self.bins, position), self.width)
-
-    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
-        """See `Statistic`."""
-        edges = np.linspace(*self.bounds, self.bins + 1)
-        labels = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
-        return Answer(self.name, counts_of([*labels, "missing"], mean, deviation, n))
-
-    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
-        """See `Statistic`: in rows."""
-        return {"rows in a bin": Z95 * deviation * n}
 
 
 @validate_arguments("statistics.correlations")
@@ -398,25 +287,6 @@ def bin_of(values: Floats, bounds: Bounds, bins: int) -> np.ndarray:
     low, high = bounds
     edges = np.linspace(low, high, bins + 1)
     return np.clip(np.searchsorted(edges, np.clip(values, low, high), side="left") - 1, 0, bins - 1)
-
-
-def one_hot(position: np.ndarray, width: int) -> Floats:
-    """Returns the unit vectors of positions minus the mean of all unit vectors, `[n, width]`."""
-    return np.eye(width)[position] - 1 / width
-
-
-def one_hot_radius(width: int) -> float:
-    """Returns the norm of each vector of `one_hot`."""
-    return math.sqrt(1 - 1 / width)
-
-
-def counts_of(labels: list[str], mean: Floats, deviation: float, n: int) -> dict[str, Estimate]:
-    """Returns the number of rows of each label from the noised mean of `one_hot`."""
-    shares = mean + 1 / len(mean)
-    return {
-        label: Estimate.normal(n * share, n * deviation).clamped(0.0, float(n))
-        for label, share in zip(labels, shares.tolist(), strict=True)
-    }
 
 
 def _share(value: float, deviation: float) -> Estimate:

@@ -50,11 +50,20 @@ def _draw_curve(panel: Axes, answer: Answer) -> None:
 
 
 def _draw_points(panel: Axes, answer: Answer) -> None:
-    labels = list(answer.values)
-    for position, one in enumerate(answer.values.values()):
+    """Draws estimates of one unit with intervals: next to means, which have the column's unit, no numbers of rows."""
+    values = dict(answer.values)
+    if "mean" in values:
+        values = {"mean": values["mean"]}
+    means = {label: one for label, one in values.items() if not label.startswith("rows of ")}
+    if means:
+        values = means
+    for position, one in enumerate(values.values()):
         if not math.isnan(one.low):
             panel.plot([one.low, one.high], [position, position], color=_LINE, linewidth=4, alpha=0.6)
         panel.plot([one.value], [position], "o", color=_INK, markersize=4)
-    panel.set_yticks(range(len(labels)), labels, fontsize=8)
+    panel.set_yticks(range(len(values)), list(values), fontsize=8)
     panel.invert_yaxis()
     panel.margins(x=0.05)
+    if not values:
+        panel.set_axis_off()
+        panel.text(0, 0.9, "\n".join(answer.notes), fontsize=8, wrap=True, transform=panel.transAxes, va="top")

@@ -68,6 +68,22 @@ class Statistic(Protocol):
         ...
 
 
+class OfColumn:
+    """A statistic of one column, which gives it its name."""
+
+    column: str
+
+    @property
+    def name(self) -> str:
+        """The column."""
+        return self.column
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+
 def numbers_of(table: Table, column: str) -> Floats:
     """Returns a column as numbers, `[n]`; anything else is missing (NaN), because an error would depend on a value."""
     values = table[column]
@@ -77,9 +93,9 @@ def numbers_of(table: Table, column: str) -> Floats:
     return np.array([_number(value) for value in list(values)], dtype=np.float64)
 
 
-def _number(value: object) -> float:
+def _number(value: Any) -> float:  # noqa: ANN401 - whatever a table holds
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
     except Exception:  # an error would depend on a private value
         return float("nan")
 

@@ -69,8 +69,9 @@ def test_plain_quadratic_equals_library():
     model = torch.nn.Linear(6, 1, bias=False).double()
 
     def problem(a, b, c, d, is_server):
-        # the library's objective is the mean over the two clients
-        value = lambda model, x, y: 2 * (model.params @ a @ model.params / 2 + b @ model.params).view(1)  # noqa: E731
+        def value(model, x, y):  # twice, since the library's objective is the mean over the two clients
+            return 2 * (model.params @ a @ model.params / 2 + b @ model.params).view(1)
+
         return fp.Problem(None if is_server else fp.Function(value), (fp.LinearEquality(c, d),))
 
     rows = zip(program.a, program.b, program.c, program.d, (False, False, True), strict=True)

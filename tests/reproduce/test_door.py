@@ -79,8 +79,6 @@ def test_names_unique_and_described():
 
 
 def test_unknown_name_suggests_known_one(monkeypatch, capsys):
-    if not EXPERIMENTS:
-        pytest.skip("no experiment yet")
     monkeypatch.setattr(sys, "argv", ["reproduce", EXPERIMENTS[0].name + "x"])
     with pytest.raises(SystemExit):
         runpy.run_path(str(ROOT / "benchmarks" / "reproduce"), run_name="__main__")

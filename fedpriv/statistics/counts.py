@@ -1,23 +1,28 @@
-"""Statistics of categorical columns: counts, tables of two columns, and means by group."""
+"""Numbers of rows: in the bins of a numeric column, by category, by pairs of categories; and means by group."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
 from fedpriv.settings import Positive, validate_arguments
 from fedpriv.statistics.estimates import Z95, Answer, Estimate
-from fedpriv.statistics.numbers import Bounds, counts_of, one_hot, one_hot_radius
+from fedpriv.statistics.numbers import Bounds, bin_of, check_bins
 from fedpriv.statistics.query import (
     MOST_BINS,
     Floats,
+    OfColumn,
     Table,
     check_bounds,
     check_categories,
+    numbers_of,
     positions_of,
     scaled_numbers,
 )
@@ -26,9 +31,101 @@ _RELIABLE = 10.0  # rows of a group over the deviation of the noise in their num
 _REST = ("other", "missing")
 
 
+class _Cells(ABC):
+    """Number of rows in each of some cells. The vector of a row is the unit vector of its cell, minus their mean."""
+
+    @abstractmethod
+    def labels(self) -> list[str]:
+        """Returns the names of the cells."""
+
+    @abstractmethod
+    def cells(self, table: Table) -> NDArray[np.int64]:
+        """Returns the number of each row's cell, `[n]`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the answer."""
+
+    @property
+    def width(self) -> int:
+        """An entry for each cell."""
+        return len(self.labels())
+
+    @property
+    def radius(self) -> float:
+        """Norm of each vector."""
+        return math.sqrt(1 - 1 / self.width)
+
+    def vectors(self, table: Table) -> Floats:
+        """See `Statistic`."""
+        return np.eye(self.width)[self.cells(table)] - 1 / self.width
+
+    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
+        """See `Statistic`."""
+        shares = (mean + 1 / self.width).tolist()
+        counts = [Estimate.normal(n * share, n * deviation).clamped(0.0, float(n)) for share in shares]
+        return Answer(self.name, dict(zip(self.labels(), counts, strict=True)))
+
+    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
+        """See `Statistic`."""
+        return {"rows": Z95 * deviation * n}
+
+
+@validate_arguments("statistics.histogram")
+@dataclass(frozen=True)
+class Histogram(_Cells):
+    """Number of rows in each of some bins of equal width, and of missing values.
+
+    Args:
+        column: The column.
+        bounds: Public range of its values; values outside count as the nearest end.
+        bins: Number of bins.
+        weight: Share of the budget, relative to the other statistics.
+
+    Raises:
+        ConfigError: If the bounds are not finite or not in ascending order, or there are too many bins.
+
+    Examples:
+        >>> import fedpriv
+        >>> fedpriv.statistics.Histogram("age", bounds=(0, 100), bins=10).width
+        11
+    """
+
+    column: str
+    bounds: Bounds
+    bins: int = 10
+    weight: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check_bounds(f"statistics.{self.column}.bounds", self.bounds)
+        check_bins(f"statistics.{self.column}.bins", self.bins)
+
+    @property
+    def name(self) -> str:
+        """The column, as a histogram."""
+        return f"histogram of {self.column}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+    def labels(self) -> list[str]:
+        """Returns the ranges of the bins."""
+        edges = np.linspace(*self.bounds, self.bins + 1)
+        return [*(f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)), "missing"]
+
+    def cells(self, table: Table) -> NDArray[np.int64]:
+        """Returns the bin of each row."""
+        values = numbers_of(table, self.column)
+        missing = np.isnan(values)
+        return np.where(missing, self.bins, bin_of(np.where(missing, self.bounds[0], values), self.bounds, self.bins))
+
+
 @validate_arguments("statistics.counts")
 @dataclass(frozen=True)
-class Counts:
+class Counts(OfColumn, _Cells):
     """Number of rows with each value of a categorical column, with other values, and without a value.
 
     Args:
@@ -52,42 +149,18 @@ class Counts:
     def __post_init__(self) -> None:
         check_categories(f"statistics.{self.column}.categories", self.categories)
 
-    @property
-    def name(self) -> str:
-        """The column."""
-        return self.column
+    def labels(self) -> list[str]:
+        """Returns the categories and the rest."""
+        return [*self.categories, *_REST]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column."""
-        return (self.column,)
-
-    @property
-    def width(self) -> int:
-        """An entry for each category, one for other values, and one for missing ones."""
-        return len(self.categories) + 2
-
-    @property
-    def radius(self) -> float:
-        """Distance of a unit vector from the mean of all of them."""
-        return one_hot_radius(self.width)
-
-    def vectors(self, table: Table) -> Floats:
-        """See `Statistic`."""
-        return one_hot(positions_of(table, self.column, self.categories), self.width)
-
-    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
-        """See `Statistic`."""
-        return Answer(self.name, counts_of([*self.categories, *_REST], mean, deviation, n))
-
-    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
-        """See `Statistic`: in rows."""
-        return {"rows of a category": Z95 * deviation * n}
+    def cells(self, table: Table) -> NDArray[np.int64]:
+        """Returns the category of each row."""
+        return positions_of(table, self.column, self.categories)
 
 
 @validate_arguments("statistics.cross_table")
 @dataclass(frozen=True)
-class CrossTable:
+class CrossTable(_Cells):
     """Number of rows with each pair of values of two categorical columns.
 
     Args:
@@ -128,30 +201,16 @@ class CrossTable:
         """Both columns."""
         return (self.first, self.second)
 
-    @property
-    def width(self) -> int:
-        """An entry for each pair of values, other and missing ones included."""
-        return (len(self.first_categories) + 2) * (len(self.second_categories) + 2)
+    def labels(self) -> list[str]:
+        """Returns the pairs."""
+        pairs = product((*self.first_categories, *_REST), (*self.second_categories, *_REST))
+        return [f"{one}, {other}" for one, other in pairs]
 
-    @property
-    def radius(self) -> float:
-        """Distance of a unit vector from the mean of all of them."""
-        return one_hot_radius(self.width)
-
-    def vectors(self, table: Table) -> Floats:
-        """See `Statistic`."""
+    def cells(self, table: Table) -> NDArray[np.int64]:
+        """Returns the pair of each row."""
         first = positions_of(table, self.first, self.first_categories)
         second = positions_of(table, self.second, self.second_categories)
-        return one_hot(first * (len(self.second_categories) + 2) + second, self.width)
-
-    def answer(self, mean: Floats, deviation: float, n: int) -> Answer:
-        """See `Statistic`."""
-        labels = [f"{a}, {b}" for a in (*self.first_categories, *_REST) for b in (*self.second_categories, *_REST)]
-        return Answer(self.name, counts_of(labels, mean, deviation, n))
-
-    def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
-        """See `Statistic`: in rows."""
-        return {"rows of a pair": Z95 * deviation * n}
+        return first * (len(self.second_categories) + len(_REST)) + second
 
 
 @validate_arguments("statistics.group_means")
