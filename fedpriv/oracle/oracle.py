@@ -178,7 +178,7 @@ class Oracle(Generic[A_co]):
 
     @property
     def numbers(self) -> Tensor:
-        """Number of each client of the round among all clients, `[k]` (public)."""
+        """Number of each client of the round among all clients, `[k]`; as secret as the draw of the round's clients."""
         return self._context.queried
 
     @property

@@ -63,7 +63,8 @@ def compute_view(records: Sequence[Record], n_clients: int, adversary: str, coll
     if len(kinds) > 1 or not kinds <= {*_VIEWS}:
         raise LedgerError(
             f"the ledger's records have trust {sorted(trusts)}, but an adversary is defined only for records of one "
-            f"kind of trust ({', '.join(_VIEWS)}): use the version of fedpriv that wrote the ledger"
+            f"kind of trust ({', '.join(_VIEWS)}): use the version of fedpriv that wrote the ledger; if this version "
+            "wrote it, its records were altered"
         )
     (kind,) = kinds
     adversary_view = _VIEWS[kind](records, n_clients, adversary, colluders)

@@ -37,7 +37,7 @@ class Oracle(Protocol):
 
     @property
     def numbers(self) -> Tensor:
-        """Number of each participant among all clients, `[k]` (public)."""
+        """Number of each participant among all clients, `[k]`; as secret as the draw of the participants."""
         ...
 
     @property
