@@ -1,7 +1,7 @@
 """A user's function of one example, applied to each example of a batch.
 
 The function is called once for each shape of examples, on zeros, and its torch operations are recorded. The examples
-themselves pass through the recorded operations only, each by itself under `torch.vmap`. So no example can reach another
+themselves pass through the recorded operations only, each by itself under vmap. So no example can reach another
 one, whatever the function remembers: the function never receives an example.
 """
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedpriv.errors import ConfigError, summarize_error
+from fedpriv.models.batching import vmap
 from fedpriv.models.nested import Nested
 
 _FORM = (
@@ -43,7 +44,7 @@ def apply_to_each(function: Callable[[Any, Any], Tensor], inputs: Nested, target
     kinds = tuple((tuple(leaf.shape[1:]), leaf.dtype, leaf.device) for leaf in leaves)
     try:
         recorded = _record(function, structure, kinds)
-        answers = torch.vmap(recorded)(*(leaf.unsqueeze(1) for leaf in leaves))
+        answers = vmap(recorded)(*(leaf.unsqueeze(1) for leaf in leaves))
     except Exception as error:
         raise ConfigError(field, _name(function), f"{_FORM} ({summarize_error(error)})") from error
     if not isinstance(answers, Tensor) or answers.dtype != torch.bool or answers.numel() != len(leaves[0]):
