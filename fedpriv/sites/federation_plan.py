@@ -26,7 +26,6 @@ from fedpriv.settings import Count, validate_arguments
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.unsupported import check_settings, check_statistics, with_listed_links
 from fedpriv.statistics.description import JoinedStatistics, check_privacy
-from fedpriv.statistics.words import describe_statistic
 from fedpriv.storage import strict_yaml
 
 PLAN_SECTIONS = ("model", "loss", "problem", "strategy", "privacy", "network", "rounds", "seed")
@@ -201,7 +200,7 @@ class FederationPlan:
     def purpose(self) -> str:
         """What the plan is for, in plain words."""
         if self.statistics is not None:
-            return "statistics, asked once: " + "; ".join(map(describe_statistic, self.statistics.statistics))
+            return self.statistics.purpose
         return f"{wording.describe_purpose(self.document.settings)}, {self.rounds} rounds"
 
     @property

@@ -30,11 +30,14 @@ from fedpriv.runs import Result, train
 from fedpriv.settings import validate_arguments
 from fedpriv.statistics.estimates import Answer
 from fedpriv.statistics.query import Floats, Statistic, Table
+from fedpriv.statistics.words import describe_statistic
 from fedpriv.strategies import Strategy, gradient_descent
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PURPOSE = "statistics, asked once"
+"""How the name of a run that releases statistics begins."""
 _SLACK = 1 + 1e-9  # so that rounding clips no vector
 _WIDE = ("mean", "sd")  # answers that have both are lines of one table
 
@@ -175,7 +178,7 @@ def describe(
     deviation = noise_deviation(checked, sizes)
     result = train(
         make_clients(joined.make_model(), joined.make_loss(), [joined.examples(table) for table in owners]),
-        _one_step(),
+        replace(_one_step(), name=joined.purpose),
         checked,
         rounds=1,
         folder=folder,
@@ -325,6 +328,11 @@ class JoinedStatistics:
                 "statistics", double, "is asked for twice; leave one of the two out, since each costs noise"
             )
         return cls(tuple(statistics))
+
+    @property
+    def purpose(self) -> str:
+        """What is released, in plain words, as in privacy statements."""
+        return f"{PURPOSE}: {'; '.join(map(describe_statistic, self.statistics))}"
 
     @property
     def columns(self) -> tuple[str, ...]:
