@@ -167,14 +167,17 @@ def federate_run(
         _run_over_zenoh(folder, addresses, keys, wait=wait, grace=grace, interval=interval, as_json=as_json)
     result = json.loads((folder / RESULT).read_text())
     proposal = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
+    statistics = folder / STATISTICS
     if as_json:
+        if statistics.exists():
+            result["statistics"] = json.loads(statistics.read_text())
         typer.echo(strict_json.dumps(result))
         return
     rows = {name: str(value) for name, value in result.items()}
     if proposal.statistics is None:
         rows["model"] = str(folder / MODEL)
-    elif (folder / STATISTICS).exists():
-        rows["statistics"] = str(folder / STATISTICS)
+    elif statistics.exists():
+        rows["statistics"] = str(statistics)
     else:
         rows["next"] = (
             "run this command again once every site is connected: sites that have replied repeat their reply, at no "

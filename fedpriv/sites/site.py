@@ -158,9 +158,14 @@ class Site:
 
         Raises:
             ConfigError: If the text is not a plan, does not contain this site, is not allowed between organisations,
-                costs more epsilon than its settings state, or violates the site's policy.
+                costs more epsilon than its settings state, violates the site's policy, or asks for statistics of
+                columns that the site does not have.
+            DataError: If the site's table cannot be read.
         """
-        return review(text, self.card, self.settings.policy)
+        proposal, terms = review(text, self.card, self.settings.policy)
+        if proposal.statistics is not None:
+            read_table(self.settings.data, proposal.statistics)
+        return proposal, terms
 
     def join(self, text: str, accept: str) -> FederationPlan:
         """Accepts a plan (settings, privacy cost, keys of all sites); the site then replies to its requests.

@@ -37,7 +37,7 @@ def test_csv_files_of_clients_in_order(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text(rows(ages))
     options = {"train": str(tmp_path), "test": str(tmp_path / "a.csv"), **OPTIONS}
     assert check("csv", **options) == AGES["a"] + AGES["b"]
-    with pytest.raises(ConfigError, match="'weight'.*is not a column of"):
+    with pytest.raises(ConfigError, match=r"'weight'.*is not a column of"):
         read_columns("csv", ["weight"], **options)
 
 
@@ -75,5 +75,5 @@ def test_heart_train_patients(tmp_path: Path) -> None:
 
 
 def test_data_without_table_raises() -> None:
-    with pytest.raises(ConfigError, match="'digits': has no table with named columns; .*: csv, parquet, sql, heart"):
+    with pytest.raises(ConfigError, match=r"'digits': has no table with named columns; .*: csv, parquet, sql, heart"):
         read_columns("digits", ["age"])
