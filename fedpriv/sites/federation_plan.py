@@ -162,13 +162,7 @@ class FederationPlan:
     @property
     def is_graph(self) -> bool:
         """True if sites communicate with their neighbours on a graph, without a server."""
-        network = self.document.settings.get("network")
-        if not isinstance(network, dict):
-            return False
-        topology = network.get("topology", "star")
-        if isinstance(topology, dict):
-            topology = topology.get("name")
-        return topology not in (None, "star")
+        return _has_graph(self.document.settings)
 
     @property
     def has_certificates(self) -> bool:
@@ -341,16 +335,22 @@ def _write(
 
 def _training_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings of the run that releases statistics: one gradient step of a linear model."""
-    topology = settings["network"]
-    if isinstance(topology, dict):
-        topology = topology.get("topology", "star")
-    if isinstance(topology, dict):
-        topology = topology.get("name")
-    strategy = {"name": "decentralized_sgd", "step_size": 1.0}
-    if topology == "star":
-        strategy = {"name": "dp_gd", "learning_rate": 1.0}
+    strategy = {"name": "dp_gd", "learning_rate": 1.0}
+    if _has_graph(settings):
+        strategy = {"name": "decentralized_sgd", "step_size": 1.0}
     sections = {name: settings[name] for name in STATISTICS_SECTIONS}
     return {"model": "linear_regression", "loss": "mse", "strategy": strategy, "rounds": 1, **sections}
+
+
+def _has_graph(settings: dict[str, Any]) -> bool:
+    """True if settings name a network without a server."""
+    network = settings.get("network")
+    if not isinstance(network, dict):
+        return False
+    topology = network.get("topology", "star")
+    if isinstance(topology, dict):
+        topology = topology.get("name")
+    return topology not in (None, "star")
 
 
 def fingerprint_of_hash(plan_hash: str) -> str:
