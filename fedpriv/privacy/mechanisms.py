@@ -16,7 +16,7 @@ from fedpriv.distributed.devices import move_to_device
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.exact_over_time import CorrelatedRows, PairNoise, UnitNoise
-from fedpriv.privacy.exact_rounding import GRID_BITS, add_and_round
+from fedpriv.privacy.exact_rounding import COARSE_GRID_BITS, FINE_GRID_BITS, add_and_round
 from fedpriv.privacy.inverse_column import inverse_column
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
@@ -218,13 +218,16 @@ def add_noise(
         ConfigError: If a scale is not positive and finite.
         PrivacyError: If rows would share noise.
 
-    The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
-    can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, the real sum is rounded
-    (`exact_rounding`). Otherwise the float64 sum is rounded, which reduces this risk but is not proved to remove it.
+    The result is rounded to multiples of about `2**-8` times the scale of independent normal noise, and of about
+    `2**-20` times the scale of other noise: the low bits of noise drawn in floating point can reveal the value under it
+    (Mironov, 2012). Where `is_rounded_exactly`, the real sum is rounded (`exact_rounding`). Otherwise the float64 sum
+    is rounded, which reduces this risk but is not proved to remove it.
     """
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
-    grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
+    is_independent = isinstance(mechanism, Gaussian) and past is None and pair_noise is None
+    grid_bits = COARSE_GRID_BITS if is_independent else FINE_GRID_BITS
+    grids = [2.0 ** (math.ceil(math.log2(scale)) - grid_bits) for scale in scales]
     if pair_noise is not None and len(set(scales)) > 1:
         raise PrivacyError(
             f"the noise scales {sorted(set(scales))} must be equal, because both clients of a pair add the same "
