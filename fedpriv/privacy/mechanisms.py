@@ -58,6 +58,7 @@ EVERYBODY = -1
 """Replaces the client's index if noise is added to a sum over clients, and not to the row of one client."""
 
 _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
+_FLOAT32 = 2**17  # the same on the CPU for independent normal noise, most of which needs float32 only
 _OVER_TIME = 2**16  # the same on the CPU for correlated noise, where each block takes more steps
 
 
@@ -245,7 +246,7 @@ def add_noise(
             shared = shared.times(scales[0])
             _ = shared.rows  # drawn here, and not by several threads at once
             noise = SumOfNoise(noise, shared)
-        noised = _rounded_exactly(bounded, noise, grids)
+        noised = _rounded_exactly(bounded, noise, grids, _FLOAT32 if is_independent else _IN_CACHE)
     else:
         noised = _rounded_in_float64(
             bounded, scales, grids, mechanism, record, randomness, clients, amount, past, pair_noise
@@ -352,9 +353,7 @@ def _blocks(count: int, dim: int, numbers: int) -> list[slice]:
     return [slice(top, min(top + height, count)) for top in range(0, count, height)]
 
 
-def _rounded_exactly(
-    bounded: Tensor, noise: RealNoise, grids: Sequence[float], numbers_at_once: int = _IN_CACHE
-) -> Tensor:
+def _rounded_exactly(bounded: Tensor, noise: RealNoise, grids: Sequence[float], numbers_at_once: int) -> Tensor:
     """Returns sums with noise, rounded to their grids as real numbers, `[k, dim]` in float64 on the processor."""
     count, dim = bounded.shape
     noised = torch.empty(count, dim, dtype=torch.float64)
