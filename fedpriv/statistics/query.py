@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -141,7 +142,7 @@ def check_bounds(field: str, bounds: tuple[float, float]) -> None:
         ConfigError: If they are not.
     """
     low, high = bounds
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+    if not (low < high and math.isfinite(float(high) - float(low))):
         fix = "must be two numbers (low, high) from public knowledge: the data's own smallest and largest are private"
         raise ConfigError(field, bounds, fix)
 
