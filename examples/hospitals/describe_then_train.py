@@ -52,7 +52,10 @@ def in_one_process(source: Path, out: Path) -> None:
     print(fedpriv.describe(tables, join_sections(look.statistics).statistics, privacy, folder=out / "look"))
     print(f"\nleft: a run of up to epsilon={fedpriv.Budget(budget).balance().left:.3f}; this one takes .8")
     config = load_config(HERE / "train.yaml", [f"data.root={source}", f"privacy.budget={budget}"])
-    print(build(config, out / "train").result())
+    training = build(config, out / "train")
+    for _ in training:
+        pass
+    print(training.result())
     command("statement", out / "look", out / "train", "--out", out / "statement.md")
 
 
