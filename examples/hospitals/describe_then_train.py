@@ -52,7 +52,10 @@ def in_one_process(source: Path, out: Path) -> None:
     print(fedpriv.describe(tables, join_sections(look.statistics).statistics, privacy, folder=out / "look"))
     print(f"\nleft: a run of up to epsilon={fedpriv.Budget(budget).balance().left:.3f}; this one takes .8")
     config = load_config(HERE / "train.yaml", [f"data.root={source}", f"privacy.budget={budget}"])
-    print(build(config, out / "train").result())
+    training = build(config, out / "train")
+    for _ in training:
+        pass
+    print(training.result())
     command("statement", out / "look", out / "train", "--out", out / "statement.md")
 
 
@@ -66,7 +69,7 @@ def between_sites(source: Path, out: Path) -> None:
 
     accept_plan(out, "look")
     with sites(out, HOSPITALS[:3]):  # the fourth is late: there are no answers yet, and nobody pays twice
-        command("federate", "run", out / "look", "--wait", "3", "--grace", "1")
+        command("federate", "run", out / "look", "--wait", "5", "--grace", "1")
     with sites(out, HOSPITALS):
         command("federate", "run", out / "look")
 
@@ -100,6 +103,9 @@ def sites(out: Path, names: tuple[str, ...]) -> Iterator[dict[str, subprocess.Po
     """Run the sites in processes of their own, until the block ends."""
     running = {name: start(out, name, "site", "run", out / name) for name in names}
     try:
+        for name in names:
+            while "not encrypted" not in (out / f"{name}.log").read_text():  # the last line before it connects
+                time.sleep(0.1)
         yield running
     finally:
         for process in running.values():
@@ -115,7 +121,7 @@ def command(*words: object) -> None:
 
 def start(out: Path, name: str, *words: object) -> subprocess.Popen[bytes]:
     """Start a command of fedpriv; its output goes to a file."""
-    with (out / f"{name}.log").open("ab") as log:
+    with (out / f"{name}.log").open("wb") as log:
         return subprocess.Popen([sys.executable, "-m", "fedpriv", *map(str, words)], stdout=log, stderr=log)
 
 
