@@ -57,9 +57,13 @@ class _Cells(ABC):
         """An entry for each cell."""
         return len(self.labels())
 
-    @cached_property
+    @property
     def clip(self) -> ConvexHull:
         """See `Statistic`."""
+        return self._clip
+
+    @cached_property
+    def _clip(self) -> ConvexHull:
         return ConvexHull(torch.eye(self.width, dtype=torch.float64) - 1 / self.width)
 
     def vectors(self, table: Table) -> Floats:
@@ -271,9 +275,13 @@ class GroupMeans:
         """Two entries for each group."""
         return 2 * (len(self.categories) + 2)
 
-    @cached_property
+    @property
     def clip(self) -> ConvexHull:
         """See `Statistic`: the vertices are (e, e) and (e, -e) for the unit vectors e, at most 2 from each other."""
+        return self._clip
+
+    @cached_property
+    def _clip(self) -> ConvexHull:
         units = torch.eye(self.width // 2, dtype=torch.float64)
         return ConvexHull(torch.cat([torch.cat([units, units], 1), torch.cat([units, -units], 1)]))
 

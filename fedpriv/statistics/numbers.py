@@ -56,7 +56,7 @@ class Mean(OfColumn):
         """Three entries."""
         return 3
 
-    @cached_property
+    @property
     def clip(self) -> Clip:
         """See `Statistic`; the vectors of both bounds differ by 2, so no smaller set than a ball helps."""
         return Clip(ROUNDED_UP)
@@ -139,9 +139,13 @@ class Quantiles(OfColumn):
         """An entry for each bin and one for missing values."""
         return self.bins + 1
 
-    @cached_property
+    @property
     def clip(self) -> ConvexHull:
         """See `Statistic`: a vertex for each bin, and one for missing values at the centre of the others."""
+        return self._clip
+
+    @cached_property
+    def _clip(self) -> ConvexHull:
         vertices = np.zeros((self.width, self.width))
         vertices[:-1, :-1] = cumulative.root(self.bins).T - cumulative.centre(self.bins)
         vertices[-1, -1] = cumulative.radius(self.bins)
@@ -235,7 +239,7 @@ class Correlations:
         d = len(self.bounds)
         return d + d * (d + 1) // 2
 
-    @cached_property
+    @property
     def clip(self) -> Clip:
         """See `Statistic`: of z and z z^T, where z has norm at most 1."""
         return Clip(math.sqrt(2) * ROUNDED_UP)
