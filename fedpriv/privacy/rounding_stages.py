@@ -46,8 +46,9 @@ class Doubtful(NamedTuple):
 
     def selected(self, kept: Positions) -> Doubtful:
         """Returns some of the numbers."""
-        words = self.radius_words[kept], self.angle_words[kept]
-        return Doubtful(self.rows[kept], self.columns[kept], *words, self.is_sine[kept])
+        return Doubtful(
+            self.rows[kept], self.columns[kept], self.radius_words[kept], self.angle_words[kept], self.is_sine[kept]
+        )
 
 
 def round_in_float32(values: Array, words: NDArray[np.int64], scales: Array, grids: Array, result: Array) -> Doubtful:
