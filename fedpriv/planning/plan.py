@@ -45,11 +45,11 @@ _MOST_NOISE = 10.0  # times the noise of the first rounds: more would drown the 
 
 @dataclass(frozen=True)
 class FirstPart:
-    """The rounds of an earlier run that a run extends.
+    """The rounds of an earlier run that a run extends, or the releases of an earlier run that it only counts.
 
     Attributes:
-        rounds: Number of these rounds.
-        records: The releases of these rounds, from the ledger.
+        rounds: Number of these rounds; 0 if the run has rounds of its own only.
+        records: The releases of the earlier run, from the ledger.
     """
 
     rounds: int
@@ -385,6 +385,7 @@ class RunSketch:
         seed: Public seed of cohorts and links.
         augmentation: Random views of examples, if there are any.
         sizes_declared: True if each client has a declared `public_size`.
+        first: The releases of an earlier run that this one counts.
     """
 
     strategy: Strategy
@@ -398,14 +399,16 @@ class RunSketch:
     seed: int = 0
     augmentation: Augmentation | None = None
     sizes_declared: bool = False
+    first: FirstPart | None = None
 
     def plan(self, privacy: Privacy | None = None, first: FirstPart | None = None) -> Plan:
         """Returns the run's plan; see `make_plan`.
 
         Args:
             privacy: Privacy settings other than the run's.
-            first: The rounds of an earlier run that this one extends.
+            first: The rounds of an earlier run that this one extends; by default the sketch's own `first`.
         """
+        first = first or self.first
         privacy = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=self.sizes_declared)
         randomness = Randomness(self.seed)
         sizes = self.outline.sizes

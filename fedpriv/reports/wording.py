@@ -66,8 +66,8 @@ ASSUMED = (
     "holder's machine."
 )
 EXTENDED = (
-    "A run that extends an earlier one includes its releases. Assumed: the results of the earlier run did not "
-    "decide the number of further rounds and their noise."
+    "A run that extends or counts an earlier one includes its releases. Assumed: the results of the earlier run did "
+    "not decide the number of further rounds and their noise."
 )
 SEARCHED = (
     "Assumed, and not checked here: each data holder bounds its query results and adds noise to them as the "
