@@ -23,7 +23,7 @@ from fedpriv.clients import make_clients
 from fedpriv.errors import ConfigError, DataError, PrivacyError
 from fedpriv.models import LinearRegression, Loss
 from fedpriv.network import Everyone, Star
-from fedpriv.planning import Compute, align_columns, make_plan
+from fedpriv.planning import Compute, Plan, align_columns, make_plan
 from fedpriv.privacy import Clip, FullBatch, Gaussian, Privacy, release_scheme
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.runs import Result, train
@@ -285,6 +285,16 @@ def check_privacy(privacy: Privacy) -> Privacy:
     return replace(privacy, clip=Clip(_SLACK))
 
 
+def plan_release(privacy: Privacy, sizes: Sequence[int]) -> Plan:
+    """Returns the plan of the release of any statistics.
+
+    Args:
+        privacy: The privacy settings, checked.
+        sizes: Public number of rows of each owner.
+    """
+    return make_plan(_one_step(), privacy, sizes, Star(len(sizes), Everyone()), rounds=1)
+
+
 def noise_deviation(privacy: Privacy, sizes: Sequence[int]) -> float:
     """Returns the standard deviation of the noise in each entry of the mean of all rows' joined vectors.
 
@@ -292,7 +302,7 @@ def noise_deviation(privacy: Privacy, sizes: Sequence[int]) -> float:
         privacy: The privacy settings, checked.
         sizes: Public number of rows of each owner.
     """
-    plan = make_plan(_one_step(), privacy, sizes, Star(len(sizes), Everyone()), rounds=1)
+    plan = plan_release(privacy, sizes)
     release = plan.releases.find(0, "gradient", 0)
     assert release is not None
     # the mean over all rows is the mean over owners of their sums, each times the number of owners over that of rows
