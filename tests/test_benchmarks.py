@@ -55,6 +55,7 @@ RUNS = {
     "reproduce/logistic_regression.py": ["--quick"],
     "reproduce/pair_dropouts.py": ["--quick", "--epsilons", "5", "--markdown", "OUT/dropouts.md"],
     "reproduce/pairwise.py": ["--quick", "--only", "D-PSGD", "--out", "OUT"],
+    "reproduce/standardising.py": ["--quick", "--only", "adult"],
     "reproduce/strategies.py": ["--quick", "--only", "DP-SGD", "DPOP", "--out", "OUT"],
 }
 PARTS = {  # of the scripts above, and run by them

@@ -171,7 +171,9 @@ class PrivateScaler(PrivateStep, TransformerMixin, BaseEstimator):
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["fedpriv_scaler"] != _FORMAT:
                 raise ValueError(f"format {content['fedpriv_scaler']}")
-            spent = {key: tuple(value) if isinstance(value, list) else value for key, value in content["spent"].items()}
+            spent: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in content["spent"].items()
+            }
             scaler = PrivateScaler({name: (low, high) for name, (low, high) in content["bounds"].items()})
             scaler.scales_ = {
                 name: (float(centre), float(scale)) for name, (centre, scale) in content["scales"].items()
