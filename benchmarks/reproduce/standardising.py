@@ -258,8 +258,8 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", fp.errors.PromiseWarning)  # the seeds of the noise are given
     trials: dict[str, Callable[[], tuple[Trial, tuple[float, ...], int, tuple[float, ...]]]] = {
-        "adult": lambda: (adult().accuracy, (0.1, 0.3, 1.0), 40, (0.5, 2.0)),
-        "digits": lambda: (digits, (1.0,), 100, (3.0, 10.0)),
+        "adult": lambda: (adult().accuracy, (0.1, 0.3, 1.0), 40, (2.0, 6.0)),
+        "digits": lambda: (digits, (1.0,), 30, (10.0, 30.0)),
         "heart": lambda: (heart().accuracy, (0.3, 1.0), 20, (0.3, 1.0)),
     }
     for name, make in trials.items():

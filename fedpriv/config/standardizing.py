@@ -28,7 +28,6 @@ from fedpriv.errors import ConfigError, FedprivError, LedgerError, format_value
 from fedpriv.planning import FirstPart
 from fedpriv.privacy import Gaussian, LedgerFile, Privacy
 from fedpriv.privacy.accounting import gaussian
-from fedpriv.runs import number_before
 from fedpriv.settings import suggest_nearest
 from fedpriv.statistics.description import check_privacy, plan_release
 from fedpriv.statistics.numbers import Bounds
@@ -147,7 +146,7 @@ def plan_first(config: Config, privacy: Privacy, sizes: tuple[int, ...]) -> Firs
         return None
     list_bounds(config)
     release = plan_release(check_privacy(make_release_privacy(config, privacy)), sizes)
-    return FirstPart(0, number_before(list(release.records)))
+    return FirstPart.counted(release.records)
 
 
 @contextmanager

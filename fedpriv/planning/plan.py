@@ -40,6 +40,8 @@ from fedpriv.privacy.settings import LEAST_AMOUNT, Cyclic, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Ends, PeriodicQueries, Strategy
 
+BEFORE = -1
+"""Round of the releases of an earlier run that a run counts: they were made before its first round."""
 _MOST_NOISE = 10.0  # times the noise of the first rounds: more would drown the signal of the further rounds
 
 
@@ -54,6 +56,11 @@ class FirstPart:
 
     rounds: int
     records: tuple[Record, ...]
+
+    @staticmethod
+    def counted(records: Sequence[Record]) -> FirstPart:
+        """Returns the releases of an earlier run as releases before the first round of a run that counts them."""
+        return FirstPart(0, tuple(record.changed(round=BEFORE, index=index) for index, record in enumerate(records)))
 
     @staticmethod
     def of(ledger: LedgerFile) -> FirstPart | None:

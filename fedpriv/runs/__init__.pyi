@@ -6,7 +6,6 @@ from .integrity import IntegrityProblem, compare_with_plan, find_problems, raise
 from .line_files import METRICS, MetricsFile, RoundLines
 from .options import TrainingOptions, TrainOptions
 from .planned_releases import PlannedReleases
-from .preceding import number_before
 from .progress_display import ProgressDisplay
 from .results import Result, RoundReport, explain_fewer_rounds, get_software_versions, read_metrics
 from .run_accountant import CHARGED_WHOLE
@@ -58,7 +57,6 @@ __all__ = [
     "get_column",
     "get_software_versions",
     "make_missing_run_error",
-    "number_before",
     "raise_problems",
     "read_config",
     "read_metrics",

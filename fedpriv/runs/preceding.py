@@ -7,7 +7,6 @@ they were made before its first round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,8 @@ from typing import Any
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.planning.plan import FirstPart, Plan
 from fedpriv.privacy.ledger_file import Extended
-from fedpriv.privacy.record import Record
 from fedpriv.runs import integrity
 from fedpriv.runs.run_files import RunFiles
-
-BEFORE = -1
-"""Round of the releases that were made before the first round of a run."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class PrecedingRun:
             raise ConfigError("after", str(path), fix)
         return PrecedingRun(
             path,
-            FirstPart(0, number_before(records)),
+            FirstPart.counted(records),
             header.budget,
             header.float64_noise,
             files.not_covered,
@@ -88,11 +83,6 @@ class PrecedingRun:
     def header(self) -> Extended:
         """The facts about the run that the header of the later run's ledger contains."""
         return Extended(0, len(self.first.records), self.first_run)
-
-
-def number_before(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Returns records, numbered anew, as releases before the first round."""
-    return tuple(record.changed(round=BEFORE, index=index) for index, record in enumerate(records))
 
 
 def check_preceding(plan: Plan) -> None:

@@ -11,10 +11,10 @@ import torch
 from extended import ROUNDS, run, training
 
 import fedpriv as fp
+from fedpriv.planning.plan import BEFORE
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.runs.integrity import find_problems
-from fedpriv.runs.preceding import BEFORE
 from fedpriv.runs.run_files import RunFiles
 
 FULL = fp.FullBatch()
