@@ -216,7 +216,7 @@ def _parts(transformer: Any, name: str, *, fitted: bool) -> list[tuple[str, Any]
         inner = transformer.transformer_list
     else:
         return [(name, transformer)]
-    return [found for step, part in inner for found in _parts(part, f"{name}.{step}", fitted=fitted)]
+    return [leaf for step, part in inner for leaf in _parts(part, f"{name}.{step}", fitted=fitted)]
 
 
 def _learns(transformer: Any) -> bool:  # noqa: ANN401 - a transformer of scikit-learn
