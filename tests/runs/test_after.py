@@ -110,6 +110,21 @@ def test_budget_charged_once_for_each(tmp_path: Path):
     assert 1.99 < budget.balance().spent.epsilon <= 2.0
 
 
+def test_kill_before_the_reservation_reserves_on_resume(tmp_path: Path):
+    """The earlier run's releases in the ledger do not count as releases of a run without a reservation."""
+    budget = fp.Budget.create(tmp_path / "b.jsonl", epsilon=2, delta=1e-5)
+    table = {"x": torch.linspace(-1, 1, 20).tolist()}
+    privacy = fp.Privacy(epsilon=0.5, budget=budget.path)
+    fp.describe([table, table], [fp.statistics.Mean("x", (-1, 1))], privacy, folder=tmp_path / "look")
+    both = fp.Privacy(epsilon=2, sampling=FULL, budget=budget.path)
+    before = {path: path.read_bytes() for path in tmp_path.glob("b.jsonl*")}
+    training(tmp_path / "run", ROUNDS, after=tmp_path / "look", privacy=both)._directory.folder.close()
+    for path, content in before.items():
+        path.write_bytes(content)
+    run(tmp_path / "run", ROUNDS, resume=True, privacy=both)
+    assert 1.99 < budget.balance().spent.epsilon <= 2.0
+
+
 @pytest.mark.parametrize("with_budget", ["look", "run"])
 def test_budget_of_one_run_only_raises(tmp_path: Path, with_budget: str):
     budget = fp.Budget.create(tmp_path / "b.jsonl", epsilon=3, delta=1e-5)
