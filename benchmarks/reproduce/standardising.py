@@ -73,6 +73,7 @@ class Task:
         self.test = test
         self.settings = settings
         self.trust = trust
+        self._encoded: dict[str, tuple[list[TensorDataset], TensorDataset]] = {}
 
     def accuracy(self, variant: str, epsilon: float, seed: int, rounds: int, step: float) -> float:
         """Trains once, and returns the accuracy on the test rows."""
@@ -87,9 +88,7 @@ class Task:
             scales = scaler.scales_
         elif variant == "exact":
             scales = self.exact()
-        encoder = TableEncoder(**self.settings, scales=scales)
-        datasets = [encoder.encoded(owner) for owner in self.owners]
-        test = encoder.encoded(self.test)
+        datasets, test = self.encoded(scales)
         rest = gaussian.compute_epsilon(ratio * math.sqrt(1 - share), DELTA)
         result = fp.train(
             fp.make_clients(
@@ -105,6 +104,14 @@ class Task:
         )
         assert fp.total([*runs, result]).epsilon <= epsilon * 1.002
         return float(result.test_accuracy or 0.0)
+
+    def encoded(self, scales: Scales) -> tuple[list[TensorDataset], TensorDataset]:
+        """Returns the owners' examples and the test examples; the same scales are applied once."""
+        key = repr(scales)
+        if key not in self._encoded:
+            encoder = TableEncoder(**self.settings, scales=scales)
+            self._encoded[key] = [encoder.encoded(owner) for owner in self.owners], encoder.encoded(self.test)
+        return self._encoded[key]
 
     def scaler(self, epsilon: float, seed: int) -> fp.PrivateScaler:
         """Returns the private scaler of the numeric columns."""
@@ -253,6 +260,7 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["adult", "digits", "heart"], default=None)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=None, help="instead of those of docs/howto")
     parser.add_argument("--quick", action="store_true", help="one epsilon, seed and step size, 3 rounds")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -265,6 +273,7 @@ def main() -> None:
     for name, make in trials.items():
         if options.only in (None, name):
             trial, epsilons, rounds, steps = make()
+            epsilons = tuple(options.epsilons or epsilons)
             if options.quick:
                 table(name, trial, epsilons[:1], 3, steps[:1], 1)
             else:
