@@ -66,8 +66,12 @@ ASSUMED = (
     "holder's machine."
 )
 EXTENDED = (
-    "A run that extends or counts an earlier one includes its releases. Assumed: the results of the earlier run did "
-    "not decide the number of further rounds and their noise."
+    "A run that extends an earlier one includes its releases. Assumed: the results of the earlier run did not "
+    "decide the number of further rounds and their noise."
+)
+COUNTED = (
+    "A run that counts the releases of an earlier one, such as statistics, includes their cost. Assumed: their results "
+    "did not decide the number of rounds and their noise."
 )
 SEARCHED = (
     "Assumed, and not checked here: each data holder bounds its query results and adds noise to them as the "

@@ -182,6 +182,7 @@ def test_commands_predict_account_and_state_it(path: Path, tmp_path: Path):
     np.testing.assert_allclose(predicted, torch.sigmoid(inputs @ weights[0]), atol=1e-3)
     statement = fedpriv("statement", str(tmp_path / "run")).stdout
     assert "release of the means and deviations of age" in " ".join(statement.split())
+    assert "counts the releases of an earlier one" in " ".join(statement.split())
     assert fedpriv("account", str(tmp_path / "run")).exit_code == 0
     assert "before round 1" in fedpriv("plan", str(path), STANDARDIZE).stdout
     (tmp_path / "run" / "standardize" / "scales.json").unlink()
