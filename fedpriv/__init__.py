@@ -12,7 +12,7 @@ __version__ = "0.4.0"
 _load, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 # `fedpriv.data` is available, but `from fedpriv import *` imports neither modules with such plain names nor modules
 # that import scikit-learn
-_of_scikit_learn = {"PrivateLogisticRegression", "PublicEncoder", "check_pipeline"}
+_of_scikit_learn = {"PrivateLogisticRegression", "PrivateScaler", "PublicEncoder", "check_pipeline"}
 _modules = {module.name for module in pkgutil.iter_modules(__path__)}
 __all__ = sorted({*_names} - _of_scikit_learn - _modules)  # pyright: ignore
 

@@ -30,6 +30,7 @@ from .clients.coupled import make_coupled_clients
 from .clients.lazy import lazy_clients
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from .estimators.logistic_regression import PrivateLogisticRegression
+from .estimators.private_scaler import PrivateScaler
 from .estimators.public_encoder import PublicEncoder, check_pipeline
 from .evaluation.binary import Auc, Brier, CalibrationError, Sensitivity, Specificity, binary_metrics
 from .evaluation.early_stopping import Stop
@@ -167,6 +168,7 @@ __all__ = [
     "Privacy",
     "PrivacyError",
     "PrivateLogisticRegression",
+    "PrivateScaler",
     "Problem",
     "Prox",
     "PublicEncoder",

@@ -59,6 +59,7 @@ RUNS = {
     "reproduce/pair_dropouts.py": ["--quick", "--epsilons", "5", "--markdown", "OUT/dropouts.md"],
     "reproduce/pairwise.py": ["--quick", "--only", "D-PSGD", "--out", "OUT"],
     "reproduce/private_statistics.py": ["--quick"],
+    "reproduce/standardising.py": ["--quick", "--only", "adult"],
     "reproduce/strategies.py": ["--quick", "--only", "DP-SGD", "DPOP", "--out", "OUT"],
 }
 PARTS = {  # of the scripts above, and run by them

@@ -21,6 +21,7 @@ from fedpriv.clients import PublicDataInfo
 from fedpriv.config.building import make_model
 from fedpriv.config.files import load_config
 from fedpriv.config.schema import Config
+from fedpriv.config.standardizing import read_scales
 from fedpriv.data.csv_file import read_headings, read_table
 from fedpriv.data.table_encoder import TableEncoder, check_columns
 from fedpriv.errors import ConfigError, FedprivError
@@ -54,7 +55,7 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
             config.data.name,
             "is not supported by predict, which needs a run on csv data: load model.pt in Python instead",
         )
-    encoder = _encoder(config)
+    encoder = _encoder(config, folder)
     headings = read_headings(str(table))
     check_columns(str(table), encoder.feature_columns, headings)
     rows = read_table(str(table), headings)
@@ -77,7 +78,20 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
         print_rows(facts)
 
 
-def _encoder(config: Config) -> TableEncoder:
+def _encoder(config: Config, folder: Path) -> TableEncoder:
+    """Returns the encoder of a run, with the centres and scales that it released, if any.
+
+    Raises:
+        FedprivError: If they are lost.
+    """
+    if config.data.standardize is not None:
+        released = read_scales(folder)
+        if released is None:
+            raise FedprivError(
+                f"{folder} has no standardize/scales.json, but its data were standardised: restore the file"
+            )
+        scales = {**(config.data.options.get("scales") or {}), **released[0]}
+        config = config.model_copy(update={"data": config.data.model_copy(update={"scales": scales})})
     options: Mapping[str, Any] = config.data.options
     given = {name: options[name] for name in _ENCODING if options.get(name) is not None}
     return TableEncoder(options["label"], **given)

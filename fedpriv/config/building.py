@@ -12,11 +12,13 @@ from torch.utils.data import Dataset, Subset
 
 from fedpriv import data, models
 from fedpriv.clients import Client, PublicDataInfo, check_datasets, make_clients
+from fedpriv.config.dividing import divide_examples
 from fedpriv.config.files import fingerprint, load_config, to_yaml
 from fedpriv.config.metrics import check_measured, check_owners, load_metrics, prefix_log_errors
 from fedpriv.config.schema import REPORTING, Config, DataSection
+from fedpriv.config.standardizing import plan_first, read_scales, standardized, with_public_scales
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.data import DATASETS, Split, labels_of
+from fedpriv.data import DATASETS, Split
 from fedpriv.data.base import as_inputs
 from fedpriv.data.extractor import extract_split
 from fedpriv.data.partition import collect_warnings, known_sizes
@@ -28,6 +30,7 @@ from fedpriv.forecast.timing import time_round
 from fedpriv.forecast.warnings import collect_start_warnings
 from fedpriv.papers.recipe import Recipe
 from fedpriv.planning import GAP, FirstPart, Plan, RunSketch, not_covered, warn_of_missing_network
+from fedpriv.privacy import Budget, RunCost
 from fedpriv.runs import Training, format_difference, format_settings
 from fedpriv.settings import validate_arguments
 from fedpriv.storage import RunFolder, strict_json
@@ -58,7 +61,56 @@ def build(
     if extend is not None:
         _check_extends(config, extend)
     folder = _with_config(config, folder)
-    split = load_data(config)
+    if config.data.standardize is not None:
+        return _build_standardized(config, folder, resume=resume, extend=extend)
+    return _build(config, config, folder, resume=resume, extend=extend, after=None)
+
+
+def _build_standardized(config: Config, folder: RunFolder | None, *, resume: bool, extend: Path | None) -> Training:
+    """Builds a run that counts the release of the means and deviations that its data are standardised by."""
+    privacy = config.promise()
+    if extend is None and (folder is None or read_scales(folder.path) is None):
+        _check_whole_plan(config, folder)
+    with standardized(config, privacy, folder.path if folder else None, extend) as released:
+        scaled = config.model_copy(update={"data": released.apply(config.data)})
+        training = _build(config, scaled, folder, resume=resume, extend=extend, after=released.after)
+    training.warnings += [f"data.standardize: {note}" for note in released.notes]
+    return training
+
+
+def _check_whole_plan(config: Config, folder: RunFolder | None) -> None:
+    """Raises an error for a run that could not begin after its means and deviations were released.
+
+    Raises:
+        ConfigError: If settings cannot work.
+        PrivacyError: If the budget is too small.
+    """
+    plan = load_plan(config, config.seed or 0)
+    if plan.privacy.budget is not None:
+        name = str(folder.path) if folder else "a run in memory"
+        Budget(plan.privacy.budget).check(RunCost(name, plan.records, plan.n_clients))
+
+
+def _build(
+    config: Config,
+    scaled: Config,
+    folder: RunFolder | None,
+    *,
+    resume: bool,
+    extend: Path | None,
+    after: Path | None,
+) -> Training:
+    """Builds a run.
+
+    Args:
+        config: The configuration, which a resume must not change.
+        scaled: The configuration with released centres and scales, if there are any.
+        folder: The run's folder.
+        resume: True to resume.
+        extend: Folder of a finished run to extend.
+        after: Folder of an earlier run whose releases this run counts.
+    """
+    split = load_data(scaled)
     clients = make_population(config, split)
     options = measurement_arguments(config, split, len(clients))
     with prefix_log_errors():
@@ -72,6 +124,7 @@ def build(
             settings=fingerprint(config),
             resume=resume,
             extend=extend,
+            after=after,
             **options,
         )
 
@@ -194,6 +247,7 @@ def _draft(config: Config) -> tuple[RunSketch, Recipe]:
         loss=loss,
         seed=config.seed or 0,
         augmentation=config.data.augmentation,
+        first=plan_first(config, privacy, public_info.sizes),
     )
     return draft, recipe
 
@@ -235,7 +289,14 @@ def load_data(config: Config) -> Split:
 
 
 def load_section(section: DataSection) -> Split:
-    """Loads the data set of a data section, as the features of its frozen network if it has one."""
+    """Loads the data set of a data section, as the features of its frozen network if it has one.
+
+    Raises:
+        ConfigError: If the section has random views of features, or a private release that this command does not make.
+    """
+    if section.standardize is not None:
+        fix = "is supported by train, resume, plan and predict only: leave it out, or use data.scales"
+        raise ConfigError("data.standardize", section.standardize.model_dump(mode="json"), fix)
     if section.extractor is not None and section.augment:
         fix = (
             "cannot be combined with data.extractor: its features are computed once, but random views are drawn anew "
@@ -308,20 +369,6 @@ def divide(config: Config, split: Split) -> list[Subset[Any]]:
     return divide_examples(config.data, split)
 
 
-def divide_examples(section: DataSection, split: Split) -> list[Subset[Any]]:
-    """Divides the train examples among owners according to the data section."""
-    partition = section.partition
-    labels = labels_of(split.train)
-    generator = torch.Generator().manual_seed(partition.seed)
-    try:
-        shares = data.partition(
-            partition.kind, labels, partition.n_clients, generator, writers=split.writers, **partition.options
-        )
-    except ConfigError as error:
-        raise ConfigError(f"data.{error.field}", error.value, error.fix) from None
-    return [Subset(split.train, share.tolist()) for share in shares]
-
-
 def read_outline(config: Config) -> PublicDataInfo:
     """Returns sizes and shapes of a configuration's data; reads the data only if these are not known beforehand."""
     partition = config.data.partition
@@ -335,7 +382,7 @@ def read_outline(config: Config) -> PublicDataInfo:
     if facts:
         sizes = known_sizes(partition.kind, facts.n_train, partition.n_clients)
     if facts is None or sizes is None or server is not None:
-        split = load_data(config)
+        split = load_section(with_public_scales(config))
         datasets = divide(config, split)
         check_datasets(datasets, split.test, config.promise(len(datasets)))
         owned: list[Dataset[Any]] = [*datasets]

@@ -78,6 +78,9 @@ def fingerprint(config: Config) -> str:
         del settings["data"]["extractor"]  # the digest is unchanged from before this setting existed
     else:
         settings["data"]["extractor"]["file"] = extractor.digest()
+    for name in ("standardize", "scales"):  # settings that are newer than the digest
+        if settings["data"].get(name) is None:
+            settings["data"].pop(name, None)
     return digest_config(settings)[:16]
 
 

@@ -62,13 +62,26 @@ class AugmentSection(Plugin):
     field, registry = "data.augment", AUGMENTATIONS
 
 
+class StandardizeSection(Section):
+    """Private standardisation of the numeric columns of a table; see `fedpriv.config.standardizing`.
+
+    `columns` are columns in `data.numbers`, by default all except the label. `share` is the part of the run's budget
+    (of the squared ratio of sensitivity to noise) for their means and deviations, which are released before the first
+    round.
+    """
+
+    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+
+
 class DataSection(Plugin):
     """A data set and its division among clients.
 
     `augment` lists random changes of training inputs, which are applied in order and drawn anew for each query:
     `[{name: crop, padding: 2}, flip]`. With an `augmentation_multiplicity` of K, an example has K views, and their mean
     gradient is clipped once. `extractor` names a frozen network in a file; its outputs become the inputs: `{file:
-    body.safetensors, model: resnet18_gn, layer: avgpool, exclude: [fc.*]}` or `{file: body.onnx}`.
+    body.safetensors, model: resnet18_gn, layer: avgpool, exclude: [fc.*]}` or `{file: body.onnx}`. `standardize` scales
+    numeric columns of a table by private means and deviations: `{columns: [age], share: 0.1}`.
     """
 
     field, registry = "data", DATASETS
@@ -77,6 +90,7 @@ class DataSection(Plugin):
     augment: list[AugmentSection] = Field(default_factory=list[AugmentSection])
     augmentation_multiplicity: Count = 1
     extractor: Annotated[Extractor, YamlFormat(with_field_errors(Extractor))] | None = None
+    standardize: StandardizeSection | None = None
 
     @property
     def augmentation(self) -> Augmentation:

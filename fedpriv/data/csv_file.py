@@ -28,6 +28,7 @@ def csv(
     client: str | None = None,
     bias: bool = True,
     centered: bool = False,
+    scales: Mapping[str, tuple[float, float]] | None = None,
 ) -> Split:
     """Reads a table from comma-separated files with a heading line, one example a row.
 
@@ -56,6 +57,7 @@ def csv(
         bias: Add a constant feature.
         centered: Make the 0/1 features of each categorical column add up to 0, which needs less noise; see
             `TableEncoder`.
+        scales: For a numeric column its public or private [centre, scale], see `TableEncoder`.
 
     Returns:
         Inputs float32 `[n, n_features]`: numbers, then categories, then indicators, in the order of the settings, then
@@ -66,7 +68,9 @@ def csv(
         DataError: If there is no file, a file cannot be read, or a value is missing, is no number or is not listed; the
             message contains file and line.
     """
-    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
+    encoder = TableEncoder(
+        label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered, scales or {}
+    )
     return read_split(encoder, read_table, train, test, client=client, suffix=".csv")
 
 

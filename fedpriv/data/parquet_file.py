@@ -26,6 +26,7 @@ def parquet(
     client: str | None = None,
     bias: bool = True,
     centered: bool = False,
+    scales: Mapping[str, tuple[float, float]] | None = None,
 ) -> Split:
     """Reads a table from Parquet files, one example a row; for the settings see `csv`.
 
@@ -46,6 +47,7 @@ def parquet(
         bias: Add a constant feature.
         centered: Make the 0/1 features of each categorical column add up to 0, which needs less noise; see
             `TableEncoder`.
+        scales: For a numeric column its public or private [centre, scale], see `TableEncoder`.
 
     Raises:
         ConfigError: If the extra `parquet` is missing, a file lacks a column, a range is empty, or a value is listed
@@ -53,7 +55,9 @@ def parquet(
         DataError: If a file cannot be read, or a value is missing without a rule, is no number or is not listed; the
             message contains file and row.
     """
-    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
+    encoder = TableEncoder(
+        label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered, scales or {}
+    )
     return read_split(encoder, _table, train, test, client=client, suffix=".parquet")
 
 

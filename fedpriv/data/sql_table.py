@@ -39,6 +39,7 @@ def sql(
     key: str | None = None,
     bias: bool = True,
     centered: bool = False,
+    scales: Mapping[str, tuple[float, float]] | None = None,
 ) -> Split:
     """Reads tables or views of a database through SQLAlchemy, one example a row; for the settings see `csv`.
 
@@ -63,13 +64,16 @@ def sql(
         bias: Add a constant feature.
         centered: Make the 0/1 features of each categorical column add up to 0, which needs less noise; see
             `TableEncoder`.
+        scales: For a numeric column its public or private [centre, scale], see `TableEncoder`.
 
     Raises:
         ConfigError: If the extra `sql` or a driver is missing, the URL contains a password, or a table lacks a column.
         DataError: If the database or table cannot be read, or a value is missing without a rule, not a number or not
             listed; the message contains table and row.
     """
-    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
+    encoder = TableEncoder(
+        label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered, scales or {}
+    )
     with _table_reader(url, key) as read:
         return read_split(encoder, read, train, test, client=client, suffix=None)
 

@@ -66,10 +66,13 @@ class TableEncoder:
             have less in common and smaller norms, so private gradients need less noise. A linear model with a constant
             can make the same predictions. If a missing value only has an indicator, all features of the column are 0,
             with and without `centered`.
+        scales: For a numeric column its public or private (centre, scale), e.g. those of `PrivateScaler.scales_`. The
+            column is then not mapped to [-1, 1]: a value in the range becomes (value - centre) / scale, and a missing
+            value without a rule in `missing` becomes 0.
 
     Raises:
-        ConfigError: If a range is empty, a value is listed twice, or `missing` or `indicators` has a column or value
-            that does not exist.
+        ConfigError: If a range is empty, a value is listed twice, a scale is not positive, or `missing`, `indicators`
+            or `scales` has a column or value that does not exist.
 
     Examples:
         >>> encoder = TableEncoder("ill", classes=[0, 1], numbers={"age": (0, 100)}, missing={"age": 40})
@@ -83,6 +86,7 @@ class TableEncoder:
     indicators: Sequence[str] = ()
     bias: bool = True
     centered: bool = False
+    scales: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
 
     def __post_init__(self) -> None:
         for name, (low, high) in self.numbers.items():
@@ -111,6 +115,8 @@ class TableEncoder:
             self._check_stand_in(name, value)
         for name in self.indicators:
             self._check_column("indicators", name)
+        for name, scale in self.scales.items():
+            self._check_scale(name, *scale)
         if len(set(self.indicators)) < len(self.indicators):
             raise ConfigError("data.indicators", [*self.indicators], "contains a column twice: list each column once")
 
@@ -208,6 +214,15 @@ class TableEncoder:
             fix = f"is in neither numbers nor categories{suggest_nearest(name, [*self._features, *self.categories])}"
             raise ConfigError(f"data.{setting}", name, fix)
 
+    def _check_scale(self, name: str, centre: float, scale: float) -> None:
+        """Raises an error for a scale of a column that is not numeric, or is the label, or for an invalid scale."""
+        if name not in self._features:
+            fix = f"is not a numeric column besides the label{suggest_nearest(name, self._features)}"
+            raise ConfigError("data.scales", name, fix)
+        if not (math.isfinite(centre) and 0 < scale < math.inf):
+            fix = "must be [centre, scale], two finite numbers with a scale above 0"
+            raise ConfigError(f"data.scales.{name}", [centre, scale], fix)
+
     def _check_stand_in(self, name: str, value: float | str) -> None:
         """Raises an error for a replacement of missing values that is invalid in its column."""
         if name in self.numbers:
@@ -236,11 +251,12 @@ class TableEncoder:
         return torch.tensor([self._is_gap(name, text) for text in table.columns[name]])
 
     def _scaled(self, table: Table, name: str) -> Tensor:
-        """Returns a numeric column scaled to [-1, 1], `[n]`."""
+        """Returns a numeric column scaled to [-1, 1], or by its centre and scale, `[n]`."""
         low, high = self.numbers[name]
+        centre, scale = self.scales.get(name, ((low + high) / 2, (high - low) / 2))
         default = math.nan
-        if name in self.indicators:
-            default = (low + high) / 2
+        if name in self.indicators or name in self.scales:
+            default = centre
         stand_in = self.missing.get(name, default)
         scaled: list[float] = []
         for index, text in enumerate(table.columns[name]):
@@ -251,7 +267,10 @@ class TableEncoder:
             if not math.isfinite(value):
                 fix = self._fix(name, text, "correct it, or drop the row")
                 raise DataError(f"{table.row(index)}: {name} = {format_value(text)} is not a number: {fix}")
-            scaled.append(2 * (min(max(value, low), high) - low) / (high - low) - 1)
+            if name in self.scales:
+                scaled.append((min(max(value, low), high) - centre) / scale)
+            else:
+                scaled.append(2 * (min(max(value, low), high) - low) / (high - low) - 1)
         return torch.tensor(scaled)
 
     def _one_hot(self, table: Table, name: str) -> Tensor:

@@ -47,8 +47,8 @@ from fedpriv.clients import make_clients
 from fedpriv.models import LinearRegression, LogisticRegression, Loss, logistic
 from fedpriv.planning import Compute
 from fedpriv.privacy import Clip, Privacy
-from fedpriv.privacy.accounting import PrivacySpent, gaussian
-from fedpriv.runs import Result, total, train
+from fedpriv.privacy.accounting import gaussian
+from fedpriv.runs import Result, train
 from fedpriv.strategies import Strategy, WeightDecay, Zero, gradient_descent
 
 Floats = NDArray[np.float64]
@@ -72,14 +72,14 @@ class Estimate:
         covariance: Its covariance, `[d, d]`, with the squared bound on the Newton step's error on the diagonal;
             infinite on the diagonal if the noise is too large for an estimate.
         steps: Gradient steps of the pilot.
-        spent: The privacy cost of all queries together.
+        runs: The runs that made the queries, for their joint privacy cost.
         squared_norm: Mean squared norm of a row, noised, with the constant feature.
     """
 
     params: Floats
     covariance: Floats
     steps: int
-    spent: PrivacySpent
+    runs: tuple[Result, ...]
     squared_norm: float
 
 
@@ -237,15 +237,15 @@ def estimate(
     at = pilot.params.double().view(-1).numpy()
     information, information_run = _information(answers, "information", at)
     score, score_run = _score(answers, at)
-    spent = total([curvature_run, pilot, information_run, score_run])
+    runs = (curvature_run, pilot, information_run, score_run)
     squared_norm = 4 * float(np.trace(curvature))
     if not _is_reliable(budget, information):
-        return Estimate(at, np.diag(np.full(d, math.inf)), pilot.rounds, spent, squared_norm)
+        return Estimate(at, np.diag(np.full(d, math.inf)), pilot.rounds, runs, squared_norm)
     hessian = information + lam * np.eye(d)
     step: Floats = -np.linalg.solve(hessian, score + lam * at).astype(np.float64)
     covariance = _covariance(budget, information, step[:, None] * step, lam)
     covariance += np.diag(_bound_newton_error(budget, hessian, step) ** 2)
-    return Estimate(at + step, covariance, pilot.rounds, spent, squared_norm)
+    return Estimate(at + step, covariance, pilot.rounds, runs, squared_norm)
 
 
 def forecast(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -29,10 +28,11 @@ from fedpriv.clients import make_clients
 from fedpriv.errors import ConfigError, DataError, PromiseWarning
 from fedpriv.estimators import logistic_intervals
 from fedpriv.estimators.fit_callers import FitCallers, find_fit_callers
+from fedpriv.estimators.private_step import derive_seed, is_guessable
 from fedpriv.models import LogisticRegression, Loss, PerExampleLoss, SoftmaxRegression, cross_entropy, logistic
 from fedpriv.planning import Compute
 from fedpriv.privacy import Clip, Privacy
-from fedpriv.privacy.accounting import gaussian
+from fedpriv.privacy.accounting import PrivacySpent, gaussian, round_up
 from fedpriv.runs import Result, total, train
 from fedpriv.settings import validate_arguments
 from fedpriv.strategies import L2, Zero, gradient_descent
@@ -44,7 +44,6 @@ _CLIP = 0.4
 _MOST_STEPS = 500
 _COUNT_SHARE = 0.002  # of the squared sensitivity / noise, for the count of long rows
 _ALL_LONG = 0.99  # mean squared norm of scaled rows, at most 1, above which most rows were longer than the bound
-_GUESSABLE = 2**64
 
 
 @validate_arguments("", values=False)
@@ -54,8 +53,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     Guarantee: the fitted coefficients are (epsilon, delta)-differentially private for neighbouring data sets that
     differ in one row with its label and weight; the numbers of rows and columns and the set of classes are public.
 
-    This does not cover other uses of the data. Choose parameters on other data, scale columns by public constants
-    instead of their means and deviations, and give encoders public categories (`OneHotEncoder(categories=...)`).
+    This does not cover other uses of the data. Choose parameters on other data, scale columns by public constants or by
+    a `PrivateScaler`, and give encoders public categories (`OneHotEncoder(categories=...)`).
 
     Args:
         epsilon: Epsilon of the whole fit, 1 by default. `math.inf` fits without noise; the fit is then not private, and
@@ -96,7 +95,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             `[n_features + 1, n_features + 1]`; infinite where noise hides it.
         n_features_in_: Number of columns.
         n_iter_: Number of gradient steps.
-        spent_: The privacy cost of the fit: epsilon with its delta, unit, relation and accountant.
+        spent_: The privacy cost of the fit: epsilon with its delta, unit, relation and accountant. In a pipeline it
+            includes the cost of each `PrivateScaler` before the regression.
 
     Examples:
         >>> import fedpriv
@@ -157,6 +157,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """
         _check_numbers(X)
         callers = find_fit_callers()
+        callers.find_private_steps()  # raises before anything is released
         with _explain_nan():
             validated: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
         rows, labels = validated
@@ -187,10 +188,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.coef_ = params[:, :-1] / self._bound()
         self.intercept_ = params[:, -1] * _CONSTANT
         self.n_iter_ = result.rounds
-        spent = result.spent
+        results = [result]
         if self._counts_long_rows:
-            spent = total([self._count_long_rows(rows, targets), result])
-        self.spent_ = replace(spent, not_covered=self._not_covered(callers))
+            results.append(self._count_long_rows(rows, targets))
+        self._set_spent(results, callers)
         return self
 
     def coefficients(self, level: float = 0.95, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -395,7 +396,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         with np.errstate(invalid="ignore"):
             self.covariance_ = np.outer(units, units) * result.covariance
         self.n_iter_ = result.steps
-        self.spent_ = replace(result.spent, not_covered=self._not_covered(callers))
+        self._set_spent(result.runs, callers)
         if self.data_norm is None and result.squared_norm - _CONSTANT**2 > _ALL_LONG:
             _warn_of_long_rows(self._bound(), stacklevel=4)
         if not np.isfinite(np.diag(self.covariance_)).all():
@@ -427,17 +428,25 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
                 "(plan_intervals forecasts the widths). Use a larger epsilon, fewer columns, or intervals=False",
             )
 
-    def _not_covered(self, callers: FitCallers) -> tuple[str, ...]:
+    def _set_spent(self, results: Sequence[Result], callers: FitCallers) -> None:
+        """Sets `spent_`: the cost of this fit, and of the private steps before it in the same pipeline."""
+        steps = callers.find_private_steps()
+        runs = [*(step.result_ for step in steps), *results]
+        spent = total(runs) if len(runs) > 1 else runs[0].spent
+        facts = [*self._not_covered(callers, spent), *(fact for step in steps for fact in step.spent_.not_covered)]
+        self.spent_ = replace(spent, not_covered=tuple(dict.fromkeys(facts)))
+
+    def _not_covered(self, callers: FitCallers, spent: PrivacySpent) -> tuple[str, ...]:
         """Returns information that epsilon does not cover, and observers that can remove the noise."""
         reveals = list[str]()
         if callers.several is not None and self.epsilon != math.inf:
             reveals.append(f"the other fits of {callers.several}")
             warnings.warn(
-                f"{callers.several} fits several times, and each fit spends epsilon={self.epsilon:g} on its "
+                f"{callers.several} fits several times, and each fit spends epsilon={round_up(spent.epsilon)} on its "
                 "rows, but spent_ covers only one fit. Choose settings on public or made-up rows, or with the command "
                 "fedpriv tune, which counts the privacy cost of every trial",
                 PromiseWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if callers.learning:
             steps = ", ".join(callers.learning)
@@ -446,11 +455,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
                 f"{steps} learns from private rows, which epsilon does not cover: use fedpriv.PublicEncoder, "
                 "which takes ranges, replacements for missing values and categories from public knowledge",
                 PromiseWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if self.classes is None:
             reveals.append("the set of labels, read from y")
-        if self.random_state is not None and abs(self.random_state) < _GUESSABLE:
+        if is_guessable(self.random_state):
             reveals.append("anyone who guesses random_state")
         return tuple(reveals)
 
@@ -559,17 +568,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return SoftmaxRegression(n_inputs, len(self.classes_)), _weighted(cross_entropy), squared / 2
 
     def _seed(self, *data: NDArray[np.float64]) -> int | None:
-        """Returns a secret seed that depends on the parameters and the data, not on `random_state` alone.
-
-        Otherwise two fits with other parameters or other data would share their noise, and the difference of their
-        results would contain no noise at all. Cross-validation and grid search make such fits.
-        """
-        if self.random_state is None:
-            return None
-        hasher = hashlib.blake2b(repr(sorted(self.get_params().items())).encode(), digest_size=16)
-        for values in data:
-            hasher.update(np.ascontiguousarray(values).tobytes())
-        return int.from_bytes(hasher.digest(), "little")
+        """Returns the secret seed of a fit; see `derive_seed`."""
+        return derive_seed(self.random_state, self.get_params(), data)
 
     def _bound(self) -> float:
         """Returns `data_norm`; its default depends on the number of columns alone."""

@@ -20,11 +20,12 @@ from sklearn.utils import Tags, get_tags
 
 from fedpriv.data.table_encoder import TableEncoder, check_columns, read_data_frame
 from fedpriv.errors import DataError, PrivacyError
+from fedpriv.estimators.private_step import PrivateStep
 from fedpriv.settings import validate_arguments
 
 _INSTEAD = (
     "use fedpriv.PublicEncoder, which takes ranges, replacements for missing values and categories from public "
-    "knowledge"
+    "knowledge, or fedpriv.PrivateScaler, which learns means and deviations with noise"
 )
 
 
@@ -133,7 +134,8 @@ def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of sci
     """Raises if steps of a pipeline learn from private rows before its private estimator.
 
     Steps that do not learn from data pass: `PublicEncoder`, `FunctionTransformer`, `Normalizer` and the like, and
-    encoders with given categories.
+    encoders with given categories. So does `PrivateScaler`, which learns with noise; the `spent_` of a
+    `PrivateLogisticRegression` later in the pipeline includes its cost.
 
     Args:
         pipeline: A `Pipeline`, `ColumnTransformer` or transformer. The last step of a pipeline is the estimator, which
@@ -168,23 +170,63 @@ def learning_steps(pipeline: Pipeline) -> list[str]:
     return [name for step, transformer in pipeline.steps[:-1] for name in _learning(transformer, step)]
 
 
+def private_steps(pipeline: Pipeline) -> list[PrivateStep]:
+    """Returns the steps before the last that learned with a guarantee of their own.
+
+    Raises:
+        PrivacyError: If such a step is not fitted, so that its cost is unknown.
+    """
+    steps = list[PrivateStep]()
+    for name, transformer in pipeline.steps[:-1]:
+        for path, part in _parts(transformer, name, fitted=True):
+            if not isinstance(part, PrivateStep):
+                continue
+            if not hasattr(part, "result_"):
+                fix = "fit it in this pipeline, or leave it out"
+                raise PrivacyError(f"the cost of the pipeline step {path} is unknown, because it is not fitted: {fix}")
+            steps.append(part)
+    return steps
+
+
 def _learning(transformer: Any, name: str) -> list[str]:  # noqa: ANN401 - a transformer of scikit-learn
-    """Returns the names of the parts of a transformer that learn from data."""
+    """Returns the names of the parts of a transformer that learn from data without a guarantee of their own."""
+    return [
+        f"{path} ({type(part).__name__})" for path, part in _parts(transformer, name, fitted=False) if _learns(part)
+    ]
+
+
+def _parts(transformer: Any, name: str, *, fitted: bool) -> list[tuple[str, Any]]:  # noqa: ANN401 - of scikit-learn
+    """Returns the transformers that a transformer is composed of, with their names.
+
+    Args:
+        transformer: A transformer of scikit-learn.
+        name: Its name.
+        fitted: Return the fitted clones in a `ColumnTransformer`, rather than those that the next fit will clone.
+    """
     if transformer is None or isinstance(transformer, str):  # "passthrough", "drop"
         return []
     if isinstance(transformer, Pipeline):
-        return [part for step, inner in transformer.steps for part in _learning(inner, f"{name}.{step}")]
-    if isinstance(transformer, ColumnTransformer):
-        parts = transformer.transformers
-        return [part for step, inner, _ in parts for part in _learning(inner, f"{name}.{step}")]
-    if isinstance(transformer, FeatureUnion):
-        return [part for step, inner in transformer.transformer_list for part in _learning(inner, f"{name}.{step}")]
+        inner = transformer.steps
+    elif isinstance(transformer, ColumnTransformer) and fitted:
+        inner = [(step, part) for step, part, _ in transformer.transformers_]
+    elif isinstance(transformer, ColumnTransformer):
+        inner = [(step, part) for step, part, _ in transformer.transformers]
+        inner.append(("remainder", transformer.remainder))
+    elif isinstance(transformer, FeatureUnion):
+        inner = transformer.transformer_list
+    else:
+        return [(name, transformer)]
+    return [leaf for step, part in inner for leaf in _parts(part, f"{name}.{step}", fitted=fitted)]
+
+
+def _learns(transformer: Any) -> bool:  # noqa: ANN401 - a transformer of scikit-learn
+    """Returns True for a transformer that learns from data without a guarantee of its own."""
+    if isinstance(transformer, PrivateStep):
+        return False
     encodes: Literal["auto"] | Any = getattr(transformer, "categories", "auto")
     if isinstance(transformer, OneHotEncoder | OrdinalEncoder) and not isinstance(encodes, str):
-        return []
-    if not get_tags(transformer).requires_fit:
-        return []
-    return [f"{name} ({type(transformer).__name__})"]
+        return False
+    return get_tags(transformer).requires_fit
 
 
 def _names(frame: Any) -> list[str]:  # noqa: ANN401 - whatever a user gives

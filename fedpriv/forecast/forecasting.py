@@ -98,6 +98,7 @@ class Forecast:
         pairs: Noise that remains where pairs of clients add noise that cancels; None without pairwise noise.
         noises: Noise in the final model under alternative noise settings; None without alternatives.
         warnings: Warnings for the user.
+        before: Number of releases of an earlier run that the run counts, with their epsilon; None if there are none.
 
     Examples:
         >>> import fedpriv
@@ -129,6 +130,7 @@ class Forecast:
     pairs: PairsForecast | None
     noises: NoisesForecast | None
     warnings: tuple[str, ...]
+    before: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the forecast as values for JSON; infinity is `"inf"`."""
@@ -147,6 +149,8 @@ class Forecast:
             "batches": self.batches,
             "releases": str(self.releases),
         }
+        if self.before is not None:
+            rows["before round 1"] = self.before
         if self.parameters:
             a_round = format_bytes(self.bytes_per_round)
             whole = format_bytes(self.bytes_per_round * self.rounds)
@@ -263,6 +267,7 @@ def forecast(
         pairs=forecast_pairs(plan, network, Randomness(draft.seed)),
         noises=forecast_noises(draft, plan),
         warnings=tuple(collect_draft_warnings(draft, plan, claim)),
+        before=_format_before(plan),
     )
 
 
@@ -342,6 +347,14 @@ def plan(
         return result
     by_network = warn_of_missing_network(strategy, len(sizes), "python")
     return replace(result, warnings=(*result.warnings, *by_network))
+
+
+def _format_before(plan: Plan) -> str | None:
+    """Returns the releases of an earlier run that a run counts, and their cost, in words; None if there are none."""
+    if plan.first is None or plan.first.rounds:
+        return None
+    cost = account(plan.first.records, plan.n_clients, plan.privacy.delta)
+    return f"{format_count(len(plan.first.records), 'release')}, {cost}; included in privacy"
 
 
 def _format_batches(sampling: Sampling, fewest: int) -> str:

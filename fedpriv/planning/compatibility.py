@@ -252,7 +252,8 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
     Args:
         privacy: The privacy settings of the run, its correlated noise filled in.
         rounds: Its number of rounds.
-        before: Number of these rounds that an earlier run has made; None if the run extends no earlier run.
+        before: Number of these rounds that an earlier run has made, 0 if the run only counts the releases of an earlier
+            run; None if there is no earlier run.
 
     Raises:
         ConfigError: If there are no further rounds; or if the noise is correlated between rounds, because its matrix is
@@ -263,6 +264,12 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
     if rounds <= before:
         fix = f"is the total number of rounds, but the earlier run already has {before} rounds: use a larger number"
         raise ConfigError("rounds", rounds, fix)
+    if privacy.over_time is not None and before == 0:
+        fix = (
+            "a run with correlated noise, cyclic batches or cyclic cohorts cannot count releases of an earlier run: "
+            "account for both runs with a lifetime budget (privacy.budget)"
+        )
+        raise ConfigError("after", "(the earlier run)", fix)
     if privacy.over_time is not None:
         fix = (
             "a run with correlated noise, cyclic batches or cyclic cohorts cannot be extended, because these were "

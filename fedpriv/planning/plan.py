@@ -40,20 +40,27 @@ from fedpriv.privacy.settings import LEAST_AMOUNT, Cyclic, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Ends, PeriodicQueries, Strategy
 
+BEFORE = -1
+"""Round of the releases of an earlier run that a run counts: they were made before its first round."""
 _MOST_NOISE = 10.0  # times the noise of the first rounds: more would drown the signal of the further rounds
 
 
 @dataclass(frozen=True)
 class FirstPart:
-    """The rounds of an earlier run that a run extends.
+    """The rounds of an earlier run that a run extends, or the releases of an earlier run that it only counts.
 
     Attributes:
-        rounds: Number of these rounds.
-        records: The releases of these rounds, from the ledger.
+        rounds: Number of these rounds; 0 if the run has rounds of its own only.
+        records: The releases of the earlier run, from the ledger.
     """
 
     rounds: int
     records: tuple[Record, ...]
+
+    @staticmethod
+    def counted(records: Sequence[Record]) -> FirstPart:
+        """Returns the releases of an earlier run as releases before the first round of a run that counts them."""
+        return FirstPart(0, tuple(record.changed(round=BEFORE, index=index) for index, record in enumerate(records)))
 
     @staticmethod
     def of(ledger: LedgerFile) -> FirstPart | None:
@@ -385,6 +392,7 @@ class RunSketch:
         seed: Public seed of cohorts and links.
         augmentation: Random views of examples, if there are any.
         sizes_declared: True if each client has a declared `public_size`.
+        first: The releases of an earlier run that this one counts.
     """
 
     strategy: Strategy
@@ -398,14 +406,16 @@ class RunSketch:
     seed: int = 0
     augmentation: Augmentation | None = None
     sizes_declared: bool = False
+    first: FirstPart | None = None
 
     def plan(self, privacy: Privacy | None = None, first: FirstPart | None = None) -> Plan:
         """Returns the run's plan; see `make_plan`.
 
         Args:
             privacy: Privacy settings other than the run's.
-            first: The rounds of an earlier run that this one extends.
+            first: The rounds of an earlier run that this one extends; by default the sketch's own `first`.
         """
+        first = first or self.first
         privacy = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=self.sizes_declared)
         randomness = Randomness(self.seed)
         sizes = self.outline.sizes

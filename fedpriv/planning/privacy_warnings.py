@@ -23,6 +23,10 @@ _EXTENDED = (
     "this run includes {rounds} of the earlier run that it extends: the total epsilon holds if the results of that "
     "run did not influence the number of further rounds and their noise"
 )
+_PRECEDED = (
+    "this run counts {releases} of an earlier run: the total epsilon holds if their results did not influence the "
+    "number of rounds and their noise"
+)
 _SEED = "secret_seed is set: anyone who knows the seed can subtract the noise; leave secret_seed out for real data"
 
 
@@ -52,7 +56,9 @@ def privacy_warnings(
     """
     texts = plan.warnings(sizes)
     if plan.privacy.private:
-        if plan.first is not None:
+        if plan.first is not None and plan.first.rounds == 0:
+            texts.append(_PRECEDED.format(releases=format_count(len(plan.first.records), "release")))
+        elif plan.first is not None:
             texts.append(_EXTENDED.format(rounds=format_count(plan.first.rounds, "round")))
         if optimum is not None:
             texts.append(GAP)

@@ -27,15 +27,15 @@ _RESTORE = "restore the file from a copy"
 
 @dataclass(frozen=True)
 class Extended:
-    """The part of a ledger that belongs to an earlier run, which the ledger's run extends.
+    """The part of a ledger that belongs to an earlier run, which the ledger's run extends or counts.
 
     Attributes:
-        rounds: Number of rounds of the earlier run.
+        rounds: Number of rounds of the earlier run; 0 if the ledger's run only counts its releases.
         records: Number of its records, which are the first of this ledger.
         run: Random name of the first of the runs that extend each other.
     """
 
-    rounds: Annotated[int, Field(ge=1)]
+    rounds: Annotated[int, Field(ge=0)]
     records: Annotated[int, Field(ge=0)]
     run: str | None = None
 
@@ -172,6 +172,17 @@ class LedgerFile:
             except (ValueError, TypeError) as error:
                 raise LedgerError(f"{self.path}, line {number} is damaged; {_RESTORE}") from error
         return records
+
+    @property
+    def own_records(self) -> list[Record]:
+        """The releases without those of an earlier run, in order.
+
+        Raises:
+            LedgerError: If the chain is broken, or a line is damaged.
+        """
+        if self.header.extended is None:
+            return self.records
+        return self.records[self.header.extended.records :]
 
 
 def read_ledger(path: Path) -> list[Record]:

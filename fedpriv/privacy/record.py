@@ -55,7 +55,7 @@ class Record:
     """One release without its value. It contains all facts that determine the privacy cost.
 
     Attributes:
-        round: Round of the run, from 0.
+        round: Round of the run, from 0; -1 for releases of an earlier run that this run counts.
         query: `"gradient"`, `"client_gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
         index: Number of this release within its round, from 0.
         clients: The clients that computed the query result; None means all of them.
@@ -121,7 +121,7 @@ class Record:
         return self.clients is not None and not per_client and not depends_on_others
 
     def changed(self, **values: Any) -> Record:  # noqa: ANN401 - a value of any field
-        """Returns this record with other values of the fields round, clients, bound or attempt, which need no check."""
+        """Returns this record with other values of the fields round, index, clients, bound or attempt, unchecked."""
         # `replace` would check the record again, in thirty times the time
         record = object.__new__(Record)
         record.__dict__.update(vars(self), **values)

@@ -226,10 +226,12 @@ class Run:
         extended = self.files.ledger.header.extended
         if extended is None:
             return ""
-        size = f"{format_count(extended.rounds, 'round')}, {format_count(extended.records, 'record')}"
+        size = format_count(extended.records, "record")
+        if extended.rounds:
+            size = f"{format_count(extended.rounds, 'round')}, {size}"
         return (
             f"an earlier run ({size}), which this epsilon includes; it holds if the results of that run did not "
-            "decide the number of further rounds and their noise"
+            f"decide the number of {'further ' if extended.rounds else ''}rounds and their noise"
         )
 
     def _why_fewer(self) -> str:

@@ -74,8 +74,11 @@ def make_statement(runs: Sequence[Run], account: Account) -> Statement:
         sees = _SEES_OF_ONE
     pairs = list(zip(runs, costs, strict=True))
     assumed = [wording.ASSUMED]
-    if any(run.files.ledger.header.extended is not None for run in runs):
+    earlier = [run.files.ledger.header.extended for run in runs]
+    if any(extended is not None and extended.rounds > 0 for extended in earlier):
         assumed.append(wording.EXTENDED)
+    if any(extended is not None and extended.rounds == 0 for extended in earlier):
+        assumed.append(wording.COUNTED)
     return Statement(
         about=", ".join(names),
         subject=_subject(costs, is_alone=is_alone),

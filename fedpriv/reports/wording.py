@@ -70,6 +70,10 @@ EXTENDED = (
     "A run that extends an earlier one includes its releases. Assumed: the results of the earlier run did not "
     "decide the number of further rounds and their noise."
 )
+COUNTED = (
+    "A run that counts the releases of an earlier one, such as statistics, includes their cost. Assumed: their results "
+    "did not decide the number of rounds and their noise."
+)
 SEARCHED = (
     "Assumed, and not checked here: each data holder bounds its query results and adds noise to them as the "
     "code specifies, and no one else can read a data holder's machine. The privacy cost includes the choice of the "
@@ -130,6 +134,10 @@ def describe_purpose(config: Mapping[str, Any]) -> str:
     text = f"training a model of type {config['model']['name']} with the algorithm {config['strategy']['name']}"
     if config["strategy"]["variant"] == "published":
         text += " as published"
+    standardize = config["data"].get("standardize")
+    if standardize:
+        columns = standardize["columns"] or ["all numeric columns"]
+        text += f", after a release of the means and deviations of {', '.join(columns)}, by which they are standardised"
     return text
 
 

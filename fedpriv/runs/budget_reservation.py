@@ -15,6 +15,7 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.runs.extending import EarlierRun
 from fedpriv.runs.identity import KNOWN_NOISE
+from fedpriv.runs.preceding import PrecedingRun
 from fedpriv.runs.results import Ended
 from fedpriv.runs.run_files import describe_fixed_data, read_config
 from fedpriv.storage.identity import digest
@@ -53,9 +54,9 @@ class BudgetReservation:
         *,
         is_resumed: bool,
         not_covered: tuple[str, ...],
-        earlier: EarlierRun | None = None,
+        earlier: EarlierRun | PrecedingRun | None = None,
     ) -> BudgetReservation | None:
-        """Returns the reservation of a run that is about to start, to resume, or to extend an `earlier` run.
+        """Returns the reservation of a run that is about to start, to resume, or to extend or count an `earlier` run.
 
         Returns None if the run has no budget.
 
@@ -213,11 +214,11 @@ def _budget_id_in(folder: Path | None) -> str | None:
 
 
 def _records_in(folder: Path | None) -> Sequence[Record]:
-    """Returns the releases of the run in a folder."""
+    """Returns the releases of the run in a folder, without those of an earlier run."""
     ledger = _ledger_in(folder)
     if ledger is None:
         return []
-    return ledger.records
+    return ledger.own_records
 
 
 def _query_key(record: Record) -> tuple[int, str, int]:

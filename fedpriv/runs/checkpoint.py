@@ -19,7 +19,7 @@ import torch
 from fedpriv.errors import FedprivError
 from fedpriv.network.engines import StateName
 from fedpriv.network.rounds import TrainState
-from fedpriv.privacy.ledger_file import read_ledger
+from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.storage import files
 
 
@@ -152,8 +152,8 @@ class Checkpoint:
     def last(folder: Path, n_reported: int, device: torch.device) -> Checkpoint | None:
         """Returns the checkpoint of a stopped run; None if the run was killed before its first one.
 
-        A run without a checkpoint has released nothing. Its empty ledger is removed, and the run starts from the
-        beginning.
+        A run without a checkpoint has released nothing. Its ledger, which is empty or has the releases of an earlier
+        run only, is removed, and the run starts from the beginning.
 
         Args:
             folder: The run's folder, locked by this process.
@@ -169,7 +169,7 @@ class Checkpoint:
         if path.exists() or not begun or n_reported:
             return Checkpoint.load(path, device)
         # releases without a checkpoint: loading it raises an error with the fix
-        if ledger.exists() and read_ledger(ledger):
+        if ledger.exists() and LedgerFile.read(ledger).own_records:
             return Checkpoint.load(path, device)
         ledger.unlink(missing_ok=True)
         return None

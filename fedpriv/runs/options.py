@@ -61,6 +61,10 @@ class TrainingOptions:
             rounds is independent of the earlier noise, and its scale is computed from the remaining part of the target
             epsilon. Only `rounds`, the target epsilon and the noise multiplier may differ. `folder`, if given, must be
             a new folder.
+        after: Folder of a finished run on the same clients and examples, such as that of `fedpriv.describe(...,
+            folder=...)`, whose releases this run counts: they come first in its ledger, and the target epsilon covers
+            both. The run has its own model, and its noise is computed from the remaining part of the target epsilon.
+            A resume needs it only if the run was killed before its first checkpoint.
         compare_centralized: If True, the problem is also solved with all data in one place, and the relative difference
             of the objectives is reported. It can be used in runs with constraints and without privacy.
         optimum: Smallest value of the objective, if known. The result then contains the gap to it, computed on the
@@ -102,6 +106,7 @@ class TrainingOptions:
     settings: str = ""
     resume: bool = False
     extend: str | Path | None = None
+    after: str | Path | None = None
     compare_centralized: bool = False
     optimum: Finite | None = None
     stop_on: StopOn = "nonfinite"

@@ -22,6 +22,7 @@ from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.extending import EarlierRun
 from fedpriv.runs.line_files import METRICS, MetricsFile
 from fedpriv.runs.planned_releases import PlannedReleases
+from fedpriv.runs.preceding import PrecedingRun
 from fedpriv.runs.results import Result, convert_to_reports, count_releases, read_metrics
 from fedpriv.runs.run_files import SETTINGS_FILE, find_settings_path, read_config, read_settings
 from fedpriv.runs.settings_text import format_settings
@@ -120,7 +121,7 @@ class RunDirectory:
         saved: Checkpoint | None,
         *,
         budget: str | None = None,
-        earlier: EarlierRun | None = None,
+        earlier: EarlierRun | PrecedingRun | None = None,
         float64_noise: tuple[str, ...] = (),
         not_covered: tuple[str, ...] = (),
         settings: Mapping[str, Any] | None = None,
@@ -135,7 +136,7 @@ class RunDirectory:
             name: Random name of the run.
             saved: The checkpoint from which the run resumes; None for a new run.
             budget: The `id` of the budget that the run uses, if it has one.
-            earlier: The run that a new one extends; its records and metrics come first.
+            earlier: The run that a new one extends or counts; its records and metrics come first.
             float64_noise: Reasons why all noise of the run is float64 noise, as text; recorded in the ledger's header.
             not_covered: Facts that the run reveals and epsilon does not count, as text; recorded in the ledger's
                 header.
@@ -283,7 +284,7 @@ def check_not_covered(ledger: LedgerFile, not_covered: tuple[str, ...]) -> None:
         )
 
 
-def _metrics_with_new_heads(earlier: EarlierRun, ledger: LedgerFile) -> str:
+def _metrics_with_new_heads(earlier: EarlierRun | PrecedingRun, ledger: LedgerFile) -> str:
     """Returns the metrics of an earlier run, with the hashes of the ledger of the run that extends it."""
     rows = list[dict[str, Any]]()
     for row in earlier.metrics:
@@ -294,7 +295,11 @@ def _metrics_with_new_heads(earlier: EarlierRun, ledger: LedgerFile) -> str:
 
 
 def _header(
-    plan: Plan, name: str, settings: dict[str, Any] | None, budget: str | None, earlier: EarlierRun | None
+    plan: Plan,
+    name: str,
+    settings: dict[str, Any] | None,
+    budget: str | None,
+    earlier: EarlierRun | PrecedingRun | None,
 ) -> dict[str, Any]:
     """Returns the first line of a ledger: public facts that identify its run."""
     # in the order of the file, which determines its hashes

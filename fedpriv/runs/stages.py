@@ -71,6 +71,7 @@ from fedpriv.runs.identity import KNOWN_NOISE, Draws, RunIdentity, check_models,
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
+from fedpriv.runs.preceding import PrecedingRun, check_preceding
 from fedpriv.runs.run_accountant import RunAccountant
 from fedpriv.runs.run_directory import RunDirectory
 from fedpriv.runs.settings_text import format_settings
@@ -154,6 +155,7 @@ class OpenRun:
             run.
         earlier: The finished run that this one extends; None for any other run.
         state: The state from which the run continues; None for a new run.
+        preceding: The finished run whose releases a new run counts; None for any other run.
     """
 
     directory: RunDirectory
@@ -161,6 +163,12 @@ class OpenRun:
     resumed: Checkpoint | None
     earlier: EarlierRun | None
     state: TrainState | None
+    preceding: PrecedingRun | None = None
+
+    @property
+    def counted(self) -> EarlierRun | PrecedingRun | None:
+        """The run with whose releases the ledger of a new run begins; None if there is none."""
+        return self.earlier or self.preceding
 
     @property
     def origin(self) -> Checkpoint | None:
@@ -181,8 +189,8 @@ class OpenRun:
     @property
     def float64_noise(self) -> tuple[str, ...]:
         """Reasons why all noise of the run's rounds so far was float64 noise, as text."""
-        if self.earlier is not None:
-            return self.earlier.float64_noise
+        if self.counted is not None:
+            return self.counted.float64_noise
         if self.resumed is None or self.directory.path is None:
             return ()
         return self.directory.float64_noise()
@@ -190,8 +198,8 @@ class OpenRun:
     @property
     def not_covered(self) -> tuple[str, ...]:
         """Facts about the data that the run's rounds so far reveal and epsilon does not cover, as text."""
-        if self.earlier is not None:
-            return self.earlier.not_covered
+        if self.counted is not None:
+            return self.counted.not_covered
         if self.resumed is None or self.directory.path is None:
             return ()
         return self.directory.not_covered()
@@ -214,6 +222,9 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     resumed = None
     if options.resume:
         resumed = mesh.world.broadcast(lambda: directory.last(experiment.device))
+    preceding = None
+    if resumed is None:  # the ledger of a resumed run begins with these releases
+        preceding = _read_preceding(options, len(clients), mesh)
     if earlier is not None:
         compatibility.check_extended(privacy, experiment.rounds, earlier.first.rounds)
     compatibility.check_compute(compute, strategy, experiment.network, privacy, model, loss)
@@ -224,7 +235,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
         compute.check_resumable(origin.client_state)
 
     identity = _identify(experiment, options, directory, mesh, resumed=resumed, earlier=earlier)
-    run = OpenRun(directory, identity, resumed, earlier, None)
+    run = OpenRun(directory, identity, resumed, earlier, None, preceding)
     if origin is None:
         return run
     blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # with the strategy's state variables
@@ -329,6 +340,24 @@ def _read_earlier(
     return EarlierRun.read(extend, device)
 
 
+def _read_preceding(options: TrainingOptions, n_clients: int, mesh: Mesh) -> PrecedingRun | None:
+    """Reads the finished run whose releases this one counts; None if there is none.
+
+    Raises:
+        ConfigError: If these options cannot be combined with an earlier run.
+        FedprivError: If there is no such run, or it is unfinished.
+    """
+    after = options.after
+    if after is None:
+        return None
+    if options.extend is not None:
+        fix = "cannot be combined with extend, which includes all releases of the extended run: leave one of them out"
+        raise ConfigError("after", str(after), fix)
+    if mesh.world.world_size > 1:
+        raise ConfigError("after", str(after), "needs a run in one process: leave out --processes")
+    return PrecedingRun.read(after, n_clients)
+
+
 # --- stage 3: the planned releases, and the check of the budget
 # ----------------------------------------------------------
 
@@ -343,8 +372,8 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
     def on_main() -> Plan:
         matrix = None
         first = None
-        if run.earlier is not None:
-            first = run.earlier.first
+        if run.counted is not None:
+            first = run.counted.first
         elif run.resumed is not None:
             matrix = run.directory.matrix()
             first = run.directory.first_part()
@@ -360,6 +389,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
         )
 
     plan: Plan = mesh.world.broadcast(on_main).on(experiment.device, run.float64_noise)
+    check_preceding(plan)
     compatibility.check_problem(
         experiment.strategy, experiment.problems, experiment.privacy, plan.queries, compare=options.compare_centralized
     )
@@ -403,7 +433,7 @@ def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh)
         run.directory.path,
         is_resumed=run.resumed is not None,
         not_covered=reveals,
-        earlier=run.earlier,
+        earlier=run.counted,
     )
     if reservation is not None:
         reservation.check()
@@ -750,7 +780,7 @@ def _open_ledger(
             run.identity.name,
             run.resumed,
             budget=budget_id,
-            earlier=run.earlier,
+            earlier=run.counted,
             float64_noise=plan.float64_noise,
             not_covered=reveals,
             settings=settings,

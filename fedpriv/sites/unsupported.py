@@ -183,3 +183,6 @@ def _check_files(config: Config) -> None:
             "same privacy cost"
         )
         raise ConfigError("data.augment", "(given)", fix)
+    if config.data.standardize is not None:
+        fix = "a plan contains nothing about data: leave it out; each site can set data.scales in site.yaml"
+        raise ConfigError("data.standardize", "(given)", fix)

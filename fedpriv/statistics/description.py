@@ -268,6 +268,16 @@ def count_rows(table: Table, columns: Sequence[str], owner: int, unit: str) -> i
     return n
 
 
+def plan_release(privacy: Privacy, sizes: Sequence[int]) -> Plan:
+    """Returns the plan of the release of any statistics.
+
+    Args:
+        privacy: The privacy settings, checked.
+        sizes: Public number of rows of each owner.
+    """
+    return make_plan(_one_step(), privacy, sizes, Star(len(sizes), Everyone()), rounds=1)
+
+
 def noise_deviation(privacy: Privacy, sizes: Sequence[int]) -> float:
     """Returns the standard deviation of the noise in each entry of the mean of all rows' joined vectors.
 
@@ -275,7 +285,7 @@ def noise_deviation(privacy: Privacy, sizes: Sequence[int]) -> float:
         privacy: The privacy settings, checked.
         sizes: Public number of rows of each owner.
     """
-    return planned_deviation(make_plan(_one_step(), privacy, sizes, Star(len(sizes), Everyone()), rounds=1), sizes)
+    return planned_deviation(plan_release(privacy, sizes), sizes)
 
 
 def planned_deviation(plan: Plan, sizes: Sequence[int]) -> float:

@@ -135,6 +135,9 @@ class Search:
                 "cannot be set in a search, because trials with equal settings would have the same noise: leave it out"
             )
             raise ConfigError("secret_seed", "(given)", fix)
+        if self.base.data.standardize is not None:
+            fix = "cannot be set in a search, because each trial would release it again: use data.scales"
+            raise ConfigError("data.standardize", "(given)", fix)
         if self.settings.score_noise is not None:
             scores.check(self.base)
         if self.settings.secret_trials is not None and self.base.privacy.budget is not None:

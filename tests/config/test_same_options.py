@@ -26,6 +26,7 @@ ELSEWHERE = {
     "settings": "the fingerprint of the configuration",
     "resume": "fedpriv train --resume",
     "extend": "fedpriv train --extend",
+    "after": "data.standardize",
     "metrics": "log.metrics: names of functions",
     "client_tests": "log.client_tests: whether",
     "client_names": "the data set's own names",

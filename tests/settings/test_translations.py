@@ -94,6 +94,16 @@ def test_translation_settings_match_class_parameters(name: str):
 
 def test_translation_table_covers_all_options():
     named = {row.parameter for row in settings()}
-    inside = {"clients", "privacy", "settings", "compute", "compare_centralized", "extend", "invariants", "secure"}
+    inside = {
+        "clients",
+        "privacy",
+        "settings",
+        "compute",
+        "compare_centralized",
+        "extend",
+        "after",
+        "invariants",
+        "secure",
+    }
     for call in (fedpriv.Privacy, fedpriv.Compute, fedpriv.train):
         assert not {*inspect.signature(call).parameters} - named - inside
