@@ -16,7 +16,7 @@ from statistics_sites import ASKED, DATA, NAMES, PAIRWISE, SIZES, asked, join, m
 
 import fedpriv as fp
 from fedpriv.config.statistics import join_sections
-from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError, PrivacyError
+from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports.pages import render_markdown
@@ -322,7 +322,7 @@ def test_lifetime_budget_of_the_data_reserves_statistics(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"unit": "client"}, PrivacyError, "single rows"),
+        ({"unit": "client"}, ConfigError, r"privacy\.unit.*single rows"),
         ({"sampling": {"poisson": {"rate": 0.1}}}, ConfigError, r"privacy\.sampling"),
         ({"clip": {"bound": 2.0}}, ConfigError, r"privacy\.clip"),
         ({"mechanism": "laplace"}, FedprivError, r"privacy\.mechanism"),
