@@ -25,7 +25,7 @@ from fedpriv.reports import wording
 from fedpriv.settings import Count, validate_arguments
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.unsupported import check_settings, check_statistics, with_listed_links
-from fedpriv.statistics.description import JoinedStatistics, check_privacy
+from fedpriv.statistics.description import JoinedStatistics
 from fedpriv.storage import strict_yaml
 
 PLAN_SECTIONS = ("model", "loss", "problem", "strategy", "privacy", "network", "rounds", "seed")
@@ -241,9 +241,9 @@ class FederationPlan:
             PrivacyError: If statistics would have no noise, or protect something else than single rows.
         """
         privacy = make_privacy(config, self.cards)
-        if self.document.statistics is not None:
-            return check_privacy(privacy)
-        return privacy
+        if self.statistics is None:
+            return privacy
+        return self.statistics.check_privacy(privacy)
 
 
 @validate_arguments("propose")
@@ -302,10 +302,11 @@ def propose_statistics(
     config = check(Config, {"data": _placeholder(len(cards)), **_training_settings(dumped | {"seed": seed})})
     config = with_listed_links(config, len(cards))
     check_settings(config, len(cards))
-    check_statistics(config, join_sections(asked.statistics), cards)
+    joined = join_sections(asked.statistics)
+    check_statistics(config, joined, cards)
     listed = config.model_dump(mode="json")
     settings: dict[str, Any] = {name: listed[name] for name in STATISTICS_SECTIONS}
-    _fill_in_noise(settings, config, check_privacy(make_privacy(config, cards)), cards)
+    _fill_in_noise(settings, config, joined.check_privacy(make_privacy(config, cards)), cards)
     return _write({"settings": settings, "statistics": dumped["statistics"]}, cards, coordinator)
 
 

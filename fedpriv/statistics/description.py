@@ -350,6 +350,10 @@ class JoinedStatistics:
         total = sum(one.weight for one in self.statistics)
         return [one.radius / math.sqrt(one.weight / total) for one in self.statistics]
 
+    def check_privacy(self, privacy: Privacy) -> Privacy:
+        """Returns the settings with a clip bound for joined vectors; see `check_privacy` of this module."""
+        return check_privacy(privacy)
+
     def make_model(self) -> LinearRegression:
         """Returns a new model that is linear in the joined vectors, at zero."""
         return LinearRegression(self.width)

@@ -27,7 +27,7 @@ from fedpriv.sites.proposals import offer
 from fedpriv.sites.recording import record_federation
 from fedpriv.sites.site_status import site_status
 from fedpriv.sites.statement import site_statement
-from fedpriv.statistics.description import check_privacy, noise_deviation
+from fedpriv.statistics.description import noise_deviation
 
 
 def close(sites: dict[int, Site]) -> None:
@@ -54,7 +54,9 @@ def test_sites_release_what_one_process_describes(trust: str, tmp_path: Path) ->
     found = federation.describe()
     assert found is not None
     privacy = fp.Privacy(epsilon=0.2, delta=1e-5, trust=fp.Pairwise(1, 100.0) if "pairwise" in trust else fp.Local())
-    assert found.deviation == pytest.approx(noise_deviation(check_privacy(privacy), SIZES), rel=1e-6)
+    assert found.deviation == pytest.approx(
+        noise_deviation(join_sections(config.statistics).check_privacy(privacy), SIZES), rel=1e-6
+    )
     noise = -federation.model.double().numpy() - exact_mean()
     # 66 entries: the mean of their squares is within 70 % of the variance in all but one of 10^4 draws
     assert 0.4 < np.square(noise).mean() / found.deviation**2 < 1.7
