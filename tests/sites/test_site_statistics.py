@@ -12,7 +12,20 @@ import numpy as np
 import pytest
 import yaml
 from sites_in_memory import InMemory
-from statistics_sites import ASKED, DATA, NAMES, PAIRWISE, SIZES, asked, join, make_site, make_sites, plan_of, table
+from statistics_sites import (
+    ASKED,
+    DATA,
+    NAMES,
+    PAIRWISE,
+    SIZES,
+    asked,
+    exact_mean,
+    join,
+    make_site,
+    make_sites,
+    plan_of,
+    table,
+)
 
 import fedpriv as fp
 from fedpriv.config.statistics import join_sections
@@ -33,11 +46,6 @@ from fedpriv.statistics.description import noise_deviation
 def close(sites: dict[int, Site]) -> None:
     for site in sites.values():
         site.close()
-
-
-def exact_mean() -> np.ndarray:
-    joined = join_sections(asked().statistics)
-    return np.concatenate([joined.vectors(table(k, n)) for k, n in enumerate(SIZES)]).mean(0)
 
 
 @pytest.mark.parametrize("trust", ["local", PAIRWISE])
