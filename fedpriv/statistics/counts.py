@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from itertools import pairwise, product
 
 import numpy as np
@@ -57,10 +57,10 @@ class _Cells(ABC):
         """An entry for each cell."""
         return len(self.labels())
 
-    @cached_property
+    @property
     def clip(self) -> ConvexHull:
         """See `Statistic`."""
-        return ConvexHull(torch.eye(self.width, dtype=torch.float64) - 1 / self.width)
+        return _cell_vectors(self.width)
 
     def vectors(self, table: Table) -> Floats:
         """See `Statistic`."""
@@ -271,11 +271,10 @@ class GroupMeans:
         """Two entries for each group."""
         return 2 * (len(self.categories) + 2)
 
-    @cached_property
+    @property
     def clip(self) -> ConvexHull:
         """See `Statistic`: the vertices are (e, e) and (e, -e) for the unit vectors e, at most 2 from each other."""
-        units = torch.eye(self.width // 2, dtype=torch.float64)
-        return ConvexHull(torch.cat([torch.cat([units, units], 1), torch.cat([units, -units], 1)]))
+        return _group_vectors(self.width // 2)
 
     def vectors(self, table: Table) -> Floats:
         """See `Statistic`: (e, u e) is (1 + u) / 2 times (e, e) plus (1 - u) / 2 times (e, -e)."""
@@ -311,3 +310,16 @@ class GroupMeans:
     def half_ranges(self, n: int) -> Mapping[str, float]:
         """See `Statistic`."""
         return {"rows of a group": n / 2, "mean of a group": (self.bounds[1] - self.bounds[0]) / 2}
+
+
+@lru_cache(maxsize=8)
+def _cell_vectors(cells: int) -> ConvexHull:
+    """Returns unit vectors minus their mean."""
+    return ConvexHull(torch.eye(cells, dtype=torch.float64) - 1 / cells)
+
+
+@lru_cache(maxsize=8)
+def _group_vectors(groups: int) -> ConvexHull:
+    """Returns (e, e) and (e, -e) for each unit vector e."""
+    units = torch.eye(groups, dtype=torch.float64)
+    return ConvexHull(torch.cat([torch.cat([units, units], 1), torch.cat([units, -units], 1)]))

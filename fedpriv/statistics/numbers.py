@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Mean(OfColumn):
         """Three entries."""
         return 3
 
-    @cached_property
+    @property
     def clip(self) -> Clip:
         """See `Statistic`; the vectors of both bounds differ by 2, so no smaller set than a ball helps."""
         return Clip(ROUNDED_UP)
@@ -139,13 +139,10 @@ class Quantiles(OfColumn):
         """An entry for each bin and one for missing values."""
         return self.bins + 1
 
-    @cached_property
+    @property
     def clip(self) -> ConvexHull:
         """See `Statistic`: a vertex for each bin, and one for missing values at the centre of the others."""
-        vertices = np.zeros((self.width, self.width))
-        vertices[:-1, :-1] = cumulative.root(self.bins).T - cumulative.centre(self.bins)
-        vertices[-1, -1] = cumulative.radius(self.bins)
-        return ConvexHull(torch.from_numpy(vertices))
+        return _bin_vectors(self.bins)
 
     def vectors(self, table: Table) -> Floats:
         """See `Statistic`."""
@@ -235,7 +232,7 @@ class Correlations:
         d = len(self.bounds)
         return d + d * (d + 1) // 2
 
-    @cached_property
+    @property
     def clip(self) -> Clip:
         """See `Statistic`: of z and z z^T, where z has norm at most 1."""
         return Clip(math.sqrt(2) * ROUNDED_UP)
@@ -305,6 +302,15 @@ def bin_of(values: Floats, bounds: Bounds, bins: int) -> np.ndarray:
     low, high = bounds
     edges = np.linspace(low, high, bins + 1)
     return np.clip(np.searchsorted(edges, np.clip(values, low, high), side="left") - 1, 0, bins - 1)
+
+
+@lru_cache(maxsize=8)
+def _bin_vectors(bins: int) -> ConvexHull:
+    """Returns the columns of the root minus their centre, and a vector of its own for missing values."""
+    vertices = np.zeros((bins + 1, bins + 1))
+    vertices[:-1, :-1] = cumulative.root(bins).T - cumulative.centre(bins)
+    vertices[-1, -1] = cumulative.radius(bins)
+    return ConvexHull(torch.from_numpy(vertices))
 
 
 def _share(value: float, deviation: float) -> Estimate:
