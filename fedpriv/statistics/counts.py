@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from itertools import pairwise, product
 
 import numpy as np
@@ -60,7 +60,11 @@ class _Cells(ABC):
     @property
     def clip(self) -> ConvexHull:
         """See `Statistic`."""
-        return _cell_vectors(self.width)
+        return self._clip
+
+    @cached_property
+    def _clip(self) -> ConvexHull:
+        return ConvexHull(torch.eye(self.width, dtype=torch.float64) - 1 / self.width)
 
     def vectors(self, table: Table) -> Floats:
         """See `Statistic`."""
@@ -274,7 +278,12 @@ class GroupMeans:
     @property
     def clip(self) -> ConvexHull:
         """See `Statistic`: the vertices are (e, e) and (e, -e) for the unit vectors e, at most 2 from each other."""
-        return _group_vectors(self.width // 2)
+        return self._clip
+
+    @cached_property
+    def _clip(self) -> ConvexHull:
+        units = torch.eye(self.width // 2, dtype=torch.float64)
+        return ConvexHull(torch.cat([torch.cat([units, units], 1), torch.cat([units, -units], 1)]))
 
     def vectors(self, table: Table) -> Floats:
         """See `Statistic`: (e, u e) is (1 + u) / 2 times (e, e) plus (1 - u) / 2 times (e, -e)."""
@@ -310,16 +319,3 @@ class GroupMeans:
     def half_ranges(self, n: int) -> Mapping[str, float]:
         """See `Statistic`."""
         return {"rows of a group": n / 2, "mean of a group": (self.bounds[1] - self.bounds[0]) / 2}
-
-
-@lru_cache(maxsize=8)
-def _cell_vectors(cells: int) -> ConvexHull:
-    """Returns unit vectors minus their mean."""
-    return ConvexHull(torch.eye(cells, dtype=torch.float64) - 1 / cells)
-
-
-@lru_cache(maxsize=8)
-def _group_vectors(groups: int) -> ConvexHull:
-    """Returns (e, e) and (e, -e) for each unit vector e."""
-    units = torch.eye(groups, dtype=torch.float64)
-    return ConvexHull(torch.cat([torch.cat([units, units], 1), torch.cat([units, -units], 1)]))

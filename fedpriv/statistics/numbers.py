@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -142,7 +142,14 @@ class Quantiles(OfColumn):
     @property
     def clip(self) -> ConvexHull:
         """See `Statistic`: a vertex for each bin, and one for missing values at the centre of the others."""
-        return _bin_vectors(self.bins)
+        return self._clip
+
+    @cached_property
+    def _clip(self) -> ConvexHull:
+        vertices = np.zeros((self.width, self.width))
+        vertices[:-1, :-1] = cumulative.root(self.bins).T - cumulative.centre(self.bins)
+        vertices[-1, -1] = cumulative.radius(self.bins)
+        return ConvexHull(torch.from_numpy(vertices))
 
     def vectors(self, table: Table) -> Floats:
         """See `Statistic`."""
@@ -302,15 +309,6 @@ def bin_of(values: Floats, bounds: Bounds, bins: int) -> np.ndarray:
     low, high = bounds
     edges = np.linspace(low, high, bins + 1)
     return np.clip(np.searchsorted(edges, np.clip(values, low, high), side="left") - 1, 0, bins - 1)
-
-
-@lru_cache(maxsize=8)
-def _bin_vectors(bins: int) -> ConvexHull:
-    """Returns the columns of the root minus their centre, and a vector of its own for missing values."""
-    vertices = np.zeros((bins + 1, bins + 1))
-    vertices[:-1, :-1] = cumulative.root(bins).T - cumulative.centre(bins)
-    vertices[-1, -1] = cumulative.radius(bins)
-    return ConvexHull(torch.from_numpy(vertices))
 
 
 def _share(value: float, deviation: float) -> Estimate:
