@@ -15,7 +15,7 @@ from fedpriv.data.table_split import list_client_files
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.planning import align_columns
 from fedpriv.privacy import Central, Local, Pairwise, Privacy, Trust
-from fedpriv.settings.translations import suggest_nearest
+from fedpriv.settings import suggest_nearest
 from fedpriv.statistics import Correlations, Counts, Quantiles, Statistic, describe, plan_description
 from fedpriv.statistics.numbers import USUAL_QUANTILES
 from fedpriv.statistics.picture import check_picture

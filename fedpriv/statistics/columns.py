@@ -31,7 +31,7 @@ def list_statistics(asked: Sequence[Statistic] | Columns) -> list[Statistic]:
     """
     if isinstance(asked, Mapping):
         return [_of_column(str(column), public) for column, public in cast(Mapping[Any, Any], asked).items()]
-    if isinstance(asked, str) or not isinstance(asked, Sequence):
+    if isinstance(asked, str) or not hasattr(asked, "__iter__"):
         raise ConfigError("statistics", asked, f"give a list, or ranges and categories by column, e.g. {_EXAMPLE}")
     for one in asked:
         if isinstance(one, str) or not hasattr(one, "vectors"):

@@ -81,8 +81,10 @@ class Answer:
         Raises:
             KeyError: If there is none; the error names the labels.
         """
-        known = _OF_PANDAS.get(label, label.removesuffix("%").rstrip() + " %" if label.endswith("%") else label)
-        if known in self.values:
-            return self.values[known]
-        fix = _REMEDIES.get(label, "")
-        raise KeyError(f"{label!r}; the labels of {self.name} are {', '.join(self.values)}{fix}")
+        known = _OF_PANDAS.get(label, label)
+        if label.endswith("%"):
+            known = f"{label.removesuffix('%').rstrip()} %"
+        if known not in self.values:
+            labels = ", ".join(self.values)
+            raise KeyError(f"{label!r}; the labels of {self.name} are {labels}{_REMEDIES.get(label, '')}")
+        return self.values[known]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +149,8 @@ def check_categories(field: str, categories: Sequence[str]) -> None:
     Raises:
         ConfigError: If they are not.
     """
-    if not isinstance(categories, (list, tuple)) or not all(isinstance(one, str) for one in categories):
+    texts = cast(Sequence[object], categories)
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(one, str) for one in texts):
         fix = "must be a list of text from public knowledge, e.g. ['0', '1']; a set has no order"
         raise ConfigError(field, categories, fix)
     if not 1 <= len(categories) <= MOST_BINS or len(set(categories)) < len(categories):
