@@ -12,7 +12,7 @@ Z95 = 1.959963984540054
 
 _OF_PANDAS = {"std": "sd", "median": "50 %"}
 _EXTREME = "; an extreme is the value of one row, so ask Quantiles for probabilities 0.01 and 0.99"
-_REMEDIES = {"min": _EXTREME, "max": _EXTREME, "count": "; the number of rows is public (n_rows)"}
+_REMEDIES = {"min": _EXTREME, "max": _EXTREME, "count": "; see n_rows and missing"}
 
 
 @dataclass(frozen=True)

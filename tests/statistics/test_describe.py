@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 
 import fedpriv as fp
 from fedpriv.statistics import Correlations, Counts, Mean, Quantiles
 
+VERIFIER = Path(__file__).parents[2] / "tools" / "fedpriv_verify.py"
 TABLE = {"age": [20.0, 50.0, None, 80.0] * 300, "sex": ["f", "m", "m", "x"] * 300}
 ASKED = [Quantiles("age", (0, 120)), Counts("sex", ["f", "m"])]
 
@@ -19,7 +23,7 @@ ASKED = [Quantiles("age", (0, 120)), Counts("sex", ["f", "m"])]
         ({"sampling": fp.Cyclic(3)}, fp.ConfigError, "privacy.sampling"),
         ({"clip": fp.Clip(5.0)}, fp.ConfigError, "privacy.clip"),
         ({"mechanism": fp.Laplace()}, fp.ConfigError, "privacy.mechanism"),
-        ({"unit": "client"}, fp.PrivacyError, "single rows"),
+        ({"unit": "client"}, fp.PrivacyError, "there are 1: "),
         ({"noise_on": "none", "epsilon": None}, fp.PrivacyError, "need noise"),
     ],
 )
@@ -117,3 +121,16 @@ def test_picture_without_format_raises_before_drawing(tmp_path):
     found = fp.describe(TABLE, ASKED, fp.Privacy(epsilon=3.0, delta=1e-5))
     with pytest.raises(fp.ConfigError, match=r"look.xyz.*must end with a format"):
         found.plot(tmp_path / "look.xyz")
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("trust", [fp.Local(), fp.Pairwise(1, 100), fp.Central()], ids=str)
+def test_second_accountant_counts_same_epsilon(tmp_path, trust, relation):
+    """From the ledger file alone: diameters need no new field, and no version of the program that reads them."""
+    privacy = fp.Privacy(epsilon=2.0, delta=1e-5, trust=trust, relation=relation)
+    found = fp.describe([TABLE, TABLE], ASKED, privacy, folder=tmp_path / "run")
+    verify = runpy.run_path(str(VERIFIER))
+    header, records = verify["read"](tmp_path / "run" / "ledger.jsonl")
+    epsilon = max(verify["epsilon_of"](one, 1e-5) for one in verify["histories_of"](header, records))
+    assert len(records) == 1
+    assert epsilon == pytest.approx(found.spent.epsilon, rel=0.01) and found.spent.epsilon <= 2.0
