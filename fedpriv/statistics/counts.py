@@ -60,10 +60,10 @@ class _Cells(ABC):
     @property
     def clip(self) -> ConvexHull:
         """See `Statistic`."""
-        return self._hull
+        return self._clip
 
     @cached_property
-    def _hull(self) -> ConvexHull:
+    def _clip(self) -> ConvexHull:
         return ConvexHull(torch.eye(self.width, dtype=torch.float64) - 1 / self.width)
 
     def vectors(self, table: Table) -> Floats:
@@ -278,10 +278,10 @@ class GroupMeans:
     @property
     def clip(self) -> ConvexHull:
         """See `Statistic`: the vertices are (e, e) and (e, -e) for the unit vectors e, at most 2 from each other."""
-        return self._hull
+        return self._clip
 
     @cached_property
-    def _hull(self) -> ConvexHull:
+    def _clip(self) -> ConvexHull:
         units = torch.eye(self.width // 2, dtype=torch.float64)
         return ConvexHull(torch.cat([torch.cat([units, units], 1), torch.cat([units, -units], 1)]))
 

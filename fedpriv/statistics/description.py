@@ -27,7 +27,7 @@ from fedpriv.clients import make_clients
 from fedpriv.errors import ConfigError, DataError, PrivacyError
 from fedpriv.models import LinearRegression, Loss
 from fedpriv.network import Everyone, Star
-from fedpriv.planning import Compute, align_columns, make_plan
+from fedpriv.planning import Compute, Plan, align_columns, make_plan
 from fedpriv.privacy import BlockClip, Clip, ConvexHull, FullBatch, Gaussian, Local, Privacy, release_scheme
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.runs import Result, train
@@ -35,11 +35,14 @@ from fedpriv.settings import validate_arguments
 from fedpriv.statistics.columns import Columns, list_statistics
 from fedpriv.statistics.estimates import Answer
 from fedpriv.statistics.query import Floats, Statistic, Table
+from fedpriv.statistics.words import describe_statistic
 from fedpriv.strategies import Strategy, gradient_descent
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PURPOSE = "statistics, asked once"
+"""How the name of a run that releases statistics begins."""
 _WIDE = ("mean", "sd")  # answers that have both are lines of one table
 
 
@@ -178,17 +181,15 @@ def describe(
         (True, True)
     """
     owners = list_tables(tables)
-    joined = _Joined.of(statistics)
+    joined = JoinedStatistics.of(statistics)
     checked = joined.check_privacy(privacy)
     sizes = [count_rows(table, joined.columns, number, checked.unit) for number, table in enumerate(owners)]
     deviation = joined.check_use(checked, sizes)
-    data = list[TensorDataset]()
-    for table, n in zip(owners, sizes, strict=True):
-        vectors = joined.vectors(table) if checked.unit == "sample" else joined.mean_vector(table)
-        data.append(TensorDataset(torch.from_numpy(vectors), torch.zeros(n)))
     result = train(
-        make_clients(LinearRegression(joined.width), Loss(_outputs), data),
-        _one_step(),
+        make_clients(
+            joined.make_model(), joined.make_loss(), [joined.examples(table, checked.unit) for table in owners]
+        ),
+        replace(_one_step(), name=joined.purpose),
         checked,
         rounds=1,
         folder=folder,
@@ -223,7 +224,7 @@ def plan_description(
         True
     """
     counts = [sizes] if isinstance(sizes, int) else list(sizes)
-    joined = _Joined.of(statistics)
+    joined = JoinedStatistics.of(statistics)
     checked = joined.check_privacy(privacy)
     if checked.unit == "client":
         counts = [1] * len(counts)
@@ -282,7 +283,11 @@ def noise_deviation(privacy: Privacy, sizes: Sequence[int]) -> float:
         privacy: The privacy settings, checked.
         sizes: Public number of rows of each owner.
     """
-    plan = make_plan(_one_step(), privacy, sizes, Star(len(sizes), Everyone()), rounds=1)
+    return planned_deviation(make_plan(_one_step(), privacy, sizes, Star(len(sizes), Everyone()), rounds=1), sizes)
+
+
+def planned_deviation(plan: Plan, sizes: Sequence[int]) -> float:
+    """Returns the same as `noise_deviation`, for a plan of one round with the noise of all owners."""
     release = plan.releases.find(0, "gradient", 0)
     assert release is not None
     # the mean over all rows is the mean over owners of their sums, each times the number of owners over that of rows
@@ -292,13 +297,22 @@ def noise_deviation(privacy: Privacy, sizes: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True)
-class _Joined:
-    """The statistics as one vector for each row."""
+class JoinedStatistics:
+    """Several statistics as one vector for each row; a run of one round releases the mean of the vectors.
+
+    Attributes:
+        statistics: The statistics.
+    """
 
     statistics: tuple[Statistic, ...]
 
     @classmethod
-    def of(cls, asked: Sequence[Statistic] | Columns) -> _Joined:
+    def of(cls, asked: Sequence[Statistic] | Columns) -> JoinedStatistics:
+        """Joins statistics.
+
+        Raises:
+            ConfigError: If there are none, or two have the same name.
+        """
         statistics = list_statistics(asked)
         if not statistics:
             raise ConfigError(
@@ -313,11 +327,18 @@ class _Joined:
         return cls(tuple(statistics))
 
     @property
+    def purpose(self) -> str:
+        """What is released, in plain words, as in privacy statements."""
+        return f"{PURPOSE}: {'; '.join(map(describe_statistic, self.statistics))}"
+
+    @property
     def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
         return tuple(dict.fromkeys(column for one in self.statistics for column in one.columns))
 
     @property
     def width(self) -> int:
+        """Number of entries of a joined vector."""
         return sum(one.width for one in self.statistics)
 
     @cached_property
@@ -356,6 +377,21 @@ class _Joined:
         if privacy.clip != Clip(1.0):
             raise ConfigError("privacy.clip", privacy.clip, "statistics bound their vectors themselves: leave it out")
         return replace(privacy, clip=self.clip)
+
+    def make_model(self) -> LinearRegression:
+        """Returns a new model that is linear in the joined vectors, at zero."""
+        return LinearRegression(self.width)
+
+    def make_loss(self) -> Loss:
+        """Returns the loss that is the model's output, so that the gradient of a row is its vector."""
+        return Loss(_outputs)
+
+    def examples(self, table: Table, unit: str) -> TensorDataset:
+        """Returns a table's examples, with targets that the loss does not use: the joined vectors of its rows, or with
+        unit `client` their mean.
+        """
+        vectors = torch.from_numpy(self.vectors(table) if unit == "sample" else self.mean_vector(table))
+        return TensorDataset(vectors, torch.zeros(len(vectors)))
 
     def vectors(self, table: Table) -> Floats:
         """Returns the joined vectors of a table's rows, `[n, width]`, to be clipped by `clip`."""

@@ -147,10 +147,10 @@ class Quantiles(OfColumn):
     @property
     def clip(self) -> ConvexHull:
         """See `Statistic`: a vertex for each bin, and one for missing values at the centre of the others."""
-        return self._hull
+        return self._clip
 
     @cached_property
-    def _hull(self) -> ConvexHull:
+    def _clip(self) -> ConvexHull:
         vertices = np.zeros((self.width, self.width))
         vertices[:-1, :-1] = cumulative.root(self.bins).T - cumulative.centre(self.bins)
         vertices[-1, -1] = cumulative.radius(self.bins)

@@ -13,7 +13,7 @@ import fedpriv as fp
 from fedpriv.audit.bounds import largest_mu
 from fedpriv.privacy.accounting.gaussian import compute_ratio
 from fedpriv.statistics import Correlations, Counts, CrossTable, GroupMeans, Histogram, Mean, Quantiles
-from fedpriv.statistics.description import _Joined
+from fedpriv.statistics.description import JoinedStatistics
 
 EPSILON, DELTA = 30.0, 1e-5
 TIMES = 12
@@ -31,7 +31,7 @@ COLUMNS = {"age": [-1e9, 40.0, 80.0, 1e9, None], "chol": [0.0, 640.0, None], "se
            "smoker": ["no", "yes", None]}  # fmt: skip
 
 
-def worst_pair(joined: _Joined) -> tuple[dict[str, object], dict[str, object]]:
+def worst_pair(joined: JoinedStatistics) -> tuple[dict[str, object], dict[str, object]]:
     """The two rows with the vectors that differ most."""
     rows = [dict(zip(COLUMNS, values, strict=True)) for values in product(*COLUMNS.values())]
     table = {name: [row[name] for row in rows] for name in COLUMNS}
@@ -58,7 +58,7 @@ def releases(row: dict[str, object], asked, trust: fp.Trust, first_seed: int) ->
 
 def measured(asked, trust: fp.Trust) -> tuple[float, float]:
     """The distance of the two scores' distributions in their deviation, and its lower bound at 99.9 % confidence."""
-    joined = _Joined(tuple(asked))
+    joined = JoinedStatistics(tuple(asked))
     one, other = worst_pair(joined)
     inside, outside = releases(one, asked, trust, 0), releases(other, asked, trust, 1000)
     rows = [joined.vectors({name: [row[name]] for name in COLUMNS}) for row in (one, other)]

@@ -10,7 +10,7 @@ import torch
 
 import fedpriv as fp
 from fedpriv.statistics import Correlations, Counts, GroupMeans, Histogram, Mean, Quantiles
-from fedpriv.statistics.description import _Joined
+from fedpriv.statistics.description import JoinedStatistics
 
 AGE = (0.0, 120.0)
 ASKED = [
@@ -61,7 +61,7 @@ def test_number_of_rows_stays_private():
 
 @pytest.mark.parametrize("asked", [*ASKED, Quantiles("age", AGE, bins=16)], ids=lambda one: type(one).__name__)
 def test_replaced_owner_moves_sum_within_diameter(asked):
-    joined = _Joined((asked,))
+    joined = JoinedStatistics((asked,))
     ends = [{"age": [age] * 3, "chol": [chol], "sex": [sex]} for age in (-9, 0, 60, 120) for chol in (0, 640)
             for sex in "fmx"]  # fmt: skip
     tables = [*({name: values * 3 for name, values in table.items()} for table in ends), owner(9), owner(0)]
