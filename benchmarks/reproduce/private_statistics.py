@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedpriv as fp
+from fedpriv.privacy import ConvexHull
 from fedpriv.statistics import Mean, Quantiles, Statistic
 
 PEERS = Path(__file__).with_name("private_statistics_peers.py")
@@ -118,12 +119,14 @@ def read_adult(folder: Path) -> tuple[Floats, Floats]:
 def simulate(column: Column, statistic: Statistic, privacy: fp.Privacy, times: int) -> Floats:
     """Returns mean, deviation and quartiles with new noise, `[times, 5]`; NaN where there is no answer.
 
-    One run of the library gives the deviation of the noise in the mean of all vectors.
+    The plan gives the deviation of the noise in the mean of the statistic's vectors, through the interval of "missing".
     """
-    tables = [{"x": part} for part in column.parts]
-    deviation = fp.describe(tables, [statistic], privacy).deviation * statistic.radius
-    n = len(column.values)
+    n, tables = len(column.values), [{"x": part} for part in column.parts]
+    planned = fp.plan_description([len(part) for part in column.parts], [statistic], privacy)["x"]["missing"]
+    deviation = planned / statistic.half_widths(1.0, n)["missing"]
     exact = np.concatenate([statistic.vectors(table) for table in tables]).mean(0)
+    if isinstance(statistic.clip, ConvexHull):  # the vectors are weights of its vertices
+        exact = exact @ statistic.clip.vertices.numpy()
     draws = np.random.default_rng(0)
     drawn = list[list[float]]()
     for _ in range(times):

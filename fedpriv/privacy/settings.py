@@ -273,6 +273,8 @@ Trust = Local | SecureAggregation | Central | Pairwise
 class Statistics:
     """Settings for private constraint values (averages of losses): clipping, and their part of the privacy budget.
 
+    For means, quantiles and counts of tables, see `fedpriv.describe` and the module `fedpriv.statistics` instead.
+
     Args:
         bound: Upper end of the interval `[0, bound]` to which each example's loss is clipped, in units of the loss.
         share: Part of a round's privacy budget that is used for constraint values, in (0, 1); the gradient uses the

@@ -32,6 +32,7 @@ from fedpriv.privacy import BlockClip, Clip, ConvexHull, FullBatch, Gaussian, Lo
 from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.runs import Result, train
 from fedpriv.settings import validate_arguments
+from fedpriv.statistics.columns import Columns, list_statistics
 from fedpriv.statistics.estimates import Answer
 from fedpriv.statistics.query import Floats, Statistic, Table
 from fedpriv.statistics.words import describe_statistic
@@ -116,16 +117,16 @@ class Description:
         wide = [answer for answer in self.answers.values() if set(_WIDE) <= set(answer.values)]
         labels = list(dict.fromkeys(label for answer in wide for label in answer.values))
         lines = list[str]()
-        if wide:
-            cells = [("", *labels)]
+        if wide:  # like pandas: a line for each number, a column for each column
+            cells = [("", *(answer.name for answer in wide))]
             cells += [
-                (answer.name, *(str(answer.values[label]) if label in answer.values else "" for label in labels))
-                for answer in wide
+                (label, *(str(answer.values[label]) if label in answer.values else "" for answer in wide))
+                for label in labels
             ]
             lines += align_columns(cells)
         for answer in self.answers.values():
             if answer not in wide:
-                lines += ["", answer.name]
+                lines += [""] * bool(lines) + [answer.name]
                 lines += [f"  {text}" for text in align_columns([(k, str(v)) for k, v in answer.values.items()])]
             lines += [f"  note: {note}" for note in answer.notes]
         rows = "these rows"
@@ -138,7 +139,7 @@ class Description:
 @validate_arguments("", values=False)
 def describe(
     tables: Table | Sequence[Table],
-    statistics: Sequence[Statistic],
+    statistics: Sequence[Statistic] | Columns,
     privacy: Privacy,
     *,
     folder: str | Path | None = None,
@@ -148,7 +149,8 @@ def describe(
 
     Args:
         tables: A table for each owner: a DataFrame, or a dictionary of columns. The number of rows is public.
-        statistics: The statistics; their weights divide the budget.
+        statistics: The statistics; their weights divide the budget. Or, by column, the public range of its numbers (a
+            tuple) or its values (a list), for the usual statistics: `{"age": (0, 120), "sex": ["f", "m"]}`.
         privacy: The privacy settings, for example `fedpriv.Privacy(epsilon=0.2, delta=1e-5)`; with `budget`, the cost
             is charged there.
         folder: A new folder for the ledger, for `fedpriv account` and `fedpriv statement`.
@@ -201,13 +203,13 @@ def describe(
 
 @validate_arguments("", values=False)
 def plan_description(
-    sizes: int | Sequence[int], statistics: Sequence[Statistic], privacy: Privacy
+    sizes: int | Sequence[int], statistics: Sequence[Statistic] | Columns, privacy: Privacy
 ) -> dict[str, dict[str, float]]:
     """Returns about half of the width of each interval, by statistic and label, without any data and at no cost.
 
     Args:
         sizes: Public number of rows of each owner; with unit `client` only the number of owners matters.
-        statistics: The statistics.
+        statistics: The statistics, as for `describe`.
         privacy: The privacy settings.
 
     Raises:
@@ -240,6 +242,12 @@ def list_tables(tables: Table | Sequence[Table]) -> list[Table]:
         owners.append(cast(Table, tables))
     else:
         owners += cast(Sequence[Table], tables)
+    odd = next((table for table in owners if not hasattr(table, "keys")), None)
+    if isinstance(tables, str) or odd is not None:
+        kind = type(tables if isinstance(tables, str) else odd).__name__
+        raise DataError(
+            f"a table is a {kind}; give a DataFrame, e.g. pandas.read_csv(FILE), or a dictionary of columns"
+        )
     if not owners:
         raise DataError("tables is empty; give one table (a DataFrame or a dictionary of columns) for each owner")
     return owners
@@ -309,13 +317,14 @@ class JoinedStatistics:
     statistics: tuple[Statistic, ...]
 
     @classmethod
-    def of(cls, statistics: Sequence[Statistic]) -> JoinedStatistics:
+    def of(cls, asked: Sequence[Statistic] | Columns) -> JoinedStatistics:
         """Joins statistics.
 
         Raises:
             ConfigError: If there are none, or two have the same name.
         """
-        if isinstance(statistics, str) or not statistics:
+        statistics = list_statistics(asked)
+        if not statistics:
             raise ConfigError(
                 "statistics", statistics, "give at least one, e.g. [fedpriv.statistics.Mean('age', bounds=(0, 120))]"
             )
@@ -362,6 +371,8 @@ class JoinedStatistics:
             ConfigError: If they have batches, a clip bound, or other noise than Gaussian noise.
             PrivacyError: If they have no noise.
         """
+        if not isinstance(privacy, Privacy):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError("privacy", privacy, "must be settings, e.g. fedpriv.Privacy(epsilon=0.2, delta=1e-5)")
         if not privacy.private:
             raise PrivacyError(
                 "statistics need noise: set privacy.epsilon, or compute exact ones with pandas if they may be exact"

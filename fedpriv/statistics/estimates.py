@@ -10,6 +10,11 @@ Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution: intervals cover 95 %."""
 
 
+_OF_PANDAS = {"std": "sd", "median": "50 %"}
+_EXTREME = "; an extreme is the value of one row, so ask Quantiles for probabilities 0.01 and 0.99"
+_REMEDIES = {"min": _EXTREME, "max": _EXTREME, "count": "; see n_rows and missing"}
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A noised number with its 95 % interval.
@@ -71,4 +76,15 @@ class Answer:
     curve: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
     def __getitem__(self, label: str) -> Estimate:
-        return self.values[label]
+        """Returns an estimate by its label, or by the name that pandas has for it (std, median, 25%).
+
+        Raises:
+            KeyError: If there is none; the error names the labels.
+        """
+        known = _OF_PANDAS.get(label, label)
+        if label.endswith("%"):
+            known = f"{label.removesuffix('%').rstrip()} %"
+        if known not in self.values:
+            labels = ", ".join(self.values)
+            raise KeyError(f"{label!r}; the labels of {self.name} are {labels}{_REMEDIES.get(label, '')}")
+        return self.values[known]

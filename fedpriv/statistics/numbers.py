@@ -18,6 +18,8 @@ from fedpriv.statistics.estimates import Z95, Answer, Estimate
 from fedpriv.statistics.query import MOST_BINS, Floats, OfColumn, Table, check_bounds, numbers_of, scaled_numbers
 
 Bounds = tuple[float, float]
+USUAL_QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
+"""Quartiles, and 1 % and 99 % next to which pandas has the smallest and largest value; they have no further cost."""
 ROUNDED_UP = 1 + 1e-9  # factor of a bound, so that rounding clips no vector
 _RELIABLE = 10.0  # rows that are not missing, over the deviation of the noise in their number, for an interval
 
@@ -74,7 +76,7 @@ class Mean(OfColumn):
         present = 1 - mean[2]
         values = {"missing": _share(mean[2], deviation)}
         if present <= _RELIABLE * deviation:
-            return Answer(self.name, values, (f"{self.column}: too few values for a mean at this epsilon",))
+            return Answer(self.name, values, (_too_few(self.column, "a mean", values["missing"]),))
         u = mean[0] / present
         half = (high - low) / 2
         error = deviation * math.sqrt(1 + u**2) / present  # of a quotient, to the first order
@@ -129,6 +131,9 @@ class Quantiles(OfColumn):
     def __post_init__(self) -> None:
         check_bounds(f"statistics.{self.column}.bounds", self.bounds)
         check_bins(f"statistics.{self.column}.bins", self.bins)
+        if not isinstance(self.probabilities, (tuple, list)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            fix = "must be several numbers between 0 and 1, e.g. (0.25, 0.5, 0.75)"
+            raise ConfigError(f"statistics.{self.column}.probabilities", self.probabilities, fix)
         for probability in self.probabilities:
             if not 0 < probability < 1:
                 fix = "must be between 0 and 1; exact extremes belong to single rows, so use 0.01 and 0.99 for them"
@@ -165,7 +170,7 @@ class Quantiles(OfColumn):
         present = 1 - share_missing
         values = {"missing": _share(share_missing, missing_deviation)}
         if present <= _RELIABLE * missing_deviation:
-            return Answer(self.name, values, (f"{self.column}: too few values for quantiles at this epsilon",))
+            return Answer(self.name, values, (_too_few(self.column, "quantiles", values["missing"]),))
         distribution = cumulative.Distribution.of(mean[:-1], present, deviation, missing_deviation, self.bounds)
         values = {
             "mean": distribution.mean(),
@@ -180,9 +185,12 @@ class Quantiles(OfColumn):
         return Answer(self.name, values, (), curve)
 
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
-        """See `Statistic`: of the distribution function in its middle."""
-        error = math.sqrt(float(np.square(cumulative.root(self.bins)[self.bins // 2]).sum()))
+        """See `Statistic`: of the distribution function in its middle; of the mean without missing values."""
+        matrix, width = cumulative.root(self.bins), (self.bounds[1] - self.bounds[0]) / self.bins
+        error = math.sqrt(float(np.square(matrix[self.bins // 2]).sum()))
+        of_mean = width * float(np.linalg.norm(matrix[:-1].sum(0)))
         return {
+            "mean": Z95 * deviation * of_mean + width / 2,
             "distribution function": Z95 * deviation * error,
             "missing": Z95 * deviation / cumulative.radius(self.bins),
         }
@@ -309,6 +317,13 @@ def bin_of(values: Floats, bounds: Bounds, bins: int) -> np.ndarray:
     low, high = bounds
     edges = np.linspace(low, high, bins + 1)
     return np.clip(np.searchsorted(edges, np.clip(values, low, high), side="left") - 1, 0, bins - 1)
+
+
+def _too_few(column: str, answer: str, missing: Estimate) -> str:
+    """Returns the note of a column without an answer."""
+    if missing.low > 0.5:  # more than half, beyond the noise
+        return f"{column}: too few values for {answer}: most are missing or text, which Counts and --category count"
+    return f"{column}: too few values for {answer} at this epsilon: use a larger epsilon or fewer statistics"
 
 
 def _share(value: float, deviation: float) -> Estimate:

@@ -9,10 +9,24 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedpriv.errors import ConfigError
 from fedpriv.statistics.estimates import Answer
 
 _COLUMNS = 2
 _INK, _LINE = "#0072B2", "#999999"
+
+
+def check_picture(path: Path) -> None:
+    """Raises for a picture that cannot be written, before its answers cost anything.
+
+    Raises:
+        ConfigError: If there is no such format or folder.
+    """
+    formats = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix.lstrip(".").lower() not in formats:
+        raise ConfigError("picture", str(path), f"must end with a format, e.g. look.png: {', '.join(formats)}")
+    if not path.parent.is_dir():
+        raise ConfigError("picture", str(path), "must be in a folder that exists")
 
 
 def draw(answers: Mapping[str, Answer], path: Path) -> None:
@@ -22,6 +36,7 @@ def draw(answers: Mapping[str, Answer], path: Path) -> None:
         answers: The answers, by name.
         path: The file.
     """
+    check_picture(path)
     lines = math.ceil(len(answers) / _COLUMNS)
     figure = Figure(figsize=(9, 2.8 * lines), dpi=120, layout="constrained")
     panels = figure.subplots(lines, min(_COLUMNS, len(answers)), squeeze=False).ravel()

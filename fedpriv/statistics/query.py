@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,8 +141,12 @@ def check_bounds(field: str, bounds: tuple[float, float]) -> None:
     Raises:
         ConfigError: If they are not.
     """
-    low, high = bounds
-    if not (low < high and math.isfinite(float(high) - float(low))):
+    try:
+        low, high = bounds
+        valid = low < high and math.isfinite(float(high) - float(low))
+    except (TypeError, ValueError, OverflowError):
+        valid = False
+    if not valid:
         fix = "must be two numbers (low, high) from public knowledge: the data's own smallest and largest are private"
         raise ConfigError(field, bounds, fix)
 
@@ -153,6 +157,10 @@ def check_categories(field: str, categories: Sequence[str]) -> None:
     Raises:
         ConfigError: If they are not.
     """
+    texts = cast(Sequence[object], categories)
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(one, str) for one in texts):
+        fix = "must be a list of text from public knowledge, e.g. ['0', '1']; a set has no order"
+        raise ConfigError(field, categories, fix)
     if not 1 <= len(categories) <= MOST_BINS or len(set(categories)) < len(categories):
         fix = f"must be 1 to {MOST_BINS} distinct values from public knowledge: a list of the data's own is private"
         raise ConfigError(field, tuple(categories), fix)

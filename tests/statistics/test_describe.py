@@ -44,6 +44,14 @@ def test_settings_for_which_intervals_would_be_wrong_raise(changes, error, text)
         ({"age": [], "sex": []}, ASKED, "no rows"),
         (TABLE, [], "give at least one"),
         (TABLE, [*ASKED, Mean("age", (0, 100))], "asked for twice"),
+        ("data.csv", ASKED, "pandas.read_csv"),
+        (["data.csv"], ASKED, "pandas.read_csv"),
+        (TABLE, "age", r'"age": \(0, 120\)'),
+        (TABLE, ["age"], r'"age": \(0, 120\)'),
+        (TABLE, {"age": 120}, "statistics.age = 120: must be a tuple"),
+        (TABLE, {"sex": {"f", "m"}}, "statistics.sex"),
+        (TABLE, {"sex": [0, 1]}, r"\['0', '1'\]"),
+        (TABLE, {"age": (0, "x")}, "statistics.age.bounds"),
     ],
 )
 def test_unusable_tables_and_questions_raise(tables, asked, text):
@@ -72,6 +80,47 @@ def test_one_vector_costs_less_than_separate_calls():
     both = fp.plan_description(1200, ASKED, privacy)["age"]["missing"]
     half = fp.plan_description(1200, ASKED[:1], fp.Privacy(epsilon=0.5, delta=1e-5))["age"]["missing"]
     assert alone < both < half
+
+
+def test_columns_have_usual_statistics():
+    asked = {"age": (0.0, 120.0), "sex": ["f", "m"]}
+    found = fp.describe(TABLE, asked, fp.Privacy(epsilon=3.0, delta=1e-5))
+    assert list(found["age"].values) == ["mean", "sd", "1 %", "25 %", "50 %", "75 %", "99 %", "missing"]
+    assert list(found["sex"].values) == ["f", "m", "other", "missing"]
+    widths = fp.plan_description(1200, asked, fp.Privacy(epsilon=3.0, delta=1e-5))
+    half = (found["age"]["mean"].high - found["age"]["mean"].low) / 2
+    assert half == pytest.approx(widths["age"]["mean"], rel=0.5)  # a quarter of the rows has no age
+
+
+def test_names_of_pandas_understood():
+    answer = fp.describe(TABLE, {"age": (0.0, 120.0)}, fp.Privacy(epsilon=3.0, delta=1e-5))["age"]
+    assert answer["std"] is answer["sd"] and answer["25%"] is answer["25 %"] and answer["median"] is answer["50 %"]
+    for name, text in {
+        "min": "0.01 and 0.99",
+        "max": "0.01 and 0.99",
+        "count": "n_rows",
+        "mode": "labels of age",
+    }.items():
+        with pytest.raises(KeyError, match=text):
+            answer[name]
+
+
+def test_privacy_as_number_and_one_probability_raise():
+    with pytest.raises(fp.ConfigError, match=r"privacy = 1.0: must be settings"):
+        fp.describe(TABLE, ASKED, 1.0)
+    with pytest.raises(fp.ConfigError, match="several numbers"):
+        Quantiles("age", (0, 120), 0.5)
+
+
+def test_text_in_numeric_column_has_note_with_remedy():
+    found = fp.describe({"sex": ["f", "m"] * 500}, {"sex": (0.0, 1.0)}, fp.Privacy(epsilon=3.0, delta=1e-5))
+    assert "text, which Counts" in found["sex"].notes[0]
+
+
+def test_picture_without_format_raises_before_drawing(tmp_path):
+    found = fp.describe(TABLE, ASKED, fp.Privacy(epsilon=3.0, delta=1e-5))
+    with pytest.raises(fp.ConfigError, match=r"look.xyz.*must end with a format"):
+        found.plot(tmp_path / "look.xyz")
 
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_remove"])

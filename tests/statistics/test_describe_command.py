@@ -65,9 +65,48 @@ def test_ledger_and_budget_count_the_statistics(files, tmp_path):
         ([], "the columns are age, sex"),
         (["--number", "height=0:3"], "height"),
         ([*ASK, "--trust", "server"], "local, central, or pairwise"),
+        (["--number", "aeg=0:120"], "did you mean 'age'?"),
+        ([*ASK, "--number", "age=0:100"], "is given twice"),
+        ([*ASK, "--correlate"], "at least two numeric columns"),
+        ([*ASK, "--epsilon", "0"], "--epsilon = 0.0: must be positive"),
     ],
 )
 def test_wrong_question_raises(files, words, text):
     shown = run(*files, *words)
     assert shown.exit_code != 0
     assert text in shown.output
+
+
+def test_bad_picture_spends_nothing(files, tmp_path):
+    """A result that cannot be drawn would be paid for and lost."""
+    budget = tmp_path / "budget.jsonl"
+    CliRunner().invoke(app, ["budget", str(budget), "--epsilon", "1", "--delta", "1e-5"])
+    before = budget.read_bytes()
+    for picture in ("look.xyz", "nowhere/look.png"):
+        shown = run(*files, *ASK, "--budget", str(budget), "--picture", str(tmp_path / picture))
+        assert shown.exit_code == 2 and "picture" in shown.output
+    assert budget.read_bytes() == before
+
+
+def test_semicolons_raise_with_remedy(tmp_path):
+    path = tmp_path / "export.csv"
+    path.write_text("age;sex\n50;f\n")
+    for words in (ASK, []):
+        shown = run(str(path), *words)
+        assert shown.exit_code == 2 and "sep=';'" in shown.output
+
+
+def test_configuration_gives_files_and_columns(files, tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"data: {{name: csv, train: '{tmp_path}/owner*.csv', test: {files[0]}, label: sex, classes: [f, m], "
+        "numbers: {age: [0, 120]}, categories: {}, partition: {kind: by_writer}}\n"
+        "model: logistic_regression\nloss: logistic\nstrategy: {name: dp_gd, learning_rate: 1}\n"
+        "privacy: {epsilon: 1, delta: 1.0e-5}\nrounds: 3\n"
+    )
+    shown = run(str(config), "--plan", "--json")
+    assert json.loads(shown.output)["n_rows"] == [400, 400, 400]
+    assert list(json.loads(shown.output)["half_widths"]) == ["age"]
+    more = run(str(config), "--category", "sex=f,m", "--plan", "--json")
+    assert list(json.loads(more.output)["half_widths"]) == ["sex"]
+    assert "one configuration, or" in run(str(config), files[0]).output

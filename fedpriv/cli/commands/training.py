@@ -210,7 +210,10 @@ def plan(
 
 @commands.command()
 def describe(
-    files: Annotated[list[Path], typer.Argument(metavar="CSV...", help="A file for each owner, with a heading line.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="CSV...", help="A file for each owner, or a configuration with data: {name: csv, ...}."),
+    ],
     numbers: Annotated[
         list[str] | None,
         typer.Option("--number", metavar="COLUMN=LOW:HIGH", help="A numeric column with its public range."),
@@ -235,8 +238,7 @@ def describe(
 ) -> None:
     """Describe tables privately: mean, deviation, quartiles, counts and correlations, with 95 % intervals."""
     from fedpriv.cli import describing
-    from fedpriv.privacy import Privacy
 
-    privacy = Privacy(epsilon=epsilon, delta=delta, trust=describing.make_trust(trust), budget=budget)
-    question = describing.Question(files, numbers or [], categories or [], correlate, privacy)
+    privacy = describing.make_privacy(epsilon, delta, trust, budget)
+    question = describing.make_question(files, numbers or [], categories or [], correlate, privacy)
     describing.run(question, folder, picture, plan_only=plan_only, as_json=as_json)
