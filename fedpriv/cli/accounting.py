@@ -26,7 +26,8 @@ def print_costs(
     """Prints the total privacy cost of runs.
 
     Raises:
-        FedprivError: If a folder holds no run, its files are altered or incomplete, or the runs share no privacy unit.
+        FedprivError: If a folder holds no run, its files are altered or incomplete, or the runs have no common
+            privacy unit.
     """
     runs = [RunFiles.read(folder) for folder in folders]
     with spinner_with_text("counting"):

@@ -455,7 +455,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return tuple(reveals)
 
     def _check_settings(self) -> None:
-        """Raises for settings that training would report under another name, later, or not at all."""
+        """Raises an error for settings that training would reject later, under another name, or not at all."""
         if self.epsilon != math.inf:
             Privacy(epsilon=self.epsilon, delta=self.delta)
         if not (self.lam >= 0 and math.isfinite(self.lam)):
@@ -561,8 +561,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def _seed(self, *data: NDArray[np.float64]) -> int | None:
         """Returns a secret seed that depends on the parameters and the data, not on `random_state` alone.
 
-        Otherwise two fits with other parameters or other data would share their noise, and the difference of their
-        results would contain no noise at all. Cross-validation and grid search make such fits.
+        Otherwise two fits with different parameters or data would add the same noise, and the difference of their
+        results would contain no noise. Cross-validation and grid search make such fits.
         """
         if self.random_state is None:
             return None
@@ -687,7 +687,7 @@ def _row_weights(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]
 
 
 def _weighted(per_example: PerExampleLoss) -> Loss:
-    """A row's loss times its weight; targets `[n, 2]` are a class number and a weight."""
+    """Returns each row's loss times its weight; targets `[n, 2]` are a class number and a weight."""
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return targets[:, 1] * per_example(outputs, targets[:, 0].long())
@@ -697,7 +697,7 @@ def _weighted(per_example: PerExampleLoss) -> Loss:
 
 @contextmanager
 def _explain_nan() -> Generator[None]:
-    """Replaces scikit-learn's advice on missing values: an imputer would compute its fill values without noise.
+    """Replaces scikit-learn's advice on missing values, because an imputer would compute its values without noise.
 
     Raises:
         DataError: If a value is NaN or infinite.

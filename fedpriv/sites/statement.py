@@ -42,8 +42,8 @@ _SEALED = (
 )
 _ROLLBACK = (
     "The site's folder was never restored from an older copy. With each reply, the site signs a counter of its "
-    "records; the sender of the next question returns this counter, and a site that receives a counter larger "
-    "than its ledger supports stops, and has no statement. This check detects nothing if the senders hide the "
+    "records; the sender of the next request returns this counter, and a site that receives a counter larger "
+    "than its ledger supports stops, and has no statement. The check fails if the senders hide the "
     "counter, lost the reply, or were restored from an older copy as well."
 )
 _RELEASES = (

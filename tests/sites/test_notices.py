@@ -48,7 +48,7 @@ def ask(found: Party, site: int, at: int, *notices: AbsenceNotice) -> tuple[Tens
 
 
 def absent(found: Party, site: int, first: int, last: int) -> AbsenceNotice:
-    return found.sites[site].say_absent(found.proposal.hash, first, last)
+    return found.sites[site].declare_absence(found.proposal.hash, first, last)
 
 
 def records(found: Party, name: str):
@@ -105,7 +105,7 @@ def test_absence_notice_past_round_raises(found: Party) -> None:
     with pytest.raises(ConfigError, match="at most 4"):
         absent(found, WEST, 4, 4)
     with pytest.raises(ConfigError, match="no plan with this hash"):
-        found.sites[WEST].say_absent("0" * 64, 4, 4)
+        found.sites[WEST].declare_absence("0" * 64, 4, 4)
 
 
 def test_invalid_absence_notice_refused_uncharged(found: Party, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_invalid_absence_notice_refused_uncharged(found: Party, tmp_path: Path) 
     other = propose(config, found.proposal.cards, public_info(config))
     for site in found.sites.values():
         site.join(other.text, other.fingerprint)
-    good, of_other_run = absent(found, WEST, 1, 3), found.sites[WEST].say_absent(other.hash, 1, 3)
+    good, of_other_run = absent(found, WEST, 1, 3), found.sites[WEST].declare_absence(other.hash, 1, 3)
     assert of_other_run != good
     bad = {
         "of another run": (of_other_run,),
