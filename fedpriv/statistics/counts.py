@@ -27,12 +27,12 @@ from fedpriv.statistics.query import (
     scaled_numbers,
 )
 
-_RELIABLE = 10.0  # rows of a group over the deviation of the noise in their number, for a mean
+_RELIABLE = 10.0  # least number of rows of a group, in standard deviations of the noise in it, for a mean
 _REST = ("other", "missing")
 
 
 class _Cells(ABC):
-    """Number of rows in each of some cells. The vector of a row is the unit vector of its cell, minus their mean."""
+    """Number of rows in each of some cells; a row's vector is the unit vector of its cell, minus the mean of all."""
 
     @abstractmethod
     def labels(self) -> list[str]:
@@ -134,7 +134,7 @@ class Counts(OfColumn, _Cells):
         weight: Share of the budget, relative to the other statistics.
 
     Raises:
-        ConfigError: If there are no categories, too many, or one of them twice.
+        ConfigError: If there are no categories or too many, or one occurs twice.
 
     Examples:
         >>> import fedpriv
@@ -218,7 +218,7 @@ class CrossTable(_Cells):
 class GroupMeans:
     """Number of rows of each group, and the mean of a numeric column in it.
 
-    A group whose number of rows is within the noise gets no mean. A missing number counts as the middle of the bounds.
+    A group has no mean if the noise hides its number of rows. The middle of the bounds replaces missing numbers.
 
     Args:
         column: The numeric column.
@@ -228,8 +228,8 @@ class GroupMeans:
         weight: Share of the budget, relative to the other statistics.
 
     Raises:
-        ConfigError: If the bounds are not finite or not in ascending order, there are no categories, too many, or one
-            of them twice.
+        ConfigError: If the bounds are not finite or not in ascending order, there are no categories or too many,
+            or one occurs twice.
 
     Examples:
         >>> import fedpriv
@@ -264,7 +264,7 @@ class GroupMeans:
 
     @property
     def radius(self) -> float:
-        """Of a unit vector, and of a number in [-1, 1] at the same place."""
+        """The norm of a unit vector together with a number in [-1, 1] at the same position."""
         return math.sqrt(2)
 
     def vectors(self, table: Table) -> Floats:
@@ -292,7 +292,7 @@ class GroupMeans:
         return Answer(self.name, values, tuple(notes))
 
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
-        """See `Statistic`: for groups of equal size."""
+        """See `Statistic`: an approximation for groups of equal size."""
         half = (self.bounds[1] - self.bounds[0]) / 2
         return {
             "rows of a group": Z95 * deviation * n,

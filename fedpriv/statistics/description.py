@@ -1,4 +1,4 @@
-"""Releases the statistics of several owners' tables, in one round that the plan, ledger and budget of training know.
+"""Releases the statistics of several owners' tables, as one round in the plan, ledger and budget of training.
 
 The vectors of all statistics, each divided by its radius and multiplied by the square root of its share of the budget,
 are joined to one vector of norm at most 1 for each row. The mean of these vectors over all rows is one clipped and
@@ -41,7 +41,7 @@ _WIDE = ("mean", "sd")  # answers that have both are lines of one table
 
 @dataclass(frozen=True)
 class Description:
-    """Private statistics of tables, with what they cost.
+    """Private statistics of tables, with their privacy cost.
 
     Attributes:
         answers: The answers, by name.
@@ -100,7 +100,7 @@ class Description:
         """Draws a picture of all answers: distribution functions as lines, everything else as points with intervals.
 
         Args:
-            path: The file; its ending says the format.
+            path: The file to write; its suffix names the format.
         """
         from fedpriv.statistics.picture import draw
 
@@ -148,14 +148,14 @@ def describe(
     Returns:
         The answers with 95 % intervals, and their privacy cost.
 
-    Guarantee: all answers together have the differential privacy of `spent`. Public are the settings of the statistics
-    and each owner's number of rows. Values that do not fit (text in a numeric column, an unknown category) count as
+    Guarantee: `spent` is the privacy cost of all answers together. The settings of the statistics and each owner's
+    number of rows are public. Values that do not fit (text in a numeric column, an unknown category) count as
     missing or other and never raise an error.
 
     Raises:
         ConfigError: If a setting cannot work.
         DataError: If a column is missing from a table, or the columns of a table differ in length.
-        PrivacyError: If the privacy settings have no noise, or protect something else than single rows.
+        PrivacyError: If the privacy settings have no noise, or the privacy unit is not a row (`sample`).
 
     Examples:
         >>> import fedpriv
@@ -195,7 +195,7 @@ def describe(
 def plan_description(
     sizes: int | Sequence[int], statistics: Sequence[Statistic], privacy: Privacy
 ) -> dict[str, dict[str, float]]:
-    """Returns about half of the width of each interval, by statistic and label, without any data and at no cost.
+    """Returns about half of the width of each interval, by statistic and label. Needs no data and has no privacy cost.
 
     Args:
         sizes: Public number of rows of each owner.
@@ -204,7 +204,7 @@ def plan_description(
 
     Raises:
         ConfigError: If a setting cannot work.
-        PrivacyError: If the privacy settings have no noise, or protect something else than single rows.
+        PrivacyError: If the privacy settings have no noise, or the privacy unit is not a row (`sample`).
 
     Examples:
         >>> import fedpriv
@@ -229,7 +229,7 @@ def list_tables(tables: Table | Sequence[Table]) -> list[Table]:
         DataError: If there is none.
     """
     owners = list[Table]()
-    if hasattr(tables, "keys"):  # a DataFrame has the method, too
+    if hasattr(tables, "keys"):  # a DataFrame has this method as well
         owners.append(cast(Table, tables))
     else:
         owners += cast(Sequence[Table], tables)
@@ -264,11 +264,11 @@ def check_privacy(privacy: Privacy) -> Privacy:
 
     Raises:
         ConfigError: If they have batches, a clip bound, or other noise than Gaussian noise.
-        PrivacyError: If they have no noise, or protect something else than single rows.
+        PrivacyError: If they have no noise, or the privacy unit is not a row (`sample`).
     """
     if not privacy.private:
         raise PrivacyError(
-            "statistics need noise: set privacy.epsilon, or compute exact ones with pandas if they may be exact"
+            "statistics need noise: set privacy.epsilon, or compute them with pandas if exact values may be released"
         )
     if privacy.unit != "sample":
         raise PrivacyError(
@@ -276,12 +276,13 @@ def check_privacy(privacy: Privacy) -> Privacy:
             "answer, so unit: client is not offered"
         )
     if not isinstance(privacy.mechanism, Gaussian):
-        raise ConfigError("privacy.mechanism", privacy.mechanism.name, "statistics have Gaussian noise: leave it out")
+        fix = "statistics have Gaussian noise only: leave this setting out"
+        raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
     if privacy.sampling != FullBatch():
-        fix = "statistics use all rows, since their intervals do not account for a sample of them: leave it out"
+        fix = "statistics use all rows, since their intervals do not account for sampling: leave this setting out"
         raise ConfigError("privacy.sampling", privacy.sampling, fix)
     if privacy.clip != Clip(1.0):
-        raise ConfigError("privacy.clip", privacy.clip, "statistics bound their vectors themselves: leave it out")
+        raise ConfigError("privacy.clip", privacy.clip, "statistics have bounded vectors: leave this setting out")
     return replace(privacy, clip=Clip(_SLACK))
 
 
@@ -316,9 +317,7 @@ class _Joined:
         names = [statistic.name for statistic in statistics]
         double = next((name for name in names if names.count(name) > 1), None)
         if double is not None:
-            raise ConfigError(
-                "statistics", double, "is asked for twice; leave one of the two out, since each costs noise"
-            )
+            raise ConfigError("statistics", double, "occurs twice: leave one out, since each adds noise to the others")
         return cls(tuple(statistics))
 
     @property
@@ -331,7 +330,7 @@ class _Joined:
 
     @property
     def factors(self) -> list[float]:
-        """By which the noise in a statistic's own vector is larger than in the joined one."""
+        """Factors by which the noise of each statistic is larger than the noise in the joined vector."""
         total = sum(one.weight for one in self.statistics)
         return [one.radius / math.sqrt(one.weight / total) for one in self.statistics]
 
@@ -355,5 +354,5 @@ def _one_step() -> Strategy:
 
 
 def _outputs(outputs: Tensor, targets: Tensor) -> Tensor:
-    """A loss that is the output itself: its gradient is the row's vector."""
+    """Returns the outputs as losses, so that the gradient of a loss is the row's vector."""
     return outputs[:, 0]

@@ -16,7 +16,7 @@ _INK, _LINE = "#0072B2", "#999999"
 
 
 def draw(answers: Mapping[str, Answer], path: Path) -> None:
-    """Draws all answers, each in a panel of its own.
+    """Draws all answers, each in a separate panel.
 
     Args:
         answers: The answers, by name.

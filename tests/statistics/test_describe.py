@@ -39,7 +39,7 @@ def test_settings_for_which_intervals_would_be_wrong_raise(changes, error, text)
         ({"age": [1.0], "sex": ["f", "m"]}, ASKED, "different lengths"),
         ({"age": [], "sex": []}, ASKED, "no rows"),
         (TABLE, [], "give at least one"),
-        (TABLE, [*ASKED, Mean("age", (0, 100))], "asked for twice"),
+        (TABLE, [*ASKED, Mean("age", (0, 100))], "occurs twice"),
     ],
 )
 def test_unusable_tables_and_questions_raise(tables, asked, text):
