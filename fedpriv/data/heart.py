@@ -80,6 +80,9 @@ def heart(
             `TableEncoder`.
         hospital: Read the file of this hospital only, which is then the only client: for a separate site.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If an indicator's column does not exist.
         DataError: If a file is missing or broken; the message names it.

@@ -46,6 +46,9 @@ def parquet(
         centered: Make the 0/1 features of each categorical column add up to 0, which needs less noise; see
             `TableEncoder`.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If the extra `parquet` is missing, a file lacks a column, a range is empty, or a value is listed
             twice.

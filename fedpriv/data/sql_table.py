@@ -63,6 +63,9 @@ def sql(
         centered: Make the 0/1 features of each categorical column add up to 0, which needs less noise; see
             `TableEncoder`.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If the extra `sql` or a driver is missing, the URL contains a password, or a table lacks a column.
         DataError: If the database or table cannot be read, or a value is missing without a rule, not a number or not

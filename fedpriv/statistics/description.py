@@ -49,6 +49,14 @@ class Description:
         n_rows: Public number of rows of each owner.
         deviation: Standard deviation of the noise in each entry of the joined mean, for vectors of norm at most 1.
         result: The run that released them; None for a plan.
+
+    Examples:
+        >>> import fedpriv
+        >>> mean = fedpriv.statistics.Mean("age", bounds=(0, 100))
+        >>> privacy = fedpriv.Privacy(epsilon=1, delta=1e-5)
+        >>> description = fedpriv.describe({"age": [30, 40, 50] * 1000}, [mean], privacy)
+        >>> bool(35 < description["age"]["mean"].value < 45)
+        True
     """
 
     answers: Mapping[str, Answer]
