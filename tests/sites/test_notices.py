@@ -176,7 +176,7 @@ def test_server_forwards_notice_after_restart(found: Party) -> None:
     told = [(one.round, dict(one.absent), one.noticed) for one in again]
     assert told == [(3, {"east": "away"}, ("east",)), (4, {}, ()), (5, {}, ()), (6, {}, ())]
     assert not [
-        question for site, question in found.transport.heard if site == EAST and notice.signature in str(question)
+        question for site, question in found.transport.received if site == EAST and notice.signature in str(question)
     ]
     assert [record.clients for record in records(found, "north")] == [None, (0, 2, 3), (0, 2, 3), None, None, None]
     found.federation = again
