@@ -41,7 +41,7 @@ def print_costs(
         print_json({**account.to_json(), "notes": notes})
         return
     lines, remarks = account.table()
-    print_rows(dict(format_cost_rows(account.prices)))
+    print_rows(dict(format_cost_rows(account.named_costs)))
     for line in [*lines, *(f"  {remark}" for remark in remarks)]:
         out.print(escape(line))
     for note in notes:

@@ -57,10 +57,10 @@ def run(
         comparison = ConfigComparison(paths, overrides, variants, seeds)
         number = sum(len(configs) for configs in comparison.configs.values())
         with spinner_with_text("planning"):
-            price = comparison.price()
+            cost = comparison.cost()
         together = "have different guarantees, so they have no joint privacy cost"
-        if price is not None:
-            together = f"cost together: {price}"
+        if cost is not None:
+            together = f"cost together: {cost}"
         err.print(f"{format_count(number, 'run')} will {escape(together)}")
         if plan_only or folder is None:
             return
