@@ -1,4 +1,4 @@
-"""Clients whose examples are read when they are drawn, so that only a few are in memory."""
+"""Clients that read their examples when they are drawn, so that only a few examples are in memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LazyClients(Sequence[Client]):
     @overload
     def __getitem__(self, index: slice) -> list[Client]: ...
     def __getitem__(self, index: int | slice) -> Client | list[Client]:
-        """Returns a client, whose examples are read on access."""
+        """Returns a client that reads its examples on access."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
@@ -276,7 +276,7 @@ def lazy_clients(
     num_workers: Count = 2,
     augmentation: Augmentation | None = None,
 ) -> LazyClients:
-    """Creates clients whose examples are read when they are drawn, for populations that do not fit into memory.
+    """Creates clients that read their examples when they are drawn, for populations that do not fit into memory.
 
     Args:
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`. All clients start from a copy of it.

@@ -129,7 +129,7 @@ class Population:
 
     @property
     def validated_clients(self) -> Sequence[int]:
-        """Indices of the clients whose data are validated before training.
+        """Indices of the clients with data that are validated before training.
 
         For lazy clients, these are a few clients; the others are validated when they are first drawn.
         """

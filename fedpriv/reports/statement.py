@@ -196,17 +196,17 @@ def make_unbounded_cell(cell: Cell, since: str) -> Cell:
     return replace(cell, epsilon=math.inf, accountant="none", bound_of="", amplification="none", assumes=since)
 
 
-def count_without_fedpriv(ledger: LedgerFile, whose: str) -> str:
+def count_without_fedpriv(ledger: LedgerFile, covered: str) -> str:
     """Returns how to compute a ledger's epsilon with the small verifier, or why the verifier rejects the ledger.
 
     Args:
         ledger: The ledger.
-        whose: The releases that its epsilon covers, e.g. "one run's own answers".
+        covered: The releases that its epsilon covers, e.g. "one run's own answers".
     """
     refused = _unknown_to_verifier(ledger.records)
     if refused:
         return f"not possible yet: the small verifier does not support {refused}, and rejects this ledger"
-    return f"python -m fedpriv_verify {ledger.path}: {_VERIFIER}, for {whose}"
+    return f"python -m fedpriv_verify {ledger.path}: {_VERIFIER}, for {covered}"
 
 
 def _unknown_to_verifier(records: Sequence[Record]) -> str:
