@@ -1,4 +1,4 @@
-"""Clients with constraints that hold in sum, `sum_i c_i(w) <= 0`, by one slack for each client (He, Peng and Sun, 2024)."""
+"""Clients with constraints that hold in sum, `sum_i c_i(w) <= 0`, by a slack for each client (He, Peng, Sun, 2024)."""
 
 from __future__ import annotations
 
