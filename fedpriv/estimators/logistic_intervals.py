@@ -344,7 +344,7 @@ def _step_variance(budget: Budget) -> float:
 
 
 def _bound_newton_error(budget: Budget, hessian: Floats, step: Floats) -> Floats:
-    """Returns how far from the optimum the Newton step may have ended because the pilot was far, `[d]`; see the module.
+    """Returns a bound on the error that the Newton step has if the pilot did not converge, `[d]`; see the module.
 
     Args:
         budget: The noise.

@@ -40,8 +40,8 @@ _NO_BOUND_FOR_MORE = (
 _WHEN = "when (UTC, from file times)"
 _TO_HIDE = (
     "These must stay hidden, and software cannot hide them: how long the search took, how busy the machine "
-    "was, and copies of its folder secret/, as in a backup. Anyone who sees any of these has seen more than "
-    "the privacy cost covers."
+    "was, and copies of its folder secret/, as in a backup. An observer of any of these learns more than the "
+    "privacy cost covers."
 )
 
 
@@ -108,7 +108,7 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
             (_WHEN, _period(folder)),
             ("query results", answers),
             ("then, of every trial", f"messages, models, settings, and {_visible_scores(search)}"),
-            ("shown to", "accounted as if everybody saw everything; part 2 has the cost for each observer"),
+            ("shown to", "charged as if every party received all results; part 2 has the cost for each observer"),
             ("best", _best_row(search.best_trial(trials), search)),
         ],
         secret=SECRET.replace("checkpoint.pt", "checkpoint.pt of each trial"),
