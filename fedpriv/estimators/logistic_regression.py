@@ -561,8 +561,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def _seed(self, *data: NDArray[np.float64]) -> int | None:
         """Returns a secret seed that depends on the parameters and the data, not on `random_state` alone.
 
-        Otherwise two fits with different parameters or data would add the same noise, and the difference of their
-        results would contain no noise. Cross-validation and grid search make such fits.
+        Otherwise two fits with other parameters or other data would share their noise, and the difference of their
+        results would contain no noise at all. Cross-validation and grid search make such fits.
         """
         if self.random_state is None:
             return None

@@ -32,7 +32,7 @@ _REST = ("other", "missing")
 
 
 class _Cells(ABC):
-    """Number of rows in each of some cells; a row's vector is the unit vector of its cell, minus the mean of all."""
+    """Number of rows in each of some cells. The vector of a row is the unit vector of its cell, minus their mean."""
 
     @abstractmethod
     def labels(self) -> list[str]:
@@ -264,7 +264,7 @@ class GroupMeans:
 
     @property
     def radius(self) -> float:
-        """The norm of a unit vector together with a number in [-1, 1] at the same position."""
+        """Of a unit vector, and of a number in [-1, 1] at the same place."""
         return math.sqrt(2)
 
     def vectors(self, table: Table) -> Floats:

@@ -156,14 +156,14 @@ def describe(
     Returns:
         The answers with 95 % intervals, and their privacy cost.
 
-    Guarantee: `spent` is the privacy cost of all answers together. The settings of the statistics and each owner's
-    number of rows are public. Values that do not fit (text in a numeric column, an unknown category) count as
+    Guarantee: all answers together have the differential privacy of `spent`. Public are the settings of the statistics
+    and each owner's number of rows. Values that do not fit (text in a numeric column, an unknown category) count as
     missing or other and never raise an error.
 
     Raises:
         ConfigError: If a setting cannot work.
         DataError: If a column is missing from a table, or the columns of a table differ in length.
-        PrivacyError: If the privacy settings have no noise, or the privacy unit is not a row (`sample`).
+        PrivacyError: If the privacy settings have no noise, or protect something else than single rows.
 
     Examples:
         >>> import fedpriv
@@ -212,7 +212,7 @@ def plan_description(
 
     Raises:
         ConfigError: If a setting cannot work.
-        PrivacyError: If the privacy settings have no noise, or the privacy unit is not a row (`sample`).
+        PrivacyError: If the privacy settings have no noise, or protect something else than single rows.
 
     Examples:
         >>> import fedpriv
@@ -272,11 +272,11 @@ def check_privacy(privacy: Privacy) -> Privacy:
 
     Raises:
         ConfigError: If they have batches, a clip bound, or other noise than Gaussian noise.
-        PrivacyError: If they have no noise, or the privacy unit is not a row (`sample`).
+        PrivacyError: If they have no noise, or protect something else than single rows.
     """
     if not privacy.private:
         raise PrivacyError(
-            "statistics need noise: set privacy.epsilon, or compute them with pandas if exact values may be released"
+            "statistics need noise: set privacy.epsilon, or compute exact ones with pandas if they may be exact"
         )
     if privacy.unit != "sample":
         raise PrivacyError(
@@ -284,13 +284,12 @@ def check_privacy(privacy: Privacy) -> Privacy:
             "answer, so unit: client is not offered"
         )
     if not isinstance(privacy.mechanism, Gaussian):
-        fix = "statistics have Gaussian noise only: leave this setting out"
-        raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
+        raise ConfigError("privacy.mechanism", privacy.mechanism.name, "statistics have Gaussian noise: leave it out")
     if privacy.sampling != FullBatch():
-        fix = "statistics use all rows, since their intervals do not account for sampling: leave this setting out"
+        fix = "statistics use all rows, since their intervals do not account for a sample of them: leave it out"
         raise ConfigError("privacy.sampling", privacy.sampling, fix)
     if privacy.clip != Clip(1.0):
-        raise ConfigError("privacy.clip", privacy.clip, "statistics have bounded vectors: leave this setting out")
+        raise ConfigError("privacy.clip", privacy.clip, "statistics bound their vectors themselves: leave it out")
     return replace(privacy, clip=Clip(_SLACK))
 
 
