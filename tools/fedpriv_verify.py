@@ -74,7 +74,7 @@ def histories_of(header, records):
         growth = 1.0  # of correlated noise, to independent noise with the same price
         if "time" in r:
             in_time.append([r[name] for name in FIXED.split()] + [r["time"]["separation"]])
-            is_next = r["round"] == len(in_time) - 1 and r["time"]["slot"] == r["round"] % in_time[-1][-1]
+            is_next = r["round"] == len(in_time) - 1 and r["time"]["block"] == r["round"] % in_time[-1][-1]
             require(is_next and in_time[0] == in_time[-1], "correlated noise that changes, or whose rounds have gaps")
             require((law, sampling, r["clients"]) == ("gaussian", "full", None), "correlated noise with secret draws")
             growth *= sensitivity_of_round(header["factor"], r["round"], r["time"]["separation"]) ** -0.5

@@ -302,8 +302,8 @@ def compare(sizes: Sizes, bands: list[int], epsilon: float, samples: int) -> Non
             s, factor = sizes.planned("average", fp.Cyclic(k), noise(band), epsilon)
             row(f"fixed batches, {family} {band}", s, factor)
             if band < k:
-                s, slots = sizes.planned("average", fp.Cyclic(band, band / k), noise(band), epsilon)
-                row(f"{band} slots with rate {band / k:g}, {family} {band}", s, slots)
+                s, factor_of_blocks = sizes.planned("average", fp.Cyclic(band, band / k), noise(band), epsilon)
+                row(f"{band} blocks with rate {band / k:g}, {family} {band}", s, factor_of_blocks)
             if (factor.column(sizes.rounds) >= 0).all():
                 s, removed, added = Bins(factor, sizes.rounds, k).noise(epsilon, samples)
                 row(f"bins, {family} {band}", s, factor, f"remove {removed}, add {added}")

@@ -59,7 +59,7 @@ class Clock:
         finally:
             self.now(before)
 
-    def at_door(self, label: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def time_calls(self, label: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the same function with timing."""
 
         @wraps(call)
@@ -80,7 +80,7 @@ class Clock:
         return begins
 
 
-def doors(clock: Clock) -> list[tuple[str, object, str]]:
+def timed_functions(clock: Clock) -> list[tuple[str, object, str]]:
     """Returns label, owner and name of the timed functions."""
     from fedpriv.oracle.clipped_sums import ClippedSums
     from fedpriv.planning import plan
@@ -118,8 +118,8 @@ def shares(name: str, overrides: list[str], elapsed: bool) -> dict[str, float]:
     from fedpriv.runs.training import Training
 
     with TemporaryDirectory() as folder, ExitStack() as stack:
-        for label, owner, attribute in doors(clock):
-            stack.enter_context(patch.object(owner, attribute, clock.at_door(label, getattr(owner, attribute))))
+        for label, owner, attribute in timed_functions(clock):
+            stack.enter_context(patch.object(owner, attribute, clock.time_calls(label, getattr(owner, attribute))))
         stack.enter_context(patch.object(Training, "__iter__", clock.rounds_begin(Training.__iter__)))
         app(["train", name, *overrides, "compute.threads=1", "--out", f"{folder}/run"], standalone_mode=False)
     clock.now("rest")

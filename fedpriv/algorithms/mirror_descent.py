@@ -45,7 +45,7 @@ class MirrorSet(Protocol):
         ...
 
     def descend(self, x: Tensor, slope: Tensor, coupled: Tensor) -> Tensor:
-        """Returns `argmin_{y in C} ||y - x||_C^2 / 2 + <slope, y>`, or `coupled`, which suffices for the proof."""
+        """Returns `argmin_{y in C} ||y - x||_C^2 / 2 + <slope, y>`, or `coupled`, which is sufficient for the proof."""
         ...
 
 

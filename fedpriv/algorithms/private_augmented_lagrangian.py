@@ -42,7 +42,7 @@ from fedpriv.strategies import (
 
 
 @dataclass(frozen=True)
-class Prices:
+class DualState:
     """A client's state.
 
     Attributes:
@@ -85,18 +85,18 @@ class ScalarizedStep:
         if self.rounds is not None and self.rounds < 2:
             raise ConfigError("rounds", self.rounds, _FIX)
 
-    def init(self, params: Tensor) -> Prices:
+    def init(self, params: Tensor) -> DualState:
         """Returns zero multipliers, in one column until the first query result shows the number of constraints."""
         rows = params.new_zeros(len(params), 1)
-        return Prices(rows, rows, 0)
+        return DualState(rows, rows, 0)
 
-    def __call__(self, received: Tensor, state: Prices, oracle: Oracle) -> tuple[Tensor, Prices]:
+    def __call__(self, received: Tensor, state: DualState, oracle: Oracle) -> tuple[Tensor, DualState]:
         """Computes one round."""
         w = received
         t = state.t + 1
         if t == self.rounds:
             measured = torch.stack([oracle.statistic(w, "constraints") for _ in range(self.measurements)]).mean(0)
-            return _append_worst(w, measured, oracle.equality), Prices(state.multipliers, measured, t)
+            return _append_worst(w, measured, oracle.equality), DualState(state.multipliers, measured, t)
         if self.rounds is not None and t > self.rounds:
             raise ConfigError(
                 "rounds",
@@ -108,10 +108,10 @@ class ScalarizedStep:
         # the state holds lambda / n, for the mean objective; the update works on lambda
         moved = oracle.n_clients * state.multipliers + self.beta * values
         lowest = torch.zeros_like(moved).where(~oracle.equality, -self.largest)
-        prices = moved.clamp(lowest, torch.full_like(moved, self.largest))
-        gradient = oracle.lagrangian_gradient(w, prices)
+        clamped = moved.clamp(lowest, torch.full_like(moved, self.largest))
+        gradient = oracle.lagrangian_gradient(w, clamped)
         z = w - evaluate_rate(self.learning_rate, t) / t**self.decay * gradient
-        return _append_worst(z, values, oracle.equality), Prices(prices / oracle.n_clients, values, t)
+        return _append_worst(z, values, oracle.equality), DualState(clamped / oracle.n_clients, values, t)
 
     def advice(self, run: RunInfo) -> list[str]:
         """Suggests a share of the budget for values that suits beta, and warns of a beta too large for their noise."""

@@ -12,7 +12,7 @@ SVRG: m_s = m, x_0 = x~. SVRG++: m_s = 2^s m, x_0 is the last inner iterate, and
 With Barzilai-Borwein steps eta is computed from two anchors and their private gradients, which is post-processing.
 
 Each private query, for v~ or d~, takes one round. The difference of one example is clipped to twice the bound of a
-gradient or, for an L-smooth loss, to L ||x_{t-1} - x~||, which it cannot pass and which shrinks near the anchor x~. The
+gradient or, for an L-smooth loss, to L ||x_{t-1} - x~||, which bounds it and which shrinks near the anchor x~. The
 paper adds noise to v at every inner step, for batches of one, with an unspecified constant: docs/papers/erm.md
 gives the cost.
 """
@@ -84,7 +84,7 @@ class Epochs:
         if isinstance(self.length, list):
             object.__setattr__(self, "length", tuple(self.length))
         if self.doubling and not isinstance(self.length, int):
-            fix = "doubling epochs need one number: give it, or use dp_svrg with the doubled lengths"
+            fix = "must be one number if epochs double: pass one number, or use dp_svrg with the doubled lengths"
             raise ConfigError("strategy.epoch_length", self.length, fix)
 
     def inner_steps(self, epoch: int) -> int:
@@ -215,7 +215,7 @@ class SendDifference:
 
 @dataclass(frozen=True)
 class Secant:
-    """What a Barzilai-Borwein step remembers: the last anchor with its gradient, `[1, dim]`, and the step size."""
+    """State of Barzilai-Borwein steps: the last anchor with its gradient, `[1, dim]`, and the step size."""
 
     anchor: Tensor
     gradient: Tensor
@@ -358,8 +358,8 @@ def svrg(
         regularizer: h; none by default. Pass an l2 term here: as a part of the loss it would be clipped with the
             gradients.
         smoothness: Smoothness L of each example's loss, if known; it is 1/4 for the logistic loss of rows of norm 1.
-            Differences of gradients are then clipped to L times the distance of the points, so they need less noise.
-            Too small a value reduces accuracy but not privacy.
+            Differences of gradients are then clipped to L times the distance between the points, so they need less
+            noise. Too small a value reduces accuracy but not privacy.
         doubling: True for SVRG++: epochs double in length. False by default.
         barzilai_borwein: True for SVRG-BB (Tan, Ma, Dai and Qian, 2016): `learning_rate` is used in the first epoch;
             after that it is `||dx||^2 / (m <dx, dg>)` of the last two anchors and their private gradients, which costs

@@ -143,7 +143,8 @@ def proven_ratio(graph: Peers) -> float:
 
     The norm is the spectral norm. The paper's table of notation has the Frobenius norm, but the proof uses the factor
     only in eq 79, `||(W - I) V||_F <= ||W - I|| ||V||_F` for the deviations V of nodes from their mean, which holds for
-    the spectral norm, the smaller of the two. (So do `||W|| = 1` and `||I - 11'/n|| = 1` in the same proof.)
+    the spectral norm, the smaller of the two. (The proof also uses `||W|| = 1` and
+    `||I - 11'/n|| = 1`, which hold for this norm.)
 
     The paper's s is not the second largest absolute eigenvalue of W but the largest over the matrices
     `c W + (1 - c) I` with `1 - q1 < c <= 1` (for `alpha_1 beta <= 1`), without the eigenvalue 1. An absolute value is
@@ -265,7 +266,7 @@ def gradient_tracking(
 
     Returns:
         The strategy. With a constant step size and without noise it converges linearly to the optimum of smooth,
-        strongly convex problems, however different the nodes' data are.
+        strongly convex problems, also if the nodes' data differ strongly.
 
     Raises:
         ConfigError: If `beta` is too large, or an argument is out of range.

@@ -1,4 +1,4 @@
-"""Check 2: changes of clipped sums are within the sensitivity of their noise, in the run's arithmetic."""
+"""Arithmetic check: changes of clipped sums are within the sensitivity of their noise, in the run's arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check 10: batches are drawn as assumed by the accountant: in secret, anew each time, and with random sizes.
+"""Batches check: batches are drawn as the accountant assumes: in secret, anew each time, and with random sizes.
 
 The draws are repeated with other secret seeds, for several rounds or epochs. The assumptions of the accountant are
 compared with the draws:

@@ -1,4 +1,4 @@
-"""Check 9: an attacker who observes all releases guesses which canaries took part.
+"""Canary check: an attacker who observes all releases guesses which canaries took part.
 
 A canary is one privacy unit with a gradient as long as the clip allows, along a separate coordinate. A secret coin
 decides its sign (neighbouring relation replace_one) or its participation (add_remove). A toy run with only canaries

@@ -1,4 +1,4 @@
-"""Check 5: if only sums may be used, the aggregator computes the same from messages with the same sum."""
+"""Sums-only check: if only sums may be used, the aggregator computes the same from messages with the same sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check 7: the ledger has a record of every planned release, and all files of a run agree."""
+"""Ledger check: the ledger has a record of every planned release, and all files of a run agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check 6: noise has the distribution and scale of the ledger, and is new for every round, client and coordinate."""
+"""Noise check: noise has the recorded distribution and scale, and is new for every round, client and coordinate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check 8: other runs on the same data, and their total cost."""
+"""Check of other runs on the same data, and their total cost."""
 
 from __future__ import annotations
 

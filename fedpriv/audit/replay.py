@@ -1,8 +1,8 @@
-"""Check 4: everything that leaves the clients is a function of recorded query results.
+"""Replay check: everything that leaves the clients is a function of recorded query results.
 
-A run is performed twice with the same seeds: on the data, and on other data with the recorded results of the first run
-instead of its own. Any difference has left the clients another way, for example through a strategy that reads data, or
-through a stopping rule or metric on them.
+The check trains twice with the same seeds: first on the data, then on other data with the recorded query results of the
+first run. If any output differs, data have left the clients in another way, for example through a strategy that reads
+data, or through a stopping rule or a metric that uses training data.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from fedpriv.oracle import DataQueryEngine, Oracle
 from fedpriv.reports.sinks import TensorBoard
 from fedpriv.strategies import flatten_with_names
 
-NAME = "door"
+NAME = "replay"
 _ROUNDS = 4
 _OF_ONE_RUN = {"run", "chain", "head"}  # the run's random name, and hashes of it
 _SEED = 20_000
 
 
 def check_by_replay(subject: AuditTarget, data: Data) -> CheckResult:
-    """Runs twice, with other data behind the same recorded results, and compares all outputs."""
+    """Trains twice, the second time on other data with the recorded query results, and compares all outputs."""
     short = subject.shortened(_ROUNDS)
     other_data = _other_examples(subject, data)
-    answers: list[Tensor] = []
-    first = _run_outputs(short, data, answers, record=True)
+    recorded: list[Tensor] = []
+    first = _run_outputs(short, data, recorded, record=True)
     with _swapped_in_memory(subject.clients, other_data):
-        second = _run_outputs(short, other_data, answers, record=False)
+        second = _run_outputs(short, other_data, recorded, record=False)
 
     differing = [name for name in first if first[name] != second[name]]
     broken: list[str] = []
@@ -51,7 +51,7 @@ def check_by_replay(subject: AuditTarget, data: Data) -> CheckResult:
         broken.append(
             f"the run ends after {second['rounds']} rounds instead of {first['rounds']}: the data decide when it ends"
         )
-    evidence = f"{', '.join(first)} of {first['rounds']} rounds are functions of {len(answers)} recorded query results"
+    evidence = f"{', '.join(first)} of {first['rounds']} rounds are functions of {len(recorded)} recorded query results"
     power = "every client's examples were exchanged; data that a strategy read before the audit began are not covered"
     return summarize(NAME, broken, evidence, power)
 
@@ -62,17 +62,17 @@ class _ReplayingOracle:
 
     Attributes:
         oracle: The real oracle.
-        answers: The recorded results, in order.
-        record: True to store results in `answers`, False to read them from there.
+        recorded: The recorded results, in order.
+        record: True to append results to `recorded`, False to return the results in it.
         sent: The messages that were released.
-        n_answered: Number of recorded results so far.
+        n_results: Number of query results so far.
     """
 
     oracle: Oracle[DataQueryEngine]
-    answers: list[Tensor]
+    recorded: list[Tensor]
     record: bool
     sent: list[Tensor] = field(default_factory=list[Tensor])
-    n_answered: int = 0
+    n_results: int = 0
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever an oracle has
         attribute = getattr(self.oracle, name)
@@ -85,27 +85,27 @@ class _ReplayingOracle:
         return self.sent[-1]
 
     def _replayed(self, query: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def ask(*arguments: Any) -> Tensor:  # noqa: ANN401 - the arguments of any query
+        def replay(*arguments: Any) -> Tensor:  # noqa: ANN401 - the arguments of any query
             n_records = len(self.oracle.engine.ledger.records)
-            answer = query(*arguments)
+            result = query(*arguments)
             if len(self.oracle.engine.ledger.records) == n_records:
-                return answer  # it has no record, so no output may depend on it
+                return result  # it has no record, so no output may depend on it
             if self.record:
-                self.answers.append(answer.clone())
-            elif self.n_answered < len(self.answers):
-                answer = self.answers[self.n_answered].clone()
-            self.n_answered += 1
-            return answer
+                self.recorded.append(result.clone())
+            elif self.n_results < len(self.recorded):
+                result = self.recorded[self.n_results].clone()
+            self.n_results += 1
+            return result
 
-        return ask
+        return replay
 
 
-def _run_outputs(subject: AuditTarget, data: Data, answers: list[Tensor], *, record: bool) -> dict[str, Any]:
-    """Performs a run, and returns all its outputs by name."""
+def _run_outputs(subject: AuditTarget, data: Data, recorded: list[Tensor], *, record: bool) -> dict[str, Any]:
+    """Trains, and returns all outputs of the run by name."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         training = subject.training(data, folder=folder, seed=_SEED, secret_seed=_SEED, checkpoint_every=10**6)
-        oracle: Any = _ReplayingOracle(training.oracle, answers, record)
+        oracle: Any = _ReplayingOracle(training.oracle, recorded, record)
         training.oracle = oracle
         board = TensorBoard(folder / "tb")
         progress: list[Any] = []

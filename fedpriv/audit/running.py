@@ -10,11 +10,11 @@ from fedpriv.audit.batches import NAME as BATCHES
 from fedpriv.audit.batches import check_batches
 from fedpriv.audit.canaries import NAME as CANARIES
 from fedpriv.audit.canaries import check_canaries
-from fedpriv.audit.canary_rows import NAME as DATA
-from fedpriv.audit.canary_rows import check_data
 from fedpriv.audit.check_result import Audit, CheckResult
 from fedpriv.audit.clip_check import NAME as SUMS
 from fedpriv.audit.clip_check import check_sums_only
+from fedpriv.audit.data_check import NAME as DATA
+from fedpriv.audit.data_check import check_data
 from fedpriv.audit.ledger_check import NAME as LEDGER
 from fedpriv.audit.ledger_check import check_ledger
 from fedpriv.audit.noise import NAME as NOISE

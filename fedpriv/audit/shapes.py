@@ -1,4 +1,4 @@
-"""Check 3: model and loss compute an example the same alone and among others, and store no state from it."""
+"""Interaction check: model and loss compute an example the same alone and among others, and store no state from it."""
 
 from __future__ import annotations
 

@@ -110,4 +110,4 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Differentially private federated learning: the epsilon that it prints is counted, not claimed."""
+    """Differentially private federated learning. The printed epsilon is computed from all releases of a run."""

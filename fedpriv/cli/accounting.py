@@ -26,7 +26,8 @@ def print_costs(
     """Prints the total privacy cost of runs.
 
     Raises:
-        FedprivError: If a folder holds no run, its files are altered or incomplete, or the runs share no privacy unit.
+        FedprivError: If a folder holds no run, its files are altered or incomplete, or the runs have no common
+            privacy unit.
     """
     runs = [RunFiles.read(folder) for folder in folders]
     with spinner_with_text("counting"):
@@ -40,7 +41,7 @@ def print_costs(
         print_json({**account.to_json(), "notes": notes})
         return
     lines, remarks = account.table()
-    print_rows(dict(format_cost_rows(account.prices)))
+    print_rows(dict(format_cost_rows(account.named_costs)))
     for line in [*lines, *(f"  {remark}" for remark in remarks)]:
         out.print(escape(line))
     for note in notes:

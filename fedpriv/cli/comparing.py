@@ -30,14 +30,14 @@ def run(
 
     Args:
         words: Configurations, and settings to change in all of them.
-        variants: Settings that are changed in one line of the table each.
+        variants: Changed settings; each is one row of the table.
         seeds: Number of runs of each.
         folder: Folder of the runs; needed unless `plan_only`.
         plan_only: Print only the privacy cost.
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: If there is nothing to compare, or it cannot be compared.
+        ConfigError: If there is no configuration, or if the configurations cannot be compared.
         typer.Exit: If the user stopped it.
     """
     paths = [shipped.resolve(Path(word)) for word in words if "=" not in word]
@@ -50,18 +50,17 @@ def run(
         raise ConfigError(
             "--out",
             None,
-            "is required for the runs, whose ledgers prove what was spent: name a new folder, or print only the "
-            "privacy cost with --plan",
+            "is required for the runs and their ledgers: name a new folder, or print only the privacy cost with --plan",
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # plan and train print it
         comparison = ConfigComparison(paths, overrides, variants, seeds)
         number = sum(len(configs) for configs in comparison.configs.values())
         with spinner_with_text("planning"):
-            price = comparison.price()
-        together = "have no guarantee in common, so no joint privacy cost"
-        if price is not None:
-            together = f"cost together: {price}"
+            cost = comparison.cost()
+        together = "have different guarantees, so they have no joint privacy cost"
+        if cost is not None:
+            together = f"cost together: {cost}"
         err.print(f"{format_count(number, 'run')} will {escape(together)}")
         if plan_only or folder is None:
             return

@@ -26,13 +26,13 @@ _TRUSTS = "local, central, or pairwise (noise that cancels between pairs of owne
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, as typed on the command line.
+    """The statistics to release, as typed on the command line.
 
     Attributes:
         files: A comma-separated file for each owner, or one configuration with `data: {name: csv, ...}`.
         numbers: `column=low:high` for each numeric column.
         categories: `column=value,value` for each categorical column.
-        correlate: Ask for the correlations of all numeric columns.
+        correlate: True to include the correlations of all numeric columns.
         privacy: The privacy settings.
     """
 
@@ -46,7 +46,7 @@ class Question:
         """Returns the statistics.
 
         Raises:
-            ConfigError: If an option has another form, or nothing is asked.
+            ConfigError: If an option has the wrong form, or no statistic is named.
         """
         bounds, categories = dict[str, tuple[float, float]](), dict[str, list[str]]()
         for column, limits in map(_bounds, self.numbers):
@@ -109,13 +109,13 @@ def make_privacy(epsilon: float, delta: float, trust: str, budget: Path | None) 
 
 
 def run(question: Question, folder: Path | None, picture: Path | None, *, plan_only: bool, as_json: bool) -> None:
-    """Prints the statistics, or what they would be like.
+    """Prints the statistics, or only the expected width of their intervals.
 
     Args:
-        question: What is asked.
+        question: The statistics to release.
         folder: New folder for the ledger; None keeps it in memory.
         picture: File of the picture; None draws nothing.
-        plan_only: Print the width of each interval, and read nothing except the number of rows.
+        plan_only: Print only the width of each interval; only the number of rows is read.
         as_json: Print one JSON object.
     """
     asked = question.statistics()

@@ -105,7 +105,7 @@ def _python() -> Finding:
 
 
 def _torch() -> Finding:
-    """Returns the device for which torch's wheel was built: a CUDA wheel takes gigabytes on a machine without CUDA."""
+    """Returns the device for which torch was built, and a hint if a smaller wheel is sufficient."""
     build = "built for CPU"
     if torch.version.cuda is not None:
         build = f"built for CUDA {torch.version.cuda}"

@@ -145,7 +145,7 @@ def site_absent(
             )
             raise ConfigError("--plan", plan, fix)
         # users count rounds from 1
-        notice = absent_site.say_absent(hashes[0], int(first) - 1, int(last or first) - 1)
+        notice = absent_site.declare_absence(hashes[0], int(first) - 1, int(last or first) - 1)
         covered = f"rounds {notice.first + 1} to {notice.last + 1} of plan {accepted[hashes[0]].fingerprint}"
         print_rows({"signed": f"{absent_site.card.name} is absent in {covered}", "next": f"fedpriv site run {folder}"})
 

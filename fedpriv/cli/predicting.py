@@ -1,7 +1,7 @@
 """Predicts the rows of a CSV file with the model of a finished run.
 
-The model has already been released: predictions are computed from it alone and cost no epsilon. The new rows are read
-and not stored.
+The model has already been released. Predictions are computed from the model alone and cost no epsilon. The new rows are
+read and not stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prints the meaning of several target epsilons side by side."""
+"""Prints the noise and an attacker's success at several target epsilons."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: If the targets have another form, or cannot be reached.
+        ConfigError: If the targets have the wrong form, or cannot be reached.
     """
     if picture is not None and picture.suffix != ".png":
         raise ConfigError("--out", str(picture), "the picture must be a PNG file: use a name that ends in .png")

@@ -45,15 +45,15 @@ def run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # plan and train print it
         with spinner_with_text("planning"):
-            price = search.price
+            cost = search.cost
         plan = {
             "trials": settings.trials,
             "secret_trials": settings.secret_trials,
-            "rests_on": price.rests_on,
-            "epsilon": strict_json.encode_epsilon(price.spent.epsilon),
-            "delta": price.spent.delta,
-            "accountant": price.spent.accountant,
-            "one_trial": strict_json.encode_epsilon(price.one_trial.epsilon),
+            "rests_on": cost.rests_on,
+            "epsilon": strict_json.encode_epsilon(cost.spent.epsilon),
+            "delta": cost.spent.delta,
+            "accountant": cost.spent.accountant,
+            "one_trial": strict_json.encode_epsilon(cost.one_trial.epsilon),
         }
         if not as_json:
             _print_plan(search)
@@ -82,32 +82,32 @@ def run(
 
 def _print_plan(search: Search) -> None:
     settings = search.settings
-    price = search.price
+    cost = search.cost
     if settings.secret_trials is None:
         count = str(settings.trials)
     else:
         count = f"{settings.trials} on average (the number is secret)"
-    if price.one_trial.epsilon < float("inf"):
-        one_trial = round_up(price.one_trial.epsilon)
+    if cost.one_trial.epsilon < float("inf"):
+        one_trial = round_up(cost.one_trial.epsilon)
     else:
         one_trial = "inf"
     rows = {
         "trials": f"{count}, chosen by {settings.sampler} sampling, scored by {settings.scored_on}",
         "one trial": f"epsilon={one_trial}",
-        "the search": str(price.spent),
-        "assumes": price.rests_on,
+        "the search": str(cost.spent),
+        "assumes": cost.rests_on,
     }
     print_rows(rows)
 
 
 def _print_outcome(outcome: Outcome, settings: SearchSettings, path: Path) -> None:
     if outcome.chosen is None:
-        print_rows({"best": "none: no trial has a finite score", "paid": str(outcome.price.spent)})
+        print_rows({"best": "none: no trial has a finite score", "paid": str(outcome.cost.spent)})
         return
     rows = {
         "best": f"{settings.metric}={outcome.score:.4g}, in {outcome.best}",
         **{name: str(value) for name, value in outcome.chosen.items()},
-        "paid": str(outcome.price.spent),
+        "paid": str(outcome.cost.spent),
     }
     if settings.secret_trials is None:
         rows["picture"] = str(path / _PICTURE)

@@ -192,7 +192,7 @@ class Augmentation:
 
     Args:
         transforms: Transforms of an example's input, applied in order: `Flip`, `Crop`, `Affine`, another `Transform`,
-            or a function of one input, such as those of `torchvision.transforms.v2`, that draws from torch's, NumPy's
+            or a function of one input, such as `torchvision.transforms.v2` has, that draws from torch's, NumPy's
             or Python's global generator. They must keep shape and type. None by default.
         multiplicity: Number of views of each example, 1 by default; the mean of their gradients is clipped once. The
             time of a batch is proportional to this number.

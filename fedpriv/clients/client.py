@@ -78,7 +78,7 @@ class Client(nn.Module):
         self.problem = problem or Problem()
         self.augmentation = augmentation or Augmentation()
         # privacy spent on the parameters, once a run has written its result into them
-        self.released_price: str | None = None
+        self.released_cost: str | None = None
         if public_size is not None and public_size < 1:
             raise ConfigError(
                 "client.public_size", public_size, "must be at least 1, since it is the number of examples"

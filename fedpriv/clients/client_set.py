@@ -73,11 +73,11 @@ class ClientSet(Protocol):
         """Returns parameters of each client's model, `[n, dim]`; the models' parameters become views of them."""
         ...
 
-    def released_prices(self) -> Iterator[str | None]:
+    def released_costs(self) -> Iterator[str | None]:
         """Yields the privacy cost of each model; None if the model is not the result of a run."""
         ...
 
-    def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
+    def adopt(self, rows: Tensor, models: Tensor, cost: str) -> None:
         """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, and notes their privacy
         cost.
         """
@@ -164,16 +164,16 @@ class EagerClientSet:
             layout.bind(rows[index], client.model)
         return rows
 
-    def released_prices(self) -> Iterator[str | None]:
+    def released_costs(self) -> Iterator[str | None]:
         """See `ClientSet`."""
-        return (client.released_price or find_privacy_cost(client.model) for client in self.clients)
+        return (client.released_cost or find_privacy_cost(client.model) for client in self.clients)
 
-    def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
+    def adopt(self, rows: Tensor, models: Tensor, cost: str) -> None:
         """See `ClientSet`."""
         rows.copy_(models.expand_as(rows))
         for client in self.clients:
-            client.released_price = price
-            record_result(client.model, price)
+            client.released_cost = cost
+            record_result(client.model, cost)
 
 
 def as_client_set(clients: Sequence[Client], numbers: Sequence[int] | None = None) -> ClientSet:

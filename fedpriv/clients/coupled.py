@@ -1,4 +1,4 @@
-"""Clients whose constraints hold in sum, `sum_i c_i(w) <= 0`, by one slack for each client (He, Peng and Sun, 2024)."""
+"""Clients with constraints that hold in sum, `sum_i c_i(w) <= 0`, by a slack for each client (He, Peng, Sun, 2024)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_coupled_clients(
     objective: Constraint | None = None,
     weights: Sequence[float] | None = None,
 ) -> list[Client]:
-    """Creates clients whose constraints hold in sum: `sum_i weights_i c_i(w) <= 0` (or `= 0`), for `proximal_al`.
+    """Creates clients with constraints that hold in sum: `sum_i weights_i c_i(w) <= 0` (or `= 0`), for `proximal_al`.
 
     Each client keeps `weights_i c_i(w) <= s_i` with its own slack s_i, and a last client without data and objective
     keeps `sum_i s_i <= 0` (He, Peng and Sun, 2024, eq 4). The slacks are the first parameters of the trained model;
@@ -55,7 +55,7 @@ def make_coupled_clients(
         model: See `make_clients`.
         loss: See `make_clients`.
         datasets: A data set for each client.
-        constraint: The constraint whose values are added up over clients.
+        constraint: The constraint; its values are added up over clients.
         objective: Every client's objective; by default its mean loss.
         weights: Factor of each client's values; 1 by default. With the client's share of all examples, a sum of mean
             losses is the mean loss of all examples.
@@ -64,7 +64,7 @@ def make_coupled_clients(
         The clients, in the order of `datasets`, and one more.
 
     Raises:
-        ConfigError: If the number of weights differs from that of data sets.
+        ConfigError: If the numbers of weights and of data sets differ.
 
     Examples:
         >>> import fedpriv, torch

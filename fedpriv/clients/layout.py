@@ -177,7 +177,7 @@ def copy_trainable(model: nn.Module) -> nn.Module:
 
 
 def share_constants(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Replaces frozen parameters and buffers with those of another model, by name, so that both models share their
+    """Replaces frozen parameters and buffers with another model's, by name, so that both models share their
     memory.
     """
     for name, parameter in model.named_parameters():

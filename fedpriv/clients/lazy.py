@@ -1,4 +1,4 @@
-"""Clients whose examples are read when they are drawn, so that only a few are in memory."""
+"""Clients that read their examples when they are drawn, so that only a few examples are in memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LazyClients(Sequence[Client]):
         self._workers = num_workers
         self.augmentation = augmentation or Augmentation()
         self._problem = Problem()
-        self._released_price: str | None = None
+        self._released_cost: str | None = None
         self._examine: Examine = _accept_all
 
     def __len__(self) -> int:
@@ -73,13 +73,13 @@ class LazyClients(Sequence[Client]):
     @overload
     def __getitem__(self, index: slice) -> list[Client]: ...
     def __getitem__(self, index: int | slice) -> Client | list[Client]:
-        """Returns a client, whose examples are read on access."""
+        """Returns a client that reads its examples on access."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         loader = DataLoader(_DeferredDataset(self, index))
         client = Client(self.model, self.loss, loader, problem=self._problem, augmentation=self.augmentation)
-        client.released_price = self._released_price
+        client.released_cost = self._released_cost
         return client
 
     @property
@@ -147,19 +147,19 @@ class LazyClients(Sequence[Client]):
         layout.bind(row[0], self.model)
         return row.expand(len(self), -1)
 
-    def released_prices(self) -> Iterator[str | None]:
+    def released_costs(self) -> Iterator[str | None]:
         """Yields the privacy cost of the model if it is the result of a run."""
-        yield self._released_price
+        yield self._released_cost
 
-    def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
+    def adopt(self, rows: Tensor, models: Tensor, cost: str) -> None:
         """Writes the mean of the reported models `[n, dim]` or `[1, dim]` into the one row of all clients."""
         is_one_row = len(models) == 1 or models.stride(0) == 0
         if is_one_row:
             rows[0].copy_(models[0])
         else:
             rows[0].copy_(models.mean(0))
-        self._released_price = price
-        record_result(self.model, price)
+        self._released_cost = cost
+        record_result(self.model, cost)
 
 
 @dataclass
@@ -276,7 +276,7 @@ def lazy_clients(
     num_workers: Count = 2,
     augmentation: Augmentation | None = None,
 ) -> LazyClients:
-    """Creates clients whose examples are read when they are drawn, for populations that do not fit into memory.
+    """Creates clients that read their examples when they are drawn, for populations that do not fit into memory.
 
     Args:
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`. All clients start from a copy of it.

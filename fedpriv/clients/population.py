@@ -129,7 +129,7 @@ class Population:
 
     @property
     def validated_clients(self) -> Sequence[int]:
-        """Indices of the clients whose data are validated before training.
+        """Indices of the clients with data that are validated before training.
 
         For lazy clients, these are a few clients; the others are validated when they are first drawn.
         """
@@ -150,9 +150,9 @@ class Population:
             self.params.copy_(start)
         return start
 
-    def adopt(self, models: Tensor, price: str) -> None:
+    def adopt(self, models: Tensor, cost: str) -> None:
         """Writes reported models `[n, dim]` or `[1, dim]`, and the epsilon spent, into the clients' modules."""
-        self._roster.adopt(self.params, models, price)
+        self._roster.adopt(self.params, models, cost)
 
     @cached_property
     def equality(self) -> Tensor:
@@ -189,11 +189,11 @@ class Population:
 
     def _check_fresh(self) -> None:
         """Raises an error if the model of a client holds the result of an earlier run."""
-        for index, price in enumerate(self._roster.released_prices()):
-            if price is not None:
+        for index, cost in enumerate(self._roster.released_costs()):
+            if cost is not None:
                 raise ConfigError(
                     f"clients[{self.shard.numbers[index]}]",
-                    price,
+                    cost,
                     f"{EARLIER_RESULT}; create new clients with a new model. {GO_ON}",
                 )
 

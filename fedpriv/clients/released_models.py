@@ -20,11 +20,11 @@ class _Note:
     """The note on a parameter that holds a result.
 
     Attributes:
-        price: The privacy cost of its value, in words.
+        cost: The privacy cost of its value, in words.
         version: Torch's counter of in-place changes. If the counter has changed, the user has set other values.
     """
 
-    price: str
+    cost: str
     version: int
 
 
@@ -32,11 +32,11 @@ class _Note:
 _NOTES = WeakTensorKeyDictionary()
 
 
-def record_result(model: nn.Module, price: str) -> None:
+def record_result(model: nn.Module, cost: str) -> None:
     """Notes that a run has written its result into the trainable parameters of a model, with its cost."""
     for parameter in model.parameters():
         if parameter.requires_grad:
-            _NOTES[parameter] = _Note(price, parameter._version)  # noqa: SLF001 - torch counts changes there
+            _NOTES[parameter] = _Note(cost, parameter._version)  # noqa: SLF001 - torch counts changes there
 
 
 def find_privacy_cost(model: nn.Module) -> str | None:
@@ -46,7 +46,7 @@ def find_privacy_cost(model: nn.Module) -> str | None:
     for parameter in model.parameters():
         note: _Note | None = _NOTES.get(parameter)
         if note is not None and note.version == parameter._version:  # noqa: SLF001 - see above
-            return note.price
+            return note.cost
     return None
 
 
@@ -57,6 +57,6 @@ def check_untrained(field: str, model: nn.Module) -> None:
     Raises:
         ConfigError: If the model contains a result; the message names the field and the privacy cost of the model.
     """
-    price = find_privacy_cost(model)
-    if price is not None:
-        raise ConfigError(field, price, f"{EARLIER_RESULT}; create a new model. {GO_ON}")
+    cost = find_privacy_cost(model)
+    if cost is not None:
+        raise ConfigError(field, cost, f"{EARLIER_RESULT}; create a new model. {GO_ON}")

@@ -77,7 +77,7 @@ class Views:
         mask: Tensor,
         seeds: Sequence[Sequence[int]],
     ) -> None:
-        """Overwrites the views of clients whose examples differ each time they are read."""
+        """Overwrites the views of clients with examples that differ each time they are read."""
         sources = {client: self.examples.source(client) for client in dict.fromkeys(clients)}
         cells = mask.flatten().nonzero()[:, 0].tolist()
         count = self.augmentation.multiplicity

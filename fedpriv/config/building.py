@@ -53,6 +53,9 @@ def build(
         resume: True to resume from the folder's checkpoint.
         extend: Folder of a finished run to extend by more rounds, see `fedpriv.train`; None begins a new run.
 
+    Returns:
+        The run; iterate over it to train.
+
     Raises:
         ConfigError: If settings do not fit the data.
         DataError: If the data are missing or broken.

@@ -25,6 +25,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
         n_owners: The number of organisations that each hold their own data: a configuration without `data.partition`
             then gets a partition with this many clients. None: the configuration must have one.
 
+    Returns:
+        The configuration, with defaults filled in.
+
     Raises:
         ConfigError: If the file or a setting cannot be used; the error has the field, the value and the fix.
     """
@@ -56,7 +59,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
 
 @validate_arguments("to_yaml")
 def to_yaml(config: Config) -> str:
-    """Formats the configuration as YAML with all defaults filled in, without the secret seed."""
+    """Returns the configuration as YAML, with all defaults filled in and without the secret seed."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 

@@ -46,6 +46,9 @@ def covertype(
         target: `binary` is class 2 against all others, as in Wang, Ye, Xu (2017); `cover` is the seven classes.
         seed: Seed of the split.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         DataError: If the file is missing or has other columns.
         ConfigError: If an option is out of range.

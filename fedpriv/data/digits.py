@@ -22,6 +22,9 @@ def digits(*, flat: bool = False, transforms: Sequence[TransformName] = (), seed
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
         seed: Seed of the split.
 
+    Returns:
+        The training and test examples.
+
     Source: Alpaydin & Kaynak (1998), UCI optical recognition of handwritten digits (its test part).
     """
     from sklearn.datasets import load_digits  # slow to import

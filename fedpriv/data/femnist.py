@@ -72,6 +72,9 @@ def femnist(
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
+    Returns:
+        The training and test examples.
+
     Raises:
         DataError: If a file is missing or broken, or no writer is left.
         ConfigError: If an option is out of range.

@@ -80,6 +80,9 @@ def heart(
             `TableEncoder`.
         hospital: Read the file of this hospital only, which is then the only client: for a separate site.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If an indicator's column does not exist.
         DataError: If a file is missing or broken; the message names it.
@@ -116,8 +119,8 @@ def heart(
     train = joined("train")
     test = joined("test")
     (writers, test_writers), names = encode_names(owners["train"], owners["test"])
-    whose = hospital or "four hospitals"
-    description = f"heart disease: {len(train)} train and {len(test)} test patients of {whose}, 2 classes"
+    place = hospital or "four hospitals"
+    description = f"heart disease: {len(train)} train and {len(test)} test patients of {place}, 2 classes"
     return Split(train, test, 2, writers, description, test_writers=test_writers, writer_names=names)
 
 

@@ -72,6 +72,9 @@ def hugging_face(
         flat: Return inputs `[n, n_numbers]` instead of the shape of `input`.
         transforms: Functions of single images of `input`, see `fedpriv.data.transforms`.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If the extra `hf` is missing, the data lack a column, or settings contradict each other.
         DataError: If there are no such data, or a value is missing or not listed; the message names it.

@@ -51,6 +51,9 @@ def image_folder(
         flat: Return inputs `[n, channels * height * width]` instead.
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If a class is listed twice.
         DataError: If a folder is missing, has another name than a class, or has no image; or if a file is not an image.

@@ -40,6 +40,9 @@ def libsvm(
         bias: Append a constant feature, before rows are divided.
         root: Folder of the files; None is `$FEDPRIV_DATA/libsvm` if that is set, else the current folder.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         DataError: If a file cannot be read or has more columns, or a label is not listed; the message names the file.
         ConfigError: If an option is out of range.

@@ -40,6 +40,9 @@ def mnist(
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
+    Returns:
+        The training and test examples.
+
     Raises:
         DataError: If a file is missing, truncated or not idx, or the numbers of images and labels differ.
 

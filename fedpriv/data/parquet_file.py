@@ -49,6 +49,9 @@ def parquet(
             `TableEncoder`.
         scales: For a numeric column its public or private [centre, scale], see `TableEncoder`.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If the extra `parquet` is missing, a file lacks a column, a range is empty, or a value is listed
             twice.

@@ -95,6 +95,9 @@ def load(name: str, **options: object) -> Split:
         name: A key of `DATASETS`, or `package.module:function` that returns a `Split`.
         **options: The options of the loader.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If the name or an option is unknown.
         DataError: If the data are missing or broken.

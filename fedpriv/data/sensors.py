@@ -25,6 +25,9 @@ def sensors(
         n_test: Number of test readings of the same x.
         seed: Seed of all draws.
 
+    Returns:
+        The training and test examples.
+
     Source: Xie, Liu and Chai (2025), eq 42; they refer to another paper for the distributions, which are our reading.
     """
     draws = np.random.default_rng(seed)

@@ -66,6 +66,9 @@ def sql(
             `TableEncoder`.
         scales: For a numeric column its public or private [centre, scale], see `TableEncoder`.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If the extra `sql` or a driver is missing, the URL contains a password, or a table lacks a column.
         DataError: If the database or table cannot be read, or a value is missing without a rule, not a number or not

@@ -105,6 +105,12 @@ def adult(
             sorted order of its values, which are public. It is still used as a feature.
         bias: Add the constant feature.
 
+    Returns:
+        The training and test examples.
+
+    Raises:
+        DataError: If a file is missing or broken.
+
     Source: Kohavi and Becker (1996), UCI; the encoding follows the `adult-b` set of He, Peng and Sun (2024).
     """
     folder = _folder(root, "adult")
@@ -153,6 +159,12 @@ def breast_cancer(
             an error.
         seed: Seed of the choice of patients.
 
+    Returns:
+        The training and test examples.
+
+    Raises:
+        DataError: If a file is missing or broken.
+
     Source: Wolberg and Mangasarian (1990); Street, Wolberg and Mangasarian (1993); UCI.
     """
     if variant == "diagnostic":
@@ -191,6 +203,12 @@ def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "h
             both files for both training and testing, as in He, Peng and Sun; 124 rows occur twice, and a private run
             raises an error.
         seed: Seed of the choice of test rows.
+
+    Returns:
+        The training and test examples.
+
+    Raises:
+        DataError: If a file is missing or broken.
 
     Source: Thrun et al. (1991), UCI.
     """

@@ -68,6 +68,9 @@ def torchvision(
         flat: `[n, channels * height * width]` instead of `[n, channels, height, width]`.
         transforms: Functions of single images, see `fedpriv.data.transforms`.
 
+    Returns:
+        The training and test examples.
+
     Raises:
         ConfigError: If `emnist_split` does not fit the set.
         DataError: If a file is missing or damaged; the message contains the expected files and folders.

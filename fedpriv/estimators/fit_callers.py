@@ -1,7 +1,7 @@
-"""The objects of scikit-learn that called `fit`: searches fit many times, pipelines transform the rows before.
+"""Finds the objects of scikit-learn that called `fit`: searches, which fit many times, and pipelines with other steps.
 
-An estimator counts the epsilon of one fit, on the rows that it got. Its caller determines further reads and further
-epsilon, so `fit` searches for its callers among the frames of the stack.
+An estimator counts the epsilon of one fit on the rows that it receives. Its caller may read the rows in other ways and
+fit again, so `fit` searches for its callers in the frames of the stack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Private coefficients of a logistic regression with their covariance, which counts the noise.
+"""Private coefficients of a logistic regression with their covariance, which includes the noise.
 
 Four private queries on the same rows x (with the constant feature) and labels y share one budget:
 
@@ -25,9 +25,9 @@ misses the optimum in coefficient j by at most (Bach 2010, proposition 1; r is |
 and its square is added to the variance: a pilot that did not converge gives wide intervals.
 
 Sources: van der Vaart 1998, section 5.7 (one-step estimators); Avella-Medina, Bradshaw, Loh 2023 (Annals of Statistics
-51(5): private Newton steps, and intervals that count the noise). The intervals assume that the logistic model is right
-and that n is large. The spectral norm of E is about e sqrt(2 d); where the smallest eigenvalue of H~ is below three
-times that, there is no interval.
+51(5): private Newton steps, and intervals that include the noise). The intervals assume that the logistic model is
+right and that n is large. The spectral norm of E is about e sqrt(2 d); there is no interval if the smallest eigenvalue
+of H~ is below three times this norm.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ def estimate(
         inputs: Rows `[n, d]` of norm at most `norm`, the constant feature among them.
         labels: 0 or 1, `[n]`.
         norm: Public bound on the norm of a row.
-        epsilon: Of all query results together; infinite for exact ones.
-        delta: Its delta.
+        epsilon: Epsilon of all query results together; infinite adds no noise.
+        delta: Delta of this guarantee.
         lam: Weight of the l2 regulariser `lam / 2 ||t||^2`.
         steps: Gradient steps of the pilot, by default 60.
         seed: Secret seed; None draws one.
@@ -258,8 +258,8 @@ def forecast(
         params: Assumed coefficients, `[d]`; at 0 the covariance is the smallest.
         n: Number of private rows.
         norm: Public bound on the norm of a row.
-        epsilon: Of all query results together; infinite for exact ones.
-        delta: Its delta.
+        epsilon: Epsilon of all query results together; infinite adds no noise.
+        delta: Delta of this guarantee.
         lam: Weight of the l2 regulariser.
 
     Returns:
@@ -344,7 +344,7 @@ def _step_variance(budget: Budget) -> float:
 
 
 def _bound_newton_error(budget: Budget, hessian: Floats, step: Floats) -> Floats:
-    """Returns how far from the optimum the Newton step may have ended because the pilot was far, `[d]`; see the module.
+    """Returns a bound on the error that the Newton step has if the pilot did not converge, `[d]`; see the module.
 
     Args:
         budget: The noise.
@@ -426,7 +426,7 @@ def _one_step() -> Strategy:
 
 
 def _outputs(outputs: Tensor, targets: Tensor) -> Tensor:
-    """A loss that is the output itself: its gradient is the example."""
+    """Returns the outputs as losses, so that the gradient of a loss is the example."""
     return outputs[:, 0]
 
 

@@ -464,7 +464,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return tuple(reveals)
 
     def _check_settings(self) -> None:
-        """Raises for settings that training would report under another name, later, or not at all."""
+        """Raises an error for settings that training would reject later, under another name, or not at all."""
         if self.epsilon != math.inf:
             Privacy(epsilon=self.epsilon, delta=self.delta)
         if not (self.lam >= 0 and math.isfinite(self.lam)):
@@ -687,7 +687,7 @@ def _row_weights(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]
 
 
 def _weighted(per_example: PerExampleLoss) -> Loss:
-    """A row's loss times its weight; targets `[n, 2]` are a class number and a weight."""
+    """Returns each row's loss times its weight; targets `[n, 2]` are a class number and a weight."""
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return targets[:, 1] * per_example(outputs, targets[:, 0].long())
@@ -697,7 +697,7 @@ def _weighted(per_example: PerExampleLoss) -> Loss:
 
 @contextmanager
 def _explain_nan() -> Generator[None]:
-    """Replaces scikit-learn's advice on missing values: an imputer would compute its fill values without noise.
+    """Replaces scikit-learn's advice on missing values, because an imputer would compute its values without noise.
 
     Raises:
         DataError: If a value is NaN or infinite.

@@ -121,10 +121,10 @@ class Comparison:
 
     def __str__(self) -> str:
         count = format_count(sum(map(len, self._all)), "run")
-        price = "these runs have no guarantee in common, so no joint privacy cost"
+        cost = "these runs have no guarantee in common, so no joint privacy cost"
         if self.spent is not None:
-            price = f"all {count} together, and so the choice of the best: {self.spent}"
-        return "\n".join([*align_columns(self.table()), price])
+            cost = f"all {count} together, and so the choice of the best: {self.spent}"
+        return "\n".join([*align_columns(self.table()), cost])
 
 
 def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:

@@ -365,7 +365,7 @@ def _format_batches(sampling: Sampling, fewest: int) -> str:
             subsampling = f", each of its examples with probability {sampling.rate:g} (Poisson)"
         else:
             subsampling = ""
-        return f"{sampling.blocks} fixed slots of each client's examples, one per round in turn (cyclic){subsampling}"
+        return f"{sampling.blocks} fixed blocks of each client's examples, one per round in turn (cyclic){subsampling}"
     if isinstance(sampling, Allocation):
         return f"each example in one of {sampling.batches} batches of an epoch, drawn in secret (random allocation)"
     if sampling == FixedSize(1):

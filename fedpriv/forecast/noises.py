@@ -198,10 +198,10 @@ def _list_alternatives(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str
         yield words, secret, _with(draft, replace(privacy, sampling=Allocation(blocks)))
         more_work = f"a round computes on all examples, {blocks} times as many"
         yield "sampling: full", more_work, _with(draft, replace(privacy, sampling=FullBatch()))
-        # between both: few slots, a band of as many rounds, and the rate in a slot with the same batch size
-        slots = round(blocks**0.5)
-        words = f"sampling: {{cyclic: {{blocks: {slots}, rate: {slots * rate:.4g}}}}}{_words(slots)}"
-        yield words, secret, _with(draft, replace(privacy, sampling=Cyclic(slots, slots * rate), noise=BSR(slots)))
+        # between both: few blocks, a band of as many rounds, and the rate in a block that keeps the batch size
+        fewer = round(blocks**0.5)
+        words = f"sampling: {{cyclic: {{blocks: {fewer}, rate: {fewer * rate:.4g}}}}}{_words(fewer)}"
+        yield words, secret, _with(draft, replace(privacy, sampling=Cyclic(fewer, fewer * rate), noise=BSR(fewer)))
         return
     if not isinstance(draft.network, Star):
         return

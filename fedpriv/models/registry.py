@@ -53,6 +53,9 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
         n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` raise.
         **options: The options of the model.
 
+    Returns:
+        The model.
+
     Raises:
         ConfigError: If the name or an option is unknown, or the result is not a `torch.nn.Module`.
     """
@@ -66,7 +69,14 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
 
 @validate_arguments("loss")
 def resolve_loss(name: str, **options: object) -> nn.Module:
-    """Builds a loss `(outputs, targets) -> scalar`: a key of `LOSSES`, or `package.module:Name`.
+    """Builds a loss.
+
+    Args:
+        name: A key of `LOSSES`, or `package.module:Name`.
+        **options: The options of the loss.
+
+    Returns:
+        The loss, a module that maps (outputs, targets) to a scalar.
 
     Raises:
         ConfigError: If the name or an option is unknown, or the result is not a `torch.nn.Module`.
@@ -101,6 +111,9 @@ def make(
         train: The parameters to train, see `train_only`; None trains the parameters that the model marks as trainable.
         seed: Seed of the initial parameters, which are public.
         target_shape: Shape of one target: `()`, or `(length,)` where an example has a sequence of classes.
+
+    Returns:
+        The model and the loss.
 
     Raises:
         ConfigError: If a name or an option is unknown, a layer mixes examples, or the loss does not fit the model.

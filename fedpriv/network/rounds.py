@@ -371,6 +371,6 @@ def _run_round(
     )
 
 
-def write_back_models(population: Population, progress: TrainState, price: str) -> None:
+def write_back_models(population: Population, progress: TrainState, cost: str) -> None:
     """Writes the reported models into the clients' modules, with a note of their privacy cost."""
-    population.adopt(progress.models, price)
+    population.adopt(progress.models, cost)

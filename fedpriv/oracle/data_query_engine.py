@@ -280,11 +280,11 @@ class DataQueryEngine(ABC):
         sampling = self._privacy.sampling
         if time is None or self._privacy.unit != "sample" or not isinstance(sampling, Cyclic):
             return
-        slot = self._sampler.slot(sampling)
-        if slot != time.slot:
+        block = self._sampler.block(sampling)
+        if block != time.block:
             raise PrivacyError(
-                f"round {planned.record.round} uses the examples of block {slot}, but it is the turn of block "
-                f"{time.slot}"
+                f"round {planned.record.round} uses the examples of block {block}, but it is the turn of block "
+                f"{time.block}"
             )
 
     def _open(self, release: Release) -> Tensor:

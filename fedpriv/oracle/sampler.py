@@ -133,8 +133,8 @@ class BatchSampler:
             return IndexBatches.everything(self._population.counts[rows].numpy())
         return self._draw_batches(sampling, index, rows)
 
-    def slot(self, sampling: Cyclic) -> int:
-        """Returns the index of the slot of every client's examples from which this round's batch is drawn."""
+    def block(self, sampling: Cyclic) -> int:
+        """Returns the index of the block of every client's examples from which this round's batch is drawn."""
         return self._round % sampling.blocks
 
     def _draw_batches(
@@ -155,7 +155,7 @@ class BatchSampler:
         sizes = sizes.numpy()
         if isinstance(sampling, Cyclic) and sampling.rate == 1:
             return IndexBatches.listed(
-                [np.arange(self.slot(sampling), size, sampling.blocks) for size in sizes.tolist()]
+                [np.arange(self.block(sampling), size, sampling.blocks) for size in sizes.tolist()]
             )
         if isinstance(sampling, Allocation):
             return self._allocated(sampling.batches, index, clients.tolist(), sizes)
@@ -164,8 +164,8 @@ class BatchSampler:
             return IndexBatches.marked(sizes, is_below(words, sampling.rate))
         if isinstance(sampling, Cyclic):
             positions = IndexBatches.everything(sizes).positions
-            in_slot = positions % sampling.blocks == self.slot(sampling)
-            return IndexBatches.marked(sizes, in_slot & is_below(words, sampling.rate))
+            in_block = positions % sampling.blocks == self.block(sampling)
+            return IndexBatches.marked(sizes, in_block & is_below(words, sampling.rate))
         # a fixed number of examples: the first ones of a random order
         ends = sizes.cumsum().tolist()
         return IndexBatches.listed([make_order(words[a:b])[: sampling.size] for a, b in pairwise([0, *ends])])

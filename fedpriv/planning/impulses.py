@@ -33,7 +33,7 @@ def compute_responses(
 
     Args:
         strategy: The algorithm.
-        privacy: The privacy settings, of which only `noise_on` matters.
+        privacy: The privacy settings; only `noise_on` is used.
         network: The network. On a star, one client represents each cohort, because all its clients have the same noise.
         rounds: Number of rounds.
         randomness: The run's public random streams, which draw links.

@@ -372,7 +372,7 @@ def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_decl
     if privacy.statistics.public_counts and any(problem.counts_are_public for problem in problems):
         invariants.append("within group")
     if privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic):
-        invariants.append("same slots")
+        invariants.append("same blocks")
     return replace(privacy, invariants=", ".join(invariants))
 
 

@@ -201,4 +201,5 @@ def _largest(fits: Callable[[float], bool], limit: float) -> float:
 
 
 def _facts(shared: str) -> set[str]:
-    return {fact for fact in shared.split(", ") if fact}
+    # versions up to 0.4 wrote "same slots" into the files of budgets
+    return {fact.replace("same slots", "same blocks") for fact in shared.split(", ") if fact}

@@ -245,7 +245,7 @@ def convert_relation(record: Record, promise: Guarantee) -> Record:
 def without_amplification(record: Record) -> Record:
     """Returns a record converted to groups.
 
-    If noise is correlated between rounds, members of a group may be in several slots, and their releases overlap. In
+    If noise is correlated between rounds, members of a group may be in several blocks, and their releases overlap. In
     this case sampling does not lower the cost.
     """
     if record.time is None or record.sampling == "full":

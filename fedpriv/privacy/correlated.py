@@ -89,20 +89,20 @@ class CorrelatedNoise:
         factor: The matrix C.
         separation: Number of fixed blocks of units that take turns, one block in each round; with 1, all units take
             part in every round.
-        slot: The block that takes part in the round of a record: the round modulo `separation`.
+        block: The block that takes part in the round of a record: the round modulo `separation`.
     """
 
     factor: Factor
     separation: int
-    slot: int = 0
+    block: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.slot < self.separation:
+        if not 0 <= self.block < self.separation:
             raise ValueError("no block takes part")
 
     def for_round(self, round_index: int) -> CorrelatedNoise:
         """Returns a copy for the record of a round."""
-        return replace(self, slot=round_index % self.separation)
+        return replace(self, block=round_index % self.separation)
 
     def share(self, round_index: int) -> float:
         """Returns the increase of the squared sensitivity in this round, for a clipped sum of sensitivity 1.
@@ -119,11 +119,11 @@ class CorrelatedNoise:
         return float(_shares(self.factor, 1 << max(round_index.bit_length(), 8), self.separation)[round_index])
 
     def sampled_share(self, round_index: int) -> float:
-        """Returns the equivalent of `share` if a unit takes part in each round of its slot with a probability, drawn in
-        secret.
+        """Returns the equivalent of `share` if a unit takes part in each round of its block with a probability, drawn
+        in secret.
 
-        It is the squared norm of one column of C in the rounds of the first slot, where units join most often, and zero
-        in the rounds of all other slots.
+        It is the squared norm of one column of C in the rounds of the first block, where units join most often, and
+        zero in the rounds of all other blocks.
 
         Raises:
             ConfigError: If the contributions of one unit in two rounds would overlap, for which no cost is known.
@@ -134,8 +134,8 @@ class CorrelatedNoise:
                 "number of blocks: use a narrower band"
             )
             raise ConfigError("privacy.noise.correlated", f"reaches over {self.factor.reach:g} rounds", fix)
-        is_first_slot = round_index % self.separation == 0
-        if is_first_slot:
+        is_first_block = round_index % self.separation == 0
+        if is_first_block:
             return float(np.square(self.factor.column(1 + len(self.factor.band))).sum())
         return 0.0
 

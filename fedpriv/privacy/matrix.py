@@ -31,7 +31,7 @@ from fedpriv.privacy.composition import (
 )
 
 _Key = frozenset[frozenset[tuple[Event, int]]]
-Price = Callable[[Sequence[History]], tuple[float, str]]
+CostFunction = Callable[[Sequence[History]], tuple[float, str]]
 """Returns the largest epsilon of several units' histories, and the name of its bound."""
 
 
@@ -103,7 +103,7 @@ def compute_bound_matrix(
     *,
     colluders: int = 1,
     group: int = 10,
-    price: Price | None = None,
+    cost_function: CostFunction | None = None,
 ) -> tuple[Cell, ...]:
     """Returns the bounds for every adversary of `ADVERSARIES` and every unit, of all runs together.
 
@@ -113,8 +113,8 @@ def compute_bound_matrix(
         accountant: As for `composition.compose`.
         colluders: Number of clients that collude.
         group: Number of units in a group.
-        price: Computes the cost of histories if it is not the smallest bound, e.g. for a search with a secret number of
-            trials.
+        cost_function: Computes the cost of histories if it is not the smallest bound, e.g. for a search with a secret
+            number of trials.
 
     Raises:
         ConfigError: If an argument or a record is out of range.
@@ -135,7 +135,7 @@ def compute_bound_matrix(
             name = format_colluders(colluders)
         else:
             name = adversary
-        cells += [_cell(name, column, runs, views, price or smallest) for column in columns]
+        cells += [_cell(name, column, runs, views, cost_function or smallest) for column in columns]
     return tuple(cells)
 
 
@@ -171,7 +171,11 @@ def _columns(runs: Sequence[RunCost], promise: Guarantee, group: int) -> list[_C
 
 
 def _cell(
-    adversary: str, column: _Column, runs: Sequence[RunCost], views: Sequence[AdversaryView], price: Price
+    adversary: str,
+    column: _Column,
+    runs: Sequence[RunCost],
+    views: Sequence[AdversaryView],
+    cost_function: CostFunction,
 ) -> Cell:
     """Returns the bound for one unit against one adversary."""
     promise = column.promise
@@ -182,7 +186,7 @@ def _cell(
         if group is not None and adversary_view.records is not None:
             charges.append(privacy_costs(run, adversary_view.records, promise, group))
     if len(charges) == len(runs):
-        epsilon, accountant = price(_histories(charges, runs, column))
+        epsilon, accountant = cost_function(_histories(charges, runs, column))
     else:
         epsilon, accountant = math.inf, "none"
 

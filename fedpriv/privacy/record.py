@@ -34,7 +34,7 @@ _WORDS = {
 
 
 _PAIRS = {"ratio", "colluders", "secrets"}
-_TIME = {"factor", "separation", "slot"}
+_TIME = {"factor", "separation", "block"}
 _OPTIONAL = ("pairs", "time", "batches")  # fields that are written only if they are not None
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 Packing = Callable[[Any], object]
@@ -185,11 +185,11 @@ def _read_correlation(raw: Any, factor: Factor | None) -> CorrelatedNoise:  # no
     if not isinstance(raw, dict) or {*raw} != _TIME:
         raise ValueError("not a ledger record")
     separation = raw["separation"]
-    slot = raw["slot"]
+    block = raw["block"]
     # `type`, not `isinstance`: true and false are no numbers here
-    if factor is None or raw["factor"] != factor.name or type(separation) is not int or type(slot) is not int:
+    if factor is None or raw["factor"] != factor.name or type(separation) is not int or type(block) is not int:
         raise ValueError("the matrix of its noise is not recorded")
-    return CorrelatedNoise(factor, separation, slot)
+    return CorrelatedNoise(factor, separation, block)
 
 
 # strict validation: the cost of "3", true or null instead of a number would be wrong

@@ -88,19 +88,19 @@ class FixedSize:
 @validate_arguments("privacy.sampling")
 @dataclass(frozen=True)
 class Cyclic:
-    """Fixed slots of examples take turns: example i is in slot `i mod blocks`, and round t uses slot `t mod blocks`.
+    """Fixed blocks of examples take turns: example i is in block `i mod blocks`, and round t uses block `t mod blocks`.
 
     With `rate = 1` batches are not drawn in secret, so there is no amplification: each example takes part in every
     `blocks`-th round, and epsilon is computed for this participation. Neighbouring data sets have all other examples in
-    the same slots.
+    the same blocks.
 
-    With a `rate` below 1, each example of the slot joins the batch with this probability, independently and in secret,
+    With a `rate` below 1, each example of the block joins the batch with this probability, independently and in secret,
     which costs less epsilon (Choquette-Choo et al. 2023). Correlated noise then needs a band of at most `blocks`
     rounds.
 
     Args:
-        blocks: Number of slots. An example is used at most once in this number of consecutive rounds.
-        rate: Probability that an example of the slot joins the batch, in (0, 1]; 1 by default.
+        blocks: Number of blocks. An example is used at most once in this number of consecutive rounds.
+        rate: Probability that an example of the block joins the batch, in (0, 1]; 1 by default.
 
     Examples:
         >>> import fedpriv

@@ -16,7 +16,7 @@ from fedpriv.reports.spending import PlannedSpending, compute_run_charge
 from fedpriv.runs import RunFiles
 from fedpriv.storage import strict_json
 
-Price = PrivacySpent | tuple[float, float]
+Cost = PrivacySpent | tuple[float, float]
 """A guarantee with its conditions, or an epsilon and a delta."""
 
 
@@ -51,14 +51,14 @@ class Account:
                 **{name: getattr(spent, name) for name in facts},
                 "per_client_epsilon": [epsilon(value) for value in spent.per_client],
                 "basic": {"epsilon": epsilon(self.basic[0]), "delta": self.basic[1]},
-                "runs": [{"run": name, "epsilon": epsilon(price.epsilon)} for name, price in self.runs],
+                "runs": [{"run": name, "epsilon": epsilon(alone.epsilon)} for name, alone in self.runs],
                 "matrix": [{**asdict(cell), "epsilon": epsilon(cell.epsilon)} for cell in self.cells],
                 "notes": self.notes,
             }
         )
 
     @property
-    def prices(self) -> Sequence[tuple[str, Price]]:
+    def named_costs(self) -> Sequence[tuple[str, Cost]]:
         """The cost of each run, the total cost, and the sum; for one run only its cost."""
         if len(self.runs) == 1:
             return self.runs
@@ -99,27 +99,27 @@ def compute_account(
     if delta is None:
         delta = min(run.ledger.header.delta or 0.0 for run in runs)
     together = compose(costs, delta, accountant)
-    prices = [together]
+    spent_by_run = [together]
     if len(costs) > 1:
-        prices = [compose([cost], delta, accountant) for cost in costs]
+        spent_by_run = [compose([cost], delta, accountant) for cost in costs]
     return Account(
         costs=tuple(costs),
         spent=together,
-        runs=tuple((cost.name, price) for cost, price in zip(costs, prices, strict=True)),
-        basic=basic_composition(prices),
+        runs=tuple((cost.name, spent) for cost, spent in zip(costs, spent_by_run, strict=True)),
+        basic=basic_composition(spent_by_run),
         cells=compute_bound_matrix(costs, delta, accountant, colluders=colluders, group=group),
         notes=tuple(_notes(costs)),
     )
 
 
-def format_cost_rows(prices: Sequence[tuple[str, Price]]) -> list[tuple[str, str]]:
+def format_cost_rows(costs: Sequence[tuple[str, Cost]]) -> list[tuple[str, str]]:
     """Returns names and costs as text; pairs without a finite epsilon are left out."""
     rows = list[tuple[str, str]]()
-    for name, price in prices:
-        if isinstance(price, PrivacySpent):
-            rows.append((name, str(price)))
-        elif math.isfinite(price[0]):
-            rows.append((name, f"epsilon={round_up(price[0])} at delta={wording.format_small(price[1])}"))
+    for name, cost in costs:
+        if isinstance(cost, PrivacySpent):
+            rows.append((name, str(cost)))
+        elif math.isfinite(cost[0]):
+            rows.append((name, f"epsilon={round_up(cost[0])} at delta={wording.format_small(cost[1])}"))
     return rows
 
 

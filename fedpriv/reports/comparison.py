@@ -43,7 +43,7 @@ def collect_notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) ->
     and Roth, 2014, theorem B.1).
     """
     spent = [run.spent for run in runs if run.spent is not None]
-    differing = [name for name in _PROMISE if len({getattr(price, name) for price in spent}) > 1]
+    differing = [name for name in _PROMISE if len({getattr(each, name) for each in spent}) > 1]
     texts = list[str]()
     if differing:
         texts.append(f"these epsilons are not comparable: the runs differ in {', '.join(differing)}")
@@ -56,21 +56,21 @@ def collect_notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) ->
             texts.append(f"training failed in {run.folder}; first not finite: {rounds_in_words}")
     same_promise = not {"unit", "relation", "trust"} & {*differing}
     same_data = len({run.config["data"]["name"] for run in runs}) == 1
-    is_finite = all(math.isfinite(price.epsilon) for price in spent)
+    is_finite = all(math.isfinite(each.epsilon) for each in spent)
     if same_promise and same_data and is_finite and len(spent) == len(runs):
-        delta = math.fsum(price.delta for price in spent)
+        delta = math.fsum(each.delta for each in spent)
         plans = plans or [PlannedSpending()] * len(runs)
         try:
             spendings = [compute_run_charge(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
-            whole = compose(spendings, min(price.delta for price in spent))
-            prices = list(spent)
+            whole = compose(spendings, min(each.delta for each in spent))
+            costs = list(spent)
             counted = list[str]()
             for number, (run, plan) in enumerate(zip(runs, plans, strict=True)):
                 if run.result is None:  # the table contains the values of its ledger
-                    prices[number] = compose([spendings[number]], spent[number].delta)
+                    costs[number] = compose([spendings[number]], spent[number].delta)
                     if is_unfinished(run.files, plan):
                         counted.append(describe_unfinished(run.folder))
-            total = math.fsum(price.epsilon for price in prices)
+            total = math.fsum(each.epsilon for each in costs)
             basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
         except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, the sum does not hold either
             return [*texts, f"these runs have no joint privacy cost: {error}"]

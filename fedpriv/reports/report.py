@@ -280,9 +280,9 @@ def _worst_estimate(facts: dict[str, Any]) -> str:
     point = "before the last update, the largest"
     if facts.get("estimates_of_reported_model"):
         point = "the largest"
-    whose = f"{len(noisy)} noisy ones{f', at {name}' if name else ''}"
+    values = f"{len(noisy)} noisy ones{f', at {name}' if name else ''}"
     besides = "the error from clipped losses and from fractions that are not the client's own is not included"
-    return f"{value:.3g} ± {width:.2g} (95 %; {point} of {whose}; the constraint holds if <= 0; {besides})"
+    return f"{value:.3g} ± {width:.2g} (95 %; {point} of {values}; the constraint holds if <= 0; {besides})"
 
 
 def _unless_converged(facts: dict[str, Any]) -> str:

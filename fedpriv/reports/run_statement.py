@@ -10,7 +10,7 @@ from fedpriv.errors import FedprivError, LedgerError, format_count
 from fedpriv.privacy import COLLUDERS, MESSAGES, NEIGHBOUR, SERVER, Budget, Cell, RunCost, compose
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
-from fedpriv.reports.accounts import Account, Price, describe_unfinished
+from fedpriv.reports.accounts import Account, Cost, describe_unfinished
 from fedpriv.reports.report import Run
 from fedpriv.reports.statement import SEES, Rows, Statement, count_without_fedpriv
 
@@ -97,7 +97,7 @@ def make_statement(runs: Sequence[Run], account: Account) -> Statement:
         not_protected=tuple(wording.describe_frozen_networks(run.config["data"] for run in runs)),
         secret=SECRET,
         cost_text=account.notes,
-        prices=_prices(account),
+        costs=_costs(account),
         budgets=[make_lifetime_row(run.config["privacy"].get("budget") for run in runs)],
         check_text=tuple(describe_unfinished(run.folder) for run in runs if run.result is None),
         checks=_checks(runs, " ".join(names)),
@@ -175,11 +175,11 @@ def _trusts(costs: Sequence[RunCost]) -> set[str]:
     return {record.trust for cost in costs for record in cost.records}
 
 
-def _prices(account: Account) -> Sequence[tuple[str, Price]]:
+def _costs(account: Account) -> Sequence[tuple[str, Cost]]:
     """Returns the cost of each run, the total cost, and the cost with one more run."""
     delta = account.spent.delta
     again = compose([*account.costs, replace(account.costs[-1], name="one more", run_name=None)], delta)
-    return [*account.prices, ("with one more like the last", (again.epsilon, delta))]
+    return [*account.named_costs, ("with one more like the last", (again.epsilon, delta))]
 
 
 def make_lifetime_row(budgets: Iterable[str | Path | None]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, Cell, LedgerFile, Record
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
-from fedpriv.reports.accounts import Price, add_remark_letters, format_cost_rows
+from fedpriv.reports.accounts import Cost, add_remark_letters, format_cost_rows
 from fedpriv.runs import get_software_versions
 
 Rows = Sequence[tuple[str, str]]
@@ -81,7 +81,7 @@ class Statement:
         not_protected: Further sentences on facts that no epsilon covers.
         secret: The facts that must be kept secret.
         cost_text: Sentences on the composition of costs.
-        prices: The cost of each part, the total cost, and the cost of more runs; infinite pairs are left out.
+        costs: The cost of each part, the total cost, and the cost of more runs; infinite pairs are left out.
         budgets: The spending of each budget.
         check_text: Sentences on incomplete parts.
         checks: Evidence that nothing was changed, and instructions to recompute epsilon.
@@ -97,7 +97,7 @@ class Statement:
     cells: Sequence[Cell]
     trust: tuple[str, ...]
     secret: str
-    prices: Sequence[tuple[str, Price]]
+    costs: Sequence[tuple[str, Cost]]
     budgets: Rows
     checks: Rows
     settings_tried: str = ""
@@ -151,7 +151,7 @@ class Statement:
             Section(
                 "What was the privacy cost, and what would further use cost?",
                 (_COUNTED, *self.cost_text),
-                (*format_cost_rows(self.prices), *self.budgets),
+                (*format_cost_rows(self.costs), *self.budgets),
             ),
             Section("How can this be verified?", self.check_text, (*self.checks, ("page created by", self.made_by))),
         )
@@ -196,17 +196,17 @@ def make_unbounded_cell(cell: Cell, since: str) -> Cell:
     return replace(cell, epsilon=math.inf, accountant="none", bound_of="", amplification="none", assumes=since)
 
 
-def count_without_fedpriv(ledger: LedgerFile, whose: str) -> str:
+def count_without_fedpriv(ledger: LedgerFile, covered: str) -> str:
     """Returns how to compute a ledger's epsilon with the small verifier, or why the verifier rejects the ledger.
 
     Args:
         ledger: The ledger.
-        whose: The releases that its epsilon covers, e.g. "one run's own answers".
+        covered: The releases that its epsilon covers, e.g. "one run's own answers".
     """
     refused = _unknown_to_verifier(ledger.records)
     if refused:
         return f"not possible yet: the small verifier does not support {refused}, and rejects this ledger"
-    return f"python -m fedpriv_verify {ledger.path}: {_VERIFIER}, for {whose}"
+    return f"python -m fedpriv_verify {ledger.path}: {_VERIFIER}, for {covered}"
 
 
 def _unknown_to_verifier(records: Sequence[Record]) -> str:

@@ -122,14 +122,14 @@ def fit(options: FitOptions) -> Result:
         (20, True)
     """
     check_loader("loader", options.loader)
-    price = find_privacy_cost(options.model)
-    if price is not None:
+    earlier_cost = find_privacy_cost(options.model)
+    if earlier_cost is not None:
         fix = (
             "this is the privacy cost of an earlier fit that trained this model, and the epsilon of this fit would not "
-            "include it. Set all epochs at once; or continue from copy.deepcopy(model), and add up the results of both "
-            "fits with fedpriv.total"
+            "include it. Train all epochs in one fit; or continue from copy.deepcopy(model), and add up the costs of "
+            "both fits with fedpriv.total"
         )
-        raise ConfigError("model", price, fix)
+        raise ConfigError("model", earlier_cost, fix)
     _check_parameters(options.model, options.optimizer)
     steps = _steps_per_epoch(options.loader)
     n_examples = count_examples_of(options.loader.dataset)
@@ -186,7 +186,7 @@ def _steps_per_epoch(loader: DataLoader[Any]) -> int:
     """Returns the number of batches of an epoch.
 
     Raises:
-        ConfigError: If the loader streams, has no length, or makes no batch.
+        ConfigError: If the data set is a stream, or the loader has no length or no batch.
     """
     if isinstance(loader.dataset, IterableDataset):
         fix = (
@@ -205,7 +205,7 @@ def _steps_per_epoch(loader: DataLoader[Any]) -> int:
 
 
 def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
-    """Returns the mean number of examples in a batch of the loader over the number of examples.
+    """Returns the sampling rate: the mean number of examples in a batch, divided by the number of examples.
 
     Raises:
         ConfigError: If the number of examples per batch cannot be read from a batch sampler.
@@ -218,8 +218,8 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
         raise ConfigError("loader.batch_sampler", type(batches).__name__, fix)
     if batches.drop_last:
         return batches.batch_size / n_examples
-    drawn: Any = batches.sampler
-    return len(drawn) / (steps * n_examples)
+    sampler: Any = batches.sampler
+    return len(sampler) / (steps * n_examples)
 
 
 def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -227,16 +227,16 @@ def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
 
     A user-defined sampler is kept, so that the run warns that it does not use the sampler.
     """
-    own: dict[str, Any] = {}
+    samplers: dict[str, Any] = {}
     if loader.batch_size is None:
-        own["batch_sampler"] = loader.batch_sampler
+        samplers["batch_sampler"] = loader.batch_sampler
     elif not isinstance(loader.sampler, RandomSampler | SequentialSampler):
-        own["sampler"] = loader.sampler
-    return DataLoader(loader.dataset, collate_fn=loader.collate_fn, num_workers=loader.num_workers, **own)
+        samplers["sampler"] = loader.sampler
+    return DataLoader(loader.dataset, collate_fn=loader.collate_fn, num_workers=loader.num_workers, **samplers)
 
 
 def _sampling(rate: float) -> Sampling:
-    """Returns Poisson batches with this rate; all examples if a batch has as many or, with repeats, more."""
+    """Returns Poisson sampling with this rate; full batches if a batch has at least as many examples as the data."""
     if rate >= 1:
         return FullBatch()
     return Poisson(rate)

@@ -51,9 +51,11 @@ from fedpriv.storage.folder import RunFolder
 class Training:
     """A run as an iterable object. Each iteration trains one round and yields a `RoundReport`; it can be iterated once.
 
-    The arguments are those of `train`, except `sinks` and `progress`. Settings that weaken privacy are listed in
-    `warnings` and raised as Python warnings (`PromiseWarning`). Other processes cannot use the `folder` while this
-    object exists, or until `folder.close()`.
+    Settings that weaken privacy are listed in `warnings` and raised as Python warnings (`PromiseWarning`). Other
+    processes cannot use the `folder` while this object exists, or until `folder.close()`.
+
+    Args:
+        options: The arguments of `train` except `sinks` and `progress`, passed by name.
 
     Raises:
         ConfigError: If settings cannot work. The error is raised before data are read.

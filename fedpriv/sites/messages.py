@@ -123,7 +123,7 @@ def unpack_request(data: bytes) -> TrainRequest:
     """
     facts, row = _unpack(data)
     if row is None or facts.code is not None:
-        raise MalformedMessage("a question must contain a row of numbers and no refusal code")
+        raise MalformedMessage("a request must contain a row of numbers and no refusal code")
     return TrainRequest(facts.plan, facts.round, row, facts.notices, facts.counter)
 
 

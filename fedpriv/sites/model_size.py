@@ -19,7 +19,7 @@ from fedpriv.config import Config
 from fedpriv.errors import ConfigError
 from fedpriv.models import MODELS, add_lora, resolve
 
-_MOST_TENSORS = 20_000  # large language models have some thousands; each takes additional memory
+_MOST_TENSORS = 20_000  # large language models have some thousands of tensors; each takes additional memory
 _COPIES = 4  # of the parameters that a site holds at least: the model, its row, its gradient and the released row
 
 

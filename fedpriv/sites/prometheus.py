@@ -54,18 +54,16 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         totals = self._totals()
-        answers = CounterMetricFamily("fedpriv_answers", "Questions answered since the start.", labels=["site", "plan"])
+        answers = CounterMetricFamily("fedpriv_answers", "Requests answered since the start.", labels=["site", "plan"])
         for plan, count in totals.answered.items():
             answers.add_metric([self._site, plan[:32]], count)
         yield answers
-        refusals = CounterMetricFamily(
-            "fedpriv_refusals", "Questions rejected since the start.", labels=["site", "code"]
-        )
+        refusals = CounterMetricFamily("fedpriv_refusals", "Requests refused since the start.", labels=["site", "code"])
         for code, count in totals.refused.items():
             refusals.add_metric([self._site, code], count)
         yield refusals
         last = GaugeMetricFamily(
-            "fedpriv_last_answer_timestamp_seconds", "Time of the last answer; 0 for never.", labels=["site"]
+            "fedpriv_last_answer_timestamp_seconds", "Time of the last reply; 0 if there was none.", labels=["site"]
         )
         last.add_metric([self._site], totals.last_answer)
         yield last
@@ -89,8 +87,8 @@ def serve_metrics(
 ) -> Generator[str | None]:
     """Serves counts until the block ends; yields the address, or None if the settings name none.
 
-    The counts contain only what the server of a federation learns anyway. The budget, its spent part, and the time of a
-    reply are not served.
+    The counts contain only facts that the server of a federation learns anyway. The budget, its spent part, and the
+    time of a reply are not served.
 
     Args:
         settings: The address.

@@ -44,7 +44,7 @@ class Reservation:
 
         Raises:
             BudgetExhausted: If the plan would exceed the budget.
-            PrivacyError: If the plan does not give the guarantee that the budget promises.
+            PrivacyError: If the plan does not have the guarantee that the budget requires.
         """
         if self._budget is not None and not self._holds:
             self._budget.check(self._cost)

@@ -49,7 +49,7 @@ class Responder:
         """
         try:
             if len(question) > self._plans.longest_question():
-                raise MalformedMessage("the question is longer than any question of the site's plans")
+                raise MalformedMessage("the request is longer than any request of the site's plans")
             request = unpack_request(question)
         except MalformedMessage:
             self._activity.count_refusal(party, "", 0, "malformed")
@@ -97,7 +97,7 @@ class Responder:
         except MalformedMessage:
             return make_refusal(plan, round_index, "malformed")
         except Exception:  # the text of any exception may contain data, so it is kept here
-            _LOG.exception("a question was not answered")
+            _LOG.exception("a request was not answered")
             return make_refusal(plan, round_index, "failed")
 
     def _check_unknown_plan(self, request: TrainRequest) -> None:

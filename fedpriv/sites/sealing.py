@@ -130,7 +130,7 @@ def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
     for proposal in (
         *open_plans,
         *closed_plans,
-    ):  # closed ones may not be erased yet
+    ):  # keys of closed plans may not be erased yet
         folder.close_plan(proposal)
 
 

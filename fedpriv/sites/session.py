@@ -145,7 +145,7 @@ class SiteSession:
             self._announce_end_of_budget()
             return self._refusal(question, "over_budget")
 
-    def say_absent(self, first: int, last: int, reason: Reason) -> AbsenceNotice:
+    def declare_absence(self, first: int, last: int, reason: Reason) -> AbsenceNotice:
         """Signs that the site sends no replies from round `first` to `last`; these rounds are refused permanently.
 
         The notice is on disk before it is sent, with the replies to the next requests.
@@ -210,7 +210,7 @@ class SiteSession:
             "cost so far, in all plans: %s. A signed notice declares the site absent after the last allowed round.",
             *(budget.epsilon, budget.delta, first, last + 1, self._proposal.fingerprint, self._accountant.spent()),
         )
-        self.say_absent(first, last, "over_budget")
+        self.declare_absence(first, last, "over_budget")
 
     def _rounds_to_come(self) -> frozenset[int]:
         """Returns the rounds in which the site may still reply: neither over, nor covered by one of its notices."""
@@ -233,7 +233,7 @@ class SiteSession:
         """
         terms = self.terms
         if question.notices and not terms.leaves_out:
-            raise InvalidNotice("the question contains notices of absence, but this plan uses none")
+            raise InvalidNotice("the request contains notices of absence, but this plan uses none")
         for notice in question.notices:
             notice.check(terms.hash, terms.cards, terms.rounds)
         return absent_sites(question.notices, question.round, terms.cohort(question.round).tolist())

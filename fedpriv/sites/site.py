@@ -190,7 +190,7 @@ class Site:
     def answer(self, question: bytes, party: str = "") -> bytes:
         """Returns the reply to a request, or a refusal. Never raises.
 
-        A repeated request gets the same reply and is charged once. A proposed plan gets one of the words of
+        A repeated request gets the same reply and is charged once. A proposed plan gets one of the responses of
         `fedpriv.sites.proposals` and waits for the owner. Under a plan on a graph, only the site's own node
         (`answer_node`) may send requests: others receive only messages from the node to its neighbours.
 
@@ -211,7 +211,7 @@ class Site:
             with self._lock:
                 return self._responder.respond(question, party, self._accept_approved, from_node=False)
         except Exception:  # the text of any exception may contain data, so it is kept here
-            _LOG.exception("a question was not answered")
+            _LOG.exception("a request was not answered")
             return pack(make_refusal("", 0, "failed"))
 
     def _receive_proposal(self, data: bytes, party: str) -> Word:
@@ -238,12 +238,12 @@ class Site:
                 self._plans.check_number(proposal)
 
     def accept_approved(self) -> None:
-        """Accepts the plans that the owner has approved since; the error of a failed one is written next to it."""
+        """Accepts the plans that the owner has approved since; writes the error of a plan that cannot be accepted."""
         with self._lock:
             self._accept_approved()
 
     def _accept_approved(self) -> None:
-        """Accepts the plans that the owner has approved; the error of a failed one is written next to it."""
+        """Accepts the plans that the owner has approved; writes the error of a plan that cannot be accepted."""
         for proposal in self._proposals.proposals:
             if proposal.decision != "approved" or proposal.hash in self.plans:
                 continue
@@ -293,7 +293,7 @@ class Site:
                 check_counter=session.check_counter,
             )
 
-    def say_absent(self, plan: str, first: int, last: int) -> AbsenceNotice:
+    def declare_absence(self, plan: str, first: int, last: int) -> AbsenceNotice:
         """Signs that this site sends no replies from round `first` to `last` (from 0) of the plan with this hash.
 
         The other sites then omit the noise of its pairs. The notice is sent with the next replies and cannot be
@@ -307,7 +307,7 @@ class Site:
                 "plan", plan, "the site has accepted no plan with this hash: accept the plan first (fedpriv site join)"
             )
         with self._lock:
-            return self._plans.session(plan).say_absent(first, last, "away")
+            return self._plans.session(plan).declare_absence(first, last, "away")
 
     def spent(self) -> PrivacySpent:
         """Returns the spending of this site so far, in all its federations together.

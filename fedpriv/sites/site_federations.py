@@ -83,9 +83,9 @@ def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
 def compute_charge(federations: Sequence[SiteFederation], budget: SiteBudget) -> list[RunCost]:
     """Returns the cost that a site is charged for each of its federations: the whole plan once it has begun.
 
-    A party that ended a federation early, or omitted the site from a round, may have used the site's replies to decide
-    so; the cost of only the given replies would then be too small. Replies that the site's budget does not allow are
-    never given.
+    A party that ended a federation early, or omitted the site from a round, may have used the site's replies for this
+    decision; the cost of only the sent replies would then be too small. Replies that the site's budget does not allow
+    are never sent.
 
     Args:
         federations: All federations of the site.

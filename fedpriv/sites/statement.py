@@ -10,7 +10,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.privacy import MESSAGES, MODEL, SERVER, Cell, LedgerFile, RunCost, compose, compute_bound_matrix
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
-from fedpriv.reports.accounts import Price
+from fedpriv.reports.accounts import Cost
 from fedpriv.reports.statement import Rows, Statement, Table, count_without_fedpriv, make_unbounded_cell
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.site_federations import SiteFederation, compute_charge, read_federation
@@ -42,8 +42,8 @@ _SEALED = (
 )
 _ROLLBACK = (
     "The site's folder was never restored from an older copy. With each reply, the site signs a counter of its "
-    "records; the sender of the next question returns this counter, and a site that receives a counter larger "
-    "than its ledger supports stops, and has no statement. This check detects nothing if the senders hide the "
+    "records; the sender of the next request returns this counter, and a site that receives a counter larger "
+    "than its ledger supports stops, and has no statement. The check fails if the senders hide the "
     "counter, lost the reply, or were restored from an older copy as well."
 )
 _RELEASES = (
@@ -100,7 +100,7 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
         not_protected=(_LEARNED, *wording.describe_frozen_networks([settings.data.model_dump(mode="json")])),
         secret=_secrets(folder),
         cost_text=(_COMPOSITION,),
-        prices=_prices(federations, so_far),
+        costs=_costs(federations, so_far),
         budgets=[("lifetime budget", _balance(so_far, budget))],
         checks=_checks(folder, federations),
     )
@@ -229,7 +229,7 @@ def _trust(colluders: int | None) -> str:
     return f"{_OWN_NOISE} Others may share all their information: {others}."
 
 
-def _prices(federations: Sequence[SiteFederation], so_far: PrivacySpent) -> Sequence[tuple[str, Price]]:
+def _costs(federations: Sequence[SiteFederation], so_far: PrivacySpent) -> Sequence[tuple[str, Cost]]:
     delta = so_far.delta
     whole = [federation.whole for federation in federations]
     return [

@@ -30,7 +30,7 @@ from fedpriv.statistics.query import (
     scaled_numbers,
 )
 
-_RELIABLE = 10.0  # rows of a group over the deviation of the noise in their number, for a mean
+_RELIABLE = 10.0  # least number of rows of a group, in standard deviations of the noise in it, for a mean
 _REST = ("other", "missing")
 
 
@@ -147,7 +147,7 @@ class Counts(OfColumn, _Cells):
         weight: Share of the budget, relative to the other statistics.
 
     Raises:
-        ConfigError: If there are no categories, too many, or one of them twice.
+        ConfigError: If there are no categories or too many, or one occurs twice.
 
     Examples:
         >>> import fedpriv
@@ -231,7 +231,7 @@ class CrossTable(_Cells):
 class GroupMeans:
     """Number of rows of each group, and the mean of a numeric column in it.
 
-    A group whose number of rows is within the noise gets no mean. A missing number counts as the middle of the bounds.
+    A group has no mean if the noise hides its number of rows. The middle of the bounds replaces missing numbers.
 
     Args:
         column: The numeric column.
@@ -241,8 +241,8 @@ class GroupMeans:
         weight: Share of the budget, relative to the other statistics.
 
     Raises:
-        ConfigError: If the bounds are not finite or not in ascending order, there are no categories, too many, or one
-            of them twice.
+        ConfigError: If the bounds are not finite or not in ascending order, there are no categories or too many,
+            or one occurs twice.
 
     Examples:
         >>> import fedpriv
@@ -309,7 +309,7 @@ class GroupMeans:
         return Answer(self.name, values, tuple(notes))
 
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
-        """See `Statistic`: for groups of equal size."""
+        """See `Statistic`: an approximation for groups of equal size."""
         half = (self.bounds[1] - self.bounds[0]) / 2
         return {
             "rows of a group": Z95 * deviation * n,

@@ -51,7 +51,7 @@ def radius(bins: int) -> float:
 
 
 def isotonic(values: Floats) -> Floats:
-    """Returns the closest values that do not fall and stay in [0, 1]."""
+    """Returns the closest values that are in [0, 1] and do not decrease."""
     from sklearn.isotonic import isotonic_regression
 
     return np.clip(np.asarray(isotonic_regression(values), dtype=np.float64), 0.0, 1.0)
@@ -59,12 +59,12 @@ def isotonic(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Distribution:
-    """A noised distribution function over B bins, and what follows from it.
+    """A noised distribution function over B bins, from which the mean and quantiles are computed.
 
     Attributes:
         edges: Edges of the bins, `[B + 1]`.
         raw: F at the right edge of each bin, as released, `[B]`; 1 at the last.
-        smooth: The closest function that does not fall, with F = 0 at the first edge, `[B + 1]`.
+        smooth: The closest function that does not decrease, with F = 0 at the first edge, `[B + 1]`.
         errors: Standard deviation of the noise in `raw`, `[B]`.
         sum_error: Standard deviation of the noise in the sum of `raw` without its last entry.
     """
@@ -106,7 +106,7 @@ class Distribution:
         return (self.edges[:-1] + self.edges[1:]) / 2
 
     def mean(self) -> Estimate:
-        """Returns the mean, each value in the middle of its bin: it is linear in F, so its noise is normal."""
+        """Returns the mean, with each value in the middle of its bin. It is linear in F, so its noise is normal."""
         width = float(self.edges[1] - self.edges[0])
         value = float(self._middles[-1] - width * self.raw[:-1].sum())
         return Estimate.normal(value, width * self.sum_error, width / 2).clamped(self.edges[0], self.edges[-1])
@@ -118,7 +118,7 @@ class Distribution:
         return math.sqrt(float(shares @ np.square(self._middles - middle)))
 
     def quantile(self, q: float) -> Estimate:
-        """Returns a quantile; its interval has all bins in which F may pass q, given the noise."""
+        """Returns a quantile; its interval contains all bins in which F may pass q, given the noise."""
         position = int(np.searchsorted(self.smooth, q))  # the first edge at which F reaches q
         left, right = self.edges[position - 1], self.edges[position]
         below, above = self.smooth[position - 1], self.smooth[position]

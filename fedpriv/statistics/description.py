@@ -1,4 +1,4 @@
-"""Releases the statistics of several owners' tables, in one round that the plan, ledger and budget of training know.
+"""Releases the statistics of several owners' tables, as one round in the plan, ledger and budget of training.
 
 The vectors of all statistics, each divided by half of its diameter and multiplied by the square root of its share of
 the budget, are joined to one vector for each row. Two of them differ by at most 2. The mean of these vectors over all
@@ -48,7 +48,7 @@ _WIDE = ("mean", "sd")  # answers that have both are lines of one table
 
 @dataclass(frozen=True)
 class Description:
-    """Private statistics of tables, with what they cost.
+    """Private statistics of tables, with their privacy cost.
 
     Attributes:
         answers: The answers, by name.
@@ -56,6 +56,14 @@ class Description:
         n_rows: Public number of rows of each owner; with unit `client` 1 for each, because that number is private.
         deviation: Standard deviation of the noise in each entry of the joined mean.
         result: The run that released them; None for a plan.
+
+    Examples:
+        >>> import fedpriv
+        >>> mean = fedpriv.statistics.Mean("age", bounds=(0, 100))
+        >>> privacy = fedpriv.Privacy(epsilon=1, delta=1e-5)
+        >>> description = fedpriv.describe({"age": [30, 40, 50] * 1000}, [mean], privacy)
+        >>> bool(35 < description["age"]["mean"].value < 45)
+        True
     """
 
     answers: Mapping[str, Answer]
@@ -107,7 +115,7 @@ class Description:
         """Draws a picture of all answers: distribution functions as lines, everything else as points with intervals.
 
         Args:
-            path: The file; its ending says the format.
+            path: The file to write; its suffix names the format.
         """
         from fedpriv.statistics.picture import draw
 
@@ -205,7 +213,7 @@ def describe(
 def plan_description(
     sizes: int | Sequence[int], statistics: Sequence[Statistic] | Columns, privacy: Privacy
 ) -> dict[str, dict[str, float]]:
-    """Returns about half of the width of each interval, by statistic and label, without any data and at no cost.
+    """Returns about half of the width of each interval, by statistic and label. Needs no data and has no privacy cost.
 
     Args:
         sizes: Public number of rows of each owner; with unit `client` only the number of owners matters.
@@ -238,7 +246,7 @@ def list_tables(tables: Table | Sequence[Table]) -> list[Table]:
         DataError: If there is none.
     """
     owners = list[Table]()
-    if hasattr(tables, "keys"):  # a DataFrame has the method, too
+    if hasattr(tables, "keys"):  # a DataFrame has this method as well
         owners.append(cast(Table, tables))
     else:
         owners += cast(Sequence[Table], tables)
@@ -331,9 +339,7 @@ class JoinedStatistics:
         names = [statistic.name for statistic in statistics]
         double = next((name for name in names if names.count(name) > 1), None)
         if double is not None:
-            raise ConfigError(
-                "statistics", double, "is asked for twice; leave one of the two out, since each costs noise"
-            )
+            raise ConfigError("statistics", double, "occurs twice: leave one out, since each adds noise to the others")
         return cls(tuple(statistics))
 
     @property
@@ -353,7 +359,7 @@ class JoinedStatistics:
 
     @cached_property
     def factors(self) -> list[float]:
-        """By which the noise in a statistic's own vector is larger than in the joined one."""
+        """Factors by which the noise of each statistic is larger than the noise in the joined vector."""
         total = sum(one.weight for one in self.statistics)
         return [one.clip.diameter / 2 / math.sqrt(one.weight / total) for one in self.statistics]
 
@@ -478,5 +484,5 @@ def _one_step() -> Strategy:
 
 
 def _outputs(outputs: Tensor, targets: Tensor) -> Tensor:
-    """A loss that is the output itself: its gradient is the row's vector."""
+    """Returns the outputs as losses, so that the gradient of a loss is the row's vector."""
     return outputs[:, 0]

@@ -1,4 +1,4 @@
-"""Estimates with intervals, and the answer of one statistic."""
+"""Estimates with intervals, and the result of one statistic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Z95 = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution: intervals cover 95 %."""
+"""The 97.5 % quantile of the normal distribution, for intervals that cover 95 %."""
 
 
 _OF_PANDAS = {"std": "sd", "median": "50 %"}
@@ -50,7 +50,7 @@ class Estimate:
         return (self.high - self.low) / 2
 
     def clamped(self, low: float, high: float) -> Estimate:
-        """Returns the estimate and its interval moved into a range that is known to hold the statistic."""
+        """Returns the estimate and its interval, clamped to a range that certainly contains the statistic."""
         return Estimate(*(min(max(number, low), high) for number in (self.value, self.low, self.high)))
 
     def __str__(self) -> str:
@@ -61,12 +61,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one statistic.
+    """The result of one statistic.
 
     Attributes:
         name: Name of the statistic, for example "age".
         values: The estimates, by label.
-        notes: What a reader must know, for example why there is no interval.
+        notes: Remarks for the reader, for example why there is no interval.
         curve: Points of a curve for the picture, by the name of the axis; empty without a curve.
     """
 

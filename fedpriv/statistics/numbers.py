@@ -30,7 +30,7 @@ class Mean(OfColumn):
     """Mean, standard deviation and share of missing values of a numeric column.
 
     The vector of a row is `(u, 1 - u^2, 0)`, where u is the value mapped to [-1, 1]; it is `(0, 0, 1)` for a missing
-    value. Its norm is at most 1, so the deviation costs nothing beside the mean.
+    value. Its norm is at most 1, so the deviation has no privacy cost in addition to the mean.
 
     Args:
         column: The column.
@@ -89,7 +89,7 @@ class Mean(OfColumn):
         return Answer(self.name, {"mean": center, "sd": sd, **values})
 
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
-        """See `Statistic`; without missing values and for a mean in the middle."""
+        """See `Statistic`; without missing values, and for a mean in the middle of the bounds."""
         return {"mean": Z95 * deviation * (self.bounds[1] - self.bounds[0]) / 2, "missing": Z95 * deviation}
 
     def half_ranges(self, n: int) -> Mapping[str, float]:
@@ -103,7 +103,7 @@ class Quantiles(OfColumn):
     """Mean, standard deviation, quantiles and share of missing values of a numeric column, from one noised vector.
 
     Its vector is a column of the square root of the running sum over bins (`fedpriv.statistics.cumulative`), which
-    gives the whole distribution function. Results lie within a bin of the exact ones even without noise.
+    gives the whole distribution function. Even without noise, an estimate can be wrong by the width of a bin.
 
     Args:
         column: The column.
@@ -114,7 +114,7 @@ class Quantiles(OfColumn):
 
     Raises:
         ConfigError: If the bounds are not finite or not in ascending order, there are too many bins, or a probability
-            is not between 0 and 1. The smallest and largest value cannot be asked for: use .01 and .99.
+            is not between 0 and 1. The smallest and the largest value are not available: use .01 and .99.
 
     Examples:
         >>> import fedpriv
@@ -136,7 +136,7 @@ class Quantiles(OfColumn):
             raise ConfigError(f"statistics.{self.column}.probabilities", self.probabilities, fix)
         for probability in self.probabilities:
             if not 0 < probability < 1:
-                fix = "must be between 0 and 1; exact extremes belong to single rows, so use 0.01 and 0.99 for them"
+                fix = "must be between 0 and 1; extreme values belong to single rows: use 0.01 and 0.99 instead"
                 raise ConfigError(f"statistics.{self.column}.probabilities", probability, fix)
 
     @property
@@ -185,7 +185,7 @@ class Quantiles(OfColumn):
         return Answer(self.name, values, (), curve)
 
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
-        """See `Statistic`: of the distribution function in its middle; of the mean without missing values."""
+        """See `Statistic`: in the middle of the distribution function; for the mean, without missing values."""
         matrix, width = cumulative.root(self.bins), (self.bounds[1] - self.bounds[0]) / self.bins
         error = math.sqrt(float(np.square(matrix[self.bins // 2]).sum()))
         of_mean = width * float(np.linalg.norm(matrix[:-1].sum(0)))
@@ -203,10 +203,10 @@ class Quantiles(OfColumn):
 @validate_arguments("statistics.correlations")
 @dataclass(frozen=True)
 class Correlations:
-    """Correlations of each pair of some numeric columns; a row with a missing value has the middle of the bounds there.
+    """Correlations of each pair of some numeric columns. The middle of the bounds replaces missing values.
 
-    The vector of a row are the entries of z and z z^T, where z are its values mapped to [-1, 1] over the square root of
-    the number of columns.
+    The vector of a row has the entries of z and z z^T, where z are the row's values, mapped to [-1, 1] and divided by
+    the square root of the number of columns.
 
     Args:
         bounds: Public range of each column.
@@ -233,7 +233,7 @@ class Correlations:
 
     @property
     def name(self) -> str:
-        """The word."""
+        """The name `correlations`."""
         return "correlations"
 
     @property
@@ -260,7 +260,7 @@ class Correlations:
         return np.concatenate([z, z[:, rows] * z[:, columns] * factors], 1)
 
     def _entries(self) -> tuple[np.ndarray, np.ndarray, Floats]:
-        """Returns the positions in z z^T, and sqrt 2 for those that stand for two."""
+        """Returns the positions in z z^T, and factors: sqrt 2 for an entry that represents two equal ones."""
         rows, columns = np.triu_indices(len(self.bounds))
         return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2))
 
@@ -277,7 +277,7 @@ class Correlations:
         for i, j in zip(*np.triu_indices(d, 1), strict=True):
             label = f"{names[i]}, {names[j]}"
             if min(variances[i], variances[j]) <= _RELIABLE * deviation:
-                notes.append(f"{label}: the noise hides the deviation of a column, so there is no correlation")
+                notes.append(f"{label}: the noise hides the standard deviation of a column, so there is no correlation")
                 continue
             scale = math.sqrt(variances[i] * variances[j])
             rho = covariance[i, j] / scale
@@ -290,7 +290,7 @@ class Correlations:
         return Answer(self.name, values, tuple(notes))
 
     def half_widths(self, deviation: float, n: int) -> Mapping[str, float]:
-        """See `Statistic`: for columns that use half of their range, about."""
+        """See `Statistic`: an approximation for columns that use half of their range."""
         variance = 1 / (4 * len(self.bounds))
         return {"correlation": Z95 * deviation / math.sqrt(2) / variance}
 
@@ -303,7 +303,7 @@ _MOST_COLUMNS = 40
 
 
 def check_bins(field: str, bins: int) -> None:
-    """Raises for a number of bins out of range.
+    """Checks the number of bins.
 
     Raises:
         ConfigError: If there are fewer than 2 or too many.

@@ -30,7 +30,7 @@ def check_picture(path: Path) -> None:
 
 
 def draw(answers: Mapping[str, Answer], path: Path) -> None:
-    """Draws all answers, each in a panel of its own.
+    """Draws all answers, each in a separate panel.
 
     Args:
         answers: The answers, by name.

@@ -1,4 +1,4 @@
-"""What a statistic is: a public map from a row to a vector, and the answer from the noised mean of the vectors."""
+"""The interface of a statistic: a public map from a row to a vector, and the estimates from the noised mean vector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedpriv.statistics.estimates import Answer
 
 Floats = NDArray[np.float64]
 Table = Mapping[str, Any]
-"""The rows of one owner by column: a DataFrame, or a dictionary of equally long sequences."""
+"""The rows of one owner by column: a DataFrame, or a dictionary of sequences of equal length."""
 
 MOST_BINS = 1024
 
@@ -78,7 +78,7 @@ class Statistic(Protocol):
 
 
 class OfColumn:
-    """A statistic of one column, which gives it its name."""
+    """A statistic of one column; it has the name of the column."""
 
     column: str
 
@@ -136,7 +136,7 @@ def _category(value: object) -> str | None:
 
 
 def check_bounds(field: str, bounds: tuple[float, float]) -> None:
-    """Raises unless bounds are two finite numbers in ascending order.
+    """Checks that bounds are two finite numbers in ascending order.
 
     Raises:
         ConfigError: If they are not.
@@ -147,12 +147,12 @@ def check_bounds(field: str, bounds: tuple[float, float]) -> None:
     except (TypeError, ValueError, OverflowError):
         valid = False
     if not valid:
-        fix = "must be two numbers (low, high) from public knowledge: the data's own smallest and largest are private"
+        fix = "must be two numbers (low, high) from public knowledge: the extreme values of the data are private"
         raise ConfigError(field, bounds, fix)
 
 
 def check_categories(field: str, categories: Sequence[str]) -> None:
-    """Raises unless categories are distinct and not too many.
+    """Checks that categories are distinct and not too many.
 
     Raises:
         ConfigError: If they are not.
@@ -162,5 +162,5 @@ def check_categories(field: str, categories: Sequence[str]) -> None:
         fix = "must be a list of text from public knowledge, e.g. ['0', '1']; a set has no order"
         raise ConfigError(field, categories, fix)
     if not 1 <= len(categories) <= MOST_BINS or len(set(categories)) < len(categories):
-        fix = f"must be 1 to {MOST_BINS} distinct values from public knowledge: a list of the data's own is private"
+        fix = f"must be 1 to {MOST_BINS} distinct values from public knowledge: the values in the data are private"
         raise ConfigError(field, tuple(categories), fix)

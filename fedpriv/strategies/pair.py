@@ -117,10 +117,10 @@ def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a use
     init_aggregator = f"{aggregator_name}.init"
     call_aggregator = f"{aggregator_name}.__call__"
 
-    answer = _call(lambda: aggregator.init(params))
-    if answer is _RAISED:
+    start = _call(lambda: aggregator.init(params))
+    if start is _RAISED:
         return
-    received, server_state = _unpack_pair(init_aggregator, answer, "received, state")
+    received, server_state = _unpack_pair(init_aggregator, start, "received, state")
     _check_tensor(init_aggregator, "what clients receive", received)
     _check_state(init_aggregator, server_state)
 
@@ -130,19 +130,19 @@ def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a use
     _check_state(init, local_state)
     _check_rows(init, local_state)
 
-    answer = _call(lambda: step(received, local_state, _Oracle()))
-    if answer is _RAISED:
+    client_result = _call(lambda: step(received, local_state, _Oracle()))
+    if client_result is _RAISED:
         return
-    message, next_local_state = _unpack_pair(call, answer, "message, state")
+    message, next_local_state = _unpack_pair(call, client_result, "message, state")
     _check_tensor(call, "the message", message)
     _check_state(call, next_local_state)
     _check_same(call, init, local_state, next_local_state)
     _check_rows(call, next_local_state)
 
-    answer = _call(lambda: aggregator(message, _Network(), server_state))
-    if answer is _RAISED:
+    server_result = _call(lambda: aggregator(message, _Network(), server_state))
+    if server_result is _RAISED:
         return
-    received_next, next_server_state = _unpack_pair(call_aggregator, answer, "received, state")
+    received_next, next_server_state = _unpack_pair(call_aggregator, server_result, "received, state")
     _check_tensor(call_aggregator, "what clients receive", received_next)
     if received_next.shape != received.shape:
         fix = f"what clients receive has the shape {list(received_next.shape)}, but {init_aggregator} returns "
@@ -171,7 +171,7 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
             kind = type(error.obj).__name__.strip("_").lower()
             close = suggest_nearest(str(error.name), names)
             if "did you mean" in close:
-                close += f" (there are: {', '.join(names)})"
+                close += f" (its attributes: {', '.join(names)})"
             fix = f"the {kind} has no attribute of this name{close}"
             raise ConfigError("strategy", f"{kind}.{error.name}", fix) from error
         return _RAISED
@@ -179,11 +179,15 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
         return _RAISED
 
 
-def _unpack_pair(where: str, answer: object, names: str) -> tuple[Any, Any]:
-    """Raises an error if a result is no pair; `names` are the names of its values."""
-    if not isinstance(answer, tuple) or len(answer) != 2:
-        raise ConfigError("strategy", f"{where} -> {_kind(answer)}", f"must return two things: return {names}")
-    return answer
+def _unpack_pair(where: str, result: object, names: str) -> tuple[Any, Any]:
+    """Returns the two values of a result.
+
+    Raises:
+        ConfigError: If the result is not a pair; the message contains `names`, the names of the two values.
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ConfigError("strategy", f"{where} -> {_kind(result)}", f"must return two values: return {names}")
+    return result
 
 
 def _check_tensor(where: str, description: str, value: object) -> None:
@@ -229,7 +233,7 @@ def _check_same(where: str, init: str, before: object, after: object) -> None:
     expected = set(flatten_with_names(before))
     actual = set(flatten_with_names(after))
     if expected != actual:
-        fix = f"its state has the parts {_join(actual)}, but {init} creates {_join(expected)}: keep the same parts"
+        fix = f"its state has the fields {_join(actual)}, but {init} creates {_join(expected)}: keep the same fields"
         raise ConfigError("strategy", where, fix)
 
 
@@ -239,7 +243,7 @@ def _join(names: set[str]) -> str:
 
 def _kind(value: object) -> str:
     if isinstance(value, tuple):
-        return f"{len(value)} things"
+        return f"{len(value)} values"
     return f"a {type(value).__name__}"
 
 

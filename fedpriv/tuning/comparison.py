@@ -62,7 +62,7 @@ class ConfigComparison:
                 )
                 raise ConfigError(f"{name}: data", configs[0].data.name, fix)
 
-    def price(self) -> PrivacySpent | None:
+    def cost(self) -> PrivacySpent | None:
         """Returns the largest total cost of all runs, before any is made; None without a common guarantee."""
         planned = list[RunCost]()
         for name, configs in self.configs.items():

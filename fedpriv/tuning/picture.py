@@ -34,7 +34,7 @@ def draw(outcome: Outcome, space: Space, settings: SearchSettings, path: Path) -
         failed = f"; {n_failed} without a finite score"
     else:
         failed = ""
-    figure.suptitle(f"{len(outcome.trials)} trials{failed}; all together {outcome.price.spent}", fontsize=8)
+    figure.suptitle(f"{len(outcome.trials)} trials{failed}; all together {outcome.cost.spent}", fontsize=8)
     write_png(figure, path)
 
 

@@ -76,14 +76,14 @@ class Outcome:
     """The result of a search.
 
     Attributes:
-        price: The privacy cost of the search.
+        cost: The privacy cost of the search.
         best: Folder of the best run, or of its model if the others stay secret; None if no trial has a score.
         chosen: The best settings.
         score: Their score.
         trials: All trials; empty if they stay secret.
     """
 
-    price: SearchCost
+    cost: SearchCost
     best: Path | None
     chosen: dict[str, Value] | None
     score: float | None
@@ -95,7 +95,7 @@ class Outcome:
 class Search:
     """A search for good settings of a run.
 
-    Guarantee: `price.spent` holds for everything that the search publishes, for any settings that it tries because of
+    Guarantee: `cost.spent` holds for everything that the search publishes, for any settings that it tries because of
     its scores. It is known before the first trial begins, and a search above its limit, or its data's budget, does not
     begin.
 
@@ -145,7 +145,7 @@ class Search:
             raise ConfigError("privacy.budget", self.base.privacy.budget, fix)
 
     @cached_property
-    def price(self) -> SearchCost:
+    def cost(self) -> SearchCost:
         """The privacy cost of the whole search.
 
         Raises:
@@ -227,13 +227,13 @@ class Search:
 
         Raises:
             FedprivError: If the folder holds another search, or a trial cannot run.
-            BudgetExhausted: See `price`; also if the lifetime budget does not allow the search.
+            BudgetExhausted: See `cost`; also if the lifetime budget does not allow the search.
         """
-        price = self.price
+        cost = self.cost
         with RunFolder(path) as folder:
             self._begin(folder)
             if (path / BEST).exists():  # the search was killed while it removed the secret trials
-                return self._publish_best(folder, price, None)
+                return self._publish_best(folder, cost, None)
             state = self._read_or_start(folder)
             start = secrets.token_hex(16)
             self._reserve(path, state, start)
@@ -244,11 +244,11 @@ class Search:
             self._close(state, start)
             best = self.best_trial(state.trials)
             if self.settings.secret_trials is not None:
-                return self._publish_best(folder, price, best)
+                return self._publish_best(folder, cost, best)
             if best is None:
-                return Outcome(price, best=None, chosen=None, score=None, trials=state.trials)
+                return Outcome(cost, best=None, chosen=None, score=None, trials=state.trials)
             return Outcome(
-                price,
+                cost,
                 best=self.trial_folder(path, best.number),
                 chosen=best.chosen,
                 score=best.score,
@@ -388,7 +388,7 @@ class Search:
             budget.advance(state.name, start, state.number)
             budget.close(state.name, "rounds")
 
-    def _publish_best(self, folder: RunFolder, price: SearchCost, best: Trial | None) -> Outcome:
+    def _publish_best(self, folder: RunFolder, cost: SearchCost, best: Trial | None) -> Outcome:
         """Stores the best model with its settings, and removes all trials of a search with secret trials."""
         path = folder.path
         published = path / BEST
@@ -412,7 +412,7 @@ class Search:
             best_folder = published
         else:
             best_folder = None
-        return Outcome(price, best=best_folder, chosen=facts["chosen"], score=facts["score"], trials=())
+        return Outcome(cost, best=best_folder, chosen=facts["chosen"], score=facts["score"], trials=())
 
 
 def _ignore_report(number: int, report: RoundReport) -> None:

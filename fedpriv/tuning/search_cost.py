@@ -82,7 +82,7 @@ def compute_search_cost(settings: SearchSettings, plans: Sequence[Plan], data: s
     else:
         spent = _compute_hidden_cost(settings, plans[0], one_trial, data)
         rests_on = (
-            "only the best trial's model and settings are ever seen: not the number of trials (a secret "
+            "only the best trial's model and settings are published: not the number of trials (a secret "
             f"{settings.secret_trials} draw, {settings.trials} on average), their duration, or the other trials"
         )
     if settings.epsilon is not None and spent.epsilon > settings.epsilon:

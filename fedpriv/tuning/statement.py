@@ -40,8 +40,8 @@ _NO_BOUND_FOR_MORE = (
 _WHEN = "when (UTC, from file times)"
 _TO_HIDE = (
     "These must stay hidden, and software cannot hide them: how long the search took, how busy the machine "
-    "was, and copies of its folder secret/, as in a backup. Anyone who sees any of these has seen more than "
-    "the privacy cost covers."
+    "was, and copies of its folder secret/, as in a backup. An observer of any of these learns more than the "
+    "privacy cost covers."
 )
 
 
@@ -108,12 +108,12 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
             (_WHEN, _period(folder)),
             ("query results", answers),
             ("then, of every trial", f"messages, models, settings, and {_visible_scores(search)}"),
-            ("shown to", "accounted as if everybody saw everything; part 2 has the cost for each observer"),
+            ("shown to", "charged as if every party received all results; part 2 has the cost for each observer"),
             ("best", _best_row(search.best_trial(trials), search)),
         ],
         secret=SECRET.replace("checkpoint.pt", "checkpoint.pt of each trial"),
         cost_text=("If results of this search are the reason for a later one, add up both epsilons and both deltas.",),
-        prices=[
+        costs=[
             ("the last trial alone", compose(spendings[-1:], delta)),
             ("the whole search", spent),
             ("with one more trial like the last", (one_more.epsilon, delta)),
@@ -130,14 +130,14 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
     search.check_sizes(folder)  # no ledger is left, so the cost is computed from them again
     published = json.loads(files.read(folder / BEST / FOUND))
     plan = search.plans[0]
-    spent = search.price.spent
+    spent = search.cost.spent
     delta = plan.privacy.delta
     trial = _planned_cost(search, plan, "trial")
 
-    def price(histories: Sequence[History]) -> tuple[float, str]:
+    def cost_of(histories: Sequence[History]) -> tuple[float, str]:
         return compute_hidden_epsilon(search.settings.number, histories, delta), "rdp"
 
-    cells = compute_bound_matrix([trial], delta, colluders=colluders, group=group, price=price)
+    cells = compute_bound_matrix([trial], delta, colluders=colluders, group=group, cost_function=cost_of)
     settings = search.settings
     best = None
     if published["chosen"]:
@@ -145,7 +145,7 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
     return replace(
         _common(search, folder, [trial], spent),
         subject="All that the search published, one model with its settings and score,",
-        cells=_published_cells(cells, search.price.rests_on),
+        cells=_published_cells(cells, search.cost.rests_on),
         sees=_SEES,
         release_rows=[
             ("number of trials", f"secret: a {settings.secret_trials} draw, {settings.trials} on average"),
@@ -156,10 +156,10 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
             ("best", _best_row(best, search)),
         ],
         cost_text=("Other releases add up: both epsilons, and both deltas.",),
-        prices=[
-            ("one trial alone", search.price.one_trial),
+        costs=[
+            ("one trial alone", search.cost.one_trial),
             ("the whole search", spent),
-            ("with one more trial, as a run", basic_composition([spent, search.price.one_trial])),
+            ("with one more trial, as a run", basic_composition([spent, search.cost.one_trial])),
             ("with the whole search again", basic_composition([spent, spent])),
         ],
         checks=[*_published_checks(folder), ("trials made by", wording.describe_software([published]))],
@@ -185,10 +185,10 @@ def _common(search: Search, folder: Path, costs: Sequence[RunCost], spent: Priva
         settings_tried=_settings_tried(search),
         cells=(),
         trust=describe_simulated_trust(costs),
-        assumed=(f"The privacy cost of the search assumes: {search.price.rests_on}.", wording.SEARCHED),
+        assumed=(f"The privacy cost of the search assumes: {search.cost.rests_on}.", wording.SEARCHED),
         tests=tests,
         secret=_TO_HIDE,
-        prices=(),
+        costs=(),
         budgets=[("limit of the search", limit), make_lifetime_row([search.base.privacy.budget])],
         checks=(),
     )
@@ -210,10 +210,10 @@ def _visible_scores(search: Search) -> str:
 
 def _published_cells(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
     """Returns the guarantees of a search with secret trials: those of one trial, for the single published model."""
-    priced = [cell for cell in cells if cell.adversary_kind == COLLUDERS]
-    published = [replace(cell, adversary=MODEL, assumes=rests_on) for cell in priced]
+    within_colluders = [cell for cell in cells if cell.adversary_kind == COLLUDERS]
+    published = [replace(cell, adversary=MODEL, assumes=rests_on) for cell in within_colluders]
     server = [make_unbounded_cell(cell, cell.assumes) for cell in cells if cell.adversary == SERVER]
-    others = [make_unbounded_cell(replace(cell, adversary=_SEES_MORE), _NO_BOUND_FOR_MORE) for cell in priced]
+    others = [make_unbounded_cell(replace(cell, adversary=_SEES_MORE), _NO_BOUND_FOR_MORE) for cell in within_colluders]
     return [*published, *server, *others]
 
 

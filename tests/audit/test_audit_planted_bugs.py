@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.audit import AuditTarget, CheckResult
 from fedpriv.audit.arithmetic import check_arithmetic
-from fedpriv.audit.canary_rows import check_data
+from fedpriv.audit.data_check import check_data
 from fedpriv.audit.ledger_check import check_ledger
 from fedpriv.audit.noise import check_noise
 from fedpriv.audit.shapes import check_interaction
@@ -349,7 +349,10 @@ def test_audit_detects_repeated_rows() -> None:
     (x, y), (other_x, other_y), *rest = data
     twice = [(torch.cat([x, x[:2]]), torch.cat([y, y[:2]])), (other_x, other_y), *rest]
     within = run_check(check_data, audit_target(data=twice))
-    assert within.verdict == "found" and "4 of 127 training examples equal another one (0 of them" in within.evidence
+    assert (
+        within.verdict == "found"
+        and "4 of 127 training examples equal another training example (0 of them" in within.evidence
+    )
     shared = [(x, y), (torch.cat([other_x, x[:2]]), torch.cat([other_y, y[:2]])), *rest]
     between = run_check(check_data, audit_target(data=shared))
     assert between.verdict == "found" and "(4 of them one of another client)" in between.evidence

@@ -101,7 +101,7 @@ def test_contradictory_settings_raise(overrides: list[str], message: str):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("door", [build, forecast], ids=["train", "plan"])
+@pytest.mark.parametrize("entry_point", [build, forecast], ids=["train", "plan"])
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -128,9 +128,11 @@ def test_contradictory_settings_raise(overrides: list[str], message: str):
         ),
     ],
 )
-def test_unworkable_settings_raise_before_run(door: Callable[[Config], object], overrides: list[str], message: str):
+def test_unworkable_settings_raise_before_run(
+    entry_point: Callable[[Config], object], overrides: list[str], message: str
+):
     with pytest.raises(ConfigError) as caught:
-        door(digits(*overrides))
+        entry_point(digits(*overrides))
     assert message in str(caught.value)
 
 

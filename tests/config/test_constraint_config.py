@@ -57,9 +57,9 @@ def test_plan_and_run_raise_same_errors(tmp_path: Path):
     declared = ("privacy.statistics.public_counts=true", "privacy.relation=add_remove")
     for more, message in (((), "public fraction"), (declared, "public counts reveal whether an example is present")):
         found = config(tmp_path, counted, *more)
-        for door in (forecast, build):
+        for entry_point in (forecast, build):
             with pytest.raises(ConfigError, match=message):
-                door(found)
+                entry_point(found)
 
 
 def test_private_run_shows_worst_constraint_interval(tmp_path: Path):

@@ -150,7 +150,7 @@ every_strategy = pytest.mark.parametrize(
 def test_run_killed_at_each_operation_resumes(uninterrupted: UninterruptedRun) -> None:
     assert len(uninterrupted.operations) > 40
     for moment in uninterrupted.moments:
-        assert records(moment.killed.get("ledger.jsonl", b"")) >= moment.told
+        assert records(moment.killed.get("ledger.jsonl", b"")) >= moment.visible
         if uninterrupted.is_new(moment.killed):
             uninterrupted.check_resume(moment.killed, f"killed {moment.at}")
 
@@ -161,7 +161,7 @@ def test_power_cut_at_each_operation_resumes(uninterrupted: UninterruptedRun) ->
     for moment in uninterrupted.moments:
         for way, found in enumerate(moment.power_cuts):
             kept = records(found.get("ledger.jsonl", b""))
-            assert kept >= moment.told, f"forgotten: {kept} of {moment.told} releases, way {way}, {moment.at}"
+            assert kept >= moment.visible, f"forgotten: {kept} of {moment.visible} releases, way {way}, {moment.at}"
             if uninterrupted.is_new(found):
                 uninterrupted.check_resume(found, f"power cut in way {way} {moment.at}")
 

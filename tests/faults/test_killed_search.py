@@ -111,7 +111,7 @@ def chosen(folder: Path) -> list[Any]:
 
 def check(folder: Path, found: Outcome, before: dict[str, list[str]], tried: list[Any]) -> None:
     """Checks one charge, no release drawn twice, and the best score of all trials."""
-    price = make_search(folder).price.spent.epsilon
+    cost = make_search(folder).cost.spent.epsilon
     names = [f"{number:04d}" for number in range(TRIALS)]
     assert sorted(path.name for path in (folder / "out" / "trials").iterdir() if path.is_dir()) == names
     after = released(folder)
@@ -120,7 +120,7 @@ def check(folder: Path, found: Outcome, before: dict[str, list[str]], tried: lis
     assert chosen(folder)[: len(tried)] == tried
     balance = fp.Budget(folder / "budget").balance()
     assert [one.state for one in balance.entries] == ["rounds"]
-    assert balance.spent.epsilon == pytest.approx(price, rel=1e-9)
+    assert balance.spent.epsilon == pytest.approx(cost, rel=1e-9)
     scores = {
         name: json.loads((folder / "out" / "trials" / name / "result.json").read_text())["test_accuracy"]
         for name in names
@@ -184,7 +184,7 @@ def test_killed_secret_search_hides_trials(tmp_path: Path, monkeypatch: pytest.M
             killed(place, 9, make_secret_search)
             assert not state.exists() or json.loads(state.read_text())["number"] == number
         found = make_secret_search(place).run(place / "out", quiet)
-        assert found.trials == () and found.price.spent.epsilon == make_secret_search(place).price.spent.epsilon
+        assert found.trials == () and found.cost.spent.epsilon == make_secret_search(place).cost.spent.epsilon
         assert {path.name for path in (place / "out").iterdir()} <= {"best", "search.json", ".lock"}
 
 

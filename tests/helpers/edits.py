@@ -112,7 +112,7 @@ def truncate_to(folder: Path, rounds: int) -> None:
 
 FIELDS: dict[str, Any] = {
     "pairs": {"ratio": 3.0, "colluders": 1, "secrets": "complete"},  # which nobody added: it would cost less
-    "time": {"factor": "0" * 16, "separation": 4, "slot": 1},  # likewise
+    "time": {"factor": "0" * 16, "separation": 4, "block": 1},  # likewise
     "batches": 5,  # likewise: later answers of an epoch are free
     "round": 9,
     "query": "message",

@@ -34,13 +34,13 @@ class CrashPoint:
         at: The operation.
         killed: The files if the process dies now.
         power_cuts: The files if the power goes now, in several ways.
-        told: Number of releases that somebody outside may know of by now.
+        visible: Number of releases that an observer of the run may have received so far.
     """
 
     at: str
     killed: Files
     power_cuts: list[Files]
-    told: int
+    visible: int
 
 
 @dataclass

@@ -107,9 +107,9 @@ def record(round_index: int = 0, **changes: Any) -> Record:
 
 @dataclass(frozen=True)
 class Listener:
-    """A local step that keeps what it asked and was answered; it sends the answer times `sign`."""
+    """A client update that stores its queries and their results; it sends the result times `sign`."""
 
-    heard: list[Tensor]
+    gradients: list[Tensor]
     asked: list[Tensor] = field(default_factory=list)
     sign: float = 1.0
 
@@ -119,12 +119,12 @@ class Listener:
     linear = False
 
     def init(self, params: Tensor) -> None:
-        """Nothing is kept."""
+        """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Any) -> tuple[Tensor, None]:
         self.asked.append(received.clone())
-        self.heard.append(oracle.gradient(received))
-        return self.sign * self.heard[-1], state
+        self.gradients.append(oracle.gradient(received))
+        return self.sign * self.gradients[-1], state
 
 
 class Wiretap(fp.Star):

@@ -19,7 +19,7 @@ from fedpriv.config import forecast, load_config
 
 RUN = Path(__file__).parents[1] / "run.yaml"
 PRIVACY = fp.Privacy(epsilon=3)
-DOORS: dict[str, Callable[..., object]] = {
+ENTRY_POINTS: dict[str, Callable[..., object]] = {
     "train": fp.train,
     "Training": fp.Training,
     "plan": fp.plan,
@@ -41,13 +41,13 @@ def clients(n: int = 4) -> list[fp.Client]:
     return fp.make_clients(CNN, nn.CrossEntropyLoss(), [dataset(20) for _ in range(n)])
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("strategy", [fp.fedavg(0.1), fp.decentralized_sgd(0.1)], ids=lambda strategy: strategy.name)
-def test_network_size_mismatch_raises(door: str, network: str, strategy: fp.Strategy) -> None:
+def test_network_size_mismatch_raises(entry_point: str, network: str, strategy: fp.Strategy) -> None:
     """A missing node or a node without a client would be found only after a release."""
     make, size = NETWORKS[network]
-    message = error_of(lambda: DOORS[door](clients(), strategy, PRIVACY, rounds=2, network=make()))
+    message = error_of(lambda: ENTRY_POINTS[entry_point](clients(), strategy, PRIVACY, rounds=2, network=make()))
     assert f"network.n_clients = {size}: the run has 4 clients: create the" in message
 
 
@@ -121,8 +121,10 @@ def test_graph_wrong_type_suggests_networkx(name: str) -> None:
 
 def test_network_as_text_suggests_graph() -> None:
     network: Any = "ring"
-    for door in (fp.train, fp.plan):
-        message = error_of(lambda door=door: door(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=network))
+    for entry_point in (fp.train, fp.plan):
+        message = error_of(
+            lambda entry_point=entry_point: entry_point(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=network)
+        )
         assert "must be created with fedpriv.Graph(networkx.cycle_graph(10))" in message
 
 

@@ -36,7 +36,7 @@ class Recorder:
         return self._oracle.begin_round(round_index, cohort, received)
 
     def gradient(self, params: Tensor) -> Tensor:
-        # what is asked at all comes through the real door
+        # every query passes through the real interface
         answer = self._oracle.gradient(params)
         return self._keep(answer) if self._oracle.privacy.noise_on == "gradient" else answer
 

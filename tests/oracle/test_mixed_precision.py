@@ -110,7 +110,7 @@ CYCLIC = {"sampling": fp.Cyclic(BLOCKS), "noise": fp.BSR(2)}
 @pytest.mark.parametrize("kind", ["mlp", "vit"])
 @pytest.mark.parametrize("backend", SERVING)
 def test_cyclic_example_changes_own_slot_only(kind: str, backend: str):
-    """Neighbouring data with the same noise: results differ only in the rounds of the example's slot."""
+    """Neighbouring data with the same noise: results differ only in the rounds of the example's block."""
     clip, rounds = Clip(0.5), 2 * BLOCKS
 
     def answers(place: int | None) -> Tensor:

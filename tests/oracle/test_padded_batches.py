@@ -51,10 +51,10 @@ def shapes(sampling: Any, *, pad: bool, rounds: int = 25) -> set[tuple[tuple[int
 
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_padded_block_shapes_independent_of_draw(name: str) -> None:
-    # slots of other sizes are public, and so are the shapes that they have
-    slots = 3 if name == "cyclic" else 1
-    assert len(shapes(SAMPLINGS[name], pad=True)) <= slots
-    assert (len(shapes(SAMPLINGS[name], pad=False)) > slots) == (name != "fixed size")
+    # blocks of other sizes are public, and so are the shapes that they have
+    blocks = 3 if name == "cyclic" else 1
+    assert len(shapes(SAMPLINGS[name], pad=True)) <= blocks
+    assert (len(shapes(SAMPLINGS[name], pad=False)) > blocks) == (name != "fixed size")
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)

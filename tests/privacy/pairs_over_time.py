@@ -33,7 +33,7 @@ class Zeros:
         )
         multiplier_of_own = self.training.plan.records[0].noise_multiplier
         assert isinstance(multiplier_of_own, float)
-        self.own, self.n = multiplier_of_own * privacy.sensitivity / 2, n  # a mean over the two examples of a slot
+        self.own, self.n = multiplier_of_own * privacy.sensitivity / 2, n  # a mean over the two examples of a block
 
     def rows(self, t: int, clients: range | None = None) -> Tensor:
         oracle, everyone = self.training.oracle, range(self.n)

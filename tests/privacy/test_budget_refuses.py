@@ -29,8 +29,8 @@ from fedpriv.privacy.budget import Budget
         ),
         (
             {},
-            {"shared": "same slots"},
-            r"guarantees only replace_one\(same slots\), which has conditions .*--invariants",
+            {"shared": "same blocks"},
+            r"guarantees only replace_one\(same blocks\), which has conditions .*--invariants",
         ),
         ({"unit": "client"}, {"unit": "client", "shared": "sizes public"}, "sizes public"),
         ({"accountant": "gaussian"}, {"sampling": "poisson", "rate": 0.1}, "epsilon=inf"),
@@ -40,6 +40,13 @@ def test_weaker_guarantee_than_budget_raises(tmp_path: Path, terms: dict[str, st
     with pytest.raises(PrivacyError, match=said):
         budget(tmp_path, **terms).reserve(run(5.0, "r", **wish))
     assert not Budget(tmp_path / "b.jsonl").balance().entries
+
+
+def test_budget_with_old_name_of_blocks_accepts_run(tmp_path: Path):
+    """Versions up to 0.4 wrote `same slots`."""
+    old = budget(tmp_path, invariants="same slots")
+    old.reserve(run(5.0, "r", shared="same blocks"))
+    assert len(old.balance().entries) == 1
 
 
 def test_exact_run_on_budget_raises(tmp_path: Path):

@@ -58,12 +58,12 @@ def lower_bound(scores: np.ndarray, present: np.ndarray, delta: float) -> float:
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_audit_exceeds_epsilon_only_if_block_repeats(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every client is a trial: half of them hold a canary in slot 0, whose gradient is as long as the clip allows."""
+    """Every client is a trial: half of them hold a canary in block 0, whose gradient is as long as the clip allows."""
     blocks, rounds, multiplier, n = 4, 8, 3.0, 4000
     present = np.arange(n) % 2 == 0
     inputs = torch.zeros(n, blocks)
     inputs[present, 0] = 1.0
-    if broken:  # slot 0 in every round, and the ledger is told what it should have been
+    if broken:  # block 0 in every round, and the ledger is told what it should have been
         honest = BatchSampler._draw_batches
         monkeypatch.setattr(
             BatchSampler, "_draw_batches", lambda self, *asked: _at_round(self, 0, lambda: honest(self, *asked))
@@ -87,13 +87,13 @@ def _at_round(draws: BatchSampler, round_index: int, call: Callable[[], Any]) ->
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=str)
-@pytest.mark.parametrize("slot", range(4))
-def test_example_moves_releases_within_sensitivity(noise: Matrix, slot: int) -> None:
+@pytest.mark.parametrize("block", range(4))
+def test_example_moves_releases_within_sensitivity(noise: Matrix, block: int) -> None:
     """Two neighbours with the same noise: the difference of what they release has none."""
     blocks, rounds = 4, 10
     without = torch.zeros(1, blocks)
     inputs = without.clone()
-    inputs[0, slot] = 1.0
+    inputs[0, block] = 1.0
     both = [released_rows(data, noise, blocks, rounds, 1.0, seed=7) for data in (inputs, without)]
     factor = noise.factor(rounds, blocks)
     moved, claim = (
@@ -101,12 +101,12 @@ def test_example_moves_releases_within_sensitivity(noise: Matrix, slot: int) -> 
         compute_sensitivity(factor, rounds, blocks),
     )
     assert moved <= claim * (1 + 1e-4)
-    if slot == 0:
+    if block == 0:
         assert moved == pytest.approx(claim, rel=1e-4)
 
 
 def test_repeated_block_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BatchSampler, "slot", lambda self, sampling: min(self._round, 2) % sampling.blocks)
+    monkeypatch.setattr(BatchSampler, "block", lambda self, sampling: min(self._round, 2) % sampling.blocks)
     training = training_of()
     with pytest.raises(PrivacyError, match="uses the examples of block 2, but it is the turn of block 3"):
         list(training)

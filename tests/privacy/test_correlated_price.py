@@ -132,7 +132,7 @@ def test_hundred_participations_known_epsilon() -> None:
         factor = matrix.factor(1000, 10)
         column = np.linalg.norm(factor.column(1000))
         mu = compute_sensitivity(factor, 1000, 10) / column
-        # the last columns are cut off by the end of the run, but not those of the first slot
+        # the last columns are cut off by the end of the run, but not those of the first block
         assert mu == pytest.approx(10, rel=1e-9)
         assert gaussian.compute_epsilon(mu, 1e-5) == pytest.approx(91.817, abs=1e-3)
 
@@ -146,7 +146,7 @@ def test_independent_noise_charged_per_participation() -> None:
 
 
 def drawn(matrix: BSR | Banded | BLT, rounds: int, separation: int, rate: float, **changes: object) -> list[Record]:
-    """Records of a run whose examples are drawn in secret from the slot of each round, deviation 1 for a column."""
+    """Records of a run whose examples are drawn in secret from the block of each round, deviation 1 for a column."""
     factor = matrix.factor(rounds, separation)
     column = float(np.linalg.norm(factor.column(rounds)))
     facts: dict[str, Any] = {"query": "gradient", "index": 0, "mechanism": "gaussian", "noise_multiplier": column}
@@ -156,13 +156,13 @@ def drawn(matrix: BSR | Banded | BLT, rounds: int, separation: int, rate: float,
 
 
 def test_slot_sampling_known_epsilon() -> None:
-    """As above, with a draw of rate 0.1 in each slot: one hundred amplified answers (Choquette-Choo et al. 2023)."""
+    """As above, with a draw of rate 0.1 in each block: one hundred amplified answers (Choquette-Choo et al. 2023)."""
     event = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))
     exact = pld_privacy_accountant.PLDAccountant().compose(event, 100).get_epsilon(1e-5)
     assert exact == pytest.approx(7.0466, abs=1e-3)
     for matrix in (BSR(10), Banded(10), BSR(1)):
         assert account(drawn(matrix, 1000, 10, 0.1), 1, 1e-5).epsilon == pytest.approx(exact, abs=1e-3)
-    # up to any round: the first slot has had as many turns as any
+    # up to any round: the first block has had as many turns as any
     for rounds in (1, 10, 11, 205):
         event_count = -(-rounds // 10)
         known = pld_privacy_accountant.PLDAccountant().compose(event, event_count).get_epsilon(1e-5)

@@ -29,7 +29,7 @@ def test_record_round_trip_needs_matrix() -> None:
     for factor in (None, fp.BSR(3).factor(ROUNDS, 4)):
         with pytest.raises(ValueError, match="matrix"):
             Record.from_json(record.to_json(), factor=factor)
-    for wrong in ({"separation": 0}, {"separation": 4.0}, {"separation": True}, {"slot": 4}, {"more": 1}):
+    for wrong in ({"separation": 0}, {"separation": 4.0}, {"separation": True}, {"block": 4}, {"more": 1}):
         line = json.loads(record.to_json())
         line["time"] |= wrong
         with pytest.raises(ValueError):

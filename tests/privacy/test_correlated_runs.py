@@ -94,7 +94,7 @@ def test_round_epsilon_equals_leading_block(noise: Matrix, trust: fp.Local, tmp_
         )
     assert told[-1] == pytest.approx(training.result().spent.epsilon, rel=1e-12) == pytest.approx(4.0, rel=1e-4)
     assert told[-1] <= 4.0
-    assert "replace_one(same slots)" in str(training.result().spent)
+    assert "replace_one(same blocks)" in str(training.result().spent)
     file = LedgerFile.read(tmp_path / "ledger.jsonl")
     assert file.header.factor == factor
     assert account(file.records, 4, 1e-5).epsilon == pytest.approx(told[-1], rel=1e-12)
@@ -168,5 +168,7 @@ def test_cyclic_cohorts_epsilon_and_slots(trust: fp.Central, tmp_path: Path) -> 
     assert multiplier is not None
     expected = compute_epsilon(compute_sensitivity(factor, ROUNDS, 2) / multiplier, 1e-5)
     assert training.result().spent.epsilon == pytest.approx(expected, rel=1e-9)
-    assert all(r.clients is None and r.time is not None and r.time.slot == r.round % 2 for r in training.ledger.records)
+    assert all(
+        r.clients is None and r.time is not None and r.time.block == r.round % 2 for r in training.ledger.records
+    )
     assert not find_problems(RunFiles.read(tmp_path))

@@ -103,7 +103,7 @@ def test_plan_states_noise_memory(tmp_path: Path) -> None:
         found.over_time
         == f"cancels over rounds, needs {kept:.3g} MB of memory; each sample takes part in one of 3 rounds"
     )
-    assert found.batches == "3 fixed slots of each client's examples, one per round in turn (cyclic)"
+    assert found.batches == "3 fixed blocks of each client's examples, one per round in turn (cyclic)"
     independent = load_config(tmp_path / "config.yaml", ["privacy.noise=independent"])
     assert forecast(independent).over_time == "independent; each sample takes part in one of 3 rounds"
 

@@ -79,7 +79,7 @@ def test_epsilon_line_rounding_equals_code(name: str, tmp_path: Path, monkeypatc
         return exact[-1]
 
     monkeypatch.setattr(mechanisms, "is_rounded_exactly", watched)
-    budget = fp.Budget.create(tmp_path / "budget.jsonl", epsilon=9.0, delta=1e-5, invariants="same slots")
+    budget = fp.Budget.create(tmp_path / "budget.jsonl", epsilon=9.0, delta=1e-5, invariants="same blocks")
     privacy = fp.Privacy(epsilon=3.0, budget=budget.path, **settings)
     planned = fp.plan(clients_of(blank((6, 6, 6))), fp.fedavg(0.1), privacy, rounds=2)
     result = fp.train(clients_of(blank((6, 6, 6))), fp.fedavg(0.1), privacy, rounds=2, seed=0)

@@ -39,7 +39,7 @@ PRIVACY: dict[str, dict[str, Any]] = {
         "noise": fp.BLT(2),
         "trust": fp.SecureAggregation(min_honest=2),
     },
-    "drawn slots": {"sampling": fp.Cyclic(2, 0.6), "noise": fp.BSR(2)},
+    "drawn blocks": {"sampling": fp.Cyclic(2, 0.6), "noise": fp.BSR(2)},
     "cyclic clients": {
         "unit": "client",
         "noise_on": "message",

@@ -39,11 +39,11 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 def assert_same_releases(one: Path, other: Path) -> None:
     """Their ledgers have the same releases, each once, and their epsilon is the same."""
-    told = [
+    output = [
         [(r.round, r.query, r.clients, r.noise_multiplier) for r in LedgerFile.read(folder / "ledger.jsonl").records]
         for folder in (one, other)
     ]
-    assert told[0] == told[1]
+    assert output[0] == output[1]
     epsilon = [json.loads((folder / "result.json").read_text())["epsilon"] for folder in (one, other)]
     assert epsilon[0] == epsilon[1]
 
@@ -96,8 +96,8 @@ class Started:
         raise AssertionError(f"no rank {number} among {children}")
 
     def ended(self) -> tuple[int, str]:
-        _, told = self.launcher.communicate(timeout=200)
-        return self.launcher.returncode, told
+        _, output = self.launcher.communicate(timeout=200)
+        return self.launcher.returncode, output
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +122,10 @@ def test_run_resumes_after_killed_process(tmp_path: Path, whole: Path, number: i
     run = Started(tmp_path / "run")
     run.until(20)
     os.kill(run.rank(number), signal.SIGKILL)
-    code, told = run.ended()
+    code, output = run.ended()
     assert code != 0
-    assert "Traceback" not in told
-    assert f"process {number} was killed (signal 9)" in told
+    assert "Traceback" not in output
+    assert f"process {number} was killed (signal 9)" in output
     again = fedpriv("resume", str(run.folder), "--processes", "2")
     assert again.returncode == 0, again.stderr
     assert_same_releases(whole, run.folder)
@@ -142,12 +142,12 @@ def test_suspended_process_ends_run_in_one_line(
     hung = run.rank(1)
     os.kill(hung, signal.SIGSTOP)
     try:
-        code, told = run.ended()
+        code, output = run.ended()
     finally:
         resume_if_there(hung)
     assert code == 2
-    lines = [line for line in told.splitlines() if "error" in line.lower()]
-    assert len(lines) == 1, told
+    lines = [line for line in output.splitlines() if "error" in line.lower()]
+    assert len(lines) == 1, output
     assert "process 0 of 2 lost another process, which ended or does not respond" in lines[0]
     assert fedpriv("resume", str(run.folder), "--processes", "2").returncode == 0
     assert_same_releases(whole, run.folder)
@@ -166,9 +166,9 @@ def test_stopped_run_resumes_in_one_process(tmp_path: Path, whole: Path, to: Cal
     run = Started(tmp_path / "run")
     run.until(20)
     os.kill(to(run), signal.SIGTERM)
-    code, told = run.ended()
+    code, output = run.ended()
     assert code in (143, 130)
-    assert f"resume with: fedpriv resume {run.folder} --processes 2" in told
+    assert f"resume with: fedpriv resume {run.folder} --processes 2" in output
     again = fedpriv("resume", str(run.folder))
     assert again.returncode == 0, again.stderr
     assert_same_releases(whole, run.folder)

@@ -112,7 +112,7 @@ def kill_process_at(point: Point) -> None:
 
 
 def part(
-    rank: int, meeting: Path, told: Connection, case: Case, options: dict[str, Any], kill: tuple[Any, ...]
+    rank: int, meeting: Path, pipe: Connection, case: Case, options: dict[str, Any], kill: tuple[Any, ...]
 ) -> None:
     """One process of a run; sends the outcome, or its error."""
     torch.set_num_threads(1)
@@ -127,7 +127,7 @@ def part(
         found: Any = finished(training(case, checkpoint_every=2, **options))
     except fp.FedprivError as error:
         found = error
-    told.send_bytes(pickle.dumps(found))  # not as torch would, whose tensors end with their process
+    pipe.send_bytes(pickle.dumps(found))  # not as torch would, whose tensors end with their process
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ CASES = [
     *(Case(FEDAVG, privacy) for privacy in ("curator", "curator of examples")),
     *(
         Case(FEDAVG, privacy)
-        for privacy in ("correlated noise", "sums, correlated noise", "drawn slots", "pairs, correlated noise")
+        for privacy in ("correlated noise", "sums, correlated noise", "drawn blocks", "pairs, correlated noise")
     ),
     Case(FEDAVG, "cyclic clients", "turns"),
     *(Case(options, network=network) for options in OF_NODES for network in ("star", "fixed", *GRAPHS)),
@@ -62,7 +62,7 @@ CASES = [
         if name not in GRAPHS and not isinstance(NETWORKS[name](), fp.Star)
     ),
     *(Case(GOSSIP, privacy, "random edges") for privacy in ("fixed batches", "pairs")),
-    *(Case(GOSSIP, privacy, "ring") for privacy in ("correlated noise", "drawn slots", "pairs")),
+    *(Case(GOSSIP, privacy, "ring") for privacy in ("correlated noise", "drawn blocks", "pairs")),
     *(Case(OF_NODES[5], privacy, "random nodes") for privacy in ("clients", "pairs")),
     *(Case("name: private_al", privacy, problem="constraints") for privacy in ("values", "values of pairs")),
     Case("name: private_al", "exact", problem="constraints", noise={}),

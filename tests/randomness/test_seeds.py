@@ -35,14 +35,14 @@ def messages_of_run(
     data=None, privacy: fp.Privacy = PRIVACY, *, model: nn.Module | None = None, **options
 ) -> list[Tensor]:
     """What a run's clients answered, round by round."""
-    heard: list[Tensor] = []
+    gradients: list[Tensor] = []
     settings = {"rounds": 2, "seed": 3, "secret_seed": 3, "compute": DOUBLE, **options}
-    strategy = fp.Strategy(Listener(heard), AddMeanUpdate())
+    strategy = fp.Strategy(Listener(gradients), AddMeanUpdate())
     training = fp.Training(clients_of(data or blank(SIZES), model), strategy, privacy, **settings)
-    heard.clear()  # those of the plan
+    gradients.clear()  # those of the plan
     for _ in training:
         pass
-    return heard
+    return gradients
 
 
 def share_noise(first: Tensor, second: Tensor) -> bool:
@@ -105,12 +105,12 @@ def test_two_multipliers_hide_gradient() -> None:
 def test_visible_cohorts_hide_secret_seed() -> None:
     """The cohorts reveal the public seed, so noise must not depend on that seed alone."""
     network = fp.Star(len(SIZES), fp.PoissonCohort(0.5))
-    heard: list[Tensor] = []
-    strategy = fp.Strategy(Listener(heard), AddMeanUpdate())
+    gradients: list[Tensor] = []
+    strategy = fp.Strategy(Listener(gradients), AddMeanUpdate())
     training = fp.Training(
         clients_of(blank(SIZES)), strategy, PRIVACY, rounds=20, seed=7, network=network, compute=DOUBLE
     )
-    heard.clear()
+    gradients.clear()
     list(training)
     visible = [record.clients for record in training.ledger.records]
     run = training._identity.randomness.run  # settings are no secret
@@ -121,7 +121,7 @@ def test_visible_cohorts_hide_secret_seed() -> None:
 
     found = [seed for seed in range(100) if cohorts(seed) == visible]
     assert found == [7]
-    noise = heard[0][0] / heard[0][0].std()
+    noise = gradients[0][0] / gradients[0][0].std()
     for seed in range(100):
         for client in range(len(SIZES)):
             guess = Randomness(7, seed, 0, run).stream("noise", 0, 0, client).standard_normal(len(noise))

@@ -70,7 +70,7 @@ def test_self_ended_run_reports_one_epsilon(tmp_path: Path) -> None:
     assert "  4 of 20 " in comparison.format_table([found, found])[1]
     training = fp.Training(clients(), stops_at_four(), fp.Privacy(epsilon=2, delta=1e-3), rounds=20)
     list(training)
-    price = training.population.clients[0].released_price
+    price = training.population.clients[0].released_cost
     assert price == str(training.result().spent)
     assert "4 rounds (of 20: the strategy ended the run" in str(training.result())
 

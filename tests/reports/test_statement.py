@@ -198,7 +198,7 @@ def test_statement_escapes_names():
         cells=(),
         trust=("<p>",),
         secret="n",
-        prices=[("<b>run</b>", spent)],
+        costs=[("<b>run</b>", spent)],
         budgets=(),
         checks=[("|", "<i>")],
         release_table=(("a", "b"), ("1", "|")),

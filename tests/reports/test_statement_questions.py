@@ -193,7 +193,7 @@ def test_statement_of_search(search: Path):
             6: [
                 "| number of trials | 3, fixed in advance, and visible; 3 of 3 have ended |",
                 "9 x gradient, gaussian noise of",
-                "accounted as if everybody saw everything",
+                "charged as if every party received all results",
                 f"| best | trial {best['number']}: ",
                 f"test_accuracy {best['score']:.4g}",
             ],
@@ -285,7 +285,7 @@ def test_statement_of_search_with_secret_trials(tmp_path: Path):
             7: [
                 "One server is trusted",
                 "All data holders were SIMULATED",
-                "only the best trial's model and settings are ever seen",
+                "only the best trial's model and settings are published",
             ],
             8: ["These must stay hidden, and software cannot hide them: how long the search took"],
             9: [

@@ -45,8 +45,8 @@ def library_w(data: Federation, strategy: fp.Strategy, rounds: int) -> torch.Ten
     clients = fp.make_clients(SoftmaxRegression(data.x.shape[2], data.classes), nn.CrossEntropyLoss(), parts)
     compute = fp.Compute(dtype="float64", device="cpu")
     training = fp.Training(clients, strategy, fp.Privacy(noise_on="none"), rounds=rounds, compute=compute)
-    heard = [training.progress.received[0]] + [training.progress.received[0] for _ in training]
-    return heard[rounds - 1].view(data.classes, -1).T
+    received = [training.progress.received[0]] + [training.progress.received[0] for _ in training]
+    return received[rounds - 1].view(data.classes, -1).T
 
 
 @pytest.mark.parametrize(("method", "step"), [("ObjT", fp.Trust()), ("ObjP", fp.Prox(fp.Decay(1.0, 0.5)))])

@@ -196,7 +196,7 @@ def test_python_folder_non_private_infinite_epsilon(tmp_path: Path) -> None:
 
 
 def test_build_writes_configuration(tmp_path: Path) -> None:
-    """The door in between: a configuration that a Python program builds can be resumed by `fedpriv resume`."""
+    """`fedpriv resume` resumes a run that a Python program built from a configuration."""
     training = build(load_config(CONFIG, ["rounds=3"]), tmp_path)
     for report in training:
         if report.round == 1:

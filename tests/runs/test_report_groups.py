@@ -203,7 +203,7 @@ def test_power_cut_loses_no_shown_round(tmp_path: Path, monkeypatch: pytest.Monk
             continue
         written = moment.killed["ledger.jsonl"].splitlines(keepends=True)
         n_synced = after_cut["ledger.jsonl"].count(b"\n")
-        assert n_synced - 1 >= moment.told
+        assert n_synced - 1 >= moment.visible
         most_lost = max(most_lost, len(written) - n_synced)
         for kept in range(n_synced, len(written) + 1):
             ledger = b"".join(written[:kept])

@@ -1,4 +1,4 @@
-"""What is out of range is refused at both doors, Python's and YAML's, with the same words."""
+"""Values out of range raise the same error in Python and in YAML."""
 
 from __future__ import annotations
 
@@ -171,9 +171,9 @@ def divided(kind: str, n_clients: object, **options: object) -> object:
     return data.partition(kind, torch.arange(6) % 2, n_clients, torch.Generator(), **options)
 
 
-def refused(door: Callable[[], object]) -> ConfigError:
+def refused(entry_point: Callable[[], object]) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        door()
+        entry_point()
     return caught.value
 
 
@@ -227,7 +227,7 @@ def call(x: Finite, *, whole: Whole = 0, flag: bool = False, name: str = "", spe
 
 
 @pytest.mark.parametrize(
-    ("door", "message"),
+    ("entry_point", "message"),
     [
         (lambda: Thing(-1), "thing.rate = -1: must be a positive, finite number"),
         (lambda: Thing(NAN), "must be a positive, finite number"),
@@ -250,8 +250,8 @@ def call(x: Finite, *, whole: Whole = 0, flag: bool = False, name: str = "", spe
         (lambda: call(1, speaker=3), "call.speaker = 3: is not a Speaks: it has no say"),
     ],
 )
-def test_annotated_argument_out_of_range_raises(door: Callable[[], object], message: str):
-    assert message in str(refused(door))
+def test_annotated_argument_out_of_range_raises(entry_point: Callable[[], object], message: str):
+    assert message in str(refused(entry_point))
 
 
 def test_valid_arguments_pass():

@@ -113,10 +113,10 @@ def hearts(folder: Path, authority: Authority | None) -> Hearts:
         data = settings["data"]
         if source is not None:
             data = data_of(folder / "data" / f"{name}.csv", folder / "data" / "public" / "public.csv")
-        told = {"name": name, "data": data, "budget": {"epsilon": 10, "delta": 1e-4}}
+        site_settings = {"name": name, "data": data, "budget": {"epsilon": 10, "delta": 1e-4}}
         if source is None:
-            told["client"] = number
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(told))
+            site_settings["client"] = number
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(site_settings))
         site = Site.create(folder / name, folder / f"{name}.yaml")
         if authority is not None:
             site.set_certificate(authority.keys(folder / name / "tls", name, LOOPBACK))

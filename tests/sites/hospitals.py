@@ -76,13 +76,13 @@ def hospitals(folder: Path, budgets: Mapping[str, float], authority: Authority |
     cards = []
     for number, name in enumerate(NAMES):
         limit = {"epsilon": budgets.get(name, 2.0) * epsilon, "delta": config.privacy.delta}
-        told = {"name": name, "budget": limit, "data": config.data.model_dump(mode="json"), "client": number}
+        site_settings = {"name": name, "budget": limit, "data": config.data.model_dump(mode="json"), "client": number}
         if source is not None:
             own = folder / f"{name}-data"
             share = divide_examples(config.data, split)[number].indices
             write_part(source, own, [int(index) for index in share])
-            told = {"name": name, "budget": limit, "data": {"name": "adult", "root": str(own)}}
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(told))
+            site_settings = {"name": name, "budget": limit, "data": {"name": "adult", "root": str(own)}}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(site_settings))
         site = Site.create(folder / name, folder / f"{name}.yaml")
         if authority is not None:
             authority.site(site, folder / name)

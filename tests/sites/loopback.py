@@ -71,8 +71,8 @@ class Loopback(Parties):
         """Make the key of a site's node known to the SuperLink."""
         home = Path(self.env["FLWR_HOME"])
         home.mkdir(exist_ok=True)
-        told = f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{self.address}"\n'
-        (home / "config.toml").write_text(f'{told}root-certificates = "{self.tls["ca"]}"\n')
+        settings_text = f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{self.address}"\n'
+        (home / "config.toml").write_text(f'{settings_text}root-certificates = "{self.tls["ca"]}"\n')
         words = [find_program("flwr"), "supernode", "register", str(site / "node_key.pub"), "here"]
         found = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=PATIENCE)
         assert found.returncode == 0, found.stdout + found.stderr

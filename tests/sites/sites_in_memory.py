@@ -43,13 +43,13 @@ class InMemory:
 
     sites: dict[int, Site]
     sent: list[tuple[int, bytes]] = field(default_factory=list)
-    heard: list[tuple[int, bytes]] = field(default_factory=list)
+    received: list[tuple[int, bytes]] = field(default_factory=list)
     spoil: Callable[[int, bytes], bytes | None] = lambda site, reply: reply
 
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
         found: dict[int, bytes] = {}
         for number, question in questions.items():
-            self.heard.append((number, question))
+            self.received.append((number, question))
             if number in self.sites:
                 reply = self.sites[number].answer(question)
                 self.sent.append((number, reply))
@@ -138,12 +138,12 @@ def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch
     sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
     oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)
     progress = initial_state(terms.strategy, start.expand(len(clients), -1))
-    heard = []
+    received = []
     network = Star(len(clients), terms.network.cohort)
     for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
         progress = done.progress
-        heard.append(progress.received.clone())
-    return progress.models.mean(0), list(ledger.records), heard
+        received.append(progress.received.clone())
+    return progress.models.mean(0), list(ledger.records), received
 
 
 def bare(record: Record) -> Record:

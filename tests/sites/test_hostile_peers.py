@@ -182,7 +182,7 @@ def test_split_roster_plan_refused(found: Party) -> None:
 def test_forged_absence_notice_refused(tmp_path: Path) -> None:
     found = party(tmp_path, *GD, PAIRS)
     plan = found.proposal.hash
-    signed = found.sites[3].say_absent(plan, 2, 2)
+    signed = found.sites[3].declare_absence(plan, 2, 2)
     lies = {
         "of a site that signed nothing": AbsenceNotice.signed(
             found.sites[1]._folder.signing_key, plan, 2, 1, 1, "away"

@@ -48,7 +48,7 @@ def ask(found: Party, site: int, at: int, *notices: AbsenceNotice) -> tuple[Tens
 
 
 def absent(found: Party, site: int, first: int, last: int) -> AbsenceNotice:
-    return found.sites[site].say_absent(found.proposal.hash, first, last)
+    return found.sites[site].declare_absence(found.proposal.hash, first, last)
 
 
 def records(found: Party, name: str):
@@ -58,10 +58,10 @@ def records(found: Party, name: str):
 def test_absence_notice_excludes_pairs_and_cost(found: Party) -> None:
     notice = absent(found, WEST, 3, 5)
     # three rounds of each, so that a deviation is known to 2 %
-    without, told = ((range(3), ()), (range(3, 6), (notice,)))
+    without, notified = ((range(3), ()), (range(3, 6), (notice,)))
     rows = [
         torch.cat([torch.stack([ask(found, site, at, *given)[0] for site in range(3)]) for at in rounds], dim=1)
-        for rounds, given in (without, told)
+        for rounds, given in (without, notified)
     ]
     unnoticed, noticed = (of_rounds.sum(0).std() for of_rounds in rows)
     # without a notice the sum has the noise of three pairs with the absent one; with it only three sites' own
@@ -105,7 +105,7 @@ def test_absence_notice_past_round_raises(found: Party) -> None:
     with pytest.raises(ConfigError, match="at most 4"):
         absent(found, WEST, 4, 4)
     with pytest.raises(ConfigError, match="no plan with this hash"):
-        found.sites[WEST].say_absent("0" * 64, 4, 4)
+        found.sites[WEST].declare_absence("0" * 64, 4, 4)
 
 
 def test_invalid_absence_notice_refused_uncharged(found: Party, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_invalid_absence_notice_refused_uncharged(found: Party, tmp_path: Path) 
     other = propose(config, found.proposal.cards, public_info(config))
     for site in found.sites.values():
         site.join(other.text, other.fingerprint)
-    good, of_other_run = absent(found, WEST, 1, 3), found.sites[WEST].say_absent(other.hash, 1, 3)
+    good, of_other_run = absent(found, WEST, 1, 3), found.sites[WEST].declare_absence(other.hash, 1, 3)
     assert of_other_run != good
     bad = {
         "of another run": (of_other_run,),
@@ -173,10 +173,10 @@ def test_server_forwards_notice_after_restart(found: Party) -> None:
     assert (second.absent, second.noticed) == ({"east": "away"}, ("east",))
     found.federation.close()
     again = Federation(found.proposal, found.transport, found.folder / "server")
-    told = [(one.round, dict(one.absent), one.noticed) for one in again]
-    assert told == [(3, {"east": "away"}, ("east",)), (4, {}, ()), (5, {}, ()), (6, {}, ())]
+    reports = [(one.round, dict(one.absent), one.noticed) for one in again]
+    assert reports == [(3, {"east": "away"}, ("east",)), (4, {}, ()), (5, {}, ()), (6, {}, ())]
     assert not [
-        question for site, question in found.transport.heard if site == EAST and notice.signature in str(question)
+        question for site, question in found.transport.received if site == EAST and notice.signature in str(question)
     ]
     assert [record.clients for record in records(found, "north")] == [None, (0, 2, 3), (0, 2, 3), None, None, None]
     found.federation = again
@@ -239,14 +239,14 @@ def test_exposure_bounded_by_charge_any_notices(data: st.DataObject, n: int, col
     present = [site for site in honest if site not in signed]
     # each honest one is shown any part of what was signed, and colluders sign what they like, to whom they like
     shown = [data.draw(st.sets(st.sampled_from([*signed, *bad]))) if signed | bad else set() for _ in present]
-    kept = [[site for site in signed if site not in told] for told in shown]
-    for at, told in enumerate(shown):
-        paid = compute_complete_exposure(n - len(told), ratio, colluders)
+    kept = [[site for site in signed if site not in notified] for notified in shown]
+    for at, notified in enumerate(shown):
+        paid = compute_complete_exposure(n - len(notified), ratio, colluders)
         assert true_exposure(present, kept, at, ratio) <= paid * (1 + 1e-6)
 
 
 def test_notice_on_chain_graph_exceeds_charge() -> None:
-    # north - east - south; south has signed it, only east was told: north pays for three, and is hidden among two
+    # north - east - south; south has signed it, only east was notified: north pays for three, and is hidden among two
     """North pays for three sites but is hidden among two: so absence notices need secrets of all pairs."""
     ratio, chain = 2.0, Pairs(2.0, 0, "chain", ((0, 1), (1, 2)))
     shared = np.zeros((3, 3), dtype=bool)
@@ -261,8 +261,8 @@ def test_notice_on_chain_graph_exceeds_charge() -> None:
 
 def test_notice_for_one_site_noise_matches_charge(found: Party, tmp_path: Path) -> None:
     notice = absent(found, WEST, 0, 5)
-    told = torch.cat([ask(found, NORTH, at, notice)[0] for at in range(6)])
-    not_told = torch.cat([ask(found, EAST, at)[0] for at in range(6)])
+    notified = torch.cat([ask(found, NORTH, at, notice)[0] for at in range(6)])
+    not_notified = torch.cat([ask(found, EAST, at)[0] for at in range(6)])
     mine, theirs = records(found, "north")[0], records(found, "east")[0]
     assert (mine.clients, theirs.clients) == ((0, 1, 2), None)
     own = mine.noise_multiplier / theirs.noise_multiplier
@@ -270,8 +270,10 @@ def test_notice_for_one_site_noise_matches_charge(found: Party, tmp_path: Path) 
         (compute_complete_exposure(3, RATIO, 1) / compute_complete_exposure(4, RATIO, 1)) ** 0.5
     )
     # the pair of both is in both, with each one's own deviation; east carries its pair with west besides
-    assert told.std() / not_told.std() == pytest.approx(own * (2 / 3) ** 0.5, rel=0.1)
-    assert float(torch.corrcoef(torch.stack([told, not_told]))[0, 1]) == pytest.approx(-1 / (2 * 3) ** 0.5, abs=0.1)
+    assert notified.std() / not_notified.std() == pytest.approx(own * (2 / 3) ** 0.5, rel=0.1)
+    assert float(torch.corrcoef(torch.stack([notified, not_notified]))[0, 1]) == pytest.approx(
+        -1 / (2 * 3) ** 0.5, abs=0.1
+    )
 
 
 def test_copied_folder_keeps_absence_notice(found: Party, tmp_path: Path) -> None:

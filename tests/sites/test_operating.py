@@ -186,10 +186,10 @@ def test_printed_log_has_no_traceback(tmp_path: Path) -> None:
         try:
             raise ValueError("row 7")
         except ValueError:
-            logging.getLogger("fedpriv.sites").exception("a question was not answered")
+            logging.getLogger("fedpriv.sites").exception("a request was not answered")
         logging.getLogger("fedpriv.sites").info("connected: north", extra={"facts": {"event": "connected"}})
     assert [line.partition(" ")[2].partition(" ")[2] for line in stream.getvalue().splitlines()] == [
-        "error: a question was not answered",
+        "error: a request was not answered",
         "info: connected: north",
     ]
     assert [line["level"] for line in lines(tmp_path / "log.jsonl")] == ["error"]

@@ -33,7 +33,7 @@ def test_killed_site_and_spent_site_run_completes(tmp_path: Path) -> None:
         first = time.monotonic()
         print(f"first round after {first - began:.1f} s")
         organisations.kill("east")
-        until(lambda: any("east" in told["absent"] for told in rounds_of(server)), "nobody missed east")
+        until(lambda: any("east" in report["absent"] for report in rounds_of(server)), "nobody missed east")
         # on a slow machine the rounds would be over before it is back
         organisations.signal("federation", signal.SIGSTOP)
         organisations.site("east")
@@ -52,16 +52,16 @@ def test_killed_site_and_spent_site_run_completes(tmp_path: Path) -> None:
 def check_run(found: Hospitals, log: str) -> None:
     """East was killed once and rejoined, the budget of west ended as announced, and each record is charged once."""
     server, rounds = found.server, found.config.rounds
-    told, result = rounds_of(server), json.loads((server / "result.json").read_text())
-    for one in told:
+    round_reports, result = rounds_of(server), json.loads((server / "result.json").read_text())
+    for one in round_reports:
         print(one["round"], one["answered"], one["absent"], one["noticed"], one["metrics"]["test_accuracy"])
     print(result)
-    assert (result["ended"], len(told)) == ("rounds", rounds)
-    assert told[0]["answered"] == [*NAMES]
-    assert "east" in told[-1]["answered"]
-    ends = next(at for at, one in enumerate(told) if "west" in one["noticed"])
+    assert (result["ended"], len(round_reports)) == ("rounds", rounds)
+    assert round_reports[0]["answered"] == [*NAMES]
+    assert "east" in round_reports[-1]["answered"]
+    ends = next(at for at, one in enumerate(round_reports) if "west" in one["noticed"])
     assert 0 < ends < rounds
-    assert [one["absent"].get("west") for one in told[ends:]] == ["over_budget"] * (rounds - ends)
+    assert [one["absent"].get("west") for one in round_reports[ends:]] == ["over_budget"] * (rounds - ends)
     assert (result["absent"]["west"], result["noticed"]) == ("over_budget", ["west"])
     assert f"absent in rounds {ends + 1} to {rounds} (over_budget)" in " ".join(log.split())
     assert (
@@ -73,12 +73,12 @@ def check_run(found: Hospitals, log: str) -> None:
     assert torch.load(server / "model.pt", weights_only=True)
     for name in NAMES:
         ledger = LedgerFile.read(found.folder / name / "runs" / found.plan.hash / "ledger.jsonl")
-        answered = [one["round"] - 1 for one in told if name in one["answered"]]
+        answered = [one["round"] - 1 for one in round_reports if name in one["answered"]]
         on_record = [record.round for record in ledger.records]
         assert {*answered} <= {*on_record}
         assert len({*on_record}) == len(on_record)  # nobody was charged twice, the killed one neither
         assert ledger.altered is None
-    absent = {one["round"] - 1: [NAMES.index(name) for name in one["absent"]] for one in told}
+    absent = {one["round"] - 1: [NAMES.index(name) for name in one["absent"]] for one in round_reports}
     here = result["metrics"]["test_accuracy"]
     there = accuracy_in_one_process(found, absent, 5)
     print(f"test accuracy {here:.4f} over sites, {there:.4f} in one process with the same absences")

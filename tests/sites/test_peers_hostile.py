@@ -36,8 +36,8 @@ class Path4:
         self.config = config_of("network.topology=path", TRACKING, "rounds=6")
         self.sites = {}
         for number, name in enumerate(NAMES):
-            told = {"name": name, "data": self.config.data.model_dump(mode="json"), "client": number}
-            (folder / f"{name}.yaml").write_text(yaml.safe_dump({**told, "budget": {"epsilon": 50.0}}))
+            site_settings = {"name": name, "data": self.config.data.model_dump(mode="json"), "client": number}
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump({**site_settings, "budget": {"epsilon": 50.0}}))
             site = Site.create(folder / name, folder / f"{name}.yaml")
             site.set_certificate(self.authority.keys(folder / name / "tls", name, LOOPBACK))
             self.sites[number] = site

@@ -139,7 +139,7 @@ def test_copy_before_plan_detected(tmp_path: Path) -> None:
 
 def test_missing_notice_detected_by_counter(tmp_path: Path) -> None:
     found = party(tmp_path, *GD, PAIRS)
-    found.sites[NORTH].say_absent(found.proposal.hash, 2, 2)
+    found.sites[NORTH].declare_absence(found.proposal.hash, 2, 2)
     next(iter(found.federation))
     counter = found.federation._counters.largest(NORTH)
     assert (counter.records, counter.notices) == (1, 1)

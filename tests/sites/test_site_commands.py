@@ -45,9 +45,9 @@ def test_site_init_plan_and_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 2}}\n")
         assert "fedpriv site keys" in fedpriv("site", "init", name, f"{name}.yaml")
     assert "is not empty" in refused("site", "init", "north", "north.yaml")
-    told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
+    printed = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
     proposal = FederationPlan.read(Path("fed/plan.yaml").read_text())
-    assert proposal.fingerprint in told
+    assert proposal.fingerprint in printed
     assert "use another folder" in refused("federate", "plan", "run.yaml", "north/card.json", "--out", "fed")
     assert Path("fed/plan.yaml").read_text() == proposal.text
     shown = fedpriv("site", "join", "north", "fed/plan.yaml")
@@ -164,12 +164,12 @@ def test_site_absent_signs_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for number, name in enumerate(("north", "south")):
         Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9}}\n")
         fedpriv("site", "init", name, f"{name}.yaml")
-    told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
+    printed = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
     assert "if one site is absent without a signed notice, the mean of the others has 3.2 times" in " ".join(
-        told.split()
+        printed.split()
     )
     assert "if 5% of the sites are absent without notice, the mean has 122% of the noise of trust: local" in " ".join(
-        told.split()
+        printed.split()
     )
     plan = FederationPlan.read(Path("fed/plan.yaml").read_text())
     assert "this site has accepted 0; print them" in refused("site", "absent", "north", "2")
@@ -189,8 +189,8 @@ def test_join_reserves_lifetime_budget(tmp_path: Path, monkeypatch: pytest.Monke
     Path("run.yaml").write_text(CONFIG)
     for number, name in enumerate(("north", "south")):
         file = ", file: life.jsonl" if name == "north" else ""
-        told = f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9{file}}}\n"
-        Path(f"{name}.yaml").write_text(told)
+        site_settings = f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9{file}}}\n"
+        Path(f"{name}.yaml").write_text(site_settings)
         fedpriv("site", "init", name, f"{name}.yaml")
     for number, costs in enumerate((3.0, 4.0)):
         fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", f"fed{number}")

@@ -26,7 +26,7 @@ def test_forecast_leaves_other_plan_unchanged(tmp_path: Path) -> None:
 def test_forecast_excludes_absent_rounds(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1, budget=50.0, overrides=PAIRS)
     found.join(0)
-    found.site.say_absent(found.plans[0].hash, 1, 1)
+    found.site.declare_absence(found.plans[0].hash, 1, 1)
     found.site.close()
     enough_for_three_rounds = 1.8
     settings_file = found.folder / "site.yaml"

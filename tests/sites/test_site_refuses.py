@@ -187,14 +187,14 @@ def test_changed_data_stop_site(tmp_path: Path) -> None:
 
 
 def changed(text: str, **more: object) -> str:
-    told = yaml.safe_load(text)
+    document = yaml.safe_load(text)
     for path, value in more.items():
-        section = told
+        section = document
         *above, last = path.split("__")
         for name in above:
             section = section[name]
         section[last] = value
-    return yaml.safe_dump(told)
+    return yaml.safe_dump(document)
 
 
 def test_edited_plan_not_accepted(found: Party, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_replies_computed_from_recorded_releases(
         oracle = Oracle(queries, ReplayEngine(number, queries, values), torch.empty(0))
         local = terms.strategy.local_step.init(terms.start[None])
         for (_, question), (_, reply) in zip(
-            [one for one in found.transport.heard if one[0] == number],
+            [one for one in found.transport.received if one[0] == number],
             [one for one in found.transport.sent if one[0] == number],
             strict=True,
         ):
@@ -99,7 +99,7 @@ def everything(folder: Path) -> bytes:
 def test_secrets_stay_in_site_folder(tmp_path: Path) -> None:
     found = party(tmp_path, "strategy={name: fedavg, learning_rate: .5}", PAIRS)
     list(found.federation)
-    sent = b"\n".join(data for _, data in [*found.transport.sent, *found.transport.heard])
+    sent = b"\n".join(data for _, data in [*found.transport.sent, *found.transport.received])
     names = [card.name for card in found.proposal.cards]
     for number, site in found.sites.items():
         folder, member = site._folder, site._plans.session(found.proposal.hash)

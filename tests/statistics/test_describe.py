@@ -43,7 +43,7 @@ def test_settings_for_which_intervals_would_be_wrong_raise(changes, error, text)
         ({"age": [1.0], "sex": ["f", "m"]}, ASKED, "different lengths"),
         ({"age": [], "sex": []}, ASKED, "no rows"),
         (TABLE, [], "give at least one"),
-        (TABLE, [*ASKED, Mean("age", (0, 100))], "asked for twice"),
+        (TABLE, [*ASKED, Mean("age", (0, 100))], "occurs twice"),
         ("data.csv", ASKED, "pandas.read_csv"),
         (["data.csv"], ASKED, "pandas.read_csv"),
         (TABLE, "age", r'"age": \(0, 120\)'),

@@ -95,11 +95,11 @@ OWN = {
     ),
     "no state returned": (
         lambda: paired(changed(Step, __call__=lambda self, received, state, oracle: received)),
-        "must return two things: return message, state",
+        "must return two values: return message, state",
     ),
     "no model returned": (
         lambda: paired(None, changed(Descend, init=lambda self, params: params)),
-        "Own.init -> a Tensor': must return two things: return received, state",
+        "Own.init -> a Tensor': must return two values: return received, state",
     ),
     "one mean": (
         lambda: paired(None, changed(Descend, __call__=lambda self, message, network, state: (message.mean(0), state))),
@@ -142,7 +142,7 @@ OWN = {
         lambda: paired(
             changed(Step, __call__=lambda self, received, state, oracle: (oracle.gradient(received), {"t": 1}))
         ),
-        "its state has the parts t, but Own.init creates none (None): keep the same parts",
+        "its state has the fields t, but Own.init creates none (None): keep the same fields",
     ),
     "unknown oracle query": (
         lambda: paired(changed(Step, __call__=lambda self, received, state, oracle: (oracle.grad(received), state))),

@@ -39,9 +39,9 @@ def tiny_run(strategy: fp.Strategy, rounds: int, backend: str = "linear") -> lis
         rounds=rounds,
         compute=fp.Compute(backend=backend, dtype="float64", device="cpu"),
     )
-    heard = [training.progress.received[0]]
-    heard += [training.progress.received[0] for _ in training]
-    return [w.view(2, 3).T for w in heard]
+    received = [training.progress.received[0]]
+    received += [training.progress.received[0] for _ in training]
+    return [w.view(2, 3).T for w in received]
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost", "linear"])
@@ -49,8 +49,8 @@ def tiny_run(strategy: fp.Strategy, rounds: int, backend: str = "linear") -> lis
 def test_admm_iterates_equal_hand_computed(
     step: fp.Prox | fp.Trust, expected: list[tuple[float, ...]], backend: str
 ) -> None:
-    heard = tiny_run(fp.inexact_admm(step, fp.Penalty(scale=1.0)), rounds=3, backend=backend)
-    for w, column in zip(heard, expected, strict=True):
+    received = tiny_run(fp.inexact_admm(step, fp.Penalty(scale=1.0)), rounds=3, backend=backend)
+    for w, column in zip(received, expected, strict=True):
         torch.testing.assert_close(w[:, 0], torch.tensor(column, dtype=torch.float64), rtol=0, atol=1e-8)
         torch.testing.assert_close(w[:, 1], -w[:, 0], rtol=0, atol=1e-12)
 
@@ -79,9 +79,9 @@ def test_admm_message_uses_next_penalty() -> None:
 def test_admm_published_radius_bounds_progress() -> None:
     """The radius 1/t^2 of the paper sums to pi^2/6: no coordinate of z can ever leave that ball."""
     strategy = fp.inexact_admm(fp.Trust(fp.Decay(0.01, 2.0)), fp.Penalty(scale=0.01))
-    heard = tiny_run(strategy, rounds=200)
+    received = tiny_run(strategy, rounds=200)
     free = tiny_run(fp.inexact_admm(fp.Trust(), fp.Penalty(scale=0.01)), rounds=200)
-    assert heard[-1].abs().max() < 0.3
+    assert received[-1].abs().max() < 0.3
     assert free[-1].abs().max() > 1
 
 

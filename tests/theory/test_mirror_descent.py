@@ -56,17 +56,17 @@ def test_mirror_descent_l1_recovers_sparse_vector():
 def test_mirror_descent_steps_equal_paper(ball: EuclideanBall | L1Ball):
     """a = (k + 2) / (4 L D^2), r = 1 / (2 a L D^2); D is the diameter, 3."""
     step, generator = MirrorStep(ball, 0.25), torch.Generator().manual_seed(0)
-    heard, state = step.init(torch.zeros(1, 4, dtype=torch.float64))
+    received, state = step.init(torch.zeros(1, 4, dtype=torch.float64))
     x = y = z = torch.zeros(1, 4, dtype=torch.float64)
     for k in range(6):
         a = (k + 2) / (4 * 0.25 * 9)
         r = 1 / (2 * a * 0.25 * 9)
         x = r * z + (1 - r) * y
-        torch.testing.assert_close(heard, torch.cat([x, y], 1), rtol=0, atol=1e-12)
+        torch.testing.assert_close(received, torch.cat([x, y], 1), rtol=0, atol=1e-12)
         g = torch.randn(1, 4, generator=generator, dtype=torch.float64)
         previous, z = z, ball.mirror_step(z, a * g)
         y = x + r * (z - previous) if isinstance(ball, L1Ball) else ball.project(x - 1.5**2 / (0.25 * 9) * g)
-        heard, state = step(torch.cat([g, g], 1), fp.Star(1), state)
+        received, state = step(torch.cat([g, g], 1), fp.Star(1), state)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 17])

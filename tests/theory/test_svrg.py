@@ -97,7 +97,7 @@ def test_svrg_epoch_lengths_vary():
     assert (epochs.rounds(4), epochs.whole(14), epochs.whole(10**9)) == (15, 3, 2 + (10**9 - 5) // 5)
     found = run(svrg(2.0, (5, 20), L2(LAM)), ONE, rounds=605)[-1]
     np.testing.assert_allclose(found, OPTIMUM, atol=1e-8)
-    with pytest.raises(fp.ConfigError, match="doubling epochs need one number"):
+    with pytest.raises(fp.ConfigError, match="must be one number if epochs double"):
         Epochs((2, 3), doubling=True)
 
 

@@ -1,4 +1,4 @@
-"""`fedpriv tune` on real runs: its price, a kill, what it refuses, and what stays hidden."""
+"""`fedpriv tune` on real runs: its cost, a kill, what it refuses, and what stays hidden."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def quiet(number: int, report: object) -> None:
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_tune_cost_composes_all_trials(sampler: str):
     """Three runs of epsilon 3, unsampled Gaussian."""
-    price = search(sampler=sampler).price
+    cost = search(sampler=sampler).cost
     mu = gaussian.compute_ratio(3.0, 1e-5)
-    assert price.one_trial.epsilon == pytest.approx(3, rel=1e-3)
-    assert price.spent.epsilon == pytest.approx(gaussian.compute_epsilon(3**0.5 * mu, 1e-5), rel=1e-3)
+    assert cost.one_trial.epsilon == pytest.approx(3, rel=1e-3)
+    assert cost.spent.epsilon == pytest.approx(gaussian.compute_epsilon(3**0.5 * mu, 1e-5), rel=1e-3)
 
 
 def test_tune_uncovered_values_listed_and_budget_raises(tmp_path: Path):
     """Each trial releases the exact gap to the given optimum."""
-    price = search("log.optimum=0.1").price
-    for spent in (price.spent, price.one_trial):
+    cost = search("log.optimum=0.1").cost
+    for spent in (cost.spent, cost.one_trial):
         assert str(spent).endswith("; not covered: the optimality gap, exact)")
     budget = fp.Budget.create(tmp_path / "budget", epsilon=7.0, delta=1e-5)
     made = search("log.optimum=0.1", f"privacy.budget={tmp_path / 'budget'}")
     with pytest.raises(PrivacyError, match="which epsilon does not cover"):
         made.run(tmp_path / "a", quiet)
     assert not budget.balance().entries
-    assert not search().price.spent.not_covered
+    assert not search().cost.spent.not_covered
     hidden = central(secret_trials="geometric")
     with_gap = hidden.base.model_copy(update={"log": hidden.base.log.model_copy(update={"optimum": 0.1})})
-    assert not Search(with_gap, hidden.space, hidden.settings).price.spent.not_covered  # only a model is published
+    assert not Search(with_gap, hidden.space, hidden.settings).cost.spent.not_covered  # only a model is published
 
 
 def test_tune_random_trials_may_differ_in_cost():
@@ -68,10 +68,10 @@ def test_tune_random_trials_may_differ_in_cost():
     chosen = found._choices(6)
     mu2 = sum(one["rounds"] / one["privacy.noise_multiplier"] ** 2 for one in chosen)
     assert len({tuple(one.values()) for one in chosen}) > 1
-    assert found.price.spent.epsilon == pytest.approx(gaussian.compute_epsilon(mu2**0.5, 1e-5), rel=1e-3)
+    assert found.cost.spent.epsilon == pytest.approx(gaussian.compute_epsilon(mu2**0.5, 1e-5), rel=1e-3)
     learning = search("privacy.epsilon=null", "privacy.noise_multiplier=20", space=space, trials=6)
     with pytest.raises(ConfigError, match="all trials cost the same"):
-        assert learning.price
+        assert learning.cost
 
 
 def test_killed_search_resumes_and_charges_once(tmp_path: Path):
@@ -96,7 +96,7 @@ def test_killed_search_resumes_and_charges_once(tmp_path: Path):
     assert len(released) == len(set(released)) == 3 * 3
     folders = [str(path.parent) for path in sorted((tmp_path / "a").glob("trials/*/result.json"))]
     counted = json.loads(fedpriv("account", *folders, "--json").stdout)
-    assert counted["epsilon"] == pytest.approx(whole.price.spent.epsilon, rel=1e-9)
+    assert counted["epsilon"] == pytest.approx(whole.cost.spent.epsilon, rel=1e-9)
     again = broken.run(tmp_path / "a", run_and_kill)  # finished: nothing runs
     assert again.best == found.best and again.score == max(one.score for one in found.trials)
 
@@ -119,8 +119,8 @@ def test_tune_command_plans_and_searches(tmp_path: Path):
 
 def test_secret_trials_leave_best_model_only(tmp_path: Path):
     made = central(secret_trials="geometric")
-    one, price = made.price.one_trial.epsilon, made.price
-    assert one < price.spent.epsilon and price.spent.accountant == "rdp" and "only the best" in price.rests_on
+    one, cost = made.cost.one_trial.epsilon, made.cost
+    assert one < cost.spent.epsilon and cost.spent.accountant == "rdp" and "only the best" in cost.rests_on
 
     def received(number: int, report: object) -> None:
         raise AssertionError("a hidden trial was told")
@@ -135,7 +135,7 @@ def test_secret_trials_leave_best_model_only(tmp_path: Path):
 
 def test_secret_trials_without_central_trust_raise():
     with pytest.raises(PrivacyError, match="trust: local"):
-        assert search(sampler="random", secret_trials="poisson").price
+        assert search(sampler="random", secret_trials="poisson").cost
     with pytest.raises(ConfigError, match="would reveal the number"):
         search("privacy.budget=b", sampler="random", secret_trials="poisson")
     with pytest.raises(ConfigError, match="do not depend on earlier trials"):
@@ -147,12 +147,12 @@ def test_secret_trials_without_central_trust_raise():
 def test_search_reserves_all_trials_in_budget(tmp_path: Path):
     budget = fp.Budget.create(tmp_path / "budget", epsilon=7.0, delta=1e-5)
     made = search(f"privacy.budget={tmp_path / 'budget'}")
-    assert made.price.spent.epsilon < 7
+    assert made.cost.spent.epsilon < 7
     made.run(tmp_path / "a", quiet)
     made.run(tmp_path / "a", quiet)
     entries = budget.balance().entries
     assert [one.state for one in entries] == ["rounds"]
-    assert budget.balance().spent.epsilon == pytest.approx(made.price.spent.epsilon, rel=1e-6)
+    assert budget.balance().spent.epsilon == pytest.approx(made.cost.spent.epsilon, rel=1e-6)
     with pytest.raises(BudgetExhausted):
         search(f"privacy.budget={tmp_path / 'budget'}").run(tmp_path / "b", quiet)
     assert not list((tmp_path / "b").glob("trials/0*"))

@@ -26,16 +26,16 @@ from fedpriv.tuning.statement import search_statement
 
 def test_noised_score_cost_composes_with_trials():
     """Three runs of epsilon 3 and three scores, Gaussian and unsampled."""
-    price = search(score_noise=10.0).price
+    cost = search(score_noise=10.0).cost
     mu2 = 3 * (gaussian.compute_ratio(3.0, 1e-5) ** 2 + 1 / 10**2)
-    assert price.spent.epsilon == pytest.approx(gaussian.compute_epsilon(mu2**0.5, 1e-5), rel=1e-3)
-    assert price.one_trial.epsilon > search().price.one_trial.epsilon
+    assert cost.spent.epsilon == pytest.approx(gaussian.compute_epsilon(mu2**0.5, 1e-5), rel=1e-3)
+    assert cost.one_trial.epsilon > search().cost.one_trial.epsilon
 
 
 def test_secret_trials_charge_noised_scores():
     assert (
-        central(secret_trials="geometric", score_noise=5.0).price.spent.epsilon
-        > central(secret_trials="geometric").price.spent.epsilon
+        central(secret_trials="geometric", score_noise=5.0).cost.spent.epsilon
+        > central(secret_trials="geometric").cost.spent.epsilon
     )
 
 
@@ -141,7 +141,7 @@ def test_statement_counts_noised_scores(tmp_path: Path):
     searched.run(tmp_path / "a", quiet)
     page = search_statement(tmp_path / "a")
     output = json.dumps(page.to_json())
-    assert f"epsilon={searched.price.spent.epsilon:.4g}"[:12] in output
+    assert f"epsilon={searched.cost.spent.epsilon:.4g}"[:12] in output
     assert "on private test data, with noise of 3 times what one example changes" in output
     assert "public test data" not in output
     assert "every number computed on them" not in output
@@ -159,7 +159,7 @@ def test_unprotected_score_settings_raise():
             score_noise=3.0,
         )
     with pytest.raises(ConfigError, match=r"log\.stop"):
-        _ = search("log.stop={metric: test_loss}", score_noise=3.0).price
+        _ = search("log.stop={metric: test_loss}", score_noise=3.0).cost
 
 
 def test_tune_plan_includes_score_cost(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -95,7 +95,7 @@ def doctor(
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Check the installation and this machine: versions, device, threads, data, disk and locks, with fixes.
+    """Check the installation and this machine: versions, device, threads, data, disk and locks. Suggests fixes.
 
     The exit code is 1 if there is a problem.
     """

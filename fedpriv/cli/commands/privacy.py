@@ -159,7 +159,7 @@ def tune(
     ] = 20,
     epsilon: Annotated[
         float | None,
-        typer.Option("--epsilon", help="Raise an error if the search would cost more; default: its privacy cost."),
+        typer.Option("--epsilon", help="Largest privacy cost of the search; default: the cost of its plan."),
     ] = None,
     metric: Annotated[str, typer.Option("--metric", help="The score, on public test data.")] = "test_accuracy",
     score_noise: Annotated[

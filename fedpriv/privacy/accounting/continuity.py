@@ -38,9 +38,9 @@ class Continuity:
                 f"round {expected} must be released next, because the privacy cost covers all rounds so far together",
             )
         if record.time != record.time.for_round(record.round):
-            slot = record.round % record.time.separation
+            block = record.round % record.time.separation
             raise _refused(
-                record, f"this query result uses block {record.time.slot}, but it is the turn of block {slot}"
+                record, f"this query result uses block {record.time.block}, but it is the turn of block {block}"
             )
         if self._last is not None and _facts(record) != _facts(self._last):
             raise _refused(record, "its noise, query, bound or matrix differs from those of earlier rounds")

@@ -98,38 +98,38 @@ class RunningTotals:
         self._largest = 0.0
         self._changed = list[Rows]()
 
-    def after(self, clients: Sequence[int] | None, price: Totals) -> Totals:
+    def after(self, clients: Sequence[int] | None, cost: Totals) -> Totals:
         """Returns the totals of some clients after one more release, without counting it.
 
         Args:
             clients: The clients that pay, each once; None means all.
-            price: A row for each of them, or one for all.
+            cost: A row for each of them, or one for all.
 
         Returns:
             A row for each of these clients. If the cost is the same for all clients, a row for each distinct total.
         """
-        if clients is None and len(price.pure) == 1:
+        if clients is None and len(cost.pure) == 1:
             rows = self._all_rows
         else:
             rows = self._row_by_client[self._indices(clients)]
-        return self._individual.at(rows).plus(self._common).plus(price)
+        return self._individual.at(rows).plus(self._common).plus(cost)
 
-    def take(self, clients: Sequence[int] | None, price: Totals) -> None:
+    def take(self, clients: Sequence[int] | None, cost: Totals) -> None:
         """Counts a release.
 
         Args:
             clients: The clients that pay, each once; None means all.
-            price: A row for each of them, or one for all.
+            cost: A row for each of them, or one for all.
         """
-        if clients is None and len(price.pure) == 1:
-            self._common = self._common.plus(price)
+        if clients is None and len(cost.pure) == 1:
+            self._common = self._common.plus(cost)
             self._changed = [self._all_rows]
             return
         indices = self._indices(clients)
         # a round of a network may have no participant
         if len(indices):
             rows = self._individual_rows(indices)
-            self._individual.add(rows, price)
+            self._individual.add(rows, cost)
             self._changed.append(rows)
             if len(self._changed) > _MOST_CHANGES:
                 self._changed = [self._all_rows]

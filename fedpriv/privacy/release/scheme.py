@@ -315,7 +315,7 @@ class ReleaseScheme(ABC):
         takes_turns = time.separation > 1 and not (
             self.privacy.unit == "sample" and isinstance(self.privacy.sampling, Cyclic)
         )
-        if takes_turns and list(answer.clients) != list(range(time.slot, self.n_clients, time.separation)):
+        if takes_turns and list(answer.clients) != list(range(time.block, self.n_clients, time.separation)):
             raise PrivacyError(
                 f"round {answer.round}: the participants must be the block of clients of this round, one of "
                 f"{time.separation} blocks"

@@ -97,7 +97,7 @@ class ConnectionWatch:
         if name in self._connections:
             self._set(name, is_connected=True)
         elif name != UNKNOWN:
-            _LOG.warning("connected: %s, which is in no plan here, so it can send nothing", name)
+            _LOG.warning("connected: %s, which is in no plan of this site, so it can send nothing", name)
 
     def _set(self, name: str, *, is_connected: bool) -> None:
         """Records the state of a party's connection and logs a change."""
@@ -200,7 +200,7 @@ def log_strangers(session: zenoh.Session, known: Collection[str]) -> None:
 
     def log(name: str) -> None:
         if name not in known and name != UNKNOWN:
-            _LOG.warning("connected: %s, which is in no plan here, so it can send nothing", name)
+            _LOG.warning("connected: %s, which is in no plan of this site, so it can send nothing", name)
 
     _on_links(session, log)
 

@@ -186,7 +186,7 @@ class SiteServer:
         try:
             plan.signer.check_question(signature, question)
             if str(query.key_expr) != plan.key or read_plan_hash(question) != plan.hash:
-                raise MalformedMessage("the question is for another plan")
+                raise MalformedMessage("the request is for another plan")
         except (BadSignature, MalformedMessage) as error:
             self._count_ignored(plan, str(error))
             return
@@ -201,7 +201,7 @@ class SiteServer:
         self._ignored[plan.hash] += 1
         count = self._ignored[plan.hash]
         if count & (count - 1) == 0:
-            _LOG.warning("ignored a question of plan %s (%d ignored so far): %s", plan.hash[:8], count, why)
+            _LOG.warning("ignored a request of plan %s (%d ignored so far): %s", plan.hash[:8], count, why)
 
 
 def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[FederationPlan]:

@@ -37,13 +37,13 @@ class LinkTable:
 
     The end of a link with the smaller number decides, and writes to disk that the link is up before it sends this
     decision; the other end follows. A follower that does not receive the decision closes the round without the link and
-    records the doubt. It sends no other request to the decider before the doubt is settled.
+    records that the round is unsettled. It sends no other request to the decider before the round is settled.
 
     Args:
         neighbours: The node's neighbours, by number.
         folder: Folder for the decisions.
         doubts: The unsettled round of a link, by the decider's number.
-        corrections: Settled doubts for which the correction is not yet in the node's row.
+        corrections: Settled rounds for which the correction is not yet in the node's row.
         patience: Waiting times for neighbours.
 
     Attributes:
@@ -237,7 +237,7 @@ class LinkTable:
             )
 
     def close(self) -> None:
-        """Closes the round: links in doubt are recorded, and corrections are used up."""
+        """Closes the round: records unsettled links, and clears the corrections, which have been applied."""
         assert self._row is not None
         for other, link in self.links.items():
             if link.status == "doubt":

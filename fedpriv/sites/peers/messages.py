@@ -1,7 +1,7 @@
 """Messages between two neighbours on a graph, as signed bytes: safetensors, which is read without running code.
 
-A row is sealed for the one neighbour that receives it, with a secret that the two have agreed on, so that nobody can
-read it in transit, for any transport (AES-SIV, RFC 5297: equal rows have equal bytes).
+A row is sealed for the one neighbour that receives it, with a secret that the two have agreed on, so that no third
+party can read it in transit, with any transport (AES-SIV, RFC 5297: equal rows have equal bytes).
 
 | kind | sender | content |
 |---|---|---|

@@ -163,7 +163,7 @@ class Node:
             return bool(self.ended) and all(each.is_lost or each.away for each in self._neighbours.values())
 
     def answer(self, question: bytes) -> bytes:
-        """Returns the reply to a neighbour's request, and nothing to other senders. Raises nothing."""
+        """Returns the reply to a neighbour's request, and nothing to other senders. Never raises."""
         try:
             message = self._codec.unpack(question)
             with self._lock:
@@ -175,7 +175,7 @@ class Node:
         except MalformedMessage as error:
             self._count_refusal(str(error))
         except Exception as error:  # the text of any exception may contain data, so it is kept here
-            _LOG.exception("a neighbour's question was not answered")
+            _LOG.exception("a neighbour's request was not answered")
             self.stop(error)
         return b""
 
@@ -281,7 +281,7 @@ class Node:
             self.ended = "alone"
             return "wait"
         if not linked and any(each.is_present for each in everyone):
-            return "release"  # the plan has it work alone in this round
+            return "release"  # in this round of the plan, the node has no links
 
         # no neighbour could use a row now, so it is not released, at no privacy cost
         now = self._clock()
@@ -294,7 +294,7 @@ class Node:
         return "wait"
 
     def _check_word(self) -> None:
-        """Stops waiting for neighbours' messages once each has sent one since the start, or its waiting time is over.
+        """Stops waiting once each neighbour has sent a message since the start, or its waiting time is over.
 
         Each neighbour sends back the largest counter that this site has signed, so a folder that was set back releases
         nothing. The message of one neighbour is not enough: it may have been away while the site released rows to
@@ -437,7 +437,7 @@ class Node:
             kind, row = self._table.decide(question, has_ended=bool(self.ended))
             return self._message(kind, other, question.round, row)
         raise MalformedMessage(
-            f"{self._neighbours[other].name} sent a question that only this node may send on their link"
+            f"{self._neighbours[other].name} sent a request that only this node may send on their link"
         )
 
     def _ask(self, questions: Mapping[int, Question]) -> bool:

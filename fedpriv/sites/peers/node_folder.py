@@ -61,7 +61,7 @@ class NodeState:
     Attributes:
         progress: The run's state, with one row: this node's.
         doubts: The unsettled round of a link, by the decider's number.
-        corrections: Settled doubts for which the correction is not yet in the node's row.
+        corrections: Settled rounds for which the correction is not yet in the node's row.
         last_up: The last round in which each neighbour's link was up, by the neighbour's number.
     """
 

@@ -1,4 +1,4 @@
-"""Batches drawn secretly from the current slot of examples."""
+"""Batches drawn secretly from the current block of examples."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ def test_noise_longer_than_slot_cycle_raises(noise: fp.BSR | fp.BLT) -> None:
         training_of(replace(PRIVACY, noise=noise))
 
 
-def test_drawn_slots_hide_batch_size() -> None:
+def test_drawn_blocks_hide_batch_size() -> None:
     assert PRIVACY.hides_round_size
     assert not replace(PRIVACY, sampling=fp.Cyclic(BLOCKS)).hides_round_size

@@ -1,4 +1,4 @@
-"""Check 1: no example is repeated, test data differ from training data, and nothing was fitted on private data."""
+"""Data check: no example is repeated, test data differ from training data, and nothing was fitted on private data."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
     population = subject.population(data)
     duplicates = count_duplicates(population, subject.test, example_fingerprints(population))
     total = sum(len(first_leaf(inputs)) for inputs, _ in data)
-    for count, text in (
-        (
-            duplicates.examples,
-            f"training examples equal another one ({duplicates.apart} of them one of another client)",
-        ),
-        (duplicates.tested, "training examples equal a test example, so test metrics reveal them without noise"),
-    ):
-        if count:
-            broken.append(
-                f"{count} of {total} {text}: if the copies belong to one person, epsilon covers each copy alone"
-            )
+    if duplicates.examples:
+        broken.append(
+            f"{duplicates.examples} of {total} training examples equal another training example ({duplicates.apart} of "
+            "them one of another client): if both belong to one person, epsilon covers each copy alone"
+        )
+    if duplicates.tested:
+        broken.append(
+            f"{duplicates.tested} of {total} training examples equal a test example, so test metrics reveal them "
+            "without noise: use other test data"
+        )
     broken += _fitted_statistics(subject, data)
 
     examples = f"{format_count(total, 'example')} of {format_count(len(data), 'client')}"
-    evidence = f"{examples} are all different, and none is a test example; no statistic of them was found"
-    power = "examples are compared by content: a slightly changed copy is not found"
+    evidence = f"{examples} are all different, and none is a test example; no statistic of them was found in the model"
+    power = "examples are compared by content: a slightly changed copy is not detected"
     return summarize(
         NAME,
         broken,
@@ -67,7 +66,7 @@ def _fitted_statistics(subject: AuditTarget, data: Data) -> Iterator[str]:
     standard = (mean.abs() < _SAME) & ((deviation - 1).abs() < 10 * _SAME) & varied
     if int(standard.sum()) > _STANDARD_SHARE * int(varied.sum()) > 0:
         yield (
-            "inputs have mean 0 and deviation 1 over all clients: they were standardized with statistics of "
+            "inputs have mean 0 and standard deviation 1 over all clients: they were standardized with statistics of "
             "private data"
         )
     statistics = {"mean": mean, "deviation": deviation, "variance": deviation**2, "largest value": rows.amax(0)}
