@@ -110,9 +110,9 @@ def page(folder: Path, known: dict[str, Experiment]) -> str:
     parts = [
         "# Results of the papers' experiments",
         "",
-        "Made by `python benchmarks/reproduce NAME` and `--page`; `--list` prints all names. *Ours* is the mean and "
-        "the standard deviation over the seeds. *Paper* is the paper's figure, if its text states one. The *true "
-        "epsilon* is an upper bound for the whole run, at the delta of the experiment; a line without an epsilon has "
+        "Made by `python benchmarks/reproduce NAME` and `--page`; `--list` prints all names. *Ours* is the mean and\n"
+        "the standard deviation over the seeds. *Paper* is the paper's figure, if its text states one. The *true\n"
+        "epsilon* is an upper bound for the whole run, at the delta of the experiment; a line without an epsilon has\n"
         "no noise.",
     ]
     paper = ""
