@@ -709,7 +709,7 @@ ADMM = [
     _entry(
         "curves", "figures 1, 3, 5", "noise, error and violation against t", "mnist femnist", (0.1, 3.5, None), curves
     ),
-    _entry("cuts", "figure 1, on digits", "shorter runs keep the order", "", (0.1, None, None), cuts),
+    _entry("cuts", "figure 1, on digits", "shorter runs keep the order", "", (0.1, 2.4, None), cuts),
     _entry("long", "remark 3", "a million rounds at epsilon 0.01", "mnist", (0.1, None, None), long),
     _entry("rho", "figure 4", "OutP with other penalties", "mnist femnist", (0.1, None, None), rho),
     _entry("radius", "figure 6", "factor of radius and step size", "femnist", (0.1, 3.6, None), radius),
