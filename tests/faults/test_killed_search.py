@@ -151,7 +151,8 @@ def check_kills(done: list[str], places: Iterable[int], folder: Path) -> None:
         assert killed(place, last), done[last]
         before, tried = released(place), chosen(place)
         again = killed(place, 7 + last % 11)  # and whoever comes back is killed too
-        assert all(released(place)[name][: len(lines)] == lines for name, lines in before.items())
+        # a ledger without a release is removed when its trial starts again
+        assert all(released(place).get(name, [])[: len(lines)] == lines for name, lines in before.items())
         before, tried = (released(place), chosen(place)) if again else (before, tried)
         check(place, make_search(place).run(place / "out", quiet), before, tried)
 
