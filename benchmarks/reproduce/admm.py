@@ -711,7 +711,7 @@ ADMM = [
     ),
     _entry("cuts", "figure 1, on digits", "shorter runs keep the order", "", (0.1, 2.4, None), cuts),
     _entry("long", "remark 3", "a million rounds at epsilon 0.01", "mnist", (0.1, None, None), long),
-    _entry("rho", "figure 4", "OutP with other penalties", "mnist femnist", (0.1, None, None), rho),
+    _entry("rho", "figure 4", "OutP with other penalties", "mnist femnist", (0.1, 1.5, None), rho),
     _entry("radius", "figure 6", "factor of radius and step size", "femnist", (0.1, 3.6, None), radius),
     _entry("baseline", "figures 1, 2", "OutP as coded, and corrected", "mnist", (0.1, 1.5, None), baseline),
     _entry("beyond", "beyond figure 2", "error at a true epsilon of the whole run", "mnist", (0.2, 0.9, None), beyond),
