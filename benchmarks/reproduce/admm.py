@@ -710,7 +710,7 @@ ADMM = [
         "curves", "figures 1, 3, 5", "noise, error and violation against t", "mnist femnist", (0.1, 3.5, None), curves
     ),
     _entry("cuts", "figure 1, on digits", "shorter runs keep the order", "", (0.1, 2.4, None), cuts),
-    _entry("long", "remark 3", "a million rounds at epsilon 0.01", "mnist", (0.1, None, None), long),
+    _entry("long", "remark 3", "a million rounds at epsilon 0.01", "mnist", (0.1, 1.8, None), long),
     _entry("rho", "figure 4", "OutP with other penalties", "mnist femnist", (0.1, 1.5, None), rho),
     _entry("radius", "figure 6", "factor of radius and step size", "femnist", (0.1, 3.6, None), radius),
     _entry("baseline", "figures 1, 2", "OutP as coded, and corrected", "mnist", (0.1, 1.5, None), baseline),
