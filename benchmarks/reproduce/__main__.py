@@ -6,7 +6,7 @@
 
 Data are read from $FEDPRIV_DATA. A run writes `table.md`, `result.json` and `picture.png` to `--out`/NAME. An
 interrupted run continues when the same command is given again; `--again` starts it anew. `--page FILE` writes one
-Markdown page from all results in `--out`.
+Markdown page from all results in `--out`, the largest size of each experiment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import shutil
 from pathlib import Path
 
 import matplotlib as mpl
-from experiment import COLUMNS, Bench, Experiment, Size
+from experiment import COLUMNS, Bench, Experiment, Row, Size, markdown
 from experiments import EXPERIMENTS
 from rich.console import Console
 from rich.table import Table
@@ -103,15 +103,33 @@ def listed(experiments: list[Experiment]) -> Table:
 
 
 def page(folder: Path, known: dict[str, Experiment]) -> str:
-    """Returns a page with the table, verdict and notes of each result in a folder."""
-    made_by = "Made by `python benchmarks/reproduce NAME`; `--list` shows all names."
-    parts = ["# Results of the papers' experiments", "", made_by]
+    """Returns a page with the table, verdict and notes of each result in a folder, paper by paper.
+
+    If an experiment has results of several sizes, the page has the largest.
+    """
+    parts = [
+        "# Results of the papers' experiments",
+        "",
+        "Made by `python benchmarks/reproduce NAME` and `--page`; `--list` prints all names. *Ours* is the mean and\n"
+        "the standard deviation over the seeds. *Paper* is the paper's figure, if its text states one. The *true\n"
+        "epsilon* is an upper bound for the whole run, at the delta of the experiment; a line without an epsilon has\n"
+        "no noise.",
+    ]
+    paper = ""
     for name, one in known.items():
-        if (folder / name / "result.json").exists():
-            result = json.loads((folder / name / "result.json").read_text())
-            minutes = f"{result['seconds'] / 60:.1f} processor minutes ({result['size']} size)."
-            parts += ["", f"## {name}", "", f"{one.paper}, {one.part}: {one.question}.", ""]
-            parts += [(folder / name / "table.md").read_text(), minutes]
+        folders = [folder / f"{name}-full", folder / name, folder / f"{name}-quick"]
+        stored = next((place for place in folders if (place / "result.json").exists()), None)
+        if stored is None:
+            continue
+        if one.paper != paper:
+            paper = one.paper
+            parts += ["", f"## {paper}"]
+        result = json.loads((stored / "result.json").read_text())
+        size = "" if result["size"] == "default" else f", with `--{result['size']}`"
+        minutes = f"{max(result['seconds'] / 60, 0.1):.1f} processor minutes{size}."
+        parts += ["", f"### {name}", "", f"{one.part[0].upper()}{one.part[1:]}: {one.question}.", ""]
+        rows = [Row(**row) for row in result["rows"]]
+        parts += [markdown(result["measure"], rows, result["verdict"], result["notes"]), minutes]
     return "\n".join(parts) + "\n"
 
 

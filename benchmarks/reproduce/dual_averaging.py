@@ -357,22 +357,42 @@ def _clear(gaps: dict[tuple[str, int], np.ndarray], name: str, method: int, inde
 _WHERE = ("libsvm",)
 DUAL_AVERAGING = [
     Experiment(
-        "dual-averaging-iterations", PAPER, "fig. 1", "gap against iterations, l2", _WHERE, (None,) * 3, iterations
+        "dual-averaging-iterations",
+        PAPER,
+        "fig. 1",
+        "gap against iterations, l2",
+        _WHERE,
+        (0.3, None, None),
+        iterations,
     ),
     Experiment(
-        "dual-averaging-size", PAPER, "fig. 1", "figure 1 with the paper's q, on copies", _WHERE, (None,) * 3, size
+        "dual-averaging-size",
+        PAPER,
+        "fig. 1",
+        "figure 1 with the paper's q, on copies",
+        _WHERE,
+        (0.4, None, None),
+        size,
     ),
     Experiment(
-        "dual-averaging-epsilon", PAPER, "fig. 2", "gap and accuracy against epsilon, l2", _WHERE, (None,) * 3, epsilons
+        "dual-averaging-epsilon",
+        PAPER,
+        "fig. 2",
+        "gap and accuracy against epsilon, l2",
+        _WHERE,
+        (0.6, None, None),
+        epsilons,
     ),
-    Experiment("dual-averaging-l1", PAPER, "figs. 3, 4", "the same for l1, without [19]", _WHERE, (None,) * 3, l1),
+    Experiment(
+        "dual-averaging-l1", PAPER, "figs. 3, 4", "the same for l1, without [19]", _WHERE, (0.5, None, None), l1
+    ),
     Experiment(
         "dual-averaging-beyond",
         PAPER,
         "beyond",
         "does node sampling help at the true epsilon?",
         _WHERE,
-        (None, 2.0, None),
+        (0.9, 2.0, None),
         beyond,
     ),
 ]

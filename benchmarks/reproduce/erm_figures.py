@@ -532,7 +532,7 @@ EXPERIMENTS = [
     ),
     Experiment(
         *("erm-svrg-plus-plus", PAPER, "figure 2", "DP-SVRG++ against DP-GD of [34], lambda 0"),
-        *(("covertype",), (0.06, None, None), figure_2),
+        *(("covertype",), (0.06, 1.0, None), figure_2),
     ),
     Experiment(
         *("erm-pl", PAPER, "theorem 6.2", "DP-GD under the Polyak-Lojasiewicz condition (our experiment)"),
@@ -540,6 +540,6 @@ EXPERIMENTS = [
     ),
     Experiment(
         *("erm-beyond", PAPER, "beyond the paper", "all methods at equal true epsilon"),
-        *(("covertype",), (0.13, None, None), beyond),
+        *(("covertype",), (0.13, 3.3, None), beyond),
     ),
 ]

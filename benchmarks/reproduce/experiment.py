@@ -23,6 +23,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from fedpriv.privacy.accounting import round_up
+
 Size = Literal["quick", "default", "full"]
 T = TypeVar("T")
 NOT_GIVEN = "figure only"
@@ -68,7 +70,7 @@ class Row:
     def _true(self) -> str:
         if self.true is None:
             return ""
-        return "inf (not private)" if math.isinf(self.true) else number(self.true)
+        return "inf (not private)" if math.isinf(self.true) else round_up(self.true)
 
 
 COLUMNS = "setting", "ours", "paper", "epsilon stated", "true epsilon, whole run", "remark"
@@ -92,14 +94,15 @@ class Findings:
     draw: Callable[[Figure], None]
     notes: Sequence[str] = ()
 
-    def markdown(self) -> str:
-        """Returns the table, the verdict and the notes."""
-        lines = [f"Measured: {self.measure}.", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-        lines += [f"| {' | '.join(row.cells())} |" for row in self.rows]
-        lines += ["", f"**{self.verdict}**"]
-        if self.notes:
-            lines += ["", *(f"* {note}" for note in self.notes)]
-        return "\n".join(lines) + "\n"
+
+def markdown(measure: str, rows: Sequence[Row], verdict: str, notes: Sequence[str]) -> str:
+    """Returns the table, the verdict and the notes of an experiment."""
+    lines = [f"Measured: {measure}.", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    lines += [f"| {' | '.join(row.cells())} |" for row in rows]
+    lines += ["", f"**{verdict}**"]
+    if notes:
+        lines += ["", *(f"* {note}" for note in notes)]
+    return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,8 @@ class Bench:
     def finish(self, experiment: Experiment, found: Findings) -> None:
         """Writes `table.md`, `result.json` and `picture.png`, and forgets the stored points."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "table.md").write_text(found.markdown())
+        table = markdown(found.measure, found.rows, found.verdict, found.notes)
+        (self.folder / "table.md").write_text(table)
         kept = {
             "name": experiment.name,
             "size": self.size,

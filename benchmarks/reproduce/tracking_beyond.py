@@ -149,6 +149,6 @@ BEYOND = Experiment(
     "beyond",
     "the paper's sensors and digits at a true epsilon",
     ("mnist",),
-    (None, None, None),
+    (None, 1.1, None),
     beyond_run,
 )

@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, format_count
 from fedpriv.settings import Count, Positive, Ratio, RegistryEntry, check_finite, validate_arguments
 from fedpriv.strategies import (
     LBFGS,
@@ -85,7 +85,7 @@ class AdmmBlock:
         outer: The outer loop's parameters.
         rho: ADMM penalty parameter.
         solver: Solves the subproblem.
-        client_rho: ADMM penalty parameters of the clients, repeated if there are fewer than clients; none: `rho`.
+        client_rho: ADMM penalty parameter of each client; none: `rho`.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
@@ -116,14 +116,22 @@ class AdmmBlock:
         shifted = u + state.dual / rho
         if self.client_rho:
             # the server multiplies the sum by the mean of all penalties
-            shifted = shifted * (rho / _mean_rho(self.client_rho, oracle.n_clients))
+            shifted = shifted * (rho / _mean(self.client_rho))
         return torch.cat([shifted, numbers], 1), state
 
     def _rho(self, oracle: Oracle, like: Tensor) -> Tensor | float:
-        """Returns the penalty of each client, `[k, 1]`, or one for all."""
+        """Returns the penalty of each client, `[k, 1]`, or one for all.
+
+        Raises:
+            ConfigError: If the number of penalties is not the number of clients.
+        """
         if not self.client_rho:
             return self.rho
-        rows = [_rho_of(self.client_rho, number) for number in oracle.numbers.tolist()]
+        if len(self.client_rho) != oracle.n_clients:
+            given, clients = format_count(len(self.client_rho), "value"), format_count(oracle.n_clients, "client")
+            fix = f"has {given}, but the run has {clients}: list one value for each client, or set only rho"
+            raise ConfigError("strategy.client_rho", list(self.client_rho), fix)
+        rows = [self.client_rho[number] for number in oracle.numbers.tolist()]
         return like.new_tensor(rows).unsqueeze(1)
 
     def _merit(self, state: LocalBlock, oracle: Oracle) -> Callable[[Tensor], Tensor]:
@@ -273,7 +281,7 @@ class ConstrainedAdmmServer:
             return network.scatter(_broadcast_row(state.w, ACCEPTED, 1.0)), state
         # the server's step in closed form, eq 18
         share = 1 / ((n + 1) * self.outer.beta)
-        rho = _mean_rho(self.client_rho, n) if self.client_rho else self.rho
+        rho = _mean(self.client_rho) if self.client_rho else self.rho
         weight = n * rho + share
         center = (rho * shifted + share * state.anchor) / weight
         w = self.regularizer.prox(center, 1 / weight)
@@ -330,8 +338,8 @@ def proximal_al(
         solver: Solver of subproblems: `LBFGS()` (default), `Newton()`, `AcceleratedGradient()`, `Quadratic()`.
         inner_decay: Round t of an inner loop solves subproblems to the tolerance `inner_decay**t`; in (0, 1).
         inner_rounds: Largest number of rounds of one inner loop.
-        client_rho: An ADMM penalty parameter for each client, in their order, instead of `rho`; repeated from the start
-            if there are more clients. They change the number of rounds, not the solution.
+        client_rho: An ADMM penalty parameter for each client, in their order, instead of `rho`. They change the number
+            of rounds, not the solution.
 
     Returns:
         The strategy. The run ends when w is stationary and feasible to the tolerances of `outer`.
@@ -358,14 +366,9 @@ def proximal_al(
     return Strategy(block, server, Consensus(), "proximal_al", regularizer, MONITOR)
 
 
-def _rho_of(penalties: tuple[float, ...], number: int) -> float:
-    """Returns a client's penalty."""
-    return penalties[number % len(penalties)]
-
-
-def _mean_rho(penalties: tuple[float, ...], n_clients: int) -> float:
+def _mean(penalties: tuple[float, ...]) -> float:
     """Returns the mean of the clients' penalties."""
-    return sum(_rho_of(penalties, number) for number in range(n_clients)) / n_clients
+    return sum(penalties) / len(penalties)
 
 
 def _half_squares(rho: Tensor | float, rows: Tensor) -> Tensor:

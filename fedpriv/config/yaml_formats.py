@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, PlainSerializer, Tag, TypeAdapter, create_model
+from torch import Tensor
 
 from fedpriv.algorithms import admm
 from fedpriv.config import rates
 from fedpriv.config.base import Choice, YamlFormat, options_model, with_field_errors
-from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite
+from fedpriv.errors import ConfigError
+from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite, plugins
 from fedpriv.strategies import (
     L1,
     L2,
@@ -140,9 +142,62 @@ def number_or_fields_format(number: Any, kind: type) -> Any:  # noqa: ANN401 - a
     return Annotated[Union[by_number, by_fields], Discriminator(which)]  # noqa: UP007 - made at run time
 
 
+@dataclass(frozen=True)
+class NamedRegularizer:
+    """The regularizer that your own function returns, which a configuration names as `package.module:name`."""
+
+    reference: str
+    regularizer: Proximal
+
+    @property
+    def strong_convexity(self) -> float:
+        """Coefficient of the quadratic term."""
+        return self.regularizer.strong_convexity
+
+    @property
+    def remainder(self) -> Proximal:
+        """The function without its quadratic term."""
+        return self.regularizer.remainder
+
+    def value(self, x: Tensor) -> Tensor:
+        """Returns h of each row."""
+        return self.regularizer.value(x)
+
+    def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """Returns the proximal map of each row."""
+        return self.regularizer.prox(x, step)
+
+
+def _named_regularizer(reference: str) -> NamedRegularizer:
+    """Calls the function that `package.module:name` names, which returns a regularizer."""
+    field = "strategy.regularizer.function"
+    function = plugins.resolve_function(reference, Proximal, field, ())
+    regularizer = plugins.call(function, reference, {}, field=field)
+    missing = [name for name in ("strong_convexity", "remainder", "value", "prox") if not hasattr(regularizer, name)]
+    if missing:
+        lacking = f"returned a {type(regularizer).__name__} without {' and '.join(missing)}"
+        raise ConfigError(field, reference, f"{lacking}: return an object like fedpriv.strategies.L2")
+    return NamedRegularizer(reference, regularizer)
+
+
+OWN_REGULARIZER: Any = Annotated[
+    NamedRegularizer,
+    YamlFormat(Annotated[str, AfterValidator(_named_regularizer), PlainSerializer(lambda named: named.reference)]),
+]
+
 YAML_FORMATS: Mapping[Any, Any] = {
     Union[Average, None]: Union[number_or_fields_format(NonNegative, Ema), None],  # noqa: UP007 - made at run time
-    Proximal: keyed_format("zero", Zero(), l2=L2, l1=L1, elastic_net=ElasticNet, ball=Ball, box=Box, simplex=Simplex),
+    Proximal: keyed_format(
+        "zero",
+        Zero(),
+        l2=L2,
+        l1=L1,
+        elastic_net=ElasticNet,
+        ball=Ball,
+        box=Box,
+        simplex=Simplex,
+        function=OWN_REGULARIZER,
+    ),
     Solver: word_format(
         lbfgs=LBFGS(), newton=Newton(), accelerated_gradient=AcceleratedGradient(), quadratic=Quadratic()
     ),

@@ -262,6 +262,8 @@ def resolve_function(reference: str, gives: type, field: str, arguments: Sequenc
     except (TypeError, ValueError):
         count = "one argument" if len(arguments) == 1 else f"{len(arguments)} arguments"
         fix = f"must be a function of {count}, {', '.join(arguments)}"
+        if not arguments:
+            fix = "must be a function without required arguments"
         raise ConfigError(field, reference, fix) from None
     return function
 

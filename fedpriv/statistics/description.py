@@ -394,10 +394,6 @@ class JoinedStatistics:
             raise ConfigError("privacy.clip", privacy.clip, "statistics bound their vectors themselves: leave it out")
         return replace(privacy, clip=self.clip)
 
-    def check_privacy(self, privacy: Privacy) -> Privacy:
-        """Returns the settings with a clip bound for joined vectors; see `check_privacy` of this module."""
-        return check_privacy(privacy)
-
     def make_model(self) -> LinearRegression:
         """Returns a new model that is linear in the joined vectors, at zero."""
         return LinearRegression(self.width)

@@ -83,6 +83,12 @@ def test_client_penalties_same_optimum_and_equal_ones_same_path() -> None:
     assert third["objective"] == pytest.approx(first["objective"], rel=1e-3)
 
 
+@pytest.mark.parametrize("penalties", [(0.1,), (0.1, 0.3), (0.1, 0.3, 0.9, 0.1)])
+def test_client_penalties_other_number_than_clients_raises(penalties) -> None:
+    with pytest.raises(fp.ConfigError, match=r"strategy.client_rho = .* has .*the run has 3 clients: list one"):
+        run_to_json(wdbc(3, fp.proximal_al(TIGHT, 0.3, solver=Newton(), client_rho=penalties)))
+
+
 @pytest.mark.parametrize("penalties", [(0.1, -1.0), (float("nan"),), ("0.1",)])
 def test_client_penalty_not_positive_raises(penalties) -> None:
     with pytest.raises(fp.ConfigError, match="positive, finite numbers"):

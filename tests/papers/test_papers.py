@@ -9,10 +9,12 @@ import pytest
 from matplotlib import image
 from typer.testing import CliRunner
 
+import fedpriv
 from fedpriv.cli import app
+from fedpriv.config.strategies import STRATEGIES
 from fedpriv.errors import ConfigError
 from fedpriv.papers.checking import check
-from fedpriv.papers.claims.papers import PAPERS, paper
+from fedpriv.papers.claims.papers import ALGORITHMS, PAPERS, paper
 from fedpriv.privacy.accounting import bounds
 
 SMALL = {
@@ -52,6 +54,19 @@ def test_more_noise_factor_meets_stated_epsilon(name: str):
     less = {event._replace(noise=0.25 * factor * event.noise): count for event, count in history.items()}
     assert min(bounds.compute_tight_epsilons(more, delta).values()) <= stated * (1 + 1e-9)
     assert min(bounds.compute_tight_epsilons(less, delta).values()) > stated
+
+
+@pytest.mark.parametrize("name", [name for name, row in STRATEGIES.items() if row.variants.published])
+def test_published_algorithm_name_has_claim(name: str):
+    source = paper(name)
+    assert source.filled({})[source.rounds] >= 1
+
+
+def test_python_algorithm_name_has_claim():
+    assert paper("inexact_admm") is paper("iadmm_trust") is paper("iadmm")
+    assert paper("svrg") is paper("dp_svrg")
+    for algorithm in ALGORITHMS:
+        assert algorithm in STRATEGIES or callable(getattr(fedpriv, algorithm))
 
 
 def test_claims_without_sufficient_noise():

@@ -3,6 +3,7 @@
 import json
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,29 @@ def test_finish_writes_table_result_picture_and_removes_points(tmp_path):
 )
 def test_number_has_paper_digits(value, text):
     assert number(value) == text
+
+
+def test_true_epsilon_rounds_up():
+    assert Row("noisy", 1.0, true=1.65011544).cells()[4] == "1.651"
+    assert Row("noisy", 1.0, true=144_943.2).cells()[4] == "145000"
+
+
+def test_page_has_largest_size_of_each_paper(tmp_path):
+    entry = Experiment("powers", "Nobody (2020)", "table 1", "powers", (), (None,) * 3, lambda bench: findings)
+    other = replace(entry, name="roots")
+    for name, size, value in (
+        ("powers-quick", "quick", 1.5),
+        ("powers", "default", 2.5),
+        ("roots-quick", "quick", 3.5),
+    ):
+        row = Row("powers", value, paper=19.5, true=float("inf"))
+        findings = Findings("a number", [row], "It holds.", lambda figure: figure.subplots().plot([1]), ["made up"])
+        Bench(size, tmp_path / name).finish(entry, findings)
+    door = runpy.run_path(str(ROOT / "benchmarks" / "reproduce" / "__main__.py"))
+    page = door["page"](tmp_path, {"powers": entry, "roots": other, "absent": replace(entry, name="absent")})
+    assert "| powers | 2.50 | 19.50 |  | inf (not private) |  |" in page and "1.50" not in page
+    assert page.count("## Nobody (2020)") == 1 and "absent" not in page
+    assert "### roots" in page and "| powers | 3.50 |" in page and "with `--quick`" in page
 
 
 def test_names_unique_and_described():

@@ -13,6 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
+from fedpriv.config import build as build_training
 from fedpriv.config import fingerprint, load_config, to_yaml
 from fedpriv.errors import ConfigError
 from fedpriv.models import MODELS
@@ -316,6 +317,7 @@ def test_unreadable_annotation_raises(tmp_path, monkeypatch):
 # --- functions have one shape
 
 
+DP_GD = "strategy={{name: dp_gd, learning_rate: 0.1, regularizer: {}}}".format
 SHAPES = {
     "problem.constraints=[{function: 'shapes:mean_at_most_one', equality: [false]}]": None,
     "problem.objective={function: 'shapes:mean_at_most_one'}": None,
@@ -323,11 +325,16 @@ SHAPES = {
     "strategy={name: decentralized_sgd, step_size: {function: 'shapes:number'}}": None,
     "strategy={name: iadmm_trust, radius: {function: 'shapes:number'}}": None,
     "strategy={name: iadmm_prox, rho: {function: 'shapes:number'}}": None,
+    DP_GD("{function: 'shapes:heavy'}"): None,
     "privacy.schedule={function: 'shapes:number'}": None,
     "problem.constraints=['shapes:mean_at_most_one']": r"write \{function: 'shapes:mean_at_most_one'\}",
     "network={topology: ring, activity: 'shapes:links'}": r"write \{function: 'shapes:links'\}",
     "strategy={name: decentralized_sgd, step_size: 'shapes:number'}": r"write \{function: 'shapes:number'\}",
     "strategy={name: iadmm_prox, rho: 'shapes:number'}": r"write \{function: 'shapes:number'\}",
+    DP_GD("'shapes:heavy'"): r"write \{function: 'shapes:heavy'\}",
+    DP_GD("{function: 'shapes:number'}"): "has the return annotation float",
+    DP_GD("{function: 'shapes:weighted'}"): "a function without required arguments",
+    DP_GD("{function: 'shapes:half'}"): "Half without strong_convexity and remainder",
     "privacy.schedule='shapes:number'": r"write \{function: 'shapes:number'\}",
     "problem.constraints=[{function: 'shapes:number'}]": "has the return annotation float",
     "problem.constraints=[{function: 'shapes:one'}]": "must be a function of 3 arguments, the model, inputs, targets",
@@ -344,12 +351,19 @@ def test_function_shape_same_everywhere(override: str, tmp_path: Path, monkeypat
         "def one(model) -> Tensor: ...\n"
         "def links(round_index: int) -> list[tuple[int, int]]:\n    return [(0, 1)]\n"
         "def number(t: int) -> float:\n    return 1.0\n"
+        "from fedpriv.strategies import L2, Proximal\n"
+        "def heavy() -> L2:\n    return L2(0.5)\n"
+        "def weighted(lam: float) -> L2:\n    return L2(lam)\n"
+        "class Half:\n"
+        "    def value(self, x): ...\n"
+        "    def prox(self, x, step): ...\n"
+        "def half() -> Proximal:\n    return Half()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
 
     def read() -> tuple[Any, ...]:
         config = load_config(RUN, [override])
-        if "rho" not in override and "radius" not in override and "step_size" not in override:
+        if "strategy=" not in override:
             config.privacy.schedule.build()
             return (config, config.problem.everyones(), config.network.build(3))
         return (config, config.recipe(10))
@@ -363,3 +377,26 @@ def test_function_shape_same_everywhere(override: str, tmp_path: Path, monkeypat
     written.write_text(to_yaml(config))
     assert "name: function" not in written.read_text()
     assert fingerprint(load_config(written)) == fingerprint(config)
+
+
+@pytest.mark.usefixtures("allow_plugins")
+def test_own_regularizer_equals_l2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_penalty.py").write_text(
+        "class Ridge:\n"
+        "    strong_convexity = 0.5\n"
+        "    @property\n"
+        "    def remainder(self): return self\n"
+        "    def value(self, x): return 0.25 * x.square().sum(-1)\n"
+        "    def prox(self, x, step): return x / (1 + 0.5 * step)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def trained(regularizer: str) -> Any:
+        training = build_training(load_config(RUN, [DP_GD(regularizer), "rounds=3", "privacy={noise_on: none}"]))
+        for _ in training:
+            pass
+        return training.result().params
+
+    own, l2 = trained("{function: 'own_penalty:Ridge'}"), trained("{l2: {lam: 0.5}}")
+    assert own.sub(trained("zero")).abs().max() > 1e-3
+    torch.testing.assert_close(own, l2, rtol=0, atol=1e-6)

@@ -185,13 +185,24 @@ PAPERS: dict[str, Paper] = {
     ),
 }
 
+ALGORITHMS = {
+    "iadmm_prox": "iadmm",
+    "iadmm_trust": "iadmm",
+    "inexact_admm": "iadmm",
+    "svrg": "dp_svrg",
+    "accelerated_mirror_descent": "dp_accmd",
+    "dpop": "gradient_tracking",  # with the same steps and noise
+}
+"""Names of algorithms, in YAML or Python, that differ from the name of their claim."""
+
 
 def paper(name: str) -> Paper:
-    """Returns a paper by the name of its method.
+    """Returns a paper by the name of its method or algorithm.
 
     Raises:
         ConfigError: If there is none with that name.
     """
-    if name not in PAPERS:
+    known = ALGORITHMS.get(name, name)
+    if known not in PAPERS:
         raise ConfigError("PAPER", name, f"is unknown; choose one of {', '.join(PAPERS)}")
-    return PAPERS[name]
+    return PAPERS[known]
