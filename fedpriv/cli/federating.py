@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,8 @@ from fedpriv.cli.options import AllowPlugins, ConfigFile
 
 if TYPE_CHECKING:
     from fedpriv.privacy import Pairwise
+    from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
+    from fedpriv.sites.federation_plan import FederationPlan
     from fedpriv.sites.resolved_plan import ResolvedPlan
 
 site = typer.Typer(no_args_is_help=True, help="Run a site: one organisation's data and budget.")
@@ -61,7 +64,6 @@ def site_join(
 ) -> None:
     """Show a plan's requests to this site, and with --accept reply to them from now on."""
     from fedpriv.cli.printing import print_rows
-    from fedpriv.errors import format_count
     from fedpriv.sites.peers.picture import neighbour_names
     from fedpriv.sites.site import Site
 
@@ -78,8 +80,7 @@ def site_join(
             {
                 "plan": proposal.fingerprint,
                 "server": server,
-                "queries": f"{terms.strategy.name}, {format_count(terms.rounds, 'round')}, "
-                f"{format_count(len(terms.plan.records), 'answer')}",
+                "queries": _format_queries(proposal, terms),
                 "privacy cost": str(terms.plan.spent()),
                 "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
                 "budget": f"epsilon={budget.epsilon:g} (delta={budget.delta:g}) of this site, over all plans",
@@ -97,6 +98,16 @@ def site_join(
         if terms.is_graph:
             command = f"fedpriv site peer {folder} --listen tls/0.0.0.0:7447 --connect tls/NEIGHBOUR:7447"
         print_rows({"accepted": proposal.fingerprint, "next": command})
+
+
+def _format_queries(proposal: FederationPlan, terms: ResolvedPlan) -> str:
+    """Returns what a plan asks of a site, as text."""
+    from fedpriv.errors import format_count
+
+    if terms.statistics is not None:
+        return proposal.purpose
+    n_answers = format_count(len(terms.plan.records), "answer")
+    return f"{terms.strategy.name}, {format_count(terms.rounds, 'round')}, {n_answers}"
 
 
 @site.command("absent")
@@ -164,41 +175,30 @@ def federate_plan(
     Settings may follow the cards, as in `federate plan run.yaml north.json south.json rounds=40 --out fed`.
     """
     from fedpriv.cli import shipped
-    from fedpriv.cli.printing import print_rows, print_warning
-    from fedpriv.clients import PublicDataInfo
-    from fedpriv.config import load_config, to_yaml
-    from fedpriv.config.building import load_data
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.config.statistics import is_statistics_file
     from fedpriv.errors import ConfigError, format_count
     from fedpriv.sites.descriptor import SiteDescriptor
-    from fedpriv.sites.federation_plan import PLAN_SECTIONS, propose
     from fedpriv.sites.over_zenoh.certificates import read_planned_pin
     from fedpriv.sites.peers.picture import draw_graph
-    from fedpriv.sites.recording import CONFIG, PLAN
+    from fedpriv.sites.recording import PLAN
     from fedpriv.sites.resolved_plan import ResolvedPlan
-    from fedpriv.sites.unsupported import settings_without_effect
-    from fedpriv.storage import RunFolder
 
     overrides = [word for word in cards if "=" in word and not Path(word).exists()]
     files = [Path(word) for word in cards if word not in overrides]
     if not files:
         raise ConfigError("CARD", None, "is required: name the card.json of each site")
     descriptors = [SiteDescriptor.read(card) for card in files]
-    loaded = load_config(shipped.resolve(config), [*(settings or []), *overrides], n_owners=len(files))
-    split = load_data(loaded)
-    example = PublicDataInfo.of([split.test], split.n_classes)
     if keys is None:
         coordinator = None
     else:
         coordinator = read_planned_pin(keys)
-    proposal = propose(loaded, descriptors, example, coordinator)
-    with RunFolder.new(folder) as run_folder:
-        run_folder.write(CONFIG, to_yaml(loaded).encode())
-        run_folder.write(PLAN, proposal.text.encode())
-    without_effect = settings_without_effect(loaded, PLAN_SECTIONS)
-    if without_effect:
-        print_warning(
-            f"these settings have no effect between organisations: {', '.join(without_effect)}; leave them out"
-        )
+    source = shipped.resolve(config)
+    changes = [*(settings or []), *overrides]
+    if is_statistics_file(source):
+        proposal = _plan_statistics(source, changes, descriptors, coordinator, folder)
+    else:
+        proposal = _plan_training(source, changes, descriptors, coordinator, folder)
     rows = {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": proposal.fingerprint}
 
     terms = ResolvedPlan.of(proposal)
@@ -208,7 +208,70 @@ def federate_plan(
         rows["graph"] = f"{folder / 'graph.png'}: {format_count(n_links, 'link')}, no server"
         command = f"each site: fedpriv site join SITE {folder / PLAN}"
 
-    print_rows({**rows, **_pair_noise_rows(terms, len(descriptors)), "next": command})
+    if terms.statistics is not None:
+        rows |= {"statistics": proposal.purpose, **_width_rows(terms)}
+    else:
+        rows |= _pair_noise_rows(terms, len(descriptors))
+    print_rows({**rows, "next": command})
+
+
+def _plan_training(
+    source: Path,
+    changes: Sequence[str],
+    cards: Sequence[SiteDescriptor],
+    coordinator: CertificatePin | None,
+    folder: Path,
+) -> FederationPlan:
+    """Writes a plan for training, and the configuration with the server's test data, to a new folder."""
+    from fedpriv.cli.printing import print_warning
+    from fedpriv.clients import PublicDataInfo
+    from fedpriv.config import load_config, to_yaml
+    from fedpriv.config.building import load_data
+    from fedpriv.sites.federation_plan import PLAN_SECTIONS, propose
+    from fedpriv.sites.recording import CONFIG, PLAN
+    from fedpriv.sites.unsupported import settings_without_effect
+    from fedpriv.storage import RunFolder
+
+    loaded = load_config(source, changes, n_owners=len(cards))
+    split = load_data(loaded)
+    proposal = propose(loaded, cards, PublicDataInfo.of([split.test], split.n_classes), coordinator)
+    with RunFolder.new(folder) as run_folder:
+        run_folder.write(CONFIG, to_yaml(loaded).encode())
+        run_folder.write(PLAN, proposal.text.encode())
+    without_effect = settings_without_effect(loaded, PLAN_SECTIONS)
+    if without_effect:
+        print_warning(
+            f"these settings have no effect between organisations: {', '.join(without_effect)}; leave them out"
+        )
+    return proposal
+
+
+def _plan_statistics(
+    source: Path,
+    changes: Sequence[str],
+    cards: Sequence[SiteDescriptor],
+    coordinator: CertificatePin | None,
+    folder: Path,
+) -> FederationPlan:
+    """Writes a plan for statistics to a new folder."""
+    from fedpriv.config.statistics import load_statistics
+    from fedpriv.sites.federation_plan import propose_statistics
+    from fedpriv.sites.recording import PLAN
+    from fedpriv.storage import RunFolder
+
+    proposal = propose_statistics(load_statistics(source, changes), cards, coordinator)
+    with RunFolder.new(folder) as run_folder:
+        run_folder.write(PLAN, proposal.text.encode())
+    return proposal
+
+
+def _width_rows(terms: ResolvedPlan) -> dict[str, str]:
+    """Returns about half of the width of each interval of a plan's statistics."""
+    return {
+        f"{name}: {label}": f"95 % interval of about ± {width:.3g}"
+        for name, widths in terms.half_widths().items()
+        for label, width in widths.items()
+    }
 
 
 def _pair_noise_rows(terms: ResolvedPlan, n_sites: int) -> dict[str, str]:

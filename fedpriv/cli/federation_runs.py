@@ -154,7 +154,8 @@ def federate_run(
 ) -> None:
     """Train, or resume, until the plan or the sites' budgets end."""
     from fedpriv.cli.printing import print_rows
-    from fedpriv.sites.recording import MODEL, RESULT
+    from fedpriv.sites.federation_plan import FederationPlan
+    from fedpriv.sites.recording import MODEL, PLAN, RESULT, STATISTICS
     from fedpriv.storage import strict_json
 
     if superlink is not None:
@@ -165,10 +166,24 @@ def federate_run(
         keys = _keys_for(addresses, keys)
         _run_over_zenoh(folder, addresses, keys, wait=wait, grace=grace, interval=interval, as_json=as_json)
     result = json.loads((folder / RESULT).read_text())
+    proposal = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
+    statistics = folder / STATISTICS
     if as_json:
+        if statistics.exists():
+            result["statistics"] = json.loads(statistics.read_text())
         typer.echo(strict_json.dumps(result))
         return
-    print_rows({name: str(value) for name, value in result.items()} | {"model": str(folder / MODEL)})
+    rows = {name: str(value) for name, value in result.items()}
+    if proposal.statistics is None:
+        rows["model"] = str(folder / MODEL)
+    elif statistics.exists():
+        rows["statistics"] = str(statistics)
+    else:
+        rows["next"] = (
+            "run this command again once every site is connected: sites that have replied repeat their reply, at no "
+            "privacy cost"
+        )
+    print_rows(rows)
 
 
 def _run_over_zenoh(
@@ -182,18 +197,16 @@ def _run_over_zenoh(
     as_json: bool,
 ) -> None:
     """Trains in this process; prints each round."""
-    from fedpriv.cli.printing import print_rows, print_warning
-    from fedpriv.config import load_config
-    from fedpriv.config.building import load_data
+    from fedpriv.cli.printing import out, print_rows, print_warning
     from fedpriv.sites.federation import Federation
     from fedpriv.sites.federation_plan import FederationPlan
     from fedpriv.sites.operator_log import print_log
     from fedpriv.sites.over_zenoh.coordinator import OverZenoh
     from fedpriv.sites.over_zenoh.refusals import log_refused_connections
-    from fedpriv.sites.recording import CONFIG, PLAN, record_federation
+    from fedpriv.sites.recording import PLAN, load_test_data, record_federation
 
     proposal = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
-    test = load_data(load_config(folder / CONFIG)).test
+    test = load_test_data(proposal, folder)
     with (
         print_log(sys.stderr),
         log_refused_connections(),
@@ -211,6 +224,9 @@ def _run_over_zenoh(
             for report in record_federation(federation, folder):
                 _print_round(asdict(report), as_json=as_json)
                 time.sleep(interval)
+            description = federation.describe()
+            if description is not None and not as_json:
+                out.print(str(description), markup=False, highlight=False)
         finally:
             federation.close()
 

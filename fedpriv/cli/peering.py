@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -93,17 +94,20 @@ def site_peer(
             publish=connections.publish,
         )
         with transport:
-            _run(running, proposal, transport, Patience(first=first_wait, later=wait), interval)
+            patience = Patience(first=first_wait, later=wait)
+            if proposal.statistics is not None:
+                patience = Patience(first=math.inf, later=math.inf)  # without a site's row there are no answers
+            _run(running, proposal, transport, patience, interval)
 
 
 def _run(
     running: Site, proposal: FederationPlan, transport: PeersOverZenoh, patience: Patience, interval: float
 ) -> None:
     """Runs the node of a site, and prints its rounds and its end."""
-    from fedpriv.cli.printing import print_rows
+    from fedpriv.cli.printing import out, print_rows
     from fedpriv.sites.peers.node import Node
     from fedpriv.sites.peers.running import run_node
-    from fedpriv.sites.recording import MODEL, RESULT
+    from fedpriv.sites.recording import MODEL, RESULT, STATISTICS
 
     node = Node(running, proposal.hash, transport, patience=patience, test=running.test_data)
     print_rows(
@@ -120,11 +124,16 @@ def _run(
         rows = {"ended": f"{node.ended}, after {node.round} rounds"}
         for name, neighbour in node.neighbours.items():
             rows[name] = _format_state(neighbour)
-        rows |= {
-            "spent": f"{running.spent()}, over all plans",
-            "model": str(node.folder / MODEL),
-            "result": str(node.folder / RESULT),
-        }
+        rows |= {"spent": f"{running.spent()}, over all plans"}
+        description = node.describe()
+        if description is not None:
+            out.print(str(description), markup=False, highlight=False)
+            rows["statistics"] = str(node.folder / STATISTICS)
+        elif proposal.statistics is None:
+            rows["model"] = str(node.folder / MODEL)
+        else:
+            rows["statistics"] = "none, because the row of a site is missing; its cost stays charged"
+        rows["result"] = str(node.folder / RESULT)
         print_rows(rows)
 
     run_node(node, running.spent, interval, _print_round, print_end)

@@ -29,10 +29,10 @@ from fedpriv.planning import FirstPart
 from fedpriv.privacy import Gaussian, LedgerFile, Privacy
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.settings import suggest_nearest
-from fedpriv.statistics.description import check_privacy, plan_release
+from fedpriv.statistics.description import JoinedStatistics, plan_release
 from fedpriv.statistics.numbers import Bounds
 from fedpriv.statistics.query import Table
-from fedpriv.statistics.scales import Scale, release_scales
+from fedpriv.statistics.scales import Scale, list_means, release_scales
 from fedpriv.storage import strict_json, write_whole
 
 FOLDER = "standardize"
@@ -116,6 +116,9 @@ def make_release_privacy(config: Config, privacy: Privacy) -> Privacy:
     if privacy.epsilon is None or privacy.noise_multiplier is not None or not privacy.private:
         fix = "must be set for data.standardize, and noise_multiplier left out, because the release takes a share of it"
         raise ConfigError("privacy.epsilon", privacy.epsilon, fix)
+    if privacy.unit != "sample":
+        fix = "must be sample for data.standardize, which protects single rows: leave data.standardize out"
+        raise ConfigError("privacy.unit", privacy.unit, fix)
     if not isinstance(privacy.mechanism, Gaussian) or privacy.delta == 0:
         fix = "must be gaussian, with a positive delta, for data.standardize"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
@@ -144,8 +147,8 @@ def plan_first(config: Config, privacy: Privacy, sizes: tuple[int, ...]) -> Firs
     """
     if config.data.standardize is None:
         return None
-    list_bounds(config)
-    release = plan_release(check_privacy(make_release_privacy(config, privacy)), sizes)
+    joined = JoinedStatistics.of(list_means(dict.fromkeys(list_bounds(config), _ENCODED)))
+    release = plan_release(joined.check_privacy(make_release_privacy(config, privacy)), sizes)
     return FirstPart.counted(release.records)
 
 

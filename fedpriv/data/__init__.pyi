@@ -11,7 +11,7 @@ from .libsvm import libsvm
 from .mnist import mnist
 from .parquet_file import parquet
 from .partition import partition
-from .registry import DATASETS, load
+from .registry import DATASETS, load, read_columns
 from .row_dataset import RowDataset
 from .sensors import sensors
 from .shakespeare import shakespeare
@@ -46,6 +46,7 @@ __all__ = [
     "monks",
     "parquet",
     "partition",
+    "read_columns",
     "sensors",
     "shakespeare",
     "sql",

@@ -15,6 +15,8 @@ from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
 from fedpriv.settings import RegistryEntry, validate_arguments
 
+ReadColumns = Callable[[Sequence[str], Mapping[str, Any]], Mapping[str, Sequence[str]]]
+"""Returns columns by name, as text in the order of the train examples, from their names and the data set's options."""
 _NO_TARGET = -100  # torch's mark for a position in a sequence without a target
 
 
@@ -83,9 +85,11 @@ class DatasetEntry(RegistryEntry[Split]):
         description: One line about it.
         facts: The public facts of the data set, if they never change, or a function of its options that returns them.
             With them a run can be planned without reading the data.
+        columns: Reads columns of the table from which the train examples were made; None if there is no table.
     """
 
     facts: DataFacts | Callable[..., DataFacts | None] | None = None
+    columns: ReadColumns | None = None
 
     def facts_of(self, options: Mapping[str, Any]) -> DataFacts | None:
         """Returns the public facts of the data set with these options; None if they are not known."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv as reader
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedpriv.data.base import Split
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns
-from fedpriv.data.table_split import read_split
+from fedpriv.data.table_split import read_split, read_train_columns
 from fedpriv.errors import DataError
 from fedpriv.settings import validate_arguments
 
@@ -71,6 +72,11 @@ def csv(
         label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered, scales or {}
     )
     return read_split(encoder, read_table, train, test, client=client, suffix=".csv")
+
+
+def columns(names: Sequence[str], options: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+    """Returns columns of the clients' files; see `read_columns` of the registry."""
+    return read_train_columns(read_table, options["train"], names, ".csv")
 
 
 def read_headings(path: str) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv as reader
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
 from fedpriv.data.owners import encode_names
-from fedpriv.data.table_encoder import Table, TableEncoder
+from fedpriv.data.table_encoder import Table, TableEncoder, check_columns
 from fedpriv.errors import DataError
 from fedpriv.settings import validate_arguments
 
@@ -119,6 +119,27 @@ def heart(
     whose = hospital or "four hospitals"
     description = f"heart disease: {len(train)} train and {len(test)} test patients of {whose}, 2 classes"
     return Split(train, test, 2, writers, description, test_writers=test_writers, writer_names=names)
+
+
+def columns(names: Sequence[str], options: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+    """Returns columns of the train patients; see `read_columns` of the registry.
+
+    The column `num` is 0 or 1. A blood pressure or cholesterol of 0 is missing, as in the examples.
+    """
+    check_columns("heart", names, _COLUMNS)
+    hospitals = HOSPITALS
+    if options.get("hospital") is not None:
+        hospitals = (options["hospital"],)
+    folder = _folder(options.get("root"), hospitals)
+    texts: dict[str, list[str]] = {name: [] for name in names}
+    for place in hospitals:
+        table = _read(folder, place)
+        is_train, _ = _division(table, options.get("train_rows", "all"), options.get("test_rows", "complete"))
+        for name in names:
+            is_missing = {"0"} if name in _NEVER_ZERO else set[str]()
+            chosen = (text for text, is_chosen in zip(table[name], is_train, strict=True) if is_chosen)
+            texts[name] += ["" if text in is_missing else text for text in chosen]
+    return texts
 
 
 def _folder(root: str | None, hospitals: Sequence[str]) -> Path:

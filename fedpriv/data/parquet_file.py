@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedpriv.data.base import Split
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, format_cell
-from fedpriv.data.table_split import read_split
+from fedpriv.data.table_split import read_split, read_train_columns
 from fedpriv.errors import ConfigError, DataError, summarize_error
 from fedpriv.settings import validate_arguments
 
@@ -58,6 +59,11 @@ def parquet(
         label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered, scales or {}
     )
     return read_split(encoder, _table, train, test, client=client, suffix=".parquet")
+
+
+def columns(names: Sequence[str], options: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+    """Returns columns of the clients' files; see `read_columns` of the registry."""
+    return read_train_columns(_table, options["train"], names, ".parquet")
 
 
 def _table(path: str, columns: Sequence[str]) -> Table:

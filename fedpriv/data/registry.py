@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -20,25 +20,31 @@ class _Row:
         function: The function that loads it, as `module.name`.
         description: One line about it.
         facts: Its public facts, or the name of the function in the same module that returns them.
+        columns: The name of the function in the same module that reads columns of its table; None without a table.
     """
 
     function: str
     description: str
     facts: DataFacts | str | None = None
+    columns: str | None = None
 
     def entry(self) -> DatasetEntry:
         """Imports the module."""
         module, _, name = self.function.partition(".")
         functions: dict[str, Callable[..., Any]] = vars(import_module(f"fedpriv.data.{module}"))
-        if isinstance(self.facts, str):
-            return DatasetEntry(functions[name], self.description, functions[self.facts])
-        return DatasetEntry(functions[name], self.description, self.facts)
+        facts = self.facts
+        if isinstance(facts, str):
+            facts = functions[facts]
+        columns = None
+        if self.columns is not None:
+            columns = functions[self.columns]
+        return DatasetEntry(functions[name], self.description, facts, columns)
 
 
 _TABLE = {
-    "csv": _Row("csv_file.csv", "your table, from comma-separated files, with public ranges"),
-    "parquet": _Row("parquet_file.parquet", "your table, from Parquet files, with public ranges"),
-    "sql": _Row("sql_table.sql", "your table or view in a database, with public ranges"),
+    "csv": _Row("csv_file.csv", "your table, from comma-separated files, with public ranges", None, "columns"),
+    "parquet": _Row("parquet_file.parquet", "your table, from Parquet files, with public ranges", None, "columns"),
+    "sql": _Row("sql_table.sql", "your table or view in a database, with public ranges", None, "columns"),
     "image_folder": _Row("image_folder.image_folder", "your images, one folder per class"),
     "hf": _Row("hugging_face.hugging_face", "your files of Hugging Face's datasets: save_to_disk, Parquet, CSV, JSON"),
     "libsvm": _Row("libsvm.libsvm", "your files in LIBSVM's sparse text format, such as a9a"),
@@ -55,7 +61,9 @@ _TABLE = {
     "monks": _Row("tables.monks", "UCI monks-1, 17 one-hot features, 2 classes"),
     "femnist": _Row("femnist.femnist", "FEMNIST of LEAF, 28x28, 62 classes, by writer"),
     "shakespeare": _Row("shakespeare.shakespeare", "Shakespeare by role, the next character of 97 in windows of 80"),
-    "heart": _Row("heart.heart", "UCI heart disease, 18 features and a constant, 2 classes, by hospital"),
+    "heart": _Row(
+        "heart.heart", "UCI heart disease, 18 features and a constant, 2 classes, by hospital", None, "columns"
+    ),
     "covertype": _Row(
         "covertype.covertype", "UCI Covertype, 54 features and a constant, rows of norm 1, binary or 7 classes"
     ),
@@ -99,3 +107,26 @@ def load(name: str, **options: object) -> Split:
             f"must return a fedpriv.data.Split, but returns a {type(split).__name__}: correct the function",
         )
     return split
+
+
+@validate_arguments("data")
+def read_columns(name: str, columns: Sequence[str], **options: object) -> Mapping[str, Sequence[str]]:
+    """Reads columns of the table from which a data set's train examples were made, for statistics of its rows.
+
+    Args:
+        name: A key of `DATASETS`.
+        columns: Names of columns.
+        **options: The options of the loader.
+
+    Returns:
+        The text of each column, in the order of the train examples; empty where a value is missing.
+
+    Raises:
+        ConfigError: If the data set has no table, or the table lacks a column.
+        DataError: If the table cannot be read.
+    """
+    entry = DATASETS.get(name)
+    if entry is None or entry.columns is None:
+        tables = ", ".join(key for key, row in _TABLE.items() if row.columns is not None)
+        raise ConfigError("data.name", name, f"has no table with named columns; data sets with a table: {tables}")
+    return entry.columns(columns, options)

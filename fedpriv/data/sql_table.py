@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.data.base import Split
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, format_cell
-from fedpriv.data.table_split import read_split
+from fedpriv.data.table_split import TableReader, read_split, read_train_columns
 from fedpriv.errors import ConfigError, DataError, FedprivError, summarize_error
 from fedpriv.settings import validate_arguments
 
@@ -73,13 +74,26 @@ def sql(
     encoder = TableEncoder(
         label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered, scales or {}
     )
+    with _table_reader(url, key) as read:
+        return read_split(encoder, read, train, test, client=client, suffix=None)
+
+
+def columns(names: Sequence[str], options: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+    """Returns columns of the clients' table; see `read_columns` of the registry."""
+    with _table_reader(options["url"], options.get("key")) as read:
+        return read_train_columns(read, options["train"], names, None)
+
+
+@contextmanager
+def _table_reader(url: str, key: str | None) -> Generator[TableReader]:
+    """Opens a database; yields a function that reads its tables."""
     engine = _engine(url)
 
     def read(name: str, columns: Sequence[str]) -> Table:
         return _table(engine, name, columns, key)
 
     try:
-        return read_split(encoder, read, train, test, client=client, suffix=None)
+        yield read
     finally:
         engine.dispose()
 

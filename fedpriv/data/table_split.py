@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -75,6 +75,25 @@ def read_split(
         target_scale=encoder.target_scale,
         writer_names=names,
     )
+
+
+def read_train_columns(
+    read: TableReader, train: str, columns: Sequence[str], suffix: str | None
+) -> Mapping[str, Sequence[str]]:
+    """Returns columns of the clients' tables as text, in the order of the train examples of `read_split`.
+
+    Args:
+        read: Reads a table.
+        train: See `read_split`.
+        columns: The names of the columns.
+        suffix: See `read_split`.
+
+    Raises:
+        ConfigError: If a column is missing.
+        DataError: If a table cannot be read.
+    """
+    tables = [read(name, columns) for name in list_client_files(train, suffix) or [train]]
+    return {column: [text for table in tables for text in table.columns[column]] for column in columns}
 
 
 def list_client_files(train: str, suffix: str | None) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from fedpriv.errors import format_count
 from fedpriv.privacy import Record, RunCost
 from fedpriv.privacy.accounting import PrivacySpent, round_up
+from fedpriv.statistics.description import PURPOSE
 
 UNITS = {
     "sample": "one record (a row, an image) of one data holder",
@@ -127,7 +128,9 @@ def format_data_name(config: Mapping[str, Any]) -> str:
 
 
 def describe_purpose(config: Mapping[str, Any]) -> str:
-    """Returns as text the model and the algorithm of a configuration."""
+    """Returns as text the model and the algorithm of a configuration, or the statistics that a run released."""
+    if config["strategy"]["name"].startswith(PURPOSE):
+        return str(config["strategy"]["name"])
     text = f"training a model of type {config['model']['name']} with the algorithm {config['strategy']['name']}"
     if config["strategy"]["variant"] == "published":
         text += " as published"

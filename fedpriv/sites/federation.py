@@ -25,6 +25,7 @@ from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import MalformedMessage, TrainRequest, TrainResponse, pack, unpack_response
 from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
+from fedpriv.statistics import Description
 from fedpriv.storage import RunFolder
 from fedpriv.strategies import Strategy
 
@@ -109,7 +110,7 @@ class Federation:
             raise ConfigError("plan.network.topology", "a graph", fix)
         self._transport, self._folder = transport, RunFolder(Path(folder))
         self._network = RespondingStar(len(terms.cards), terms.network.cohort)
-        if test is None:
+        if test is None or terms.statistics is not None:
             self._evaluate = None
         else:
             self._evaluate = Evaluator(terms.model, terms.loss, test)
@@ -131,6 +132,12 @@ class Federation:
     def strategy(self) -> Strategy:
         """The algorithm."""
         return self.terms.strategy
+
+    def describe(self) -> Description | None:
+        """Returns the answers of a plan for statistics; None for training, or before all sites have replied."""
+        if self.terms.statistics is None or self.progress.round < self.terms.rounds:
+            return None
+        return self.terms.describe(self.model, self.spent())
 
     def spent(self) -> PrivacySpent:
         """Returns an upper bound on each site's spending so far: no site releases more than its plan announces.

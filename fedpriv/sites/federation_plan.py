@@ -16,17 +16,23 @@ from pydantic import Field
 from fedpriv.clients import PublicDataInfo
 from fedpriv.config import Config
 from fedpriv.config.base import GENERATED, Section, check, pattern_validator
+from fedpriv.config.statistics import StatisticsConfig, StatisticSection, join_sections
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.planning import make_plan, with_neighbours
 from fedpriv.privacy import Privacy
 from fedpriv.randomness import Randomness
+from fedpriv.reports import wording
 from fedpriv.settings import Count, validate_arguments
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
-from fedpriv.sites.unsupported import check_settings, with_listed_links
+from fedpriv.sites.unsupported import check_settings, check_statistics, with_listed_links
+from fedpriv.statistics.description import JoinedStatistics
 from fedpriv.storage import strict_yaml
 
 PLAN_SECTIONS = ("model", "loss", "problem", "strategy", "privacy", "network", "rounds", "seed")
 """The sections of a configuration that a plan contains. Data, files and logging are separate for each party."""
+
+STATISTICS_SECTIONS = ("privacy", "network", "seed")
+"""The sections of a plan for statistics; the others follow from it."""
 
 
 class Example(Section):
@@ -49,8 +55,10 @@ class Document(Section):
     Attributes:
         fedpriv_plan: Version of the format.
         run: `run-` and 32 hexadecimal digits that no other run has.
-        settings: The sections `PLAN_SECTIONS` of a configuration, with the noise multiplier filled in.
-        example: Shape and type of one example.
+        settings: The sections `PLAN_SECTIONS` of a configuration, with the noise multiplier filled in; for statistics
+            only `STATISTICS_SECTIONS`.
+        example: Shape and type of one example; None for statistics.
+        statistics: The statistics that are released together; None for training.
         sites: The cards of all sites, in the order of their numbers.
         coordinator: The certificate of the server; None for a transport that needs none.
     """
@@ -58,7 +66,8 @@ class Document(Section):
     fedpriv_plan: Literal[1]
     run: Annotated[str, pattern_validator(r"run-[0-9a-f]{32}", GENERATED)]
     settings: dict[str, Any]
-    example: Example
+    example: Example | None = None
+    statistics: list[StatisticSection] | None = None
     sites: Annotated[list[SiteDescriptor], Field(min_length=1, max_length=10_000)]
     coordinator: CertificatePin | None = None
 
@@ -83,13 +92,17 @@ class FederationPlan:
             ConfigError: If the text is not a plan, or a setting is not allowed between organisations.
         """
         plan = cls(text, check(Document, strict_yaml.read(text, "plan"), "plan"))
-        mismatched = {*plan.document.settings} ^ {*PLAN_SECTIONS}
+        sections = PLAN_SECTIONS
+        if plan.statistics is not None:
+            sections = STATISTICS_SECTIONS
+        mismatched = {*plan.document.settings} ^ {*sections}
         if mismatched:
             raise ConfigError(
-                "plan.settings",
-                sorted(mismatched)[0],
-                f"a plan must have exactly the sections {', '.join(PLAN_SECTIONS)}",
+                "plan.settings", sorted(mismatched)[0], f"a plan must have exactly the sections {', '.join(sections)}"
             )
+        if (plan.document.example is None) is (plan.document.statistics is None):
+            fix = "a plan is either for training, with an example, or for statistics"
+            raise ConfigError("plan.statistics", plan.document.statistics, fix)
         for field in ("name", "public_key", "signing_key"):
             if len({getattr(card, field) for card in plan.cards}) < len(plan.cards):
                 raise ConfigError(
@@ -149,13 +162,7 @@ class FederationPlan:
     @property
     def is_graph(self) -> bool:
         """True if sites communicate with their neighbours on a graph, without a server."""
-        network = self.document.settings.get("network")
-        if not isinstance(network, dict):
-            return False
-        topology = network.get("topology", "star")
-        if isinstance(topology, dict):
-            topology = topology.get("name")
-        return topology not in (None, "star")
+        return _has_graph(self.document.settings)
 
     @property
     def has_certificates(self) -> bool:
@@ -172,11 +179,39 @@ class FederationPlan:
         """The first 128 bits of the hash, in groups of four digits; owners compare it out of band before accepting."""
         return fingerprint_of_hash(self.hash)
 
+    @cached_property
+    def statistics(self) -> JoinedStatistics | None:
+        """The statistics that the plan releases; None for training.
+
+        Raises:
+            ConfigError: If they cannot be used.
+        """
+        if self.document.statistics is None:
+            return None
+        return join_sections(self.document.statistics)
+
+    @property
+    def purpose(self) -> str:
+        """What the plan is for, in plain words."""
+        if self.statistics is not None:
+            return self.statistics.purpose
+        return f"{wording.describe_purpose(self.document.settings)}, {self.rounds} rounds"
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        if self.document.statistics is not None:
+            return 1
+        return int(self.document.settings["rounds"])
+
     @property
     def outline(self) -> PublicDataInfo:
         """Public facts about the data of all sites."""
         example = self.document.example
         sizes = tuple(card.size for card in self.cards)
+        if self.statistics is not None:
+            return PublicDataInfo(sizes, (self.statistics.width,), None, torch.float32)
+        assert example is not None
         if example.whole:
             dtype = torch.int64
         else:
@@ -189,9 +224,26 @@ class FederationPlan:
         Raises:
             ConfigError: If a setting cannot be used here, or is not allowed between organisations.
         """
-        config = _config(self.document.settings, len(self.cards))
+        settings = self.document.settings
+        if self.document.statistics is not None:
+            settings = _training_settings(settings)
+        config = _config(settings, len(self.cards))
         check_settings(config, len(self.cards))
+        if self.statistics is not None:
+            check_statistics(config, self.statistics, self.cards)
         return config
+
+    def privacy(self, config: Config) -> Privacy:
+        """Returns the privacy settings of the plan, from its configuration.
+
+        Raises:
+            ConfigError: If they cannot be used for statistics.
+            PrivacyError: If statistics would have no noise, or protect something else than single rows.
+        """
+        privacy = make_privacy(config, self.cards)
+        if self.statistics is not None:
+            return self.statistics.check_privacy(privacy)
+        return privacy
 
 
 @validate_arguments("propose")
@@ -223,24 +275,83 @@ def propose(
     if like.target_shape:
         fix = "between organisations an example must have one target, not a sequence: train such models in one process"
         raise ConfigError("data", f"targets of shape {like.target_shape}", fix)
-    # find the noise multiplier that reaches the target epsilon
-    privacy = make_privacy(config, cards)
-    sizes = [card.size for card in cards]
+    _fill_in_noise(settings, config, make_privacy(config, cards), cards)
+    example = {"shape": [*like.input_shape], "n_classes": like.n_classes, "whole": not like.dtype.is_floating_point}
+    return _write({"settings": settings, "example": example}, cards, coordinator)
+
+
+@validate_arguments("propose")
+def propose_statistics(
+    asked: StatisticsConfig, cards: Sequence[SiteDescriptor], coordinator: CertificatePin | None = None
+) -> FederationPlan:
+    """Creates a plan for statistics of these sites' rows, with noise that reaches the configuration's target epsilon.
+
+    Args:
+        asked: The statistics and the privacy settings.
+        cards: The cards of all sites, in the order of their numbers.
+        coordinator: The certificate of the server; None for a transport that needs none.
+
+    Raises:
+        ConfigError: If settings do not fit the sites, or no noise reaches the target.
+        PrivacyError: If the privacy settings have no noise, or protect something else than single rows.
+    """
+    dumped = asked.model_dump(mode="json")
+    seed = asked.seed
+    if seed is None:
+        seed = secrets.randbits(62)
+    config = check(Config, {"data": _placeholder(len(cards)), **_training_settings(dumped | {"seed": seed})})
+    config = with_listed_links(config, len(cards))
+    check_settings(config, len(cards))
+    statistics = join_sections(asked.statistics)
+    check_statistics(config, statistics, cards)
+    listed = config.model_dump(mode="json")
+    settings: dict[str, Any] = {name: listed[name] for name in STATISTICS_SECTIONS}
+    _fill_in_noise(settings, config, statistics.check_privacy(make_privacy(config, cards)), cards)
+    return _write({"settings": settings, "statistics": dumped["statistics"]}, cards, coordinator)
+
+
+def _fill_in_noise(settings: dict[str, Any], config: Config, privacy: Privacy, cards: Sequence[SiteDescriptor]) -> None:
+    """Fills in the noise multiplier that reaches the target epsilon."""
     network = config.network.build(len(cards))
     strategy = config.recipe(len(cards)).strategy
-    plan = make_plan(strategy, privacy, sizes, network, rounds=config.rounds, randomness=Randomness(seed))
+    randomness = Randomness(settings["seed"])
+    sizes = [card.size for card in cards]
+    plan = make_plan(strategy, privacy, sizes, network, rounds=config.rounds, randomness=randomness)
     settings["privacy"] = settings["privacy"] | {"noise_multiplier": plan.privacy.noise_multiplier}
-    example = {"shape": [*like.input_shape], "n_classes": like.n_classes, "whole": not like.dtype.is_floating_point}
+
+
+def _write(
+    content: dict[str, Any], cards: Sequence[SiteDescriptor], coordinator: CertificatePin | None
+) -> FederationPlan:
+    """Returns the plan with this content for these sites, under a new name."""
     document = {
         "fedpriv_plan": 1,
         "run": f"run-{secrets.token_hex(16)}",
-        "settings": settings,
-        "example": example,
+        **content,
         "sites": [card.model_dump(mode="json") for card in cards],
         "coordinator": None if coordinator is None else coordinator.model_dump(mode="json"),
     }
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
-    return FederationPlan.read(text)
+    return FederationPlan.read(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))
+
+
+def _training_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the run that releases statistics: one gradient step of a linear model."""
+    strategy = {"name": "dp_gd", "learning_rate": 1.0}
+    if _has_graph(settings):
+        strategy = {"name": "decentralized_sgd", "step_size": 1.0}
+    sections = {name: settings[name] for name in STATISTICS_SECTIONS}
+    return {"model": "linear_regression", "loss": "mse", "strategy": strategy, "rounds": 1, **sections}
+
+
+def _has_graph(settings: dict[str, Any]) -> bool:
+    """True if settings name a network without a server."""
+    network = settings.get("network")
+    if not isinstance(network, dict):
+        return False
+    topology = network.get("topology", "star")
+    if isinstance(topology, dict):
+        topology = topology.get("name")
+    return topology not in (None, "star")
 
 
 def fingerprint_of_hash(plan_hash: str) -> str:
@@ -290,10 +401,13 @@ def make_privacy(config: Config, cards: Sequence[SiteDescriptor]) -> Privacy:
 
 def _config(settings: dict[str, Any], n_sites: int) -> Config:
     """Returns a plan's settings as a configuration; errors name the setting as in the plan."""
-    placeholder = {"name": "digits", "partition": {"kind": "iid", "n_clients": n_sites}}
     try:
-        return check(Config, {"data": placeholder, **settings})
+        return check(Config, {"data": _placeholder(n_sites), **settings})
     except ConfigError as error:
         raise ConfigError(f"plan.settings.{error.field}", error.value, error.fix) from None
     except FedprivError as error:
         raise ConfigError("plan.settings", "(several)", str(error)) from None
+
+
+def _placeholder(n_sites: int) -> dict[str, Any]:
+    return {"name": "digits", "partition": {"kind": "iid", "n_clients": n_sites}}

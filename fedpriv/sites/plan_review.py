@@ -54,7 +54,10 @@ def review(text: str, card: SiteDescriptor, policy: SitePolicy) -> tuple[Federat
             "the plan contains another card of this site than its present card.json: make the plan with the present "
             "one",
         )
-    policy.check_settings(proposal.config(), proposal.outline)
+    if proposal.statistics is None:
+        policy.check_settings(proposal.config(), proposal.outline)
+    else:
+        policy.check_statistics(proposal.statistics)
     terms = ResolvedPlan.of(proposal)
     stated = terms.plan.privacy.epsilon
     actual = terms.plan.spent().epsilon

@@ -14,6 +14,8 @@ from fedpriv.errors import ConfigError
 from fedpriv.settings import Count, Positive
 from fedpriv.sites.model_size import check_model_size
 from fedpriv.sites.resolved_plan import ResolvedPlan
+from fedpriv.sites.statistics_policy import StatisticsPolicy, check_allowed
+from fedpriv.statistics.description import JoinedStatistics
 
 
 def _check_window(text: str) -> str:
@@ -44,6 +46,7 @@ class SitePolicy(Section):
         max_rounds: Largest number of rounds.
         max_epsilon: Largest privacy cost of a plan.
         min_noise_multiplier: Smallest noise multiplier of a plan, as its settings state it.
+        statistics: Limits on plans that release statistics, in addition to the others. None, if omitted.
         proposers: Certificate names (common names) of servers that may propose plans over the network. None, if
             omitted.
         pad_seconds: Seconds. A reply is sent a whole multiple of this time after its request arrived, so that its time
@@ -59,6 +62,7 @@ class SitePolicy(Section):
     max_rounds: Count | None = None
     max_epsilon: Positive | None = None
     min_noise_multiplier: Positive | None = None
+    statistics: StatisticsPolicy | None = None
     proposers: tuple[str, ...] = ()
     pad_seconds: Positive | None = None
     hours: tuple[Window, ...] | None = None
@@ -91,12 +95,22 @@ class SitePolicy(Section):
             why = "the site's owner allows at most"
             check_model_size(config, outline, self.max_parameters, "policy.max_parameters", why)
 
+    def check_statistics(self, statistics: JoinedStatistics) -> None:
+        """Checks a plan's statistics before its privacy cost is computed.
+
+        Raises:
+            ConfigError: If the policy does not allow them; the error names the field of the policy.
+        """
+        check_allowed(self.statistics, statistics)
+
     def check(self, terms: ResolvedPlan) -> None:
         """Checks a plan before it is accepted.
 
         Raises:
             ConfigError: If the policy does not allow it; the error names the field of the policy.
         """
+        if terms.statistics is not None:
+            check_allowed(self.statistics, terms.statistics).check_epsilon(terms.plan.spent().epsilon)
         self._check_largest("max_parameters", max(terms.widths))
         self._check_largest("max_epsilon", terms.plan.spent().epsilon)
         least = self.min_noise_multiplier

@@ -18,9 +18,10 @@ from typing import Literal, Protocol, get_args
 
 from fedpriv.errors import FedprivError
 from fedpriv.sites.federation_plan import FederationPlan, check_fingerprint, fingerprint_of_hash
+from fedpriv.sites.statistics_policy import OtherColumns
 from fedpriv.storage import files
 
-Word = Literal["pending", "accepted", "refused", "not_allowed", "malformed", "later"]
+Word = Literal["pending", "accepted", "refused", "not_allowed", "other_columns", "malformed", "later"]
 """A site's response to a proposal. The reason stays in the site's log."""
 Decision = Literal["pending", "approved", "refused"]
 PROPOSALS = "proposals"
@@ -137,9 +138,12 @@ class ProposalBox:
             try:
                 consider(text)
             except FedprivError as error:
-                facts = {"event": "proposed", "party": party, "word": "not_allowed", "reason": str(error)}
+                word: Word = "not_allowed"
+                if isinstance(error, OtherColumns):
+                    word = "other_columns"
+                facts = {"event": "proposed", "party": party, "word": word, "reason": str(error)}
                 _LOG.warning("a proposed plan was rejected", extra={"facts": facts})
-                return "not_allowed"
+                return word
             proposal = Proposal(text, party, "pending")
             self._write(proposal)
         _LOG.warning(

@@ -9,12 +9,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from fedpriv.clients import Layout, copy_trainable
+from fedpriv.config import load_config
+from fedpriv.config.building import load_data
 from fedpriv.sites.federation import Federation, SiteRound
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.statistics import Description
 from fedpriv.storage import files, strict_json
 
 PLAN, CONFIG, ROUNDS, RESULT, MODEL = "plan.yaml", "config.yaml", "rounds.jsonl", "result.json", "model.pt"
+STATISTICS = "statistics.json"
+
+
+def load_test_data(proposal: FederationPlan, folder: Path) -> Dataset[Any] | None:
+    """Loads the server's test data; None for statistics."""
+    if proposal.statistics is not None:
+        return None
+    return load_data(load_config(folder / CONFIG)).test
+
+
+def write_model(model: nn.Module, row: Tensor, folder: Path) -> None:
+    """Writes a model with these parameters, `[dim]`, to a folder."""
+    trained = copy_trainable(model)
+    content = io.BytesIO()
+    Layout.of(trained).write(row, trained)
+    torch.save(trained.state_dict(), content)
+    files.write_whole(folder / MODEL, content.getvalue())
+
+
+def write_description(description: Description | None, folder: Path) -> None:
+    """Writes statistics to a folder, unless there are none because a site is missing."""
+    if description is not None:
+        content = strict_json.dumps(description.to_json(), indent=2)
+        files.write_whole(folder / STATISTICS, content.encode() + b"\n")
 
 
 def record_federation(federation: Federation, folder: Path) -> Iterator[SiteRound]:
@@ -37,11 +67,10 @@ def record_federation(federation: Federation, folder: Path) -> Iterator[SiteRoun
         last = asdict(report)
         lines.append(strict_json.dumps(last).encode() + b"\n")
         yield report
-    model = copy_trainable(federation.terms.model)
-    content = io.BytesIO()
-    Layout.of(model).write(federation.model, model)
-    torch.save(model.state_dict(), content)
-    files.write_whole(folder / MODEL, content.getvalue())
+    if federation.terms.statistics is None:
+        write_model(federation.terms.model, federation.model, folder)
+    else:
+        write_description(federation.describe(), folder)
     result = {
         "rounds": federation.progress.round,
         "ended": federation.ended,

@@ -18,10 +18,12 @@ from fedpriv.network import ClientInput, Graph, Star, TrainState, client_update,
 from fedpriv.oracle import recording_oracle
 from fedpriv.planning import Plan, check_problem, make_plan
 from fedpriv.privacy import Complete, KeyAgreedPairwise, Pairwise, Privacy
+from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.randomness import Randomness
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.federation_plan import FederationPlan, make_privacy
+from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.model_size import check_model_size, compute_largest_in_memory
+from fedpriv.statistics.description import Description, JoinedStatistics, planned_deviation
 from fedpriv.strategies import Leaf, Strategy, shared_leaves
 
 _SUMS = "statistic:constraints"
@@ -42,6 +44,7 @@ class ResolvedPlan:
         model: The model at its initial values.
         loss: The loss.
         config: The settings.
+        statistics: The statistics that are released; None for training.
     """
 
     hash: str
@@ -54,6 +57,7 @@ class ResolvedPlan:
     model: nn.Module
     loss: nn.Module
     config: Config
+    statistics: JoinedStatistics | None = None
 
     @classmethod
     def of(cls, proposal: FederationPlan) -> ResolvedPlan:
@@ -63,12 +67,13 @@ class ResolvedPlan:
             ConfigError: If settings do not fit each other, or the model does not fit into memory.
         """
         config = proposal.config()
+        statistics = proposal.statistics
         limit = compute_largest_in_memory()
-        if limit is not None:
+        if limit is not None and statistics is None:
             check_model_size(config, proposal.outline, limit, "plan.model", "this machine's memory allows at most")
         cards = proposal.cards
         network = config.network.build(len(cards))
-        privacy = with_key_agreement(make_privacy(config, cards))
+        privacy = with_key_agreement(proposal.privacy(config))
         seed = config.seed
         if privacy.noise_multiplier is None or seed is None:
             if seed is None:
@@ -81,7 +86,10 @@ class ResolvedPlan:
         public = Randomness(seed, 0)  # only public streams are drawn from it
         plan = make_plan(strategy, privacy, sizes, network, rounds=config.rounds, randomness=public)
         check_problem(strategy, config.problem.everyones(), privacy, plan.queries, compare=False)
-        model, loss = make_model(config, proposal.outline)
+        if statistics is None:
+            model, loss = make_model(config, proposal.outline)
+        else:
+            model, loss = statistics.make_model(), statistics.make_loss()
         return cls(
             hash=proposal.hash,
             cards=cards,
@@ -93,7 +101,26 @@ class ResolvedPlan:
             model=model,
             loss=loss,
             config=config,
+            statistics=statistics,
         )
+
+    def describe(self, model: Tensor, spent: PrivacySpent) -> Description:
+        """Returns the answers of statistics.
+
+        Args:
+            model: The model after the round, `[dim]`, computed from the messages of all sites.
+            spent: The privacy cost.
+        """
+        assert self.statistics is not None
+        sizes = tuple(self.sizes)
+        deviation = planned_deviation(self.plan, sizes)
+        answers = self.statistics.answers(-model.double().numpy(), deviation, sum(sizes))
+        return Description(answers, spent, sizes, deviation)
+
+    def half_widths(self) -> Mapping[str, Mapping[str, float]]:
+        """Returns about half of the width of each interval of statistics, by statistic and label."""
+        assert self.statistics is not None
+        return self.statistics.half_widths(planned_deviation(self.plan, self.sizes), sum(self.sizes))
 
     @property
     def sizes(self) -> list[int]:
@@ -108,7 +135,7 @@ class ResolvedPlan:
     @property
     def needs_everyone(self) -> bool:
         """True if a round needs the messages of all sites."""
-        return not {_SUMS, "exact"}.isdisjoint(self.plan.queries)
+        return self.statistics is not None or not {_SUMS, "exact"}.isdisjoint(self.plan.queries)
 
     @property
     def leaves_out(self) -> bool:

@@ -119,7 +119,7 @@ def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
     open_plans = [proposal for proposal in folder.accepted if not folder.is_closed(proposal)]
     closed_plans = [proposal for proposal in folder.accepted if folder.is_closed(proposal)]
     for proposal in open_plans:
-        n_rounds = proposal.document.settings["rounds"]
+        n_rounds = proposal.rounds
         n_answered = folder.session_state(proposal).round + 1
         if n_answered < n_rounds and not unfinished:
             raise FedprivError(

@@ -32,6 +32,7 @@ from fedpriv.sites.site_data import load_site_data
 from fedpriv.sites.site_folder import SiteFolder
 from fedpriv.sites.site_plans import SitePlans
 from fedpriv.sites.site_settings import SiteBudget, SiteSettings
+from fedpriv.sites.statistics_policy import read_table
 from fedpriv.storage import FOLDER
 
 _LOG = logging.getLogger(__name__)
@@ -157,9 +158,14 @@ class Site:
 
         Raises:
             ConfigError: If the text is not a plan, does not contain this site, is not allowed between organisations,
-                costs more epsilon than its settings state, or violates the site's policy.
+                costs more epsilon than its settings state, violates the site's policy, or asks for statistics of
+                columns that the site does not have.
+            DataError: If the site's table cannot be read.
         """
-        return review(text, self.card, self.settings.policy)
+        proposal, terms = review(text, self.card, self.settings.policy)
+        if proposal.statistics is not None:
+            read_table(self.settings.data, proposal.statistics)
+        return proposal, terms
 
     def join(self, text: str, accept: str) -> FederationPlan:
         """Accepts a plan (settings, privacy cost, keys of all sites); the site then replies to its requests.
@@ -214,8 +220,22 @@ class Site:
             self._accept_approved()
             if proposed_hash(data) in self.plans:
                 return "accepted"
+        return self._proposals.receive(data, party, self._review_proposal)
+
+    def _review_proposal(self, text: str) -> None:
+        """Reviews a plan that arrived over the network.
+
+        Raises:
+            OtherColumns: If it is for statistics of columns that the site does not have.
+            FedprivError: If the site would not accept it.
+        """
         # not yet inspected by the owner: it must not name code or take endless time
-        return self._proposals.receive(data, party, lambda text: review_within(text, self.card, self.settings.policy))
+        review_within(text, self.card, self.settings.policy)
+        proposal = FederationPlan.read(text)
+        if proposal.statistics is not None:
+            read_table(self.settings.data, proposal.statistics)
+            with self._lock:
+                self._plans.check_number(proposal)
 
     def accept_approved(self) -> None:
         """Accepts the plans that the owner has approved since; the error of a failed one is written next to it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from fedpriv import models
-from fedpriv.clients import Client, ClientShard, Population, PublicDataInfo, check_ownership, public_sizes
+from fedpriv.clients import Client, ClientShard, Population, PublicDataInfo, check_ownership, public_sizes, size
 from fedpriv.config.building import divide_examples, load_section
 from fedpriv.config.schema import DataSection
 from fedpriv.data import Split
@@ -17,6 +18,8 @@ from fedpriv.oracle import validate_per_example
 from fedpriv.planning import check_problem, warn
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_settings import SiteSettings
+from fedpriv.sites.statistics_policy import read_table
+from fedpriv.statistics.description import JoinedStatistics
 
 
 def load_site_data(section: DataSection, client: int) -> tuple[Dataset[Any], Split]:
@@ -27,10 +30,53 @@ def load_site_data(section: DataSection, client: int) -> tuple[Dataset[Any], Spl
         DataError: If the data are missing or broken.
     """
     split = load_section(section)
+    return Subset(split.train, find_rows(section, split, client)), split
+
+
+def find_rows(section: DataSection, split: Split, client: int) -> Sequence[int]:
+    """Returns the positions of a site's examples among the train examples of a data set.
+
+    Raises:
+        ConfigError: If the partition has no such client.
+    """
     partition = divide_examples(section, split)
     if client >= len(partition):
         raise ConfigError("site.client", client, f"must be a client of the partition, from 0 to {len(partition) - 1}")
-    return partition[client], split
+    return partition[client].indices
+
+
+def _load_examples(settings: SiteSettings, outline: PublicDataInfo) -> Dataset[Any]:
+    """Loads a site's examples, which must be like those of the plan.
+
+    Raises:
+        ConfigError: If they are not.
+    """
+    dataset, split = load_site_data(settings.data, settings.client)
+    actual = PublicDataInfo.of([dataset], split.n_classes)
+    if replace(actual, sizes=()) != replace(outline, sizes=()):
+        value = f"shape {actual.input_shape}, {actual.n_classes} classes"
+        fix = (
+            f"the site's data must be like those of the plan: shape {outline.input_shape}, {outline.n_classes} classes"
+        )
+        raise ConfigError("site.data", value, fix)
+    return dataset
+
+
+def _load_vectors(settings: SiteSettings, statistics: JoinedStatistics) -> Dataset[Any]:
+    """Loads the rows of a site from which its examples are made, each as the vector of all statistics.
+
+    Raises:
+        ConfigError: If the site's table does not have the columns.
+        DataError: If the table has changed while it was read.
+    """
+    split = load_section(settings.data)
+    rows = find_rows(settings.data, split, settings.client)
+    table = read_table(settings.data, statistics)
+    if any(len(column) != size(split.train) for column in table.values()):
+        raise DataError("the site's table has another number of rows than before: do not change it during a plan")
+    own = {name: [column[row] for row in rows] for name, column in table.items()}
+    vectors, targets = statistics.examples(own, "sample").tensors
+    return TensorDataset(vectors.float(), targets)
 
 
 def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, outline: PublicDataInfo) -> Population:
@@ -48,16 +94,12 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
     """
     privacy = terms.plan.privacy
     card = terms.cards[number]
-
-    # the examples must match the plan
-    dataset, split = load_site_data(settings.data, settings.client)
-    actual = PublicDataInfo.of([dataset], split.n_classes)
-    if replace(actual, sizes=()) != replace(outline, sizes=()):
-        value = f"shape {actual.input_shape}, {actual.n_classes} classes"
-        fix = (
-            f"the site's data must be like those of the plan: shape {outline.input_shape}, {outline.n_classes} classes"
-        )
-        raise ConfigError("site.data", value, fix)
+    if terms.statistics is None:
+        dataset = _load_examples(settings, outline)
+        views = settings.data.augmentation
+    else:
+        dataset = _load_vectors(settings, terms.statistics)
+        views = None
 
     # one client, with all examples
     models.validate_model(terms.model)
@@ -66,7 +108,6 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
         declared_size = card.size
     else:
         declared_size = None
-    views = settings.data.augmentation
     client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem, views)
     if card.size != client.public_size:
         raise DataError(

@@ -12,6 +12,7 @@ from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.session import SiteSession
 from fedpriv.sites.site_folder import SiteFolder
+from fedpriv.sites.site_records import PLAN
 
 
 class SitePlans:
@@ -75,6 +76,7 @@ class SitePlans:
             PrivacyError: If that budget's guarantee is stronger than the plan's, or differs from the site's other
                 plans'.
         """
+        self.check_number(proposal)
         reservation = Reservation(self._folder, terms, self._folder.number_in(proposal))
         reservation.check()
         self._announce_accepted()
@@ -86,6 +88,23 @@ class SitePlans:
         self._folder.accept(proposal)
         self._accountant.add_plan(proposal.hash, session.planned)
         self._sessions[proposal.hash] = session
+
+    def check_number(self, proposal: FederationPlan) -> None:
+        """Raises an error for a new plan for statistics if the site has accepted too many within a month.
+
+        Raises:
+            ConfigError: If the policy of the site's owner allows no more.
+        """
+        policy = self._folder.settings.policy.statistics
+        if proposal.statistics is None or policy is None or proposal.hash in self.accepted:
+            return
+        policy.check_number(
+            [
+                self._folder.run(accepted) / PLAN
+                for accepted in self.accepted.values()
+                if accepted.document.statistics is not None
+            ]
+        )
 
     def longest_question(self) -> int:
         """Returns the length in bytes of the longest request of any accepted plan."""

@@ -102,11 +102,14 @@ def _records(path: Path, plan: FederationPlan, card: SiteDescriptor) -> list[Any
 
 
 def _plan_rows(path: Path, plan: FederationPlan, card: SiteDescriptor) -> dict[str, str]:
-    settings = plan.document.settings
     last_round = SessionState.read(path.with_name(STATE)).round
+    if plan.statistics is None:
+        what = {"algorithm": str(plan.document.settings["strategy"]["name"])}
+    else:
+        what = {"purpose": plan.purpose}
     rows = {
-        "algorithm": str(settings["strategy"]["name"]),
-        "rounds": f"{last_round + 1} of {settings['rounds']} answered or passed",
+        **what,
+        "rounds": f"{last_round + 1} of {plan.rounds} answered or passed",
         "with": ", ".join(other.name for other in plan.cards if other.key != card.key),
     }
     absent = [_absence(notice) for notice in read_notices(path.with_name(NOTICES))]

@@ -176,11 +176,10 @@ def _held_by(card: SiteDescriptor) -> str:
 
 
 def _used_for(federation: SiteFederation) -> str:
-    settings = federation.proposal.document.settings
     others = "with other sites"
     if federation.proposal.is_graph:
         others = "with neighbours on a graph, without a server"
-    return f"{wording.describe_purpose(settings)}, {settings['rounds']} rounds, {others}"
+    return f"{federation.proposal.purpose}, {others}"
 
 
 def _missing(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) -> list[str]:
@@ -209,11 +208,18 @@ def _release_table(federations: Sequence[SiteFederation]) -> Table:
             federation.proposal.document.run,
             ", ".join(card.name for card in federation.proposal.cards),
             f"{wording.format_change_time(federation.plan)} to {wording.format_change_time(federation.ledger.path)}",
-            f"{wording.describe_releases(federation.done.records)}; the plan has {len(federation.whole.records)}",
+            f"{_describe_releases(federation)}; the plan has {len(federation.whole.records)}",
         )
         for federation in federations
     ]
     return (_HEADING, *rows)
+
+
+def _describe_releases(federation: SiteFederation) -> str:
+    releases = wording.describe_releases(federation.done.records)
+    if federation.proposal.statistics is not None:  # the vectors are gradients of a linear model
+        return releases.replace("x gradient", "x mean vector of all statistics")
+    return releases
 
 
 def _trust(colluders: int | None) -> str:

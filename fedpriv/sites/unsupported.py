@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from fedpriv.config import Config
-from fedpriv.config.network import NetworkSection, TopologySection
+from fedpriv.config.network import CohortChoice, NetworkSection, TopologySection
 from fedpriv.errors import ConfigError
 from fedpriv.network import Graph
 from fedpriv.privacy import Cyclic, Independent, Local, Pairwise
+from fedpriv.sites.descriptor import SiteDescriptor
+from fedpriv.statistics.description import JoinedStatistics
+
+MOST_ENTRIES = 20_000
+"""Entries of the joined vector of statistics."""
 
 
 def check_settings(config: Config, n_sites: int) -> None:
@@ -51,6 +56,45 @@ def check_settings(config: Config, n_sites: int) -> None:
     if config.network.topology.name != "star":
         _check_graph(config.network)
     _check_files(config)
+
+
+def check_statistics(config: Config, statistics: JoinedStatistics, cards: Sequence[SiteDescriptor]) -> None:
+    """Raises an error if statistics of these sites' rows would be wrong, or some sites would not see the answers.
+
+    Args:
+        config: The settings of the run that releases them.
+        statistics: The statistics.
+        cards: The cards of all sites.
+
+    Raises:
+        ConfigError: If a setting is not allowed; the error names it.
+    """
+    if statistics.width > MOST_ENTRIES:
+        fix = f"must have at most {MOST_ENTRIES} entries together: ask for fewer statistics, or for fewer bins"
+        raise ConfigError("statistics", statistics.width, fix)
+    if config.privacy.unit != "sample":
+        fix = "statistics between organisations protect single rows: use sample"
+        raise ConfigError("privacy.unit", config.privacy.unit, fix)
+    for card in cards:
+        if card.size_declared:
+            fix = (
+                "its card states a number of examples that it chose, but a mean over rows needs the true number: leave "
+                "public_size out of its site.yaml, or leave the site out"
+            )
+            raise ConfigError("statistics.sites", card.name, fix)
+    network = config.network
+    if network.cohort != CohortChoice():
+        raise ConfigError("network.cohort", str(network.cohort), "statistics need every site: leave this setting out")
+    if network.topology.name == "star":
+        return
+    built = network.build(len(cards))
+    n_links = len(cards) * (len(cards) - 1) // 2
+    if not isinstance(built, Graph) or built.graph.number_of_edges() < n_links:
+        fix = "must link every two sites, since each site averages the rows that it receives: use {name: complete}"
+        raise ConfigError("network.topology", network.topology.name, fix)
+    if network.mixing.name != "metropolis" or network.activity.name != "always" or network.outages:
+        fix = "statistics need the plain mean of all rows: leave mixing, activity and outages out"
+        raise ConfigError("network.mixing", network.mixing.name, fix)
 
 
 def settings_without_effect(config: Config, planned: Collection[str]) -> list[str]:

@@ -10,12 +10,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from pydantic import ValidationError
 
-from fedpriv.config import load_config
-from fedpriv.config.building import load_data
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation import Federation
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.recording import CONFIG, PLAN, record_federation
+from fedpriv.sites.recording import PLAN, load_test_data, record_federation
 
 _POLL = 0.1  # seconds
 app = ServerApp()
@@ -109,7 +107,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(str(context.run_config["folder"]))
     wait = float(context.run_config["wait"])
     proposal = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
-    test = load_data(load_config(folder / CONFIG)).test
+    test = load_test_data(proposal, folder)
     transport = OverFlower(grid, proposal.cards, wait)
     federation = Federation(proposal, transport, folder, test)
     try:

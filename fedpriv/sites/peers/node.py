@@ -34,6 +34,7 @@ from fedpriv.sites.peers.node_report import NeighbourReport, NodeRound, RoundSta
 from fedpriv.sites.peers.round_links import NodeNetwork, PlannedLinks
 from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.site import Site
+from fedpriv.statistics import Description
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Node:
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._failure: Exception | None = None
-        if test is None:
+        if test is None or terms.statistics is not None:
             self._evaluate = None
         else:
             self._evaluate = Evaluator(terms.model, terms.loss, test)
@@ -132,6 +133,14 @@ class Node:
     def model(self) -> Tensor:
         """The node's newest model, `[dim]`: computed from releases only."""
         return self._progress.models[0]
+
+    def describe(self) -> Description | None:
+        """Returns the answers of a plan for statistics; None for training, or if the row of a site is missing."""
+        if self.terms.statistics is None or self.round < self.terms.rounds:
+            return None
+        if any(self._last_up.get(other) != 0 for other in self._neighbours):
+            return None
+        return self.terms.describe(self.model, self.terms.plan.spent())
 
     @property
     def neighbours(self) -> Mapping[str, NeighbourReport]:

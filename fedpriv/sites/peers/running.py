@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-
-from fedpriv.clients import Layout, copy_trainable
 from fedpriv.sites.peers.node import Node
 from fedpriv.sites.peers.node_report import NodeRound
-from fedpriv.sites.recording import MODEL, RESULT, ROUNDS
+from fedpriv.sites.recording import RESULT, ROUNDS, write_description, write_model
 from fedpriv.storage import files, strict_json
 
 _GREETING = 1.0  # seconds between two messages to unconnected neighbours
@@ -93,17 +89,16 @@ def run_node(
 
 
 def write_result(node: Node, spent: object) -> None:
-    """Writes the node's model and result to the folder of the plan.
+    """Writes the node's model, or the statistics, and its result to the folder of the plan.
 
     Args:
         node: A node that has ended.
         spent: The site's spending in all its plans.
     """
-    model = copy_trainable(node.terms.model)
-    content = io.BytesIO()
-    Layout.of(model).write(node.model, model)
-    torch.save(model.state_dict(), content)
-    files.write_whole(node.folder / MODEL, content.getvalue())
+    if node.terms.statistics is None:
+        write_model(node.terms.model, node.model, node.folder)
+    else:
+        write_description(node.describe(), node.folder)
     result: Mapping[str, object] = {
         "ended": node.ended,
         "rounds": node.round,
