@@ -117,7 +117,7 @@ def make_release_privacy(config: Config, privacy: Privacy) -> Privacy:
         fix = "must be set for data.standardize, and noise_multiplier left out, because the release takes a share of it"
         raise ConfigError("privacy.epsilon", privacy.epsilon, fix)
     if privacy.unit != "sample":
-        fix = "must be sample for data.standardize: means and deviations protect single rows"
+        fix = "must be sample for data.standardize, which protects single rows: leave data.standardize out"
         raise ConfigError("privacy.unit", privacy.unit, fix)
     if not isinstance(privacy.mechanism, Gaussian) or privacy.delta == 0:
         fix = "must be gaussian, with a positive delta, for data.standardize"

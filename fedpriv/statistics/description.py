@@ -285,10 +285,10 @@ def count_rows(table: Table, columns: Sequence[str], owner: int, unit: str) -> i
 
 
 def plan_release(privacy: Privacy, sizes: Sequence[int]) -> Plan:
-    """Returns the plan of the release of any statistics.
+    """Returns the plan of the release of joined statistics.
 
     Args:
-        privacy: The privacy settings, checked.
+        privacy: The privacy settings, checked by `JoinedStatistics.check_privacy`.
         sizes: Public number of rows of each owner.
     """
     return make_plan(_one_step(), privacy, sizes, Star(len(sizes), Everyone()), rounds=1)
