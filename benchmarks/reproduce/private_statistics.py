@@ -55,6 +55,7 @@ class Column:
         bounds: Public range.
         bins: Number of bins, for fedpriv and for the tree of OpenDP.
         step: Distance of the candidates for quantiles of OpenDP.
+        half: Added to both ends of the range for `Quantiles`, so that whole numbers lie in the middle of a bin.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Column:
     bounds: tuple[float, float]
     bins: int
     step: float
+    half: float = 0.0
 
     @property
     def values(self) -> Floats:
@@ -81,7 +83,7 @@ class Column:
         return {
             "values": self.values.clip(low, high).tolist(),
             "bounds": [low, high],
-            "edges": np.linspace(low, high, self.bins + 1).tolist(),
+            "edges": np.linspace(low - self.half, high + self.half, self.bins + 1).tolist(),
             "candidates": np.arange(low, high + self.step, self.step).tolist(),
         }
 
@@ -92,9 +94,9 @@ def columns(folder: Path) -> list[Column]:
     cholesterol = [part[part > 0] for _, part in hospitals]
     age, gain = read_adult(folder / "adult")
     return [
-        Column("heart age", [part for part, _ in hospitals], (0.0, 120.0), 120, 1.0),
+        Column("heart age", [part for part, _ in hospitals], (0.0, 120.0), 121, 1.0, 0.5),
         Column("cholesterol", [part for part in cholesterol if len(part)], (0.0, 640.0), 128, 5.0),
-        Column("Adult age", np.array_split(age, 10), (0.0, 120.0), 120, 1.0),
+        Column("Adult age", np.array_split(age, 10), (0.0, 120.0), 121, 1.0, 0.5),
         Column("capital gain", np.array_split(gain, 10), (0.0, 100_000.0), 128, 100.0),
     ]
 
@@ -138,13 +140,14 @@ def simulate(column: Column, statistic: Statistic, privacy: fp.Privacy, times: i
 
 def errors(drawn: Any, exact: Floats) -> str:
     """Returns a cell: rms errors of mean and deviation, mean absolute error of quartiles."""
-    difference = np.asarray(drawn, dtype=np.float64) - exact
+    numbers = [[np.nan] * len(exact) if draw is None else draw for draw in drawn]
+    difference = np.asarray(numbers, dtype=np.float64) - exact
     answered = ~np.isnan(difference).any(1)
     if answered.mean() < 0.95:
         return f"no answer in {1 - answered.mean():.0%}"
     difference = difference[answered]
     rms = np.sqrt(np.square(difference[:, :2]).mean(0))
-    return " / ".join(f"{number:.2g}" for number in (*rms, np.abs(difference[:, 2:]).mean()))
+    return " / ".join(f"{number:.3g}" for number in (*rms, np.abs(difference[:, 2:]).mean()))
 
 
 def ask_peers(python: str, task: dict[str, Any]) -> dict[str, Any] | None:
@@ -177,7 +180,8 @@ def main() -> None:
     print_heading("mean / sd / quartiles", names)
     for column in asked:
         for epsilon in epsilons:
-            statistic = Quantiles("x", column.bounds, bins=column.bins)
+            low, high = column.bounds
+            statistic = Quantiles("x", (low - column.half, high + column.half), bins=column.bins)
             cells = [
                 errors(
                     simulate(column, statistic, fp.Privacy(epsilon=epsilon, delta=DELTA, trust=trust), times),
@@ -205,7 +209,9 @@ def main() -> None:
 
 def rms(drawn: Any, exact: float) -> str:
     """Returns the rms error."""
-    return f"{np.sqrt(np.mean(np.square(np.asarray(drawn) - exact))):.2g}"
+    if np.isnan(drawn).mean() > 0.05:
+        return f"no answer in {np.isnan(drawn).mean():.0%}"
+    return f"{np.sqrt(np.nanmean(np.square(np.asarray(drawn) - exact))):.2g}"
 
 
 def print_heading(title: str, names: Sequence[str]) -> None:

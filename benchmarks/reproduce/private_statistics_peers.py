@@ -28,16 +28,19 @@ NUMBERS = 2 + len(QUARTILES)
 REPLACED = 2  # in OpenDP's symmetric distance, one replaced row is one removed and one added
 BRANCHES = 16  # of 2, 4, 6 and 16, the one with the smallest errors in the table
 Numbers = list[float]
-Draw = Callable[[], Numbers]
+Draw = Callable[[], Numbers | None]
 
 
 def diffprivlib_numbers(column: dict[str, Any], epsilon: float) -> Draw:
     """Returns a function that draws mean, deviation and quartiles."""
     x, bounds = np.array(column["values"]), tuple(column["bounds"])
 
-    def draw() -> Numbers:
+    def draw() -> Numbers | None:
         budget = {"epsilon": epsilon / NUMBERS, "bounds": bounds, "accountant": BudgetAccountant(epsilon * 1.0001, 0)}
-        quartiles = (float(tools.quantile(x, q, **budget)) for q in QUARTILES)
+        try:
+            quartiles = [float(tools.quantile(x, q, **budget)) for q in QUARTILES]
+        except RuntimeError:  # its probabilities are not numbers, on columns with many equal values
+            return None
         return [float(tools.mean(x, **budget)), float(tools.std(x, **budget)), *quartiles]
 
     return draw
