@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import ConfigError
 from fedpriv.statistics import Correlations, Counts, CrossTable, GroupMeans, Histogram, Mean, Quantiles, Statistic
-from fedpriv.statistics.description import _Joined
+from fedpriv.statistics.description import JoinedStatistics
 
 RANGE = (-2.0, 10.0)
 STATISTICS: list[Statistic] = [
@@ -47,14 +47,14 @@ def test_vector_of_any_row_within_radius(statistic, row):
 @given(one=rows, other=rows, more=st.lists(rows, max_size=3))
 @settings(max_examples=40, deadline=None)
 def test_replaced_row_moves_joined_sum_by_at_most_two(one, other, more):
-    joined = _Joined(tuple(STATISTICS))
+    joined = JoinedStatistics(tuple(STATISTICS))
     first, second = (joined.vectors(table_of(row, *more)) for row in (one, other))
     assert np.array_equal(first[1:], second[1:])  # a row's vector depends on no other row
     assert np.linalg.norm(first.sum(0) - second.sum(0)) <= 2 * (1 + 1e-12)
 
 
 def test_joined_vectors_reach_one():
-    joined = _Joined((Counts("c", ["a", "b"]), Mean("x", RANGE, weight=3.0)))
+    joined = JoinedStatistics((Counts("c", ["a", "b"]), Mean("x", RANGE, weight=3.0)))
     norms = np.linalg.norm(joined.vectors({"c": ["a"], "x": [10.0]}), axis=1)
     assert norms == pytest.approx([1.0])
 
